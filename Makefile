@@ -4,12 +4,16 @@
 #
 #   make demo                   train a small model on two nodes emulated on this machine
 #   make test                   everything: lint, unit tests, real processes, virtual clusters
-#   make test-all               `make test`, long tests, 40 runs with random faults; SEED=7 RUNS=1000
+#   make test-all               `make test`, long tests, many examples of property tests, 40 runs
+#                               with random faults; SEED=7 RUNS=1000
 #   make unit | testbed | lint | bench
 #   make hostile                many more hostile answers of nodes than `make test` tries
 #   make gpu                    what needs an NVIDIA GPU: CUDA, NCCL, nvidia-smi; skipped without one
 #   make cluster-up NODES=8     a virtual cluster with real sshd; then: make cluster-down
+#   make docs                   the documentation as a site, in build/site
+#   make reference | pictures   write what the documentation has from the program, and real runs
 #   make lock                   write requirements/*.lock; UPGRADE=1: with the newest versions
+#   make man                    the man pages, in build/man
 #   make audit | sbom | dist    known vulnerabilities; list of components; all files of a release
 #
 # PYTHON=python3.12 chooses the interpreter, TORCH=torch==2.6.0 what pip installs when there is no
@@ -24,15 +28,20 @@ unexport PYTHONDONTWRITEBYTECODE
 bin := .venv/bin
 # at most 8: every worker may start several processes that import torch
 workers ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
+# tests of virtual clusters use half of a CPU each: they wait for timeouts, SLURM and sshd
+waiting_workers ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
+# every worker begins with files of its own, so that a file's cluster is seldom started twice
+pytest := $(bin)/python -m pytest -q --dist worksteal --durations=15
 vcluster := $(bin)/python -m tests.testbed.vcluster
 scripts := .ci/run $(wildcard tools/*.sh)
+texts := src tests docs templates clusters examples tools benchmarks $(wildcard *.md)
 NODES ?= 4
 MUTATIONS ?= 50000
 SEED ?= 1
 RUNS ?= 40
 
-.PHONY: help demo test test-all lint format unit testbed hostile gpu bench lock audit sbom dist \
-  cluster-up cluster-down clean
+.PHONY: help demo test test-all lint format unit testbed hostile gpu bench docs reference pictures \
+  lock audit sbom man dist cluster-up cluster-down clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -41,6 +50,9 @@ locks := $(wildcard requirements/*.lock)
 
 .venv/.ready-run: pyproject.toml tools/setup.sh $(locks)
 	@tools/setup.sh run
+
+.venv/.ready-docs: pyproject.toml tools/setup.sh $(locks)
+	@tools/setup.sh docs
 
 .venv/.ready-test: pyproject.toml tools/setup.sh $(locks)
 	@tools/setup.sh test
@@ -61,7 +73,8 @@ test: .venv/.ready-test
 	@$(MAKE) --no-print-directory testbed
 
 test-all: test
-	$(bin)/python -m pytest -q -n $(workers) -m "long and not gpu" --durations=5 $(PYTEST)
+	$(pytest) -n $(workers) -m "long and not gpu" $(PYTEST)
+	$(pytest) -n $(workers) -m "hypothesis and not sshd and not gpu" --hypothesis-profile=thorough $(PYTEST)
 	$(bin)/python -m tests.testbed.chaos --seed $(SEED) --runs $(RUNS)
 
 lint: .venv/.ready-test
@@ -69,6 +82,8 @@ lint: .venv/.ready-test
 	$(bin)/ruff format --check .
 	$(bin)/mypy
 	$(bin)/lint-imports --no-cache
+	$(bin)/codespell $(texts)
+	$(bin)/python -m tools.prose
 	@if command -v shellcheck > /dev/null; then set -x; shellcheck $(scripts); \
 	else echo "shellcheck is not installed: scripts not checked"; fi
 
@@ -77,13 +92,13 @@ format: .venv/.ready-test
 	$(bin)/ruff format .
 
 unit: .venv/.ready-test
-	$(bin)/python -m pytest -q -n $(workers) -m "not sshd and not gpu and not long" --durations=5 $(PYTEST)
+	$(pytest) -n $(workers) -m "not sshd and not gpu and not long" $(PYTEST)
 
 testbed: .venv/.ready-test
-	$(bin)/python -m pytest -q -n $(workers) -m "sshd and not long" --durations=5 $(PYTEST)
+	$(pytest) -n $(waiting_workers) -m "sshd and not long" $(PYTEST)
 
 hostile: .venv/.ready-test
-	$(bin)/python -m pytest -q -n $(workers) tests/hostile --mutations $(MUTATIONS) $(PYTEST)
+	$(pytest) -n $(workers) tests/hostile --mutations $(MUTATIONS) $(PYTEST)
 
 # one after the other: they measure the memory of the GPUs, and would take it from each other
 gpu: .venv/.ready-gpu
@@ -91,6 +106,18 @@ gpu: .venv/.ready-gpu
 
 bench: .venv/.ready-test
 	@for script in benchmarks/*.py; do echo "== $$script"; $(bin)/python $$script || exit 1; done
+
+# --strict: a link, an anchor or a page of the menu that does not exist is an error
+docs: .venv/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --quiet --strict
+	@echo "wrote build/site; to read it with the search: python3 -m http.server -d build/site"
+
+reference: .venv/.ready-docs
+	$(bin)/python -m tools.reference
+
+pictures: .venv/.ready-run .venv/.ready-docs
+	$(bin)/python -m tools.diagrams
+	$(bin)/python -m tools.pictures
 
 # UPGRADE=1 takes the newest versions, not only what pyproject.toml newly asks for
 lock: .venv/.ready-lock
@@ -103,12 +130,18 @@ sbom: .venv/.ready-test
 	@mkdir -p dist
 	$(bin)/python -m tools.sbom dist/dslaunch.cdx.json
 
+man: .venv/.ready-test
+	$(bin)/python -m dslaunch.cli.man build/man
+
 # what a release consists of; the same commit gives the same bytes
 dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2> /dev/null)
 dist: .venv/.ready-test
 	rm -rf dist
 	$(bin)/python -m hatchling build
 	@$(MAKE) --no-print-directory sbom
+	@$(MAKE) --no-print-directory man
+	tar --sort=name --mtime=@$${SOURCE_DATE_EPOCH:-0} --owner=0 --group=0 --numeric-owner \
+	  -C build -cf - man | gzip -n > dist/dslaunch-man.tar.gz
 	cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
 cluster-up: .venv/.ready-run

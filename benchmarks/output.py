@@ -44,7 +44,7 @@ class Came:
     lost: int
     """Lines that did not come whole."""
     torn: int
-    """Lines that nobody wrote: made of pieces of several."""
+    """Lines that were not written: made of pieces of several."""
     swapped: int
     """Whole lines that came next after a later one of the same rank."""
     each: int
@@ -92,7 +92,7 @@ def emulated(each: int) -> Came:
 
 
 def over_ssh(cluster: VirtualCluster, each: int) -> Came:
-    """Real sshd, and the peer, whose losses are told and do not count."""
+    """Real sshd, and the peer; losses of the peer are reported and do not count."""
     cluster.put("control", "/root/c.yaml", describe(""), 0o644)
     cluster.put("*", "/root/job.py", JOB, 0o644)
     loop = " ".join(

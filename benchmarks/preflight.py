@@ -31,7 +31,7 @@ spent = time.monotonic() - began, used.ru_utime + used.ru_stime
 print(json.dumps([done.returncode, *spent, done.stdout.decode(errors="replace")[-600:]]))
 """
 MESHED = 64
-"""Nodes beyond which `net.mesh` is left out: virtual nodes share one table of neighbours, which by
+"""Nodes beyond which `net.mesh` is left out: virtual nodes share one table of neighbors, which by
 the kernel's default holds 1024 (arp(7), gc_thresh3), and the calls of 128 nodes overflow it."""
 CLUSH = [str(Path(sys.executable).with_name("clush")), "-f", "64", "-S"]
 CURVE = ["-o", "-o KexAlgorithms=curve25519-sha256"]
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def compare(cluster: VirtualCluster, size: int) -> None:
-    """Rounds of all programs on so many nodes, as one row each."""
+    """Rounds of all programs on this number of nodes, as one row each."""
     nodes = f"nodes: [{{host: 'node[1-{size}]', slots: 1}}]\nstorage: {{workdir: /tmp}}\n"
     cluster.put("control", "/root/p/c.yaml", nodes, 0o644)
     programs = {

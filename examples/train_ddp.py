@@ -135,7 +135,7 @@ def save(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Op
 
 
 def resume(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Load the checkpoint if every rank sees one; give the step to go on with."""
+    """Load the checkpoint if every rank sees one; return the step to continue with."""
     path = directory / "checkpoint.pt"
     everywhere = torch.tensor([float(path.is_file())])
     if torch.cuda.is_available():

@@ -62,7 +62,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save", type=Path, default=Path("checkpoints"), help="directory")
     parser.add_argument("--save_every", type=int, default=1000, metavar="STEPS")
-    parser.add_argument("--resume", action="store_true", help="go on from what is saved")
+    parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint")
     parser.add_argument("--pause", type=float, default=0, help="seconds after each step")
     parser.add_argument("--deepspeed_config", type=Path, default=Path("ds_config.json"))
     parser.add_argument("--local_rank", help="DeepSpeed's launcher gives it; not used")

@@ -7,13 +7,27 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+
+# No deadlines: they are wall time, which other programs use up. Growth of time is what
+# tests/hostile/test_time_growth.py measures, as processor time.
+#
+# `quick`, which `make test` uses, tries the same examples in each run: a rare counterexample must
+# not fail a commit that has nothing to do with it. `thorough`, which `make test-all` uses, searches
+# at random. What it finds becomes an @example of its test.
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("thorough", deadline=None, derandomize=False, max_examples=1000)
+settings.load_profile("quick")
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--update-golden", action="store_true", help="rewrite the files below tests/golden"
+        "--update-golden",
+        action="store_true",
+        help="rewrite tests/golden and the texts in tests/checks",
     )
     parser.addoption(
         "--mutations",
@@ -29,6 +43,13 @@ def pytest_configure() -> None:
     even trap it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionstart() -> None:
+    """Draw no constants from the source code of loaded modules where examples are to be the same
+    in each run: which modules are loaded depends on the tests that ran before in this process."""
+    if settings.default.derandomize:
+        providers._get_local_constants = providers.Constants
 
 
 @pytest.fixture

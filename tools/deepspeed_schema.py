@@ -347,7 +347,7 @@ def measure(rows: dict[str, dict[str, Any]]) -> None:
 
 
 def alone(row: dict[str, Any], refused: list[str]) -> bool:
-    """Whether the key is refused with any value, so that it is for want of others beside it."""
+    """Whether the key is refused with any value, so that other keys are missing beside it."""
     return set(refused) >= set(SAMPLES) - {"auto", "object", "empty", "empty list"}
 
 

@@ -21,6 +21,7 @@ compile() {
 compile test.lock pyproject.toml --extra test --extra train --group checkout \
   --no-emit-package torch --no-emit-package deepspeed "$@"
 compile run.lock pyproject.toml --constraint requirements/test.lock "$@"
+compile docs.lock --group docs --constraint requirements/test.lock "$@"
 compile checkout.lock --group checkout --constraint requirements/test.lock "$@"
 compile deepspeed.lock --no-deps "$@" - <<< "deepspeed"
 compile deepspeed-oldest.lock --no-deps - <<< "deepspeed==$oldest_deepspeed"

@@ -1,10 +1,11 @@
 #!/bin/bash
-# Make the environment: setup.sh run | test | gpu | lock. Does nothing that is done; two at once
-# wait. gpu is test without what only the other tests need: system packages, a second DeepSpeed.
+# Make the environment: setup.sh run | docs | test | gpu | lock. Does nothing that is done; two at
+# once wait. gpu is test without what only the other tests need: system packages, a second
+# DeepSpeed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-what=${1:?run, test, gpu or lock}
+what=${1:?run, docs, test, gpu or lock}
 torch=${TORCH:-torch==2.13.0}
 started=$SECONDS
 
@@ -70,7 +71,7 @@ system_packages() {
     install_packages "${packages[@]}" && return
     tail -3 .venv/.apt.log >&2
   fi
-  say "going on without ${packages[*]} (sudo apt-get install ${packages[*]})"
+  say "continuing without ${packages[*]} (sudo apt-get install ${packages[*]})"
 }
 
 make_venv() {
@@ -111,6 +112,14 @@ install_run() {
   install_checkout
 }
 
+# The documentation is made from the code, which is read from the checkout.
+install_docs() {
+  install_wheels run.lock
+  install_wheels docs.lock
+  install_wheels checkout.lock
+  install_checkout
+}
+
 install_gpu() {
   install_wheels test.lock
   install_torch
@@ -120,6 +129,7 @@ install_gpu() {
 
 install_test() {
   install_gpu
+  install_wheels docs.lock
   install_second_deepspeed
 }
 
@@ -156,7 +166,7 @@ install_second_deepspeed() {
   directory=.venv/deepspeed/$version
   [ ! -d "$directory/deepspeed" ] || return 0
   install_deepspeed "$lock" --target "$directory" \
-    || say "going on without DeepSpeed $version: its tests are skipped"
+    || say "continuing without DeepSpeed $version: its tests are skipped"
 }
 
 # Whether this script, pyproject.toml and the lock files are older than the last setup.
@@ -176,7 +186,7 @@ system_packages
 make_venv
 "install_$what"
 rm -f .venv/.apt.log
-[ "$what" != test ] || touch .venv/.ready-run .venv/.ready-gpu
+[ "$what" != test ] || touch .venv/.ready-run .venv/.ready-gpu .venv/.ready-docs
 [ "$what" != gpu ] || touch .venv/.ready-run
 touch ".venv/.ready-$what"
 say "ready after $((SECONDS - started)) s"

@@ -11,14 +11,23 @@ if TYPE_CHECKING:  # `typing` takes longer to import than all of this
 
     from dslaunch.api import (
         Estimate,
-        Run,
+        allocated,
+        compare_runs,
         estimate,
+        find_run,
         lint_config,
+        lint_script,
         plan,
         preflight,
         render,
+        replay_preflight,
         run,
+        run_detached,
+        run_details,
+        runs,
         select,
+        slurm_job,
+        with_transport,
     )
     from dslaunch.cluster.model import Allocation, Cluster
     from dslaunch.errors import (
@@ -37,11 +46,22 @@ if TYPE_CHECKING:  # `typing` takes longer to import than all of this
     from dslaunch.launch.plan import Plan
     from dslaunch.lint import Remark, Screened
     from dslaunch.preflight.judge import Report
+    from dslaunch.preflight.recording import Recording
     from dslaunch.render.launch import Rendered
+    from dslaunch.run.compare_runs import RunComparison
     from dslaunch.run.events import Event, Line
+    from dslaunch.run.handle import RankStacks, RunHandle, Stopped
     from dslaunch.run.hardware import Hardware
     from dslaunch.run.outcome import Outcome
+    from dslaunch.run.rank_signals import Signaled
+    from dslaunch.run.run_details import RunDetails
+    from dslaunch.run.run_selection import RunSelection
+    from dslaunch.run.started_run import Run
     from dslaunch.run.status import RunStatus
+    from dslaunch.slurm.client import RefusedError
+    from dslaunch.slurm.known_runs import KnownRuns
+    from dslaunch.slurm.lint import ScriptLint
+    from dslaunch.slurm.slurm_job import SlurmJob
 
 else:
     ModuleType = type(sys)
@@ -57,6 +77,7 @@ __all__ = [
     "Hardware",
     "Interrupted",
     "Job",
+    "KnownRuns",
     "Line",
     "NodeError",
     "Outcome",
@@ -64,23 +85,44 @@ __all__ = [
     "PlanError",
     "PluginError",
     "PreflightError",
+    "RankStacks",
+    "Recording",
+    "RefusedError",
     "Remark",
     "Rendered",
     "Report",
     "Run",
+    "RunComparison",
+    "RunDetails",
+    "RunHandle",
+    "RunSelection",
     "RunStatus",
     "Screened",
+    "ScriptLint",
     "SelectionError",
+    "Signaled",
+    "SlurmJob",
+    "Stopped",
     "ToolMissingError",
     "UsageError",
     "__version__",
+    "allocated",
+    "compare_runs",
     "estimate",
+    "find_run",
     "lint_config",
+    "lint_script",
     "plan",
     "preflight",
     "render",
+    "replay_preflight",
     "run",
+    "run_detached",
+    "run_details",
+    "runs",
     "select",
+    "slurm_job",
+    "with_transport",
 ]
 _VALUES = {
     "Allocation": "cluster.model",
@@ -88,16 +130,29 @@ _VALUES = {
     "Event": "run.events",
     "Hardware": "run.hardware",
     "Job": "launch.job",
+    "KnownRuns": "slurm.known_runs",
     "Line": "run.events",
     "Outcome": "run.outcome",
     "Plan": "launch.plan",
     "Remark": "lint",
     "Rendered": "render.launch",
+    "RankStacks": "run.handle",
+    "Recording": "preflight.recording",
+    "RefusedError": "slurm.client",
     "Report": "preflight.judge",
+    "Run": "run.started_run",
+    "RunComparison": "run.compare_runs",
+    "RunDetails": "run.run_details",
+    "RunHandle": "run.handle",
+    "RunSelection": "run.run_selection",
     "RunStatus": "run.status",
+    "ScriptLint": "slurm.lint",
+    "SlurmJob": "slurm.slurm_job",
+    "Signaled": "run.rank_signals",
+    "Stopped": "run.handle",
     "Screened": "lint",
 }
-"""Where the classes of values are. The functions are in `api`, and the exceptions in `errors`."""
+"""Where classes are. The functions are in `api`, and the other exceptions in `errors`."""
 
 
 class _Package(ModuleType):

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from dslaunch.errors import PlanError, UsageError
+from dslaunch.errors import ErrorCode, PlanError, UsageError
+from dslaunch.registry import plugin_faults
+from dslaunch.run.view import ignore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from signal import Signals
-    from types import TracebackType
 
     from dslaunch.cluster.model import Allocation, Cluster
     from dslaunch.deepspeed.estimate import EstimateInput, Recommendation, Row
@@ -25,24 +26,29 @@ if TYPE_CHECKING:
     from dslaunch.launch.plan import Decided, Plan
     from dslaunch.lint import Screened
     from dslaunch.preflight.check import Tier
+    from dslaunch.preflight.check_selection import CheckSelection
     from dslaunch.preflight.judge import Report
+    from dslaunch.preflight.recording import Recording
     from dslaunch.render.launch import Rendered
+    from dslaunch.run.compare_runs import RunComparison
     from dslaunch.run.events import Event, Line
+    from dslaunch.run.handle import RunHandle
     from dslaunch.run.hardware import Hardware
-    from dslaunch.run.outcome import Outcome
-    from dslaunch.run.preflight_survey import Tell
+    from dslaunch.run.preflight_survey import OnProgress
     from dslaunch.run.request import RunRequest
-    from dslaunch.run.status import RunStatus
+    from dslaunch.run.run_details import RunDetails
+    from dslaunch.run.run_selection import RunSelection
+    from dslaunch.run.started_run import Run
     from dslaunch.run.timeouts import Timeouts
+    from dslaunch.slurm.known_runs import KnownRuns
+    from dslaunch.slurm.lint import ScriptLint
+    from dslaunch.slurm.settings import SlurmSetting
+    from dslaunch.slurm.slurm_job import SlurmJob
 
 Precision = Literal["bf16", "fp16", "fp32"]
 AttentionKind = Literal["sdpa", "eager"]
 PathText = str | os.PathLike[str]
 MOST_FACTOR = 1000
-
-
-def _ignore(*values: object) -> None:
-    """Do nothing with what is reported."""
 
 
 def _directory(cwd: PathText | None) -> Path:
@@ -77,9 +83,43 @@ def _several(name: str, given: Sequence[str]) -> tuple[str, ...]:
     return tuple(given)
 
 
+def allocated(
+    cluster: Cluster | None = None, *, environ: Mapping[str, str] | None = None
+) -> Cluster:
+    """Return the nodes and GPUs of the SLURM allocation that this process is in; all else is as in
+    `cluster`. Raises UsageError outside an allocation.
+    """
+    from dslaunch.slurm import node_discovery
+    from dslaunch.slurm.client import here
+
+    return node_discovery.allocated(here(environ), cluster)
+
+
+@plugin_faults()
+def with_transport(
+    cluster: Cluster,
+    name: str | None = None,
+    *,
+    in_allocation: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> Cluster:
+    """Return the cluster whose nodes are reached by this transport; None: as the cluster says.
+
+    With `in_allocation`, its nodes are those that `allocated` has returned: steps of the allocation
+    take the place of the default transport where srun is installed. Raises UsageError, and
+    DslaunchError where no step can be started.
+    """
+    from dslaunch.slurm import node_discovery
+    from dslaunch.slurm.client import here
+
+    client = here(environ)
+    return node_discovery.with_transport(client, cluster, name, in_allocation=in_allocation)
+
+
 # ---------------------------------------------------------------- plan and render
 
 
+@plugin_faults()
 def plan(
     cluster: Cluster,
     job: Job,
@@ -101,13 +141,14 @@ def assumed_plan(request: RunRequest) -> Plan:
     """Return the plan of a request, made from assumptions. Raises PlanError."""
     from dslaunch.launch.assume import assume
     from dslaunch.launch.planner import make_plan
-    from dslaunch.run.request import counted
+    from dslaunch.run.request import job_of_attempt
 
     decided = assume(request.cluster, request.allocation, str(request.cwd))
-    job = counted(request, 0)
+    job = job_of_attempt(request, 0)
     return make_plan(request.allocation, job, decided, cluster=request.cluster.name)
 
 
+@plugin_faults()
 def render(
     name: str,
     cluster: Cluster,
@@ -167,6 +208,7 @@ def _is_in(text: str, value: str) -> bool:
 # ---------------------------------------------------------------- preflight
 
 
+@plugin_faults()
 def preflight(
     cluster: Cluster,
     allocation: Allocation | None = None,
@@ -177,7 +219,7 @@ def preflight(
     skip: Sequence[str] = (),
     purposes: Sequence[str] = (),
     cwd: PathText | None = None,
-    on_progress: Tell = _ignore,
+    on_progress: OnProgress = ignore,
 ) -> Report:
     """Ask the nodes whether they are fit to train on, and return the findings.
 
@@ -185,21 +227,59 @@ def preflight(
     that do not answer are findings. Raises UsageError.
     """
     from dslaunch.launch.job import Job
-    from dslaunch.preflight.check_selection import CheckSelection, tier_of
-    from dslaunch.preflight.check_selection import purposes as known_purposes
     from dslaunch.preflight.judge import judge
     from dslaunch.run.preflight_survey import ask_nodes, preflight_scope
 
     if job is None:
         job = Job.on(cluster) if has_job(cluster) else Job.on(cluster, "")
-    wanted = CheckSelection(
+    wanted = _checks(tier, only, skip, purposes)
+    scope, checks = preflight_scope(cluster, allocation, job, wanted, _directory(cwd))
+    return judge(ask_nodes(scope, checks, tier, on_progress), checks)
+
+
+@plugin_faults()
+def replay_preflight(
+    recording: Recording,
+    cluster: Cluster | None = None,
+    allocation: Allocation | None = None,
+    *,
+    tier: Tier | None = None,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    purposes: Sequence[str] = (),
+    launcher: str | None = None,
+) -> Report:
+    """Judge recorded answers, and return the findings. No node is asked.
+
+    What is not given is as recorded. Raises UsageError.
+    """
+    from dslaunch.preflight.judge import judge
+    from dslaunch.run.preflight_survey import checks_again, scoped_again
+
+    wanted = _checks(tier or "static", only, skip, purposes)
+    facts = scoped_again(
+        recording,
+        cluster=cluster,
+        allocation=allocation,
+        purposes=wanted.purposes,
+        launcher=launcher,
+    )
+    return judge(facts, checks_again(wanted, facts, tiered=tier is not None))
+
+
+def _checks(
+    tier: Tier, only: Sequence[str], skip: Sequence[str], purposes: Sequence[str]
+) -> CheckSelection:
+    """Return which checks are wanted. Raises UsageError."""
+    from dslaunch.preflight.check_selection import CheckSelection, tier_of
+    from dslaunch.preflight.check_selection import purposes as known_purposes
+
+    return CheckSelection(
         tier=tier_of(tier),
         only=_several("only", only),
         skip=_several("skip", skip),
         purposes=known_purposes(_several("purposes", purposes)),
     )
-    scope, checks = preflight_scope(cluster, allocation, job, wanted, _directory(cwd))
-    return judge(ask_nodes(scope, checks, tier, on_progress), checks)
 
 
 def has_job(cluster: Cluster) -> bool:
@@ -235,7 +315,7 @@ def run_request(
     if detached and cluster.by_steps:
         raise UsageError(
             "--detach: SLURM ends what a step of an allocation has started when the step ends",
-            hint="`dslaunch slurm --detach` submits it as a job of its own; or reach the nodes "
+            hint="`dslaunch slurm --detach` submits it as a separate job; or reach the nodes "
             "by SSH: `--transport fabric`",
         )
     directory = _directory(cwd)
@@ -243,7 +323,7 @@ def run_request(
     check_min_nodes(min_nodes, allocation)
     timeouts = timeouts or Timeouts()
     if cluster.by_steps:
-        # SLURM ends what a step has started with the step: nobody would be there to come back to
+        # SLURM ends what a step has started with the step: nothing would be left to connect to
         timeouts = replace(timeouts, reconnect=0.0)
     return RunRequest(
         cluster=cluster,
@@ -263,7 +343,7 @@ def run_request(
 
 
 def _restarts(job: Job, allocation: Allocation, given: int | None, least: int | None) -> int:
-    """Return how often to restart where nobody says it."""
+    """Return how often to restart if that is not set."""
     from dslaunch.registry import LAUNCHERS
 
     if given is not None or least is None:
@@ -287,6 +367,7 @@ def check_not_scheduled(cluster: Cluster, environ: Mapping[str, str]) -> None:
     )
 
 
+@plugin_faults()
 def run(
     cluster: Cluster,
     job: Job,
@@ -304,12 +385,12 @@ def run(
     heartbeat_timeout: float = 15.0,
     reconnect_timeout: float = 20.0,
     hang_timeout: float | None = None,
-    on_line: Callable[[Line], object] = _ignore,
-    on_event: Callable[[Event], object] = _ignore,
+    on_line: Callable[[Line], object] = ignore,
+    on_event: Callable[[Event], object] = ignore,
 ) -> Run:
     """Start a job on its nodes, and return when it is planned and recorded.
 
-    The run goes on in a thread of this process; no signal is caught. `on_line` and `on_event` are
+    The run continues in a thread of this process; no signal is caught. `on_line` and `on_event` are
     called in that thread. Raises the DslaunchError that prevents the start.
     """
     from dslaunch.run.timeouts import Timeouts
@@ -336,149 +417,233 @@ def run(
     )
     if not force:
         check_not_scheduled(cluster, request.environ)
-    started = Run(request, _Callbacks(on_line, on_event))
-    started._wait_for_plan()
-    return started
+    from dslaunch.run.started_run import Run
+
+    return Run(request, on_line, on_event)
 
 
-class _Callbacks:
-    """Shows a run to a program."""
+@plugin_faults()
+def run_detached(
+    cluster: Cluster,
+    job: Job,
+    allocation: Allocation | None = None,
+    *,
+    cwd: PathText | None = None,
+    environ: Mapping[str, str] | None = None,
+    sync: bool = True,
+    preflight: bool = True,
+    force: bool = False,
+    restarts: int | None = None,
+    min_nodes: int | None = None,
+    grace: float = 10.0,
+    exit_timeout: float = 300.0,
+    heartbeat_timeout: float = 15.0,
+    hang_timeout: float | None = None,
+) -> RunHandle:
+    """Start a job whose nodes coordinate among themselves, and return its handle.
 
-    unseen = False
+    The run continues without this process. `restarts` needs an elastic launcher. Raises the
+    DslaunchError that prevents the start.
+    """
+    from dslaunch.run.interrupts import Interrupts
+    from dslaunch.run.launch import run_job
+    from dslaunch.run.timeouts import Timeouts
+    from dslaunch.run.view import QuietView
 
-    def __init__(
-        self, on_line: Callable[[Line], object], on_event: Callable[[Event], object]
-    ) -> None:
-        import threading
-
-        self._on_line, self._on_event = on_line, on_event
-        self.planned = threading.Event()
-        self.latest: tuple[Plan, Path] | None = None
-
-    def line(self, line: Line) -> None:
-        self._on_line(line)
-
-    def event(self, event: Event) -> None:
-        self._on_event(event)
-
-    def plan(self, plan: Plan, directory: Path) -> None:
-        self.latest = plan, directory
-        self.planned.set()
-
-
-class Run:
-    """A run that this process has started. As a context manager it does not outlive the block."""
-
-    def __init__(self, request: RunRequest, view: _Callbacks) -> None:
-        from concurrent.futures import ThreadPoolExecutor
-
-        from dslaunch.run.interrupts import Interrupts
-        from dslaunch.run.launch import run_job
-
-        self._environ = request.environ
-        self._view = view
-        self._interrupts = Interrupts()
-        # Python waits for the thread when the program ends, so that no training is cut off
-        pool = ThreadPoolExecutor(1, thread_name_prefix="dslaunch-run")
-        self._ended = pool.submit(run_job, request, lambda: view, self._interrupts)
-        self._ended.add_done_callback(lambda _: view.planned.set())
-        pool.shutdown(wait=False)
-
-    def _wait_for_plan(self) -> None:
-        """Wait until it is planned. Raises the error that prevents the start."""
-        try:
-            self._view.planned.wait()
-        except BaseException:  # such as a notebook's interrupt
-            self.stop()
-            raise
-        if self._view.latest is None:
-            self._ended.result()
-
-    @property
-    def plan(self) -> Plan:
-        """What its nodes do; after a restart that of the latest attempt."""
-        return self._known[0]
-
-    @property
-    def directory(self) -> Path:
-        """Where it is recorded."""
-        return self._known[1]
-
-    @property
-    def name(self) -> str:
-        """Its name, as `dslaunch status` takes it."""
-        return self.directory.name
-
-    @property
-    def done(self) -> bool:
-        """Whether it has ended."""
-        return self._ended.done()
-
-    def wait(self, timeout: float | None = None) -> Outcome:
-        """Wait for its end, and return how it ended.
-
-        Raises TimeoutError after `timeout` seconds, and the run goes on; the DslaunchError that
-        prevented the start of its ranks.
-        """
-        outcome, _ = self._ended.result(timeout)
-        return outcome
-
-    def stop(self) -> None:
-        """Ask all ranks to end, and return at once. A second call kills those that have not."""
-        self._interrupts.stop()
-
-    def status(self) -> RunStatus:
-        """Return how it stands; while it goes on, its nodes are asked. Raises DslaunchError."""
-        from dslaunch.run.local import local_runs
-        from dslaunch.run.ssh_run import SshRun
-        from dslaunch.run.status import Reports
-
-        recorded = local_runs(self._environ).exactly(self.name)
-        if recorded is None:
-            raise UsageError(f"{self.directory}: the record of the run is not there any more")
-        handle = SshRun.recorded(recorded)
-        return handle.summary(Reports()) if self.done else handle.status()
-
-    def logs(self, *, ranks: Collection[int] | None = None, follow: bool = False) -> Iterator[Line]:
-        """Yield what its ranks have written, by time; with `follow` by arrival, until its end."""
-        from dslaunch.run.follow import recorded
-        from dslaunch.run.watch import Watch
-
-        lines: list[Line] = []
-        watch = Watch(_Callbacks(lines.append, _ignore))
-        for host, output in recorded(self.directory, follow=follow):
-            watch.output(host, output, 0.0)
-            yield from _of_ranks(lines, ranks)
-            lines.clear()
-        watch.flush_all()
-        yield from _of_ranks(lines, ranks)
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if not self.done:
-            self.stop()
-        self._ended.exception()
-
-    @property
-    def _known(self) -> tuple[Plan, Path]:
-        assert self._view.latest is not None  # `run` returns no other
-        return self._view.latest
+    timeouts = Timeouts(
+        grace=grace,
+        exit_timeout=exit_timeout,
+        heartbeat=heartbeat_timeout,
+        hang_timeout=hang_timeout,
+    )
+    request = run_request(
+        cluster,
+        job,
+        allocation,
+        cwd=cwd,
+        environ=environ,
+        sync=sync,
+        preflight=preflight,
+        force=force,
+        restarts=restarts,
+        min_nodes=min_nodes,
+        timeouts=timeouts,
+        detached=True,
+    )
+    if not force:
+        check_not_scheduled(cluster, request.environ)
+    view = QuietView()
+    _, directory = run_job(request, lambda: view, Interrupts())
+    return find_run(directory.name, environ=request.environ)
 
 
-def _of_ranks(lines: Sequence[Line], ranks: Collection[int] | None) -> list[Line]:
-    return [line for line in lines if ranks is None or line.rank in ranks]
+# ---------------------------------------------------------------- earlier runs
+
+
+@plugin_faults()
+def runs(
+    cluster: Cluster | None = None,
+    *,
+    selection: RunSelection | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> KnownRuns:
+    """Return the runs that this machine has started, and with a cluster those that its nodes know,
+    each with its state. With a selection, others may be left out. Raises UsageError.
+    """
+    from dslaunch.run.run_selection import EVERY_RUN
+    from dslaunch.slurm.client import here
+    from dslaunch.slurm.known_runs import known_runs
+
+    return known_runs(here(environ), cluster, selection or EVERY_RUN)
+
+
+@plugin_faults()
+def find_run(
+    name: str = "latest",
+    cluster: Cluster | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> RunHandle:
+    """Return the handle of a run: by its name, the beginning of it, or the number of a SLURM job.
+
+    `latest` is the one that this machine has started last. With a cluster, its nodes are asked for
+    a run that was started from another machine. Raises UsageError if there is none.
+    """
+    from dslaunch.slurm.client import here
+    from dslaunch.slurm.known_runs import recorded_run, run_on
+
+    found = recorded_run(name, here(environ), elsewhere=cluster is not None)
+    if found is not None:
+        return found
+    if cluster is None:
+        raise UsageError.coded(ErrorCode.RUN_NOT_RECORDED, name=name)
+    return run_on(cluster, name)
+
+
+@plugin_faults()
+def run_details(
+    run: RunHandle | str = "latest", *, environ: Mapping[str, str] | None = None
+) -> RunDetails:
+    """Return all that is known of a run: events, progress, usage, decisions, inputs, outcome.
+
+    `dslaunch report` shows it as an HTML page. The nodes of a run are asked only if this machine
+    has not recorded everything. Raises DslaunchError if nothing is known.
+    """
+    from dslaunch.run.local_runs import local_runs
+    from dslaunch.run.run_details import run_details as details_of
+
+    handle = find_run(run, environ=environ) if isinstance(run, str) else run
+    local = local_runs(os.environ if environ is None else environ).exactly(handle.name)
+    return details_of(handle, local)
+
+
+@plugin_faults()
+def compare_runs(
+    first: str | None = None,
+    second: str = "latest",
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> RunComparison:
+    """Return what differs between two runs that this machine has started.
+
+    Without a first run, that is the last successful run of the same program before the second.
+    Raises UsageError for a run that is not recorded here.
+    """
+    from dslaunch.run.compare_runs import compare_runs as compared
+    from dslaunch.run.local_runs import local_runs
+    from dslaunch.run.recorded_run import good_run_before, recorded_run
+
+    local = local_runs(os.environ if environ is None else environ)
+    newer = local.named(second)
+    older = good_run_before(local.started, newer) if first is None else local.named(first)
+    return compared(recorded_run(older), recorded_run(newer))
+
+
+# ---------------------------------------------------------------- SLURM
+
+
+@plugin_faults()
+def slurm_job(
+    cluster: Cluster,
+    job: Job,
+    *,
+    include: str = "",
+    exclude: str = "",
+    nodes: int | None = None,
+    slots: int | None = None,
+    labels: Sequence[str] = (),
+    settings: Mapping[str, SlurmSetting] | None = None,
+    template: PathText | None = None,
+    supervised: bool | None = None,
+    restarts: int | None = None,
+    min_nodes: int | None = None,
+    hang_timeout: float | None = None,
+    preflight: bool = True,
+    force: bool = False,
+    cwd: PathText | None = None,
+    environ: Mapping[str, str] | None = None,
+    on_notice: Callable[[str], object] = ignore,
+) -> SlurmJob:
+    """Return the job for SLURM: its script, and what would stop it. Nothing is submitted.
+
+    Raises UsageError, SelectionError, PlanError.
+    """
+    from dslaunch.cluster.select import Selection
+    from dslaunch.slurm.client import here
+    from dslaunch.slurm.settings import setting_texts
+    from dslaunch.slurm.slurm_job import SlurmRequest, prepare_job
+    from dslaunch.slurm.supervision import Supervision
+
+    request = SlurmRequest(
+        selection=Selection(include, exclude, nodes, slots, _several("labels", labels)),
+        cwd=_directory(cwd),
+        settings=setting_texts(settings or {}),
+        supervision=Supervision(
+            supervised=supervised,
+            restarts=restarts,
+            hang_timeout=hang_timeout,
+            preflight=preflight,
+        ),
+        min_nodes=min_nodes,
+        template=None if template is None else Path(template),
+        force=force,
+    )
+    return prepare_job(cluster, job, request, replace(here(environ), notice=on_notice))
+
+
+@plugin_faults()
+def lint_script(
+    script: PathText,
+    *,
+    text: str | None = None,
+    cwd: PathText | None = None,
+    ignore: Collection[str] = (),
+) -> ScriptLint:
+    """Return what is wrong, risky and right in an sbatch script. It is neither run nor submitted.
+
+    With `text`, that is the script, and `script` its name in messages. `cwd` is where it would be
+    submitted. Raises UsageError for an unknown rule, ConfigError for an unreadable file.
+    """
+    from dslaunch.lint.suppression import check_rules
+    from dslaunch.lint.user_text import read_file
+    from dslaunch.slurm import lint
+    from dslaunch.slurm.rules import rules
+    from dslaunch.slurm.syntax import refusal
+
+    check_rules(ignore, rules().names)
+    source = read_file(Path(script)) if text is None else text
+    directory = _directory(cwd)
+
+    def exists(name: str) -> bool:
+        return (directory / name).is_dir()
+
+    return lint.lint_script(source, str(script), exists, refusal(source), ignore)
 
 
 # ---------------------------------------------------------------- DeepSpeed
 
 
+@plugin_faults()
 def lint_config(
     config: PathText | Mapping[str, object],
     *,

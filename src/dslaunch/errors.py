@@ -16,48 +16,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
+from dslaunch.error_codes import ErrorCode
+from dslaunch.terminal import visible
+from dslaunch.texts import Value, filled
 
-class ErrorCode(StrEnum):
-    """What is wrong, for machines; docs/reference/codes.md explains the codes.
-
-    The first ten are for errors without a code of their own, one for each class of errors.
-    """
-
-    FAILED = "failed"
-    USAGE = "usage"
-    CONFIG = "config"
-    SELECTION = "selection"
-    PLAN = "plan"
-    PREFLIGHT = "preflight"
-    NODES = "nodes"
-    TOOL_MISSING = "tool-missing"
-    PLUGIN = "plugin"
-    INTERRUPTED = "interrupted"
-    NO_ADDRESS = "no-address"
-    MASTER_UNREACHABLE = "master-unreachable"
-    PORT_TAKEN = "port-taken"
-    WRONG_INTERFACE = "wrong-interface"
-    CHECKPOINTS_NOT_WRITABLE = "checkpoints-not-writable"
-    STORAGE_DIFFERS = "storage-differs"
-    WORKDIR_NOT_WRITABLE = "workdir-not-writable"
-    NO_INTERPRETER = "no-interpreter"
-    TOO_FEW_DEVICES = "too-few-devices"
-    SCRIPT_MISSING = "script-missing"
-    SCRIPT_DIFFERS = "script-differs"
-    CODE_DIFFERS = "code-differs"
-    CODE_TOO_LARGE = "code-too-large"
-    CONFIG_ERRORS = "config-errors"
-    UNEVEN_SLOTS = "uneven-slots"
-    TOO_FEW_NODES = "too-few-nodes"
-    UNUSABLE_SECRET = "unusable-secret"
-    TRANSPORT_LESS_STRICT = "transport-less-strict"
-    CHECKPOINT_INCOMPLETE = "checkpoint-incomplete"
-    CHECKPOINT_LINKS = "checkpoint-links"
-    CHECKPOINT_UNSAFE = "checkpoint-unsafe"
-    DISK_FULL = "disk-full"
+__all__ = [
+    "ConfigError",
+    "DslaunchError",
+    "ErrorCode",
+    "FailureKind",
+    "Interrupted",
+    "NodeError",
+    "NodeFailure",
+    "PlanError",
+    "PluginError",
+    "PreflightError",
+    "Problem",
+    "SelectionError",
+    "ToolMissingError",
+    "UsageError",
+]
 
 
 class DslaunchError(Exception):
@@ -70,17 +50,31 @@ class DslaunchError(Exception):
     class_code: ClassVar[ErrorCode] = ErrorCode.FAILED
 
     def __init__(
-        self, message: str, *, hint: str | None = None, code: ErrorCode | None = None
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        code: ErrorCode | None = None,
+        values: Mapping[str, Value] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.error_code = code or self.class_code
+        self.values: Mapping[str, Value] = values or {}
+        """The parameters of the code."""
+
+    @classmethod
+    def coded(cls, code: ErrorCode, **values: Value) -> Self:
+        """Return the error of a code that has a text, with its parameters.
+
+        Not for ConfigError and NodeError, which are made of problems and failures.
+        """
+        hint = filled(code.hint, values)
+        return cls(filled(code.text, values), hint=hint or None, code=code, values=values)
 
     def __str__(self) -> str:
         """Return the message as it may be printed: parts of it may come from a node."""
-        from dslaunch.terminal import visible
-
         return visible(self.message)
 
 
@@ -139,10 +133,25 @@ class PlanError(DslaunchError):
 
 
 class PreflightError(DslaunchError):
-    """A check that must pass before a run did not."""
+    """A check that must pass before a run did not.
+
+    `checks` are pairs of a host and a check that failed there, where checks were made.
+    """
 
     exit_code = 4
     class_code = ErrorCode.PREFLIGHT
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        code: ErrorCode | None = None,
+        values: Mapping[str, Value] | None = None,
+        checks: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(message, hint=hint, code=code, values=values)
+        self.checks = checks
 
 
 FailureKind = Literal[

@@ -51,6 +51,11 @@ def masked(text: str) -> str:
     return str(_mask.apply(text))
 
 
+def masked_values(value: Any) -> Any:
+    """Return a value as JSON has it, with all secrets masked in its texts."""
+    return _mask.apply(value)
+
+
 class Log:
     """Makes the records of one module, with fields that all of them have."""
 

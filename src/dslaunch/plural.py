@@ -1,8 +1,24 @@
-"""Numbers with their nouns."""
+"""Texts of numbers: with nouns, as bytes, and truncated lists."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """`1 node`, `2 nodes`, `0 nodes`; `plural` for what does not just take an s."""
+    """Return `1 node`, `2 nodes`, `0 nodes`; `plural` for nouns that do not just take an s."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def first_few(items: Sequence[str], most: int) -> list[str]:
+    """Return the first `most` items, and `and 3 more` as the last one if there are more."""
+    more = len(items) - most
+    return [*items[:most], *([f"and {more} more"] if more > 0 else [])]
+
+
+def byte_count(size: int) -> str:
+    """Return a number of bytes with its unit: `120 B`, `85.7 kB`, `1.2 GB`."""
+    value, units = float(size), ["B", "kB", "MB", "GB", "TB", "PB"]
+    while value >= 1000 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{value:.0f} B" if units[0] == "B" else f"{value:.1f} {units[0]}"

@@ -9,28 +9,52 @@ listed.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from traceback import walk_tb
 from types import ModuleType
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NoReturn,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+)
 
-from dslaunch.errors import PluginError, UsageError
+from dslaunch.errors import DslaunchError, ErrorCode, PluginError, UsageError
+from dslaunch.notes import Note, NoteCode, note
+from dslaunch.texts import closest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from dslaunch.deepspeed.linted_config import LintedConfig
     from dslaunch.launch.launchers import Launcher
-    from dslaunch.lint.rules import Rule
+    from dslaunch.lint.rules import RuleFunction
     from dslaunch.preflight.check import Check
     from dslaunch.render.formats import Format
     from dslaunch.run.known_endings import KnownEnding
     from dslaunch.slurm.training_commands import Reading
     from dslaunch.transport.base import TransportType
+
+
+class PluginNote(NoteCode):
+    """What to know about an installed plugin."""
+
+    NAME_TAKEN = (
+        "plugin-name-taken",
+        "plugin {plugin}: `{name}` ({entry}) is not used: it is the name of a built-in {noun}",
+    )
+
 
 Part = TypeVar("Part")
 HERE = Path(__file__).parent
@@ -62,7 +86,23 @@ class Registry(Generic[Part]):
 
     def every_name(self) -> tuple[str, ...]:
         """Return the names that are built in or installed."""
-        return (*self.names(), *self.entries())
+        return tuple(dict.fromkeys((*self.names(), *_entry_points(self.group))))
+
+    def unused(self) -> tuple[Note, ...]:
+        """Return a note for each part of a plugin that has the name of a built-in one."""
+        built_in = self.names()
+        return tuple(
+            note(
+                PluginNote.NAME_TAKEN,
+                plugin=plugin_of(entry),
+                name=name,
+                entry=f"{entry.group}: {entry.value}",
+                noun=self.noun,
+            )
+            for name, entries in _entry_points(self.group).items()
+            if name in built_in
+            for entry in entries
+        )
 
     def require(self, name: str) -> None:
         """Raise UsageError if no part has the name. What is built in is not imported."""
@@ -81,7 +121,9 @@ class Registry(Generic[Part]):
 
     def find(self, name: str) -> Part | None:
         """Return the part of that name; None without one, as for answers saved elsewhere."""
-        return self.get(name) if name in self.every_name() else None
+        # entry points are looked for only where it is not built in: that takes some milliseconds
+        known = name in self.names() or name in self.every_name()
+        return self.get(name) if known else None
 
     def installed(self, taken: Collection[str] = ()) -> dict[str, Part]:
         """Load and return all parts of third parties. `taken`: further names that are built in."""
@@ -91,12 +133,24 @@ class Registry(Generic[Part]):
         """Return the entry points by name. Raises PluginError for a name that is given twice."""
         built_in = {*self.names(), *taken}
         for name, entries in _entry_points(self.group).items():
-            first, *others = entries
             if name in built_in:
-                raise broken_plugin([first], f"cannot replace the built-in {self.noun} `{name}`")
-            if others:
-                raise broken_plugin([others[0]], "is defined by another plugin, too")
-        return {name: entries[0] for name, entries in _entry_points(self.group).items()}
+                why = f"cannot replace the built-in {self.noun} `{name}`"
+                raise broken_plugin(entries[:1], why)
+        return {name: self._only(entries) for name, entries in _entry_points(self.group).items()}
+
+    def check_returned(self, name: str, value: object, expected: type) -> None:
+        """Raise PluginError if what a part has returned is of another type."""
+        if not isinstance(value, expected):
+            found = type(value).__name__
+            self.fail(name, f"has returned {found} instead of {expected.__name__}")
+        if is_dataclass(expected):
+            wrong = _wrong_attribute(value, expected)
+            if wrong is not None:
+                self.fail(name, f"has returned a {expected.__name__} that {wrong}")
+
+    def fail(self, name: str, why: str) -> NoReturn:
+        """Raise PluginError for an installed part."""
+        raise broken_plugin([self._entry(name)], why)
 
     def _rows(self) -> Mapping[str, Part]:
         if not self.table:
@@ -104,30 +158,88 @@ class Registry(Generic[Part]):
         return cast(Callable[[], Mapping[str, Part]], _object(self.table))()
 
     def _entry(self, name: str) -> EntryPoint:
-        entries = self.entries()
+        entries = _entry_points(self.group)
         if name in entries:
-            return entries[name]
-        raise unknown_name(self.noun, name, (*self.names(), *entries))
+            return self._only(entries[name])
+        raise unknown_name(self.noun, name, self.every_name())
+
+    def _only(self, entries: Sequence[EntryPoint]) -> EntryPoint:
+        """Return the one entry point of a name. Raises PluginError if several plugins have it."""
+        first, *others = entries
+        if others:
+            raise broken_plugin(others[:1], f"is defined by plugin {plugin_of(first)}, too")
+        return first
 
     def _loaded(self, entry: EntryPoint) -> Part:
         try:
             part = entry.load()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it may do anything
-            raise broken_plugin([entry], f"cannot be loaded: {_described(error)}") from None
-        if self.shape and not isinstance(part, cast(type, _object(self.shape))):
+            raise broken_plugin([entry], f"cannot be loaded: {described(error)}") from None
+        if not self.shape:
+            if not callable(part):
+                raise broken_plugin([entry], "cannot be called")
+            return cast(Part, part)
+        shape = cast(type, _object(self.shape))
+        if not isinstance(part, shape):
             raise broken_plugin([entry], f"is not a {self.shape.replace(':', '.')}")
-        if not self.shape and not callable(part):
-            raise broken_plugin([entry], "cannot be called")
+        wrong = _wrong_attribute(part, shape)
+        if wrong is not None:
+            raise broken_plugin([entry], wrong)
         return cast(Part, part)
 
 
-def unknown_name(noun: str, name: str, known: Sequence[str]) -> UsageError:
-    """Return the error for a name that no part has, with the one that was probably meant."""
-    from difflib import get_close_matches
+_CHECKED_TYPES: dict[str, type] = {
+    "str": str,
+    "bool": bool,
+    "tuple[str, ...]": tuple,
+    "Mapping[str, float]": Mapping,
+}
 
-    close = get_close_matches(name, known, 1)
-    hint = f"did you mean `{close[0]}`?" if close else f"there are: {', '.join(known)}"
-    return UsageError(f"no {noun} is named `{name}`", hint=hint)
+
+def _wrong_attribute(value: object, shape: type) -> str | None:
+    """Return which attribute of a value is missing or of another type than its class says.
+
+    Only what would fail far from the plugin's code: texts, switches, choices, functions.
+    """
+    for name, kind in _kinds_of_attributes(shape).items():
+        if not hasattr(value, name):
+            return f"has no `{name}`"
+        attribute = getattr(value, name)
+        needed = kind.removesuffix(" | None")
+        if attribute is None and needed != kind:
+            continue
+        expected = _CHECKED_TYPES.get(needed)
+        if expected is not None and not isinstance(attribute, expected):
+            return f"has a `{name}` that is no {needed}: {type(attribute).__name__}"
+        choices = _choices(needed, shape)
+        if choices and attribute not in choices:
+            return f"has a `{name}` that is none of {', '.join(choices)}: {attribute!r:.40}"
+        if needed.startswith("Callable") and not callable(attribute):
+            return f"has a `{name}` that cannot be called"
+    return None
+
+
+def _kinds_of_attributes(shape: type) -> dict[str, str]:
+    """Return the types of a class's attributes and properties, as they are written there."""
+    properties = {
+        name: str(member.fget.__annotations__.get("return", ""))
+        for name, member in vars(shape).items()
+        if isinstance(member, property) and member.fget is not None
+    }
+    return {name: str(kind) for name, kind in shape.__annotations__.items()} | properties
+
+
+def _choices(kind: str, shape: type) -> tuple[str, ...]:
+    """Return the values of a `Literal` that the module of the class has by that name."""
+    named = getattr(sys.modules[shape.__module__], kind, None)
+    return get_args(named) if get_origin(named) is Literal else ()
+
+
+def unknown_name(noun: str, name: str, known: Sequence[str]) -> UsageError:
+    """Return the error for an unknown name, with the one that was probably meant."""
+    meant = closest(name, known)
+    hint = {"meant": meant} if meant else {"available": ", ".join(known)}
+    return UsageError.coded(ErrorCode.UNKNOWN_NAME, noun=noun, name=name, **hint)
 
 
 def modules_in(directory: str) -> tuple[ModuleType, ...]:
@@ -138,27 +250,45 @@ def modules_in(directory: str) -> tuple[ModuleType, ...]:
 def raised_in_plugin(error: Exception) -> PluginError | None:
     """Return what to report instead of an error that the code of a plugin has raised.
 
-    Which part it was is told by the modules that the traceback names.
+    The modules in the traceback identify the part.
     """
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     modules = {str(frame.f_globals.get("__name__")) for frame in frames}
-    kinds = (LAUNCHERS, FORMATS, TRANSPORTS, CHECKS, CONFIG_RULES, SCRIPT_RULES, ENDINGS)
-    entries = [
-        entry for kind in kinds for same in _entry_points(kind.group).values() for entry in same
-    ]
+    named = [same for kind in EVERY_KIND for same in _entry_points(kind.group).values()]
+    entries = [entry for same in named for entry in same]
     at_fault = [entry for entry in entries if entry.module in modules - {__name__}]
     if not at_fault:
         packages = {module.partition(".")[0] for module in modules} - {__package__}
         at_fault = [entry for entry in entries if entry.module.partition(".")[0] in packages]
     if not at_fault:
         return None
-    return broken_plugin(at_fault, f"failed: {_described(error)}")
+    return broken_plugin(at_fault, f"failed: {described(error)}")
+
+
+@contextmanager
+def plugin_faults() -> Iterator[None]:
+    """Raise PluginError in the place of an exception that the code of a plugin has raised."""
+    try:
+        yield
+    except DslaunchError:
+        raise
+    except Exception as error:
+        broken = raised_in_plugin(error)
+        if broken is None:
+            raise
+        raise broken from error
+
+
+def plugin_of(entry: EntryPoint) -> str:
+    """Return the name of the package that an entry point is from."""
+    if entry.dist is None or "Name" not in entry.dist.metadata:
+        return "of unknown origin"
+    return entry.dist.metadata["Name"]
 
 
 def broken_plugin(entries: Sequence[EntryPoint], why: str) -> PluginError:
     """Return the error for a part that cannot be used, or for those that it may be."""
-    first = entries[0]
-    plugin = first.dist.name if first.dist else "of unknown origin"
+    plugin = plugin_of(entries[0])
     parts = " or ".join(f"`{entry.name}` ({entry.group}: {entry.value})" for entry in entries)
     return PluginError(f"plugin {plugin}: {parts} {why}", hint=f"update {plugin} or uninstall it")
 
@@ -177,13 +307,38 @@ def _module(directory: str, name: str) -> ModuleType:
 def _entry_points(group: str) -> dict[str, list[EntryPoint]]:
     from importlib.metadata import entry_points
 
+    try:
+        installed = entry_points(group=group)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - of whatever package is installed
+        raise PluginError(
+            f"the entry points of installed packages cannot be read: {described(error)}",
+            hint="`pip check` or a new environment may help",
+        ) from None
     found: dict[str, list[EntryPoint]] = {}
-    for entry in entry_points(group=group):
+    for entry in installed:
         found.setdefault(entry.name, []).append(entry)
     return found
 
 
-def _described(error: BaseException) -> str:
+def place_of(error: Exception) -> str:
+    """Return where an exception was raised, as `module:line`: in the code of a plugin if any of it
+    was called, for its author cannot do anything about code that it calls."""
+    packages = {
+        entry.module.partition(".")[0]
+        for kind in EVERY_KIND
+        for entries in _entry_points(kind.group).values()
+        for entry in entries
+    }
+    frames = [
+        (str(frame.f_globals.get("__name__")), line) for frame, line in walk_tb(error.__traceback__)
+    ]
+    of_plugins = [each for each in frames if each[0].partition(".")[0] in packages]
+    module, line = (of_plugins or frames or [("unknown", 0)])[-1]
+    return f"{module}:{line}"
+
+
+def described(error: BaseException) -> str:
+    """Return the class of an exception and the first line of its message."""
     first_line = str(error).partition("\n")[0]
     return f"{type(error).__name__}: {first_line}".removesuffix(": ")
 
@@ -220,13 +375,24 @@ CHECKS: Registry[Check] = Registry(
     shape="dslaunch.preflight.check:Check",
 )
 """Of third parties; `preflight.checks` has the others."""
-CONFIG_RULES: Registry[Rule[LintedConfig]] = Registry(noun="rule", group="dslaunch.config_rules")
+CONFIG_RULES: Registry[RuleFunction[LintedConfig]] = Registry(
+    noun="rule", group="dslaunch.config_rules"
+)
 """Of third parties; `deepspeed.rules` has the others."""
-SCRIPT_RULES: Registry[Rule[Reading]] = Registry(noun="rule", group="dslaunch.script_rules")
+SCRIPT_RULES: Registry[RuleFunction[Reading]] = Registry(noun="rule", group="dslaunch.script_rules")
 """Of third parties; `slurm.rules` has the others."""
 ENDINGS: Registry[KnownEnding] = Registry(
     noun="known ending",
     group="dslaunch.endings",
     shape="dslaunch.run.known_endings:KnownEnding",
     table="dslaunch.run.known_endings:built_in",
+)
+EVERY_KIND: tuple[Registry[Any], ...] = (
+    LAUNCHERS,
+    FORMATS,
+    TRANSPORTS,
+    CHECKS,
+    CONFIG_RULES,
+    SCRIPT_RULES,
+    ENDINGS,
 )

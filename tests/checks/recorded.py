@@ -14,15 +14,15 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import SecretSource
 from dslaunch.launch.job import Job
-from dslaunch.preflight.check import Asked, Check, Finding, NodeAnswers, Scope
-from dslaunch.preflight.flow import RunningFlow
+from dslaunch.preflight.check import Asked, Check, Finding, Flow, NodeAnswers, Scope
+from dslaunch.preflight.flow import RunningCheck
 from dslaunch.preflight.judge import REACHED, judge
 from dslaunch.preflight.recording import NodeRecording, Recording
 from dslaunch.pysource.imports import Imports
@@ -144,18 +144,14 @@ def facts_of(case: Case, check: Check) -> Recording:
                 used.add(name)
                 answers[host][question.key] = answer(case.of(host, "answers")[name])
 
-    here = check.here(scope) if check.here else {}
-    own = {
-        q.key: answer(case.content["here"][n]) for n, q in here.items() if "here" in case.content
-    }
-    for host in case.hosts:
-        take(host, check.ask(scope))
-    if check.flow is not None:
-        progress = RunningFlow(check.flow(nodes_of(case, check, scope, answers)))
-        while progress.pending is not None:
-            for host, asked in progress.pending.asked.items():
-                take(host, asked)
-            progress.answered(nodes_of(case, check, scope, answers))
+    running = RunningCheck(case.check, check, scope)
+    here = running.pending.here if running.pending is not None else {}
+    said_here = case.content.get("here", {})
+    own = {q.key: answer(said_here[name]) for name, q in here.items() if name in said_here}
+    while running.pending is not None:
+        for host, asked in running.pending.asked.items():
+            take(host, asked)
+        running.answered(nodes_of(case, scope, answers))
     told = {name for host in case.hosts for name in case.of(host, "answers")}
     assert used == told, f"{case.path}: not asked: {sorted(told - used)}"
     nodes = {host: node_facts(case, host, answers[host]) for host in case.hosts}
@@ -170,13 +166,13 @@ def node_facts(case: Case, host: str, answers: Table) -> NodeRecording:
     return NodeRecording(hello, answers, tuple(clock) if clock else None, 0.1, noise)
 
 
-def nodes_of(case: Case, check: Check, scope: Scope, answers: Table) -> dict[str, NodeAnswers]:
+def nodes_of(case: Case, scope: Scope, answers: Table) -> dict[str, NodeAnswers]:
     """What a check sees between two rounds."""
     return {
         node.host: NodeAnswers(
             node,
             scope,
-            check.ask(scope),
+            {},
             answers[node.host],
             node_facts(case, node.host, {}).hello,
         )
@@ -184,10 +180,43 @@ def nodes_of(case: Case, check: Check, scope: Scope, answers: Table) -> dict[str
     }
 
 
+def first_questions(check: Check, scope: Scope) -> dict[str, Asked]:
+    """By host, what a check asks in its first round."""
+    first = RunningCheck("", check, scope).pending
+    return dict(first.asked) if first is not None else {}
+
+
+def without_here(check: Check) -> Check:
+    """The check, but that it asks this machine nothing."""
+
+    def flow(scope: Scope) -> Flow:
+        own = check.flow(scope)
+        pending = replace(next(own), here={})
+        while True:
+            nodes = yield pending
+            try:
+                pending = own.send(nodes)
+            except StopIteration as end:
+                return end.value
+
+    return replace(check, flow=flow)
+
+
 def findings(case: Case, check: Check) -> tuple[Finding, ...]:
     """What the check says of it."""
     report = judge(facts_of(case, check), {case.check: check})
     return tuple(finding for finding in report.findings if finding.check != REACHED)
+
+
+def rewrite(case: Case, texts: Mapping[int, str]) -> None:
+    """Write new texts of verdicts, by their number, into the file of a case."""
+    lines = case.path.read_text("utf-8").splitlines(keepends=True)
+    verdicts = [at for at, line in enumerate(lines) if line.strip() == "[[verdict]]"]
+    for number, text in texts.items():
+        start = verdicts[number]
+        found = next(at for at in range(start, len(lines)) if lines[at].startswith("found ="))
+        lines[found] = f"found = {json.dumps(text, ensure_ascii=False)}\n"
+    case.path.write_text("".join(lines), "utf-8")
 
 
 def expected(case: Case) -> Iterator[tuple[str, str, tuple[str, ...]]]:

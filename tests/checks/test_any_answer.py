@@ -13,7 +13,7 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.launch.job import Job
 from dslaunch.preflight.check import LEVELS, NodeAnswers, Question, Scope
 from dslaunch.preflight.checks import built_in
-from dslaunch.preflight.flow import RunningFlow
+from dslaunch.preflight.flow import RunningCheck
 from dslaunch.preflight.judge import REACHED, judge
 from dslaunch.preflight.recording import NodeRecording, Recording
 from tests.checks.recorded import HELLO, job_with
@@ -26,11 +26,9 @@ WORDS = st.text(max_size=60) | st.sampled_from(
         *("", "0", "max", "-1", "1048576", "0-15,32", "powersave", "systemd", "4: ACTIVE"),
         *("0.1 0.2 0.3 1/2 3", "99 98 . 1/2 3", "MemTotal: 5 kB\nMemAvailable: 1 kB\n"),
         *("Iface\tDestination\neth0\t00000000\t1\t1\t1\t1\t5\t00000000\n", "32768 60999"),
-        *("Leap status : Not synchronised", "NodeName=node1 State=* Reason=", "No devices"),
+        *("Leap status : Not synchronized", "NodeName=node1 State=* Reason=", "No devices"),
         *("1 2 0:3 / / rw - nfs4 a:/b rw", " - ", "a b c d e f - g h", "CUDA Version 12.1"),
         *(
-            '{"bytes": 5, "seconds": 0}',
-            '{"bytes": []}',
             "[]",
             '{"ranks": [{"rank": 0}]}',
             '{"ranks": 1}',
@@ -59,6 +57,7 @@ JOB = st.fixed_dictionaries(
     {"code": st.none() | st.integers(0, 255), "out": WORDS, "err": WORDS, "report": REPORT},
     optional={"missing": WORDS, "there": st.lists(WORDS), "lacks": st.lists(WORDS)},
 )
+TRANSFERRED = st.fixed_dictionaries({"bytes": st.integers(0, 2**63), "seconds": st.floats(0, 1e9)})
 SIZES = ("mode", "uid", "size", "free", "inodes", "inodes_free")
 MOUNT = st.none() | st.fixed_dictionaries(
     dict.fromkeys(("point", "source", "options"), WORDS)
@@ -117,6 +116,8 @@ def value(question: Question) -> st.SearchStrategy[Any]:
         "list": lambda: st.lists(FILE, max_size=3),
         "write": st.none,
         "job": lambda: JOB,
+        "send_rate": lambda: TRANSFERRED,
+        "write_rate": lambda: TRANSFERRED,
         "digests": lambda: _all(told["paths"], st.none() | st.sampled_from(["aa", "bb"])),
         "mark": lambda: _all(told["paths"], st.none() | WORDS),
         "marks": lambda: _all(told["paths"], st.lists(st.sampled_from(told["names"]))),
@@ -159,24 +160,16 @@ SCOPES = st.builds(
 def test_a_check_judges_any_answer(name: str, data: st.DataObject) -> None:
     check, scope = CHECKS[name], data.draw(SCOPES)
     recorded: dict[str, dict[str, Any]] = {node.host: {} for node in scope.nodes}
-    asked = check.ask(scope)
-
-    def nodes() -> dict[str, NodeAnswers]:
-        return {n.host: NodeAnswers(n, scope, asked, recorded[n.host], HELLO) for n in scope.nodes}
-
-    for host in recorded:
-        recorded[host] |= {q.key: data.draw(answer(q)) for q in asked.values()}
-    if check.flow is not None:
-        progress = RunningFlow(check.flow(nodes()))
-        while progress.pending is not None:
-            for host, more in progress.pending.asked.items():
-                recorded[host] |= {
-                    q.key: data.draw(answer(q))
-                    for q in more.values()
-                    if q.key not in recorded[host]
-                }
-            progress.answered(nodes())
-    here = check.here(scope) if check.here else {}
+    running = RunningCheck(name, check, scope)
+    here = running.pending.here if running.pending is not None else {}
+    while running.pending is not None:
+        for host, asked in running.pending.asked.items():
+            for question in asked.values():
+                if question.key not in recorded[host]:
+                    recorded[host][question.key] = data.draw(answer(question))
+        running.answered(
+            {n.host: NodeAnswers(n, scope, {}, recorded[n.host], HELLO) for n in scope.nodes}
+        )
     own = {q.key: data.draw(answer(q)) for q in here.values()}
     facts = {host: NodeRecording(HELLO, said, (0.0, 0.1), 0.1) for host, said in recorded.items()}
     whole = Recording(scope, 0.0, facts, {}, own)

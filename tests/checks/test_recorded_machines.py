@@ -8,8 +8,8 @@ import pytest
 
 from dslaunch.preflight.checks import built_in
 from dslaunch.preflight.checks.table_gpu import xid_errors
-from dslaunch.preflight.checks.table_gpu_topo import NvlinkStatus
 from dslaunch.preflight.checks.table_ib import flaps
+from dslaunch.topology.nvlink import nvlink_status
 from tests.checks.recorded import Case, findings
 
 CORPUS = Path(__file__).resolve().parents[3] / "shared" / "corpus" / "outputs"
@@ -81,7 +81,7 @@ def test_recorded_kernel_logs_give_their_xids() -> None:
 
 def test_recorded_nvlinks_are_counted() -> None:
     h100, a100, l40s = (
-        NvlinkStatus.parse(text(f"nv_nvlink_{name}")).gpus for name in ("h100", "a100x8", "l40s")
+        nvlink_status(text(f"nv_nvlink_{name}")).gpus for name in ("h100", "a100x8", "l40s")
     )
     assert [len(of) for of in h100.values()] == [18]
     assert {len(of) for of in a100.values()} == {12}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.ports import free_port
 
 from dslaunch.deepspeed.memory import (
     Machines,
@@ -58,9 +59,7 @@ class Case:
         """Return what the ranks took, for each strategy with its ZeRO settings."""
         path = directory / "configs.json"
         path.write_text(json.dumps([_config(strategy, more) for strategy, more in runs]))
-        with socket.socket() as held:
-            held.bind(("127.0.0.1", 0))
-            port = held.getsockname()[1]
+        port = free_port()
         done = subprocess.run(
             [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={self.ranks}",
              f"--master_port={port}", str(PROGRAM), str(path), str(self.hidden),

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.ports import free_port
 
 from dslaunch.deepspeed import config_text, schema
 from dslaunch.deepspeed.batch import MICRO, STEPS, TRAIN, Parallelism, resolve
@@ -83,9 +83,14 @@ class Judge:
         self._process.communicate()
 
 
-@pytest.fixture(
-    scope="module", params=[None, *OTHERS], ids=["installed", *(Path(d).name for d in OTHERS)]
-)
+RELEASES = [
+    pytest.param(None, id="installed"),
+    *(pytest.param(other, id=Path(other).name, marks=pytest.mark.long) for other in OTHERS),
+]
+"""Other releases than the installed one are further cases: importing one takes 20 s."""
+
+
+@pytest.fixture(scope="module", params=RELEASES)
 def judge(request: pytest.FixtureRequest) -> Iterator[Judge]:
     judge = Judge(request.param)
     yield judge
@@ -351,13 +356,6 @@ def test_the_engine_starts_with_what_has_no_error_and_with_nothing_else() -> Non
             differ.append((config, said, ours))
     judge.end()
     assert differ == []
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def shipped(directory: str | None) -> list[Path]:

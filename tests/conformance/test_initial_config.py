@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ports import free_port
 
 from dslaunch.deepspeed import initial_config
 from dslaunch.deepspeed.storage import parse
@@ -113,9 +113,7 @@ def test_the_examples_that_a_cpu_can_run_train(tmp_path: Path) -> None:
         settings = resolved(parse(initial_config.example(name).text, name))
         settings.setdefault("optimizer", {"type": "AdamW", "params": {"lr": 0.001}})
         (tmp_path / f"{name}.json").write_text(json.dumps(settings))
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+    port = free_port()
     done = subprocess.run(
         [sys.executable, str(HERE / "try_config.py"), str(tmp_path), str(port)],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,

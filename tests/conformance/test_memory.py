@@ -214,7 +214,7 @@ def test_counting_with_transformers_never_runs_the_code_of_a_model(tmp_path: Pat
     config = {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "own.py").write_text("import pathlib\npathlib.Path(__file__ + '.ran').touch()\n")
-    with pytest.raises(DslaunchError, match="transformers cannot make it"):
+    with pytest.raises(DslaunchError, match="transformers cannot build"):
         on_meta(tmp_path)
     assert not list(tmp_path.rglob("*.ran"))
 

@@ -34,10 +34,18 @@ def commands(page: Path) -> list[str]:
 
 
 WITH_COMMANDS = [page for page in PAGES if commands(page)]
+TRAINS_LIKE_ANOTHER = {"lost-nodes-and-hangs", "no-shared-storage", "recipes"}
+"""Pages with the trainings of `detach` and `gather-checkpoints`; each takes a minute of a CPU."""
+
+
+def parameter(page: Path) -> object:
+    """A page; further cases of what another page shows are long."""
+    marks = (pytest.mark.long,) if page.stem in TRAINS_LIKE_ANOTHER else ()
+    return pytest.param(page, id=page.stem, marks=marks)
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("page", WITH_COMMANDS, ids=[page.stem for page in WITH_COMMANDS])
+@pytest.mark.parametrize("page", [parameter(page) for page in WITH_COMMANDS])
 def test_the_commands_of_a_page_work_one_after_the_other(page: Path, tmp_path: Path) -> None:
     for part in ("clusters", "examples"):
         shutil.copytree(ROOT / part, tmp_path / part)

@@ -21,6 +21,6 @@ def test_files_that_the_security_page_names_exist(name: str) -> None:
     assert any((ROOT / place / name).exists() for place in PLACES)
 
 
-def test_the_security_page_names_a_test_for_most_promises() -> None:
-    promises = PAGE.read_text("utf-8").partition("## The promises")[2].partition("## Limits")[0]
-    assert promises.count("*Test") >= 7
+def test_the_security_page_names_a_test_for_most_guarantees() -> None:
+    guarantees = PAGE.read_text("utf-8").partition("## Guarantees")[2].partition("## Limits")[0]
+    assert guarantees.count("*Test") >= 7

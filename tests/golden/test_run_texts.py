@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC
 from pathlib import Path
 
 from dslaunch.errors import ErrorCode
 from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.replacement import Replacement
 from dslaunch.report.event_text import event_text
-from dslaunch.report.live import decision_rows, outcome_rows
+from dslaunch.report.live import decision_rows
+from dslaunch.report.outcome_rows import RunExtent, outcome_rows
 from dslaunch.run.endings import BY_EVIDENCE
 from dslaunch.run.events import Event
 from dslaunch.run.known_endings import built_in
@@ -29,6 +31,7 @@ REASONS = (
     ),
     EndReason(EndCode.INTERRUPTED),
     EndReason(EndCode.INTERRUPTED_TWICE),
+    EndReason(EndCode.OUTPUT_CLOSED),
     EndReason(EndCode.STOPPED, by="me@login"),
     EndReason(EndCode.START_FAILED, "n1", 3, error="train: No such file or directory"),
     EndReason(EndCode.START_FAILED, "n1", error="no such directory: /work"),
@@ -56,11 +59,18 @@ REASONS = (
     EndReason(EndCode.HANG, seconds=61.4),
     EndReason(EndCode.SLURM_JOB, job="job 12 reached its time limit"),
 )
+INTERRUPTED = EndReason(EndCode.INTERRUPTED)
+INTERRUPTED_TWICE = EndReason(EndCode.INTERRUPTED_TWICE)
 EVENTS = (
     Event(1.0, "away", "n1", failure="lost", error="the connection is gone"),
     Event(1.0, "back", "n1", seconds=2.6),
     Event(1.0, "noticed", signal=10),
+    Event(1.0, "noticed", signal=10, sent=6, unhandled=(0, 1)),
+    Event(1.0, "noticed", signal=12, sent=0, unhandled=(0, 1, 2, 7)),
     Event(1.0, "stopping", reason=FAILED),
+    Event(1.0, "stopping", reason=FAILED, seconds=10.0, ranks=7, nodes=2),
+    Event(1.0, "stopping", reason=INTERRUPTED, seconds=10.0, ranks=8, nodes=2),
+    Event(1.0, "stopping", reason=INTERRUPTED_TWICE, seconds=0.0, ranks=1, nodes=1),
     Event(1.0, "restarting", restart=Restart(1, 2, FAILED)),
     Event(
         1.0,
@@ -72,7 +82,7 @@ FAILURE = Outcome(
     "failed",
     1,
     FAILED,
-    Event(1.0, "exit", "n1", 3, code=1),
+    Event(752.0, "exit", "n1", 3, code=1, pid=4711),
     what="the GPU has too little memory",
     ending="gpu-memory",
     hint="use a smaller micro batch",
@@ -80,6 +90,7 @@ FAILURE = Outcome(
     secondary=(
         SecondaryFailure("n2", 4, ending="gloo-closed", what="gloo lost its connection"),
         SecondaryFailure("n2", 5, signal=6),
+        SecondaryFailure("n2", 7, ending="gloo-closed", what="gloo lost its connection"),
     ),
     unconfirmed=("n2",),
     left=("n1: 4711",),
@@ -140,6 +151,7 @@ DECISIONS = (
         DecisionCode.DEVICES_FOUND, devices=("8 AMD GPUs",), sources=("device files on each node",)
     ),
     decision(DecisionCode.DEVICES_CPU),
+    decision(DecisionCode.THREADS_LIMITED),
     decision(DecisionCode.TRANSPORT_CHOSEN, transport="openssh", reason="Match exec (n1)"),
     decision(DecisionCode.CODE_ON_NODES, path="train.py"),
     decision(DecisionCode.CODE_SAME, path="work", files="3 files", nodes="2 nodes"),
@@ -191,7 +203,7 @@ DECISIONS = (
     decision(DecisionCode.CHECKPOINT_HANDED_OUT, checkpoint="step5", nodes=("n2",)),
     decision(DecisionCode.CHECKPOINT_NOT_RESUMABLE, checkpoint="step5", problem="n2 lacks shard 3"),
     decision(DecisionCode.CHECKPOINTS_UNKNOWN, assumed=True, path="/w", error="n1: /w: no answer"),
-    decision(DecisionCode.TRAINER_ADVICE, advice="--save_on_each_node is not given"),
+    decision(DecisionCode.TRAINER_ADVICE),
     decision(DecisionCode.TRAINER_WITHOUT_CPU),
     decision(DecisionCode.ACCELERATE_ON_CPU, variable="ACCELERATE_USE_CPU"),
     decision(DecisionCode.ACCELERATE_PLUGIN),
@@ -236,4 +248,14 @@ def test_every_event_that_is_said_at_once_has_its_text(
 
 
 def test_a_failed_run_is_shown_whole(golden: Callable[[str, str], None]) -> None:
-    golden("run/outcome.txt", _lines(outcome_rows(FAILURE, Path("/runs/1"), brief=False)))
+    extent = RunExtent(ranks=8, nodes=2, started=1.0, ended=800.0)
+    shown = outcome_rows(FAILURE, Path("/runs/1"), brief=False, extent=extent, zone=UTC)
+    golden("run/outcome.txt", _lines(shown))
+
+
+def test_a_run_that_succeeded_is_one_line(golden: Callable[[str, str], None]) -> None:
+    extent = RunExtent(ranks=64, nodes=8, started=1.0, ended=752.0)
+    well = Outcome("ok", 0, EndReason(EndCode.SUCCEEDED))
+    golden(
+        "run/success.txt", _lines(outcome_rows(well, Path("/runs/1"), brief=False, extent=extent))
+    )

@@ -31,7 +31,7 @@ FREED = 64
     ],
 )
 @pytest.mark.parametrize("launcher", ["torchrun", "direct", "deepspeed"])
-def test_the_reason_of_a_cuda_error_is_told(
+def test_the_reason_of_a_cuda_error_is_reported(
     machine: Machine, launcher: str, how: str, ending: str
 ) -> None:
     run = machine.run(FAIL, how, options=("-l", launcher))

@@ -44,7 +44,7 @@ class HostileCluster:
             job=Job("train.py", (), launcher="direct"),
             cwd=project,
             environ=dict(os.environ),
-            timeouts=Timeouts(grace=1, exit_timeout=10, reconnect=1),
+            timeouts=Timeouts(grace=1, exit_timeout=60, reconnect=1),
             preflight=preflight,
         )
         seen = Seen()
@@ -62,7 +62,7 @@ class HostileCluster:
 
 def wait_until_gone(run: str) -> None:
     """Wait until no process of a run is left: a node that was given up ends its own."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while left_over(run):
         assert time.monotonic() < deadline, left_over(run)
         time.sleep(0.05)

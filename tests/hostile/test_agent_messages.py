@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,19 +34,28 @@ from dslaunch.protocol.queries import (
     Questions,
     parse_answers,
 )
+from dslaunch.protocol.usage import COUNTERS
 from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.report import stacks
 from dslaunch.report.live import JsonView, TerminalView, decision_rows
+from dslaunch.report.metrics import Measured, metrics_text
 from dslaunch.report.status import run_row
+from dslaunch.report.usage_table import Choice, Size, page
 from dslaunch.run.evidence import Inquiry, gather
 from dslaunch.run.follow import read_kept
 from dslaunch.run.interrupts import Interrupts
+from dslaunch.run.job_files import JobFiles
 from dslaunch.run.prepare import decide
+from dslaunch.run.rank_signals import Order, send_signal
 from dslaunch.run.reach import ReachedNodes
 from dslaunch.run.session import Session
-from dslaunch.run.source import JobFiles
 from dslaunch.run.status import node_runs
+from dslaunch.run.usage import parse_usage, usage_line
+from dslaunch.run.usage_monitor import UsageSample
+from dslaunch.run.usage_rates import Reading, usage_between
 from dslaunch.run.watch import Watch, read_event
+from dslaunch.slurm.job_signals import ask_node
+from dslaunch.slurm.states import JobInfo
 from dslaunch.transport.wire import LostError
 from tests.hostile.mutations import Mutation, mutations, sample
 
@@ -113,6 +123,7 @@ def honest_answer(name: str, argument: Any) -> Any:
         "listen": lambda a: {"port": a["ports"][0], "taken": []},
         "dial": lambda a: {x: {"local": "10.0.0.1"} for x in a["targets"]},
         "runs": lambda _: [RUN],
+        "job_signal": lambda _: {"sent": [2], "unhandled": []},
         "clean": lambda _: {"killed": [17], "removed": ["1122-1-train-ab"]},
         "journal": lambda a: {"data": "aGVsbG8=", "size": 5},
     }  # fmt: skip
@@ -209,7 +220,7 @@ def test_no_answer_before_a_run_does_more_than_fail_its_node(
             if session.hello.exception() is not None:
                 raise NodeError((cast(LostError, session.hello.exception()).failure,))
         facts = gather(inquiry, sessions, Interrupts())
-        decided, planned, shipments = decide(inquiry, facts, job, tmp_path, sync=True)
+        decided, planned, shipments = decide(inquiry, facts, job, cwd=tmp_path, sync=True)
         assert {path for shipment in shipments for path in shipment.paths} <= {"train.py"}
         plan = make_plan(allocation, planned, decided, cluster="test")
         decision_rows(plan.decisions, 80)
@@ -261,7 +272,7 @@ def test_no_record_of_a_run_does_more_than_fail_its_node(variants: int) -> None:
             assert set(status.nodes) <= set(HOSTS)
             run_row(status)
             status_page(status)
-            json.dumps(status.as_dict())
+            json.dumps(status.as_data())
 
     for changed in sample({"value": [RUN]}, 4 * variants):
         within_time(lambda changed=changed: look(changed))  # type: ignore[misc]
@@ -311,8 +322,47 @@ def test_no_stack_does_more_than_fail_its_node(variants: int) -> None:
         json.dumps(told)
 
 
+MEASURED: dict[str, Any] = {
+    "monotonic": 10.0, "cpus": 4, "cpu_busy": 1.0, "cpu_total": 2.0, "load": 0.5,
+    "memory_total": 8, "memory_free": 4, "network": {"eth0": [1, 2, 0]},
+    "fabric": {"mlx5_0/1": [1, 2, 0]}, "disks": {"sda": [1, 2]}, "limits": {"/g": [1, 0]},
+    "ranks": [{"rank": 2, "pid": 9, "cpu": 1.0, "memory": 1, "busiest": 9, "ran": 1.0,
+               "waited": 0.0}],
+    "output": {"2": "step 1"}, "gpu_error": "none",
+    "gpus": [{"index": 0, "busy": 0.5, "memory_used": 1, "memory_total": 2, "power": 1.0,
+              "temperature": 50.0, "clock": 1000, "throttled": ["thermal"]}],
+}  # fmt: skip
+
+
+def test_no_measurement_does_more_than_fail_its_node(variants: int) -> None:
+    before = Reading(1.0, "bad", parse(COUNTERS, MEASURED))
+    for changed in sample({**MEASURED, "monotonic": 20.0}, 4 * variants):
+        try:
+            now = Reading(2.0, "bad", parse(COUNTERS, changed.value))
+        except InvalidAnswer:
+            continue
+        usage = usage_between(before, now)
+        if usage is not None:
+            assert parse_usage(usage_line(usage)) == usage
+            shown = UsageSample(2.0, (usage,), ())
+            within_time(lambda shown=shown: page("r", shown, (), Choice(), Size(80, 24)))  # type: ignore[misc]
+            metrics_text(Measured("r", shown))
+
+
+def test_no_answer_about_a_signal_names_ranks_that_were_not_chosen(variants: int) -> None:
+    honest = {"value": {"sent": [2], "unhandled": []}}
+    for changed in sample(honest, 4 * variants):
+        session = cast(Session, Scripted("bad", ("job_signal", changed)))
+        info = JobInfo("12", "RUNNING")
+        try:
+            signaled = send_signal([session], Order(10, (2, 3)), partial(ask_node, info))
+        except DslaunchError:
+            continue
+        assert set(signaled.ranks) <= {2, 3}
+
+
 def test_questions_of_all_kinds_are_among_those_that_are_tried() -> None:
-    tried = {*QUESTIONS, "runs", "clean", "journal", "unmark"}
+    tried = {*QUESTIONS, "runs", "clean", "journal", "unmark", "job_signal"}
     from dslaunch.protocol import queries
 
     named = {value.name for value in vars(queries).values() if isinstance(value, queries.Query)}

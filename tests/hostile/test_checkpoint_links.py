@@ -17,7 +17,7 @@ from dslaunch.errors import DslaunchError, PreflightError
 from dslaunch.node import files, shards
 from dslaunch.run.checkpoint_stores import LocalStore, StoreError
 from dslaunch.run.checkpoints import Holdings, gather
-from tests.hostile.places import Lying, here, looked, tree, world
+from tests.hostile.lying_stores import Lying, here, looked, tree, world
 
 __all__ = ["here", "world"]
 SHARD = "step5/zero_pp_rank_1_mp_rank_00_optim_states.pt"
@@ -35,7 +35,7 @@ def private(tmp_path: Path) -> Path:
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
     """A checkpoint in a directory that a group may write in."""
-    from tests.hostile.places import a_checkpoint
+    from tests.hostile.lying_stores import a_checkpoint
 
     top = a_checkpoint(tmp_path / "checkpoint-5")
     (top / "tokenizer.json").write_text("{}")

@@ -25,7 +25,7 @@ from dslaunch.node import shards
 from dslaunch.run.checkpoint_stores import LocalStore
 from dslaunch.run.checkpoints import look_here
 from dslaunch.run.consolidate import check_names, command, convert_here
-from tests.hostile.places import a_checkpoint
+from tests.hostile.lying_stores import a_checkpoint
 
 EVIL = "step5/zero_pp_rank_0_mp_rank_00_optim_states.pt"
 CHECKOUT = Path(__file__).parents[2]
@@ -399,7 +399,7 @@ def test_a_table_of_contents_of_many_entries_takes_little_memory(
 
 def test_a_damaged_shard_is_reported_whichever_byte_is_wrong(tmp_path: Path) -> None:
     whole = (a_checkpoint(tmp_path / "top") / EVIL).read_bytes()
-    began = time.monotonic()
+    began = time.process_time()
     for position in range(0, len(whole), 7):
         for value in (0, 0x7F, 0xFF):
             damaged = bytearray(whole)
@@ -408,4 +408,4 @@ def test_a_damaged_shard_is_reported_whichever_byte_is_wrong(tmp_path: Path) -> 
             shards.do({"do": "survey", "path": str(tmp_path / "top")})
             for operation in ("check", "names"):
                 shards.do({"do": operation, "path": str(tmp_path / "top"), "names": [EVIL]})
-    assert time.monotonic() - began < 60
+    assert time.process_time() - began < 60

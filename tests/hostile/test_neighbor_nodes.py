@@ -52,6 +52,6 @@ def test_a_run_starts_is_seen_and_stopped_where_all_names_are_taken(squatted: Pr
         stopped = cluster.run("control", command, cwd=squatted.path)
         assert stopped.returncode == 0, stopped.stderr
         running.communicate(timeout=60)
-    assert cluster.leftovers(within=5) == {}
+    assert cluster.leftovers(within=20) == {}
     for node in ("node1", "node2"):
         assert cluster.run(node, ["ls", "/tmp/theirs"], user="root").stdout == ""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.plan import Plan, Rendezvous
 from dslaunch.launch.replacement import Replacement
 from dslaunch.lint import Remark
+from dslaunch.notes import note
 from dslaunch.preflight import checks as every_check
 from dslaunch.preflight.baseline import FindingChange
 from dslaunch.preflight.check import Finding, Scope
@@ -47,7 +48,8 @@ from dslaunch.slurm.states import JobInfo
 from dslaunch.topology.advice import advise
 from dslaunch.topology.comparison import compare
 from dslaunch.topology.model import Gpu, HostInfo, MatrixFailure, Nic, Topology
-from tests.hostile.shown import LADEN, harmful, laden
+from dslaunch.topology.notes import MatrixNote
+from tests.hostile.laden_text import LADEN, harmful, laden
 
 TEXT = "name: pod\nnodes: [{host: 'node[1-2]', slots: 2, labels: {rack: r1}}]"
 CLUSTER = parse_cluster(TEXT, "c.yaml")
@@ -111,7 +113,8 @@ WIRED = Topology(
     "ok", (Gpu(0, "0-3", "0", name="H100", bus="b", driver="1"), Gpu(1, "4-7", "1")),
     (Nic("NIC0", "mlx5_0", ("ib0",), True, "InfiniBand", 400.0),),
     (("GPU0", "GPU1", "NV18"), ("GPU0", "NIC0", "PIX"), ("GPU1", "NIC0", "SYS")),
-    notes=("odd",), host=HostInfo(2, product="box", interface="eth0", settings=(("NCCL_X", "1"),)),
+    notes=(note(MatrixNote.ROW_UNREADABLE, row="odd"),),
+    host=HostInfo(2, product="box", interface="eth0", settings=(("NCCL_X", "1"),)),
 )  # fmt: skip
 UNREAD = Topology("none", trouble=MatrixFailure("unreadable", "no matrix", "run it again"))
 JOB = JobInfo("12", "RUNNING", "why", nodes="node[1-2]", output="/out", array="1")
@@ -133,9 +136,9 @@ def _run(values: Callable[[Any], Any]) -> Iterator[str]:
     for found in (STATUS, JOB_STATUS):
         yield status.page(values(found))
         yield ui.table([run_status.RUNS_HEAD, run_status.run_row(values(found))])
-        yield json.dumps(values(found).as_dict())
+        yield json.dumps(values(found).as_data())
     yield stacks.page(stacks.fold(_stacks(values)))
-    yield json.dumps(stacks.as_json(stacks.fold(_stacks(values))))
+    yield json.dumps(stacks.as_data(stacks.fold(_stacks(values))))
 
 
 def _stacks(values: Callable[[Any], Any]) -> dict[str, Any]:
@@ -154,8 +157,8 @@ def _stacks(values: Callable[[Any], Any]) -> dict[str, Any]:
 
 def _cluster(values: Callable[[Any], Any]) -> Iterator[str]:
     report = values(REPORT)
-    yield from preflight.rows(report, 80, every=True, colour=False)
-    yield from preflight.rows(report, None, every=True, colour=False)
+    yield from preflight.rows(report, 80, every=True, color=False)
+    yield from preflight.rows(report, None, every=True, color=False)
     change = FindingChange(
         values("c"), values(("n",)), ("pass", values("a")), ("fail", values("b"))
     )
@@ -165,7 +168,7 @@ def _cluster(values: Callable[[Any], Any]) -> Iterator[str]:
     by_host = _by_host(values)
     compared = compare(by_host)
     yield topology_report.text(by_host, compared, advise(by_host), [values(REMARK)], width=80)
-    yield json.dumps(topology_report.data(by_host, compared, advise(by_host), [values(REMARK)]))
+    yield json.dumps(topology_report.as_data(by_host, compared, advise(by_host), [values(REMARK)]))
 
 
 def _files(values: Callable[[Any], Any]) -> Iterator[str]:
@@ -229,7 +232,7 @@ class Terminal(io.StringIO):
 def test_no_field_of_an_event_or_line_reaches_the_terminal_as_it_is(*, color: bool) -> None:
     out, err = Terminal(), Terminal()
     nodes = laden(("node1", "node2"))
-    screen = live.TerminalView(out, err, nodes=nodes, colour=color, width=lambda: 400)
+    screen = live.TerminalView(out, err, nodes=nodes, color=color, width=lambda: 400)
     screen.plan(laden(PLAN), Path("/d"))
     for stream in ("stdout", "stderr"):
         screen.line(Line(1.0, laden("node1"), 0, stream, LADEN))  # type: ignore[arg-type]
@@ -266,7 +269,7 @@ def test_the_progress_of_a_preflight_shows_no_name_as_it_is() -> None:
 
 
 def test_colors_of_a_preflight_are_ours_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = preflight.rows(laden(REPORT), 80, every=True, colour=True)
+    rows = preflight.rows(laden(REPORT), 80, every=True, color=True)
     ui.result("\n".join(rows), colors=True)
     shown = capsys.readouterr().out
     assert harmful(shown, colors=True) == set()
@@ -328,14 +331,14 @@ def test_annotations_for_github_stay_one_line_each() -> None:
 
 
 def test_a_document_is_exact_for_programs_and_safe_on_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = "#!/bin/bash\necho '\x1b[2J\u202e'\n"
     ui.document(text)
     assert capsys.readouterr().out == text
     shown = Terminal()
-    monkeypatch.setattr(sys, "stdout", shown)
-    ui.document(text)
+    with contextlib.redirect_stdout(shown):
+        ui.document(text)
     assert harmful(shown.getvalue()) == set()
 
 

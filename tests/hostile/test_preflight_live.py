@@ -29,16 +29,17 @@ name: deaf
 transport: local
 ssh: {fanout: 1}
 nodes:
-  - {host: 'n[2-4]', slots: 1, python: PYTHON}
+  - {host: 'n[2-9]', slots: 1, python: PYTHON}
   - {host: n1, slots: 1}
 storage: {workdir: work}
 """
 """As many deaf nodes as it takes that an honest one behind them all would be too late."""
 CHECKS = ("shm.size", "lim.nofile", "shell.umask", "clock.skew", "shell.noise")
 INVALID = {
-    **dict.fromkeys([*lying_python.WHOLE, "clock"], "it sent what no agent sends"),
-    "greeting": "its answer is invalid",
-    "endless noise": "prints without end",
+    **dict.fromkeys([*lying_python.WHOLE, "clock"], "invalid message"),
+    "no frames": "text arrived between the messages",
+    "greeting": "invalid answer",
+    "endless noise": "endless output",
 }
 """What is said of a node that tells lies of a kind."""
 MOST_MEMORY = 300 << 10
@@ -149,14 +150,15 @@ def test_seven_megabytes_of_login_noise_take_no_longer_than_to_send_them(tmp_pat
     assert done.findings("ssh.connect") == {"n1": "pass", "n2": "pass"}
     assert done.findings("shell.noise")["n2"] == "warn"
     assert done.findings("shm.size")["n2"] != "unknown"
-    assert done.seconds < quiet.seconds + 5
+    # a search that begins anew with every piece takes minutes
+    assert done.seconds < quiet.seconds + 60
 
 
 def test_nodes_that_do_not_read_their_program_keep_no_other_waiting(tmp_path: Path) -> None:
     done = preflight(tmp_path, "deaf", ONE_AT_A_TIME)
     assert_honest_node_is_judged(done)
-    assert {done.findings("ssh.connect")[f"n{n}"] for n in (2, 3, 4)} == {"fail"}
-    assert done.seconds < 20  # as for one of them: they are given up at the same time
+    assert {done.findings("ssh.connect")[f"n{n}"] for n in range(2, 10)} == {"fail"}
+    assert done.seconds < 60  # one after the other they take 80
 
 
 @pytest.mark.parametrize("lie", ["no JSON", "answers of another type", "deep JSON", "no answers"])

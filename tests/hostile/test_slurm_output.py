@@ -16,18 +16,19 @@ from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import UsageError
 from dslaunch.run.run_directory import RunDirectory
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.allocation import allocated_nodes, gpu_indexes, seen_by_steps
-from dslaunch.slurm.answers import InvalidAnswer, parse_accounting, parse_columns, parse_json
+from dslaunch.slurm.allocation import allocated_nodes, seen_by_steps
+from dslaunch.slurm.answers import SlurmAnswerError, parse_accounting, parse_columns, parse_json
 from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.identity import JobId
 from dslaunch.slurm.output import Layout, OutputReader, RootCauses, Tail, task_ends
 from dslaunch.slurm.output_evidence import SLURM, Starts
-from dslaunch.slurm.partition import allowed_accounts, parse_partition, partition_file
-from dslaunch.slurm.query_failures import QueryFailure, UnknownNow
-from dslaunch.slurm.refusal import why_refused
+from dslaunch.slurm.partition import parse_partition, partition_file
+from dslaunch.slurm.query_failures import QueryError, QueryFailure
+from dslaunch.slurm.refusal import parse_refusal
+from dslaunch.slurm.scontrol import allowed_accounts, excluded_nodes, gpu_indexes
 from dslaunch.slurm.stream import Stream
-from tests.hostile.shown import LADEN
+from tests.hostile.laden_text import LADEN
 from tests.unit.slurm.squeue import SUBMITTED, TOKEN, row
 
 RUNNING = row()
@@ -68,9 +69,9 @@ def read_all(text: str) -> None:
     """Give a text to every parser of SLURM's output."""
     layout = Layout(((2, 2),), direct=False)
     for answer in (parse_columns, parse_json, lambda said: parse_accounting(said, "|")):
-        with contextlib.suppress(InvalidAnswer):
+        with contextlib.suppress(SlurmAnswerError):
             answer(text)
-    why_refused(text)
+    parse_refusal(text)
     gpu_indexes(text)
     seen_by_steps(text)
     list(task_ends(text, layout, 1.0))
@@ -79,6 +80,7 @@ def read_all(text: str) -> None:
     for line in ("Root Cause (first observed failure):", *text.splitlines()):
         list(causes.feed("n1", line))
     allowed_accounts(text)
+    excluded_nodes(text)
     with contextlib.suppress(UsageError):
         partition_file(parse_partition(text, "a"))
     with contextlib.suppress(UsageError):
@@ -115,7 +117,7 @@ def test_a_job_whose_answer_is_cut_is_not_over(length: int) -> None:
 
 
 def test_an_answer_without_a_state_is_an_answer_that_is_missing() -> None:
-    with pytest.raises(UnknownNow):
+    with pytest.raises(QueryError):
         client(row(state="")).jobs(JOB)
     assert client(RUNNING).jobs(JOB)[0].state == "RUNNING"
 
@@ -171,7 +173,7 @@ def test_a_pipe_in_the_place_of_an_output_is_not_waited_for(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "value", ["a\0b", "--all", "../x", "\ud800", "a\nb", "x" * 70_000, LADEN], ids=range(7)
 )
-def test_no_value_of_squeue_becomes_an_option_or_a_path_of_its_own(value: str) -> None:
+def test_no_value_of_squeue_becomes_an_option_or_a_path(value: str) -> None:
     record = {
         "job_id": 12, "job_state": "RUNNING", "nodes": value, "batch_host": value,
         "array_job_id": 12, "array_task_string": value, "standard_output": f"/{value}",

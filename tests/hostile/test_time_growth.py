@@ -12,15 +12,18 @@ import pytest
 from dslaunch import terminal
 from dslaunch.cli import ui
 from dslaunch.cluster.nodeset import expand, fold
+from dslaunch.cluster.progress_format import fault
 from dslaunch.deepspeed import config_text as reading
 from dslaunch.deepspeed import schema
 from dslaunch.deepspeed.lint import lint
 from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.run.endings import diagnose
+from dslaunch.run.events import Line
 from dslaunch.run.lines import Lines, printable
+from dslaunch.run.progress import RunProgress
 from dslaunch.slurm.lint import lint_script
 from dslaunch.slurm.output import Layout, OutputReader
-from dslaunch.slurm.states import fields_of
+from dslaunch.slurm.scontrol import fields_of
 from tests.hostile import patterns
 
 SECONDS = 2.0
@@ -149,6 +152,37 @@ def test_remarks_on_every_line_of_a_config_find_their_places_in_time() -> None:
     offsets = [0, 1, 2, 9, 10, 11, len(text)]
     counted = [(text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)) for at in offsets]
     assert [document.place(at) for at in offsets] == counted
+
+
+PROGRESS = (
+    "loss ", "step 1 ", "epoch 1 ", "1%|", "1%|a| 1/2 [00:00<00:00, ", "tokens/s ", "{'loss': ",
+    "iteration 1/", "Epoch: [", "SamplesPerSec=", "loss" + " " * 50, "train_", "e", "[", "1,",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", PROGRESS)
+def test_the_progress_in_lines_of_a_rank_is_read_in_time(piece: str) -> None:
+    line = Line(0.0, "node1", 0, "stdout", (piece * 65536)[:65536])
+    run = RunProgress(SLOWEST)
+
+    def read() -> None:
+        for _ in range(100):
+            run.note(line)
+        assert run.latest is None or run.latest.loss is None
+
+    assert seconds(read) < SECONDS
+
+
+SLOWEST = (r"step\s+(?P<step>\d+).*?loss[=: ]+(?P<loss>[\d.]+)x",)
+"""As many repeats that can end at several places as a cluster file may have."""
+
+
+@pytest.mark.parametrize("piece", ["step 1loss 1", "step 1", "step 1111111111", "step 1 loss "])
+def test_a_pattern_of_the_cluster_file_is_compared_in_time(piece: str) -> None:
+    assert all(fault(pattern) is None for pattern in SLOWEST)
+    line = Line(0.0, "node1", 0, "stdout", piece * 10_000)
+    run = RunProgress(SLOWEST)
+    assert seconds(lambda: [run.note(line) for _ in range(20)]) < SECONDS
 
 
 @pytest.mark.parametrize("numbers", [2, 4, 8])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from dslaunch.run.launch import run_job
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.request import RunRequest
 from dslaunch.run.timeouts import Timeouts
+from dslaunch.run.view import StartStep
 
 
 @dataclass
@@ -31,12 +33,16 @@ class Seen:
     directory: Path | None = None
     outcome: Outcome | None = None
     unseen: bool = False
+    output_closed: bool = False
 
     def line(self, line: Line) -> None:
         self.lines.append(line)
 
     def event(self, event: Event) -> None:
         self.events.append(event)
+
+    def begin(self, step: StartStep, late: Collection[str]) -> None:
+        """Nothing."""
 
     def plan(self, plan: Plan, directory: Path) -> None:
         self.plan_, self.directory = plan, directory
@@ -58,7 +64,7 @@ class Emulated:
         *args: str,
         slots: tuple[int, ...] = (2, 1),
         workdir: str | None = "work",
-        timeouts: Timeouts = Timeouts(grace=2, exit_timeout=20),  # noqa: B008 - frozen
+        timeouts: Timeouts = Timeouts(grace=10, exit_timeout=120),  # noqa: B008 - frozen
         secrets: tuple[SecretSource, ...] = (),
         sync: bool = True,
         network: Network = Network(),  # noqa: B008 - frozen

@@ -81,7 +81,7 @@ def test_the_file_of_a_secret_is_not_shipped_with_the_scripts_directory(
 BAD = {
     "NUL": (b"s3cr3t\0value", "has a NUL byte"),
     "not UTF-8": (b"s3cr3t\xff\xfe", "is not UTF-8 text"),
-    "too long": (b"s3cr3t" * 30_000, "is longer than the 128 KiB"),
+    "too long": (b"s3cr3t" * 30_000, "is longer than 128 KiB"),
 }
 
 
@@ -113,9 +113,10 @@ def test_an_empty_secret_is_an_empty_variable(emulated: Emulated, tmp_path: Path
     assert emulated.run(script, slots=(1,), secrets=secrets).text(0) == ["['']"]
 
 
-def test_a_secret_that_is_not_to_be_had_is_said_before_anything_starts(emulated: Emulated) -> None:
-    with pytest.raises(UsageError, match="secret NOPE is not set in your environment"):
+def test_an_unavailable_secret_is_reported_before_the_start(emulated: Emulated) -> None:
+    with pytest.raises(UsageError, match="NOPE") as caught:
         emulated.run("", secrets=(SecretSource("NOPE"),))
+    assert caught.value.error_code is ErrorCode.UNUSABLE_SECRET
 
 
 def test_the_scripts_directory_is_shipped_to_nodes_that_do_not_share_it(emulated: Emulated) -> None:
@@ -134,11 +135,12 @@ def test_what_is_there_already_is_not_shipped_again(emulated: Emulated) -> None:
 
 
 def test_without_sync_a_difference_is_refused(emulated: Emulated) -> None:
-    with pytest.raises(PlanError, match=r"is not the same on n0, n1: job\.py"):
+    with pytest.raises(PlanError, match=r"job\.py") as caught:
         emulated.run("pass", sync=False)
+    assert caught.value.error_code is ErrorCode.CODE_DIFFERS
 
 
-def test_a_deepspeed_config_is_told_that_nothing_is_shared(emulated: Emulated) -> None:
+def test_a_deepspeed_config_is_adapted_to_separate_storage(emulated: Emulated) -> None:
     original = '{"train_batch_size": 6}'
     (emulated.path / "ds.json").write_text(original)
     script = "import json, sys; print(json.load(open(sys.argv[2])))"
@@ -157,7 +159,7 @@ def test_a_deepspeed_config_stays_as_it_is_where_storage_is_shared(emulated: Emu
 
 
 def test_a_script_that_is_nowhere_is_refused(emulated: Emulated) -> None:
-    with pytest.raises(PlanError, match=r"gone\.py.* n0, n1") as caught:
+    with pytest.raises(PlanError, match=r"gone\.py") as caught:
         emulated.run("", program="gone.py")
     assert caught.value.error_code is ErrorCode.SCRIPT_MISSING
 
@@ -179,8 +181,9 @@ def test_a_taken_port_is_refused_with_the_port(emulated: Emulated) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(PreflightError, match=f"port {port} cannot be used"):
+        with pytest.raises(PreflightError, match=str(port)) as caught:
             emulated.run("", network=Network(master_port=port))
+    assert caught.value.error_code is ErrorCode.PORT_TAKEN
 
 
 @pytest.mark.torch

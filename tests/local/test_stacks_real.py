@@ -184,7 +184,9 @@ def names(group: StackGroup) -> list[str]:
 
 
 @pytest.mark.torch
-def test_the_rank_that_sleeps_is_told_from_those_that_wait_for_it(ranks: Ranks, tool: str) -> None:
+def test_a_sleeping_rank_is_distinguished_from_those_that_wait_for_it(
+    ranks: Ranks, tool: str
+) -> None:
     for _ in range(3):
         ranks.start(ALL_REDUCE)
     ranks.wait_until_they_print()
@@ -194,9 +196,7 @@ def test_the_rank_that_sleeps_is_told_from_those_that_wait_for_it(ranks: Ranks, 
     assert names(odd) == ["prepare", "<module>"]
     assert [rank for _, rank in others.members] == [0, 2]
     assert names(others) == ["all_reduce", "<module>"]
-    assert page(groups, 80).startswith(
-        "rank 1 on n1 waits: sleep\n  > prepare   job.py:4  <- sleep"
-    )
+    assert "job.py:4" in page(groups, 80).splitlines()[1]
     assert [process.poll() for process in ranks.processes] == [None] * 3
 
 
@@ -258,7 +258,7 @@ def test_a_rank_below_a_shell_is_found(ranks: Ranks, tool: str, tmp_path: Path) 
     ranks.start(DEADLOCK, python=str(shell))
     ranks.wait_until_they_print()
     groups = ranks.groups_until(tool, lambda found: len(found) == 2)
-    assert "it is no Python program" in groups[0].note
+    assert (groups[0].main.frames, bool(groups[0].note)) == ((), True)
     assert "mine" in names(groups[1])
 
 
@@ -312,7 +312,7 @@ def test_every_python_is_armed(
     assert [frame.line for frame in group.main.frames[:2]] == [15, 17]
 
 
-def test_a_run_that_is_ended_for_a_hang_tells_what_its_ranks_were_doing(
+def test_a_run_that_ended_for_a_hang_reports_the_stacks_of_its_ranks(
     emulated: Emulated,
 ) -> None:
     program = (

@@ -55,11 +55,11 @@ def test_a_node_that_is_asked_names_its_models(node: dict[str, list[dict[str, ob
     assert [gpu["name"] for gpu in node["gpus"]] == ["NVIDIA H200", "NVIDIA H200"]
 
 
-def test_a_node_that_is_asked_tells_of_inactive_nvlinks(
+def test_a_queried_node_reports_inactive_nvlinks(
     node: dict[str, list[dict[str, object]]],
 ) -> None:
     assert [gpu["nvlinks"] for gpu in node["gpus"]] == [[1, 2], [1, 2]]
 
 
-def test_a_node_that_is_asked_tells_of_refused_peer_access(node: dict[str, list[object]]) -> None:
+def test_a_queried_node_reports_missing_peer_access(node: dict[str, list[object]]) -> None:
     assert len(node["p2p_denied"]) == 1

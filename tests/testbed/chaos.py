@@ -115,7 +115,9 @@ FAULTS = (
     Fault("session dropped", _drop_session),
     Fault("sshd stopped", _disturb("sshd-down")),
     Fault("10 % of packets lost", _disturb("loss", 10)),
-    Fault("interrupted", _to_launcher(signal.SIGINT), INTERRUPTED, "interrupted|ending all nodes"),
+    Fault(
+        "interrupted", _to_launcher(signal.SIGINT), INTERRUPTED, "interrupted|stopping all nodes"
+    ),
     Fault("launcher killed", _to_launcher(signal.SIGKILL), KILLED),
 )  # fmt: skip
 
@@ -137,7 +139,14 @@ class Plan:
 def make_plan(seed: int, number: int, nodes: Sequence[str]) -> Plan:
     """Draw a run."""
     draw = random.Random(f"{seed}-{number}")
-    options = ("--grace", "2", "--silence", str(draw.choice((3, 4))), "--reconnect", "12")
+    options = (
+        "--grace",
+        "2",
+        "--heartbeat-timeout",
+        str(draw.choice((3, 4))),
+        "--reconnect-timeout",
+        "12",
+    )
     faults = [
         (draw.uniform(0, 4), draw.choice(list(nodes)), draw.choice(FAULTS))
         for _ in range(draw.choice((1, 1, 2)))
@@ -199,7 +208,7 @@ def _check_end(code: int, text: str, happened: Sequence[tuple[str, Fault]]) -> N
     names = [f"{fault.name} on {node}" for node, fault in happened]
     _hold(code in allowed, f"code {code} in {allowed} after {names}:\n{text[-3000:]}")
     if code == OK and fatal:
-        _hold("all ranks ended well" in text, f"a good end is a good end:\n{text[-3000:]}")
+        _hold("all ranks exited successfully" in text, f"a good end is a good end:\n{text[-3000:]}")
     told = [fault.words.format(node=node) for node, fault in fatal if fault.code == code]
     if told and code not in (OK, KILLED) and all(told):
         _hold(any(re.search(words, text) for words in told), f"{told} is named:\n{text[-3000:]}")

@@ -16,7 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-START_TIMEOUT = 10.0
+from tests.ports import free_port
+
+START_TIMEOUT = 60.0
 
 
 def missing() -> str | None:
@@ -96,13 +98,6 @@ class Loopback:
 def address(index: int) -> str:
     """A node's own loopback address."""
     return f"127.0.1.{index + 1}"
-
-
-def free_port(host: str) -> int:
-    """A port of this address that nobody listens at."""
-    with socket.create_server((host, 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_for_port(host: str, port: int) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.testbed.vcluster import CONTROL, NodeProcess, VirtualCluster
 from tests.testbed.vcluster.api import Running, Text
@@ -40,12 +42,12 @@ class Job:
         """Such as RUNNING, COMPLETED or NODE_FAIL."""
         return self.show()["JobState"]
 
-    def wait(self, *states: str, within: float = 30) -> str:
+    def wait(self, *states: str, within: float = 120) -> str:
         """Its state, once that is one of `states` (COMPLETED unless named). TimeoutError."""
         until(lambda: self.state in (states or ("COMPLETED",)), within, lambda: str(self.show()))
         return self.state
 
-    def says(self, text: str, within: float = 30) -> None:
+    def says(self, text: str, within: float = 120) -> None:
         """Wait until its output has a text. TimeoutError tells what it has instead."""
         until(lambda: text in self.output, within, lambda: self.output + str(self.show()))
 
@@ -97,11 +99,12 @@ class Site:
         """Put a script into it."""
         (self.here / name).write_text(text)
 
-    def env(self) -> dict[str, str]:
-        """What dslaunch is told."""
-        return {"DSLAUNCH_STATE": f"{self.path}/state", "LC_ALL": "C.UTF-8"}
+    def env(self, said: str = "said") -> dict[str, str]:
+        """What dslaunch is told. Each file of standard error has its own directory of runs."""
+        state = "state" if said == "said" else f"state-{said}"
+        return {"DSLAUNCH_STATE": f"{self.path}/{state}", "LC_ALL": "C.UTF-8"}
 
-    def run(self, *words: str, timeout: float = 120, **env: str) -> Text:
+    def run(self, *words: str, timeout: float = 240, **env: str) -> Text:
         """`dslaunch` with these words, waited for."""
         return self.cluster.run(
             CONTROL, [*PROGRAM, *words], cwd=self.path, env=self.env() | env, timeout=timeout
@@ -110,7 +113,7 @@ class Site:
     def start(self, *words: str, said: str = "said") -> Running:
         """`dslaunch` with these words, not waited for; the file `said` is its standard error."""
         shell = ["sh", "-c", f'exec "$@" 2>{said}', "sh", *PROGRAM, *words]
-        return self.cluster.popen(CONTROL, shell, cwd=self.path, env=self.env())
+        return self.cluster.popen(CONTROL, shell, cwd=self.path, env=self.env(said))
 
     @property
     def said(self) -> str:
@@ -124,8 +127,29 @@ class Site:
 
     def submitted(self, said: str = "said") -> str:
         """The number of the job that a started one has submitted, once it has."""
-        until(lambda: "is submitted" in self.read(said), 30, lambda: self.read(said))
-        return re.findall(r"job (\d+) is submitted", self.read(said))[0]
+        until(lambda: bool(self.runs("run.json", said)), 30, lambda: self.read(said))
+        return str(self.runs("run.json", said)[-1]["slurm"]["job"])
+
+    def outcome(self, said: str = "said") -> dict[str, Any]:
+        """The outcome of the last followed run, with the codes of docs/reference/codes.md."""
+        return self.runs("result.json", said)[-1]
+
+    def verdict(self, said: str = "said") -> dict[str, Any]:
+        """What is known of the only job of the last followed run, with its code."""
+        (found,) = self.outcome(said)["jobs"]
+        return dict(found)
+
+    def runs(self, name: str, said: str = "said") -> list[dict[str, Any]]:
+        """The files of that name in the directories of runs, the oldest first."""
+        state = Path(self.env(said)["DSLAUNCH_STATE"]).name
+        files = (self.here / state / "runs").glob(f"*/{name}")
+        return [json.loads(file.read_text()) for file in sorted(files, key=_last_change)]
+
+    def tells_more(self, act: Callable[[], object], within: float = 120) -> None:
+        """Act, and wait until a started one has told something about it. TimeoutError."""
+        before = self.said
+        act()
+        until(lambda: self.said != before, within, lambda: self.said)
 
     def number(self) -> str:
         """The number of the only job that has written something."""
@@ -136,20 +160,24 @@ class Site:
         """Submit and leave; give the job's number."""
         done = self.run("slurm", "--detach", "c.yaml", *words)
         assert done.returncode == 0, done.stderr
-        return re.findall(r"job (\d+) is submitted", done.stderr)[0]
+        return self.submitted()
 
     def output(self, number: str) -> str:
         """What a job has written so far."""
         files = sorted(self.here.glob(f"*-{number}*.out"))
         return "".join(file.read_text() for file in files)
 
-    def says(self, number: str, *texts: str, within: float = 40) -> None:
+    def says(self, number: str, *texts: str, within: float = 120) -> None:
         """Wait until its output has all of these."""
         until(
             lambda: all(text in self.output(number) for text in texts),
             within,
             lambda: self.output(number),
         )
+
+
+def _last_change(file: Path) -> float:
+    return file.stat().st_mtime
 
 
 def parameters(text: str) -> float:

@@ -14,7 +14,7 @@ from tests.testbed.slurm_scenarios import RUNNING
 from tests.testbed.vcluster import CONTROL
 from tests.testbed.vcluster.api import Running, Text
 
-PATIENCE = 60.0
+PATIENCE = 150.0
 """Seconds for anything, while many scenarios share two CPUs."""
 ASKING = 0.5
 """Seconds between two questions to SLURM, each of which is a process on the control machine."""
@@ -165,7 +165,7 @@ class Stage(Site):
         """`dslaunch slurm`, waited for."""
         done = self.call("slurm", "c.yaml", *words, program)
         text = done.stdout + done.stderr
-        found = re.findall(r"job (\d+) is submitted", text)
+        found = re.findall(r"job (\d+)", text)
         return Seen(done.returncode, self.settled(found[0]) if found else "", text)
 
     def leave(self, *words: str, program: str = "go.py", awaited: str = "up 0") -> str:

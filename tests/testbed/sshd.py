@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from tests.testbed.loopback import find, free_port, wait_for_port
+from tests.ports import free_port
+from tests.testbed.loopback import find, wait_for_port
 
 QUICK = "curve25519-sha256,curve25519-sha256@libssh.org"
 """A key exchange that takes a client 10 ms; OpenSSH 9.2's usual one takes 80."""

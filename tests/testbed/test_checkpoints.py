@@ -25,7 +25,8 @@ STAGES = (
     2,
     pytest.param(3, marks=pytest.mark.long),
 )
-"""ZeRO stages 1 and 2 save files of the same form; stage 3 resumes in a short test below."""
+"""One representative of losing a node, gathering and resuming belongs to `make test`; each case
+starts some 20 processes that import DeepSpeed. The other stages, and the Trainer, are long."""
 
 
 @pytest.fixture
@@ -78,11 +79,21 @@ def test_a_training_that_lost_a_node_and_its_disk_ends_as_if_nothing_had_happene
     assert calm.returncode == 0, calm.stderr
     one = weights(training, "calm")
     with training.start(
-        *("--reconnect", "2", "--grace", "1", "c.yaml", *TRAIN, "--save", "ck", "--pause", "0.3")
+        *(
+            "--reconnect-timeout",
+            "2",
+            "--grace",
+            "1",
+            "c.yaml",
+            *TRAIN,
+            "--save",
+            "ck",
+            "--pause",
+            "0.3",
+        )
     ) as running:
         wait_for(running, "saved ck/step6", times=1)
-        safe = checkpoint(training, "gather", "c.yaml", "ck", "--tag", "step6", "--to", "safe")
-        assert "step6 is in safe" in safe.stdout
+        checkpoint(training, "gather", "c.yaml", "ck", "--tag", "step6", "--to", "safe")
         training.cluster.crash("node2")
         _, err = running.communicate(timeout=PATIENCE)
         # which of the two is noticed first: that the node is gone, or what its peers die of
@@ -90,10 +101,9 @@ def test_a_training_that_lost_a_node_and_its_disk_ends_as_if_nothing_had_happene
     again = (*TRAIN, "--save", "ck", "--resume")
     refused = training.run(*REPLACED, "c.yaml", *again, timeout=PATIENCE)
     assert refused.returncode == 3, refused.stderr
-    assert "cannot be resumed on these nodes" in refused.stderr
-    assert "node4 (ranks 2) lacks" in refused.stderr
-    done = checkpoint(training, "spread", "c.yaml", "ck", "--from", "safe", *REPLACED)
-    assert "step6 is on node1, node3, node4" in done.stdout
+    assert training.reason("problem") == ("shards-missing-on-nodes",)
+    assert "node4" in refused.stderr
+    checkpoint(training, "spread", "c.yaml", "ck", "--from", "safe", *REPLACED)
     resumed = training.run(*REPLACED, "c.yaml", *again, timeout=PATIENCE)
     assert resumed.returncode == 0, resumed.stderr
     assert len(re.findall(r"rank \d resumes ck/step6/\S+ at step 6", resumed.stdout)) == 3
@@ -153,7 +163,8 @@ def trained(project: Project, directory: str) -> dict[str, object]:
     return dict(load(subprocess.run(command, capture_output=True, check=True).stdout))
 
 
-@pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.long), 3])
+@pytest.mark.long
+@pytest.mark.parametrize("stage", [2, 3])
 def test_the_trainer_resumes_on_a_spare_what_was_gathered_before(
     training: Project, stage: int
 ) -> None:
@@ -167,7 +178,7 @@ def test_the_trainer_resumes_on_a_spare_what_was_gathered_before(
     calm = training.run("c.yaml", *TRAINER_ARGS, "--output_dir", "calm", timeout=PATIENCE)
     assert calm.returncode == 0, calm.stderr
     one = trained(training, "calm/checkpoint-8")
-    ours = ("--reconnect", "2", "--grace", "1", "--env", "PAUSE=4", "c.yaml")
+    ours = ("--reconnect-timeout", "2", "--grace", "1", "--env", "PAUSE=4", "c.yaml")
     with training.start(*ours, *TRAINER_ARGS, "--output_dir", "out") as running:
         wait_for(running, "saved 4", times=3)
         checkpoint(training, "gather", "c.yaml", "out", "--tag", "checkpoint-4", "--to", "safe")
@@ -243,7 +254,7 @@ def alone(project: Project) -> Iterator[Project]:
 
 
 @pytest.mark.long
-def test_deepspeed_alone_goes_on_with_a_mixture_of_two_trainings_and_says_it_is_well(
+def test_plain_deepspeed_silently_continues_with_a_mixture_of_two_trainings(
     alone: Project,
 ) -> None:
     saved, codes = by_hand(alone, "save", "2")

@@ -37,7 +37,8 @@ def run(servers: Loopback, tmp_path: Path, request: pytest.FixtureRequest) -> Ca
 
     def call(script: str, *words: str, **env: str) -> Done:
         (tmp_path / "job.py").write_text(script)
-        command = [sys.executable, "-m", "dslaunch", "run", "--grace", "1", "c.yaml", "job.py"]
+        options = ["--grace", "1", "--result", "result.json"]
+        command = [sys.executable, "-m", "dslaunch", "run", *options, "c.yaml", "job.py"]
         where = {**os.environ, "DSLAUNCH_STATE": str(tmp_path / "state"), **env}
         done = subprocess.run(
             [*command, *words], cwd=tmp_path, env=where, text=True, capture_output=True,
@@ -68,12 +69,13 @@ def test_arguments_and_environment_arrive_unchanged(run: Callable[..., Done]) ->
     assert [json.loads(text) for text in seen] == [[nasty, "$x 'y'\n"]]
 
 
-def test_one_failing_rank_ends_all(run: Callable[..., Done]) -> None:
+def test_one_failing_rank_ends_all(run: Callable[..., Done], tmp_path: Path) -> None:
     done = run(
         "import os, sys, time\nif os.environ['RANK'] == '1':\n    sys.exit(7)\ntime.sleep(300)\n"
     )
     assert done.returncode == 7
-    assert "rank 1 on node2 failed first: exit code 7" in done.stderr
+    reason = json.loads((tmp_path / "result.json").read_text())["reason"]
+    assert reason == {"code": "rank-failed", "host": "node2", "rank": 1, "exit_code": 7}
 
 
 @pytest.mark.parametrize(("line", "name"), [("", None), ('Match exec "true"\n', "openssh")])

@@ -37,7 +37,7 @@ class Cluster:
         """What the checks of GPUs and wiring find, but for what passed."""
         command = [sys.executable, "-m", "dslaunch", "preflight", "c.yaml", "--json", *words]
         only = [] if "--only" in words or "--tier" in words else ["--only", "gpu,topo,ib"]
-        done = self.nodes.run("control", [*command, *only], cwd="/root/gpus", timeout=60)
+        done = self.nodes.run("control", [*command, *only], cwd="/root/gpus", timeout=180)
         assert done.returncode in (0, 4), done.stdout + done.stderr
         findings: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
         return [f for f in findings if f["level"] not in ("pass", "skip")]
@@ -136,4 +136,4 @@ def test_a_torch_for_cpus_on_nodes_with_gpus_is_not_fit(healthy: Cluster) -> Non
         pytest.skip("the torch of this machine is built for CUDA")
     (found,) = [f for f in healthy.preflight("--tier", "gate") if f["check"] == "sw.torch-build"]
     assert (found["level"], found["hosts"]) == ("fail", ["node1", "node2", "node3", "node4"])
-    assert found["found"].endswith("is built for CPUs alone")
+    assert torch.__version__ in found["found"]

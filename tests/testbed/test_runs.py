@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +23,7 @@ from tests.testbed.vcluster.api import Running, Text
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NODES = "nodes: [{host: 'node[1-4]', slots: 2}]"
+RESULT = "result.json"
 SLEEPER = "import os, sys, time\nrank = int(os.environ['RANK'])\nprint('up', rank, flush=True)\n"
 
 
@@ -46,14 +48,58 @@ class Project:
         """The command line of a dslaunch that has these words."""
         return [sys.executable, "-m", "dslaunch", *words]
 
-    def run(self, *words: str, timeout: float = 120, **where: object) -> Text:
+    def run(self, *words: str, timeout: float = 240, **where: object) -> Text:
         """`dslaunch run` with these words."""
-        command = self.command("run", *words)
+        command = self.command("run", "--result", RESULT, *words)
         return self.cluster.run("control", command, cwd=self.path, timeout=timeout, **where)
 
-    def start(self, *words: str) -> Running:
+    def start(self, *words: str, **where: object) -> Running:
         """`dslaunch run` with these words, not waited for."""
-        return self.cluster.popen("control", self.command("run", *words), cwd=self.path)
+        command = self.command("run", "--result", RESULT, *words)
+        return self.cluster.popen("control", command, cwd=self.path, **where)
+
+    def outcome(self) -> dict[str, Any]:
+        """Return the outcome of the last run, with the codes of docs/reference/codes.md."""
+        return self._json(f"{self.path}/{RESULT}")
+
+    def reason(self, *names: str) -> tuple[Any, ...]:
+        """Return parameters of the reason for which the last run ended; None: not set."""
+        found = self.outcome()["reason"]
+        return tuple(found.get(name) for name in names)
+
+    def decisions(self) -> dict[str, dict[str, Any]]:
+        """Return the decisions of the last run: code -> parameters."""
+        plan = self._json(f"{self.directory()}/plan.json")
+        return {each["code"]: each["values"] for each in plan["decisions"]}
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the events of the last run so far."""
+        text = self.read(f"{self.directory()}/events.jsonl")
+        return [json.loads(line) for line in text.splitlines()]
+
+    def wait_for_event(self, kind: str) -> None:
+        """Wait until the last run has recorded an event of a kind."""
+        deadline = time.monotonic() + 60
+        while kind not in [event["kind"] for event in self.events()]:
+            assert time.monotonic() < deadline, self.events()
+
+    def directory(self) -> str:
+        """Return the run directory of the last run, which may go on or have been killed."""
+        newest = ["sh", "-c", "ls -td /root/.local/state/dslaunch/runs/* | head -n 1"]
+        return self.cluster.run("control", newest, check=True).stdout.strip()
+
+    def all_nodes_confirmed(self) -> bool:
+        """Whether every node confirmed that all processes of the last run have exited."""
+        outcome = self.outcome()
+        return (outcome["unconfirmed"], outcome["left"]) == ([], [])
+
+    def read(self, path: str) -> str:
+        """Return a file of the control machine."""
+        return self.cluster.run("control", ["cat", path], check=True).stdout
+
+    def _json(self, path: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.read(path))
+        return found
 
     def nothing_is_left(self) -> bool:
         """Whether no node runs anything but its sshd, and no node directory is there."""
@@ -62,7 +108,7 @@ class Project:
                 print(f"left on {node}:")
                 print(self.cluster.run(node, ["ls", "-lR", "/tmp/dslaunch-0"]).stdout)
                 return False
-        return self.cluster.leftovers(within=3) == {}
+        return self.cluster.leftovers() == {}
 
 
 @pytest.fixture
@@ -97,7 +143,7 @@ def test_every_launcher_trains_as_one_process_does(
 ) -> None:
     project.write("train.py", (EXAMPLES / "train_ddp.py").read_text())
     project.describe(nodes, launcher=launcher)
-    done = project.run("c.yaml", "train.py", "--steps", "20", timeout=240)
+    done = project.run("c.yaml", "train.py", "--steps", "20", timeout=480)
     assert done.returncode == 0, done.stderr
     assert parameters(done.stdout) == pytest.approx(alone, abs=1e-4)
     assert project.nothing_is_left()
@@ -161,8 +207,12 @@ def test_a_shared_directory_is_found_to_be_shared(project: Project) -> None:
     project.write("job.py", "print('hi')")
     project.describe(storage="{workdir: /shared/proj}")
     done = project.run("c.yaml", "job.py")
-    assert "/shared/proj is shared  (a file written by each node was seen by all)" in done.stderr
-    assert "to node1:/shared/proj" in done.stderr
+    assert done.returncode == 0, done.stderr
+    decisions = project.decisions()
+    assert decisions["storage-shared"]["path"] == "/shared/proj"
+    # once for all nodes
+    shipped = decisions["code-shipped"]
+    assert (shipped["nodes"], shipped["path"]) == (["node1"], "/shared/proj")
 
 
 NASTY = st.text(
@@ -198,21 +248,21 @@ def test_a_node_that_is_off_is_named_and_nothing_starts(project: Project) -> Non
     project.cluster.fault("node3", "sshd-down")
     done = project.run("c.yaml", "job.py")
     assert done.returncode == 5
-    assert "node3: connection refused" in done.stderr
+    assert project.reason("problem", "failures") == ("nodes", [["node3", "refused"]])
     assert "up" not in done.stdout
 
 
 def test_an_ssh_server_that_hangs_is_given_up(project: Project) -> None:
     project.write("job.py", SLEEPER)
-    project.describe(ssh="{connect_timeout: 2}")
+    project.describe(ssh="{connect_timeout: 8}")
     project.cluster.fault("node2", "sshd-hang")
     began = time.monotonic()
     done = project.run("c.yaml", "job.py")
     assert done.returncode == 5
-    assert re.search(r"node2: .*(no answer on port|closes new connections)", done.stderr), (
-        done.stderr
-    )
-    assert time.monotonic() - began < 25
+    ((host, failure),) = project.outcome()["reason"]["failures"]
+    assert host == "node2"
+    assert failure in ("timeout", "throttled")
+    assert time.monotonic() - began < 90
 
 
 def test_a_changed_host_key_is_refused(project: Project) -> None:
@@ -222,7 +272,7 @@ def test_a_changed_host_key_is_refused(project: Project) -> None:
         project.describe(transport=transport)
         done = project.run("c.yaml", "job.py")
         assert done.returncode == 5
-        assert re.search(r"node2: host key changed", done.stderr), done.stderr
+        assert project.reason("failures") == ([["node2", "host-key-changed"]],), done.stderr
 
 
 def test_an_unknown_host_key_is_refused_and_not_written_down(project: Project) -> None:
@@ -231,7 +281,8 @@ def test_an_unknown_host_key_is_refused_and_not_written_down(project: Project) -
     project.describe(ssh="{config_file: ssh_config}")
     done = project.run("c.yaml", "job.py")
     assert done.returncode == 5
-    assert re.search(r"node\S*1\S*: host key unknown", done.stderr), done.stderr
+    unknown = [[f"node{number}", "host-key-unknown"] for number in (1, 2, 3, 4)]
+    assert project.reason("failures") == (unknown,), done.stderr
     assert "dslaunch trust" in done.stderr
     assert project.cluster.run("control", ["cat", "/root/.ssh/known_hosts"]).returncode != 0
 
@@ -243,7 +294,7 @@ def test_a_wrong_key_is_an_authentication_failure(project: Project) -> None:
     project.cluster.fault("node1", "password-only")
     done = project.run("c.yaml", "job.py")
     assert done.returncode == 5
-    assert "node1: sshd accepts no key for user" in done.stderr
+    assert project.reason("failures") == ([["node1", "authentication"]],), done.stderr
 
 
 def test_an_unknown_name_is_said_so(project: Project) -> None:
@@ -251,7 +302,7 @@ def test_an_unknown_name_is_said_so(project: Project) -> None:
     project.describe("nodes: [{host: node1, slots: 1}, {host: nowhere, slots: 1}]")
     done = project.run("c.yaml", "job.py")
     assert done.returncode == 5
-    assert "nowhere: its name cannot be resolved" in done.stderr
+    assert project.reason("failures") == ([["nowhere", "name"]],), done.stderr
 
 
 def test_an_interpreter_that_one_node_lacks_is_found_before_the_start(project: Project) -> None:
@@ -260,7 +311,8 @@ def test_an_interpreter_that_one_node_lacks_is_found_before_the_start(project: P
     project.describe(nodes)
     done = project.run("c.yaml", "job.py")
     assert done.returncode == 4
-    assert "node2: no interpreter '/nope/python'" in done.stderr
+    assert project.reason("problem") == ("no-interpreter",), done.stderr
+    assert "/nope/python" in done.stderr
 
 
 def test_a_taken_port_is_found_before_the_start(project: Project) -> None:
@@ -274,21 +326,21 @@ def test_a_taken_port_is_found_before_the_start(project: Project) -> None:
         taken.stdout.readline()
         done = project.run("c.yaml", "job.py")
     assert done.returncode == 4
-    assert "node1: port 29500 cannot be used: address already in use" in done.stderr
+    assert project.reason("problem") == ("port-taken",), done.stderr
 
 
-def test_a_blocked_network_is_said_with_each_nodes_words(project: Project) -> None:
+def test_a_blocked_network_is_found_before_the_start(project: Project) -> None:
     project.write("job.py", SLEEPER)
     project.cluster.fault("node1", "block", "20000-29999")
     done = project.run("c.yaml", "job.py")
     assert done.returncode == 4
-    assert "no address of node1 can be reached by all other nodes" in done.stderr
+    assert project.reason("problem") == ("master-unreachable",), done.stderr
 
 
 def test_a_missing_script_is_said_so(project: Project) -> None:
     done = project.run("c.yaml", "gone.py")
     assert done.returncode == 3
-    assert "script 'gone.py' is neither here nor on node1, node2, node3, node4" in done.stderr
+    assert project.reason("problem") == ("script-missing",), done.stderr
 
 
 def test_a_noisy_shell_is_no_harm(project: Project) -> None:
@@ -302,28 +354,46 @@ def test_a_noisy_shell_is_no_harm(project: Project) -> None:
         project.cluster.run("node2", ["rm", "/root/.bashrc"])
 
 
+def test_a_shell_that_prints_during_the_run_is_named_with_what_it_printed(
+    project: Project,
+) -> None:
+    script = "import pathlib, time; pathlib.Path('started').touch(); time.sleep(600)"
+    project.write("job.py", script)
+    waits = "until [ -e /root/work/started ]; do sleep 0.1; done"
+    project.cluster.put("node2", "/root/.bashrc", f"({waits}; echo You have mail.) &\n")
+    try:
+        done = project.run("c.yaml", "job.py")
+        assert done.returncode != 0
+        assert "You have mail." in done.stderr
+        assert ".bashrc" in done.stderr
+    finally:
+        project.cluster.run("node2", ["rm", "/root/.bashrc"])
+
+
 # ---------------------------------------------------------------- how it ends
 
 
 @pytest.mark.parametrize(
-    ("ending", "code", "words"),
+    ("ending", "code", "signal_number"),
     [
-        ("import nowhere", 1, "rank 5 on node3 failed first: exit code 1"),
-        ("time.sleep(2); sys.exit(9)", 9, "rank 5 on node3 failed first: exit code 9"),
-        ("os.kill(os.getpid(), 9)", 137, "rank 5 on node3 failed first: killed by SIGKILL (137)"),
-        ("os.kill(os.getpid(), 11)", 139, "killed by SIGSEGV (139)"),
+        ("import nowhere", 1, None),
+        ("time.sleep(2); sys.exit(9)", 9, None),
+        ("os.kill(os.getpid(), 9)", 137, signal.SIGKILL),
+        ("os.kill(os.getpid(), 11)", 139, signal.SIGSEGV),
     ],
     ids=["at import", "after two seconds", "by SIGKILL", "by SIGSEGV"],
 )
 def test_one_failing_rank_ends_all_nodes_and_is_named(
-    project: Project, ending: str, code: int, words: str
+    project: Project, ending: str, code: int, signal_number: int | None
 ) -> None:
     project.write("job.py", f"{SLEEPER}if rank == 5:\n    {ending}\ntime.sleep(300)")
     began = time.monotonic()
     done = project.run("c.yaml", "job.py")
-    assert (done.returncode, time.monotonic() - began < 20) == (code, True)
-    assert words in done.stderr
-    assert "nothing of the run is left on any node" in done.stderr
+    assert (done.returncode, time.monotonic() - began < 100) == (code, True)
+    exit_code = None if signal_number else code
+    found = project.reason("code", "host", "rank", "exit_code", "signal")
+    assert found == ("rank-failed", "node3", 5, exit_code, signal_number)
+    assert project.all_nodes_confirmed()
     assert project.nothing_is_left()
 
 
@@ -334,7 +404,7 @@ def test_ctrl_c_once_lets_ranks_end_gracefully(project: Project) -> None:
     with project.start("c.yaml", "job.py") as running:
         wait_for(running, "ready", times=8)
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=30)
+        out, err = running.communicate(timeout=90)
         assert running.popen.returncode == 130
     assert out.count("saved") == 8, out + err
     assert project.nothing_is_left()
@@ -343,25 +413,25 @@ def test_ctrl_c_once_lets_ranks_end_gracefully(project: Project) -> None:
 def test_ctrl_c_twice_ends_at_once(project: Project) -> None:
     deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     project.write("job.py", f"{SLEEPER}{deaf}print('ready', flush=True)\ntime.sleep(300)")
-    with project.start("--grace", "100", "c.yaml", "job.py") as running:
+    with project.start("--grace", "1000", "c.yaml", "job.py") as running:
         wait_for(running, "ready", times=8)
         running.send_signal(signal.SIGINT)
-        time.sleep(0.5)  # two wishes, not one: as fast as a person presses twice
+        project.wait_for_event("stopping")  # two wishes, not one
         running.send_signal(signal.SIGINT)
-        began = time.monotonic()
-        running.communicate(timeout=30)
+        running.communicate(timeout=90)
         assert running.popen.returncode == 130
-        assert time.monotonic() - began < 10
     assert project.nothing_is_left()
 
 
-def test_a_killed_launcher_leaves_nothing_once_it_could_have_come_back(project: Project) -> None:
+def test_no_process_remains_of_a_killed_launcher_after_the_reconnect_timeout(
+    project: Project,
+) -> None:
     project.write("job.py", SLEEPER + "time.sleep(300)")
-    with project.start("--reconnect", "3", "c.yaml", "job.py") as running:
+    with project.start("--reconnect-timeout", "3", "c.yaml", "job.py") as running:
         wait_for(running, "up", times=8)
         running.send_signal(signal.SIGKILL)
-        running.popen.wait(10)
-    wait_until_nothing_is_left(project, within=20)
+        running.popen.wait(60)
+    wait_until_nothing_is_left(project, within=60)
 
 
 def test_a_killed_agent_leaves_nothing_on_its_node(project: Project) -> None:
@@ -372,20 +442,22 @@ def test_a_killed_agent_leaves_nothing_on_its_node(project: Project) -> None:
         kill = "pkill -KILL -P $(pgrep -P $(pgrep -o -f 'sys.stdin.buffer'))"
         project.cluster.run("node2", ["sh", "-c", kill], user="root")
         _, err = running.communicate(timeout=60)
-        assert running.popen.returncode == 5
-    assert "the agent on node2 was killed by SIGKILL" in err
-    wait_until_nothing_is_left(project, within=20)
+        assert running.popen.returncode == 5, err
+    found = project.reason("code", "host", "process", "signal")
+    assert found == ("process-killed", "node2", "agent", signal.SIGKILL)
+    wait_until_nothing_is_left(project, within=60)
 
 
-def test_a_killed_guardian_is_told_and_leaves_nothing(project: Project) -> None:
+def test_a_killed_guardian_is_reported_and_no_process_remains(project: Project) -> None:
     project.write("job.py", SLEEPER + "time.sleep(300)")
     with project.start("c.yaml", "job.py") as running:
         wait_for(running, "up", times=8)
         kill = "pkill -KILL -P $(pgrep -o -f 'sys.stdin.buffer')"
         project.cluster.run("node2", ["sh", "-c", kill], user="root")
         _, err = running.communicate(timeout=60)
-        assert running.popen.returncode == 5
-    assert "the guardian on node2 was killed" in err
+        assert running.popen.returncode == 5, err
+    found = project.reason("code", "host", "process")
+    assert found == ("process-killed", "node2", "guardian")
     assert project.nothing_is_left()
 
 
@@ -400,7 +472,7 @@ def test_another_run_of_the_same_user_is_not_touched(project: Project) -> None:
             ranks = [p for p in project.cluster.processes(node) if "RANK" in p.environ]
             assert len(ranks) == 2
         bystander.send_signal(signal.SIGINT)
-        bystander.communicate(timeout=30)
+        bystander.communicate(timeout=90)
     assert project.nothing_is_left()
 
 
@@ -408,16 +480,14 @@ def test_secrets_are_in_no_command_line_file_or_log(project: Project) -> None:
     secret = f"sEcReT-{token_hex(8)}"  # not one that stands in a file of the checkout
     project.write("job.py", SLEEPER + "print(os.environ['TOKEN'], flush=True)\ntime.sleep(3)")
     project.describe(secrets="[TOKEN]")
-    command = project.command("run", "c.yaml", "job.py")
-    where = {"env": {"TOKEN": secret}, "cwd": project.path}
-    with project.cluster.popen("control", command, **where) as running:
+    with project.start("c.yaml", "job.py", env={"TOKEN": secret}) as running:
         wait_for(running, "***", times=8)
         for node in (*project.cluster.names, "control"):
             for process in project.cluster.processes(node):
                 assert secret not in " ".join(process.argv)
             grep = f"grep -rl {secret} /tmp /root /var 2>/dev/null"
             assert project.cluster.run(node, ["sh", "-c", grep]).stdout == ""
-        out, err = running.communicate(timeout=30)
+        out, err = running.communicate(timeout=90)
     assert secret not in out + err
 
 

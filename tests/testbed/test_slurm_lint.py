@@ -89,7 +89,7 @@ def refused(cluster: VirtualCluster, text: str, *options: str) -> str:
     return done.stderr if done.returncode else ""
 
 
-def test_good_scripts_are_taken_and_bad_ones_are_until_they_are_mended(
+def test_good_scripts_are_accepted_and_bad_ones_after_their_fix(
     eight_gpus: VirtualCluster,
 ) -> None:
     for path in sorted((SCRIPTS / "good").glob("*.sbatch")):
@@ -103,7 +103,7 @@ def test_good_scripts_are_taken_and_bad_ones_are_until_they_are_mended(
         assert mended == text or not refused(eight_gpus, mended), name
 
 
-def test_a_rank_in_double_quotes_is_zero_everywhere_until_it_is_mended(
+def test_a_rank_in_double_quotes_is_zero_everywhere_before_the_fix(
     slurm_cluster: VirtualCluster,
 ) -> None:
     script = "srun bash -c \"python3 -c 'import sys; print(sys.argv[1])' $SLURM_PROCID\""

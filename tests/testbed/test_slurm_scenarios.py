@@ -549,7 +549,7 @@ while True:
 """
 
 
-@plays("`stop --grace 5`: ranks end well on TERM")
+@plays("`stop --grace 5`: ranks exit with 0 on TERM")
 def _(ground: Ground) -> list[Seen]:
     stage = ground.stage()
     stage.write("go.py", ENDS_ON_TERM)
@@ -732,7 +732,7 @@ submits("--supervised: a rank exits with 3", "--supervised", program="fails.py")
 submits("--supervised: ranks run to their end", "--supervised")
 
 
-@plays("a rank ends well on TERM, before the time limit")
+@plays("a rank exits with 0 on TERM, before the time limit")
 def _(ground: Ground) -> list[Seen]:
     stage = ground.stage(signal="TERM@60")
     stage.write("go.py", ENDS_ON_TERM)
@@ -773,7 +773,7 @@ def test_the_page_shows_scenarios_as_they_are_tested() -> None:
     assert rows == expected
 
 
-def test_every_scenario_has_a_name_of_its_own() -> None:
+def test_every_scenario_has_a_unique_name() -> None:
     names = {scenario.name for scenario in SCENARIOS}
     assert len(names) == len(SCENARIOS)
     assert names >= LONG

@@ -180,7 +180,7 @@ def without(words: Iterable[str], word: str) -> list[str]:
     ],
     ids=" ".join,
 )
-def test_a_number_that_nobody_has_is_answered_alike(
+def test_an_unknown_job_number_has_the_same_answer(
     slurm_pair: VirtualCluster, imitation: Slurm, argv: tuple[str, ...]
 ) -> None:
     assert simulated(imitation, *argv) == real(slurm_pair, *argv)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,6 @@ from dslaunch.cluster.failures import folded
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import Cluster
 from dslaunch.errors import NodeError, NodeFailure
-from dslaunch.transport.pool import connect_all
 from tests.testbed.loopback import missing
 from tests.testbed.sshd import Servers, keygen, public
 
@@ -65,6 +66,8 @@ class World:
     blocks: str = ""
     identity: str = "{user}"
     """The IdentityFile of the configuration; empty: none."""
+    timeout: int = 30
+    """Seconds in which a connection must be there: only a server that is waited for needs few."""
 
     def cluster(self, way: str) -> Cluster:
         text = self.servers.configure(self.blocks).read_text()
@@ -74,7 +77,8 @@ class World:
         self.servers.config.write_text(text.replace(usual, line))
         return parse_cluster(
             f"nodes: [{{{self.node}, slots: 1}}]\ntransport: {way}\n"
-            f"ssh: {{config_file: '{self.servers.config}', connect_timeout: 2}}\n", "c.yaml",
+            f"ssh: {{config_file: '{self.servers.config}', connect_timeout: {self.timeout}}}\n",
+            "c.yaml",
         )  # fmt: skip
 
 
@@ -235,7 +239,8 @@ def test_a_key_that_others_can_read_is_named(servers: Servers, home: Path) -> No
     key.chmod(0o644)
     found = failed(World(servers, home, identity=str(key)).cluster("openssh"))
     assert found.kind == "key-permissions"
-    assert f"{key}: other users can read it (mode 0644)" in found.message
+    assert str(key) in found.message
+    assert "0644" in found.message
 
 
 @contextmanager
@@ -294,12 +299,13 @@ def test_a_web_server_is_no_ssh_server(servers: Servers, home: Path, way: str) -
 
 
 @pytest.mark.parametrize("way", ["fabric", "openssh"])
-def test_a_server_that_never_greets_is_a_timeout_with_its_seconds(
+def test_a_server_without_a_banner_is_a_timeout_with_its_seconds(
     servers: Servers, home: Path, way: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        found = failed(World(servers, home, node=f"host: 127.0.0.1, port: {port}").cluster(way))
+        world = World(servers, home, node=f"host: 127.0.0.1, port: {port}", timeout=2)
+        found = failed(world.cluster(way))
     assert found.kind == "timeout"
     assert "within 2 s" in found.message
     assert "sent no banner" in found.message
@@ -330,12 +336,10 @@ def test_the_same_mistake_on_many_nodes_is_one_line_with_one_hint(
     else:
         other_key(world)
     given = world.cluster(way)
-    made = transport.make(way, given)
-    try:
-        results = connect_all(made, given.nodes, 8)
-    finally:
-        made.close()
-    failures = [found for found in results.values() if isinstance(found, NodeFailure)]
+    with contextlib.closing(transport.make(way, given)) as made, ThreadPoolExecutor(8) as pool:
+        connecting = [pool.submit(made.connect, node) for node in given.nodes]
+        errors = [one.exception() for one in connecting]
+    failures = [f for error in errors if isinstance(error, NodeError) for f in error.failures]
     troubles = folded(failures)
     assert len(failures) == 6
     assert [str(trouble).partition(":")[0] for trouble in troubles] == ["n[1-6]"]

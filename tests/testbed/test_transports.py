@@ -16,8 +16,7 @@ REACH = """
 import sys, threading
 from dslaunch import transport
 from dslaunch.cluster.load import parse_cluster
-from dslaunch.errors import NodeFailure
-from dslaunch.transport.pool import connect_all
+from concurrent.futures import ThreadPoolExecutor
 
 def drain(channel):
     pieces = []
@@ -27,8 +26,11 @@ def drain(channel):
 
 cluster = parse_cluster(sys.argv[2], "c.yaml")
 nodes = transport.get(sys.argv[1], cluster)
-reached = connect_all(nodes, cluster.nodes, cluster.ssh.fanout)
-failed = {h: c.message for h, c in reached.items() if isinstance(c, NodeFailure)}
+with ThreadPoolExecutor(cluster.ssh.fanout) as pool:
+    connecting = {node.host: pool.submit(nodes.connect, node) for node in cluster.nodes}
+errors = {host: one.exception() for host, one in connecting.items()}
+reached = {host: one.result() for host, one in connecting.items() if errors[host] is None}
+failed = {host: str(error) for host, error in errors.items() if error is not None}
 """
 """Connects to the nodes of the cluster file in its second argument."""
 ALL = """
@@ -46,7 +48,7 @@ writer = threading.Thread(target=write)
 writer.start()
 got = drain(channel)
 writer.join()
-print(len(got), got == sent, channel.wait(5))
+print(len(got), got == sent, channel.wait(60))
 """
 ENDS = """
 KILLED = "exec 2>/dev/null; sh -c 'kill -9 $$'; exit $?"
@@ -54,7 +56,7 @@ for line in ("exit 7", KILLED, "echo words >&2; exit 3", "printf '%s' 'a  b'"):
     channel = reached["node1"].start(line)
     channel.close_input()
     said = drain(channel)
-    print([channel.wait(5), said.decode(), channel.stderr()])
+    print([channel.wait(60), said.decode(), channel.stderr()])
 """
 LEFT_UNREAD = """
 for _ in range(20):
@@ -64,8 +66,7 @@ for _ in range(20):
 """
 CLOSE = """
 for connection in reached.values():
-    if not isinstance(connection, NodeFailure):
-        connection.close()
+    connection.close()
 nodes.close()
 """
 
@@ -87,7 +88,7 @@ def test_five_megabytes_of_any_bytes_arrive_both_ways(
 
 
 @TRANSPORTS
-def test_exit_codes_signals_and_both_streams_are_told_apart(
+def test_exit_codes_signals_and_both_streams_are_distinguished(
     cluster4: VirtualCluster, transport: str
 ) -> None:
     said = on_control(cluster4, transport, "nodes: [{host: node1, slots: 1}]", ENDS)
@@ -157,5 +158,5 @@ def test_many_nodes_behind_one_jump_host_are_all_reached(
 def test_a_node_that_refuses_says_so_in_words(cluster4: VirtualCluster, transport: str) -> None:
     nodes = "nodes: [{host: node1, slots: 1, port: 2}]"
     found = json.loads(on_control(cluster4, transport, nodes, ALL))
-    assert found["node1"].startswith("connection refused on port ")
+    assert found["node1"].startswith("node1: connection refused on port ")
     assert "None" not in found["node1"]

@@ -105,7 +105,7 @@ def test_a_signal_reaches_the_ranks_of_all_nodes_but_not_the_script(
 def test_the_signal_before_the_limit_comes(slurm_cluster: VirtualCluster) -> None:
     job = submit(slurm_cluster, TRAPS, *FOUR, "--time=1", "--signal=USR1@55")
     ready(job)
-    job.wait("COMPLETED", within=50)
+    job.wait("COMPLETED", within=150)
     assert job.output.count("USR1") == 4
     assert "batch USR1" not in job.output
 
@@ -114,7 +114,7 @@ def test_a_requeued_job_starts_over_under_its_number(slurm_cluster: VirtualClust
     job = submit(slurm_cluster, LONG, *FOUR, "--requeue", "--open-mode=append")
     ready(job)
     slurm_cluster.run(CONTROL, ["scontrol", "requeue", job.number], check=True)
-    job.says("restart 1", within=60)
+    job.says("restart 1", within=150)
     assert job.show()["Restarts"] == "1"
 
 
@@ -124,7 +124,7 @@ def test_an_urgent_job_requeues_another(slurm_cluster: VirtualCluster) -> None:
     urgent = submit(slurm_cluster, "srun sleep 1", *FOUR, "--exclusive", "--partition=urgent")
     urgent.wait("COMPLETED")
     job.says("DUE TO PREEMPTION")
-    job.says("restart 1", within=60)
+    job.says("restart 1", within=150)
 
 
 def test_a_lost_node_fails_its_job_or_requeues_it(
@@ -136,10 +136,10 @@ def test_a_lost_node_fails_its_job_or_requeues_it(
     ready(one, 2)
     ready(other, 2)
     cluster.crash("node[34]")
-    assert one.wait("NODE_FAIL", within=60)
+    assert one.wait("NODE_FAIL", within=150)
     until(lambda: other.show()["Restarts"] == "1", 60, lambda: str(other.show()))
     cluster.boot("node[34]")
-    other.says("restart 1", within=60)
+    other.says("restart 1", within=150)
     settle(cluster)
 
 
@@ -150,7 +150,9 @@ def test_an_array_has_a_job_for_each_index(slurm_cluster: VirtualCluster) -> Non
     assert found == [f"index {i} of 3\n" for i in (1, 2, 3)]
 
 
-def test_a_dependent_job_waits_and_knows_when_it_is_in_vain(slurm_cluster: VirtualCluster) -> None:
+def test_a_dependent_job_waits_and_detects_a_dependency_that_is_never_satisfied(
+    slurm_cluster: VirtualCluster,
+) -> None:
     first = submit(slurm_cluster, "srun sleep 2; exit 1")
     after = submit(slurm_cluster, "echo after", f"--dependency=afterany:{first.number}")
     in_vain = submit(slurm_cluster, "echo no", f"--dependency=afterok:{first.number}")
@@ -180,7 +182,7 @@ def test_jobs_outlive_a_controller_that_is_away(slurm_cluster: VirtualCluster) -
     slurm_cluster.service(CONTROL, "slurmctld", "start")
     assert job.state == "RUNNING"
     go.touch()
-    job.wait("COMPLETED", within=60)
+    job.wait("COMPLETED", within=150)
     assert job.output.endswith("end\n")
 
 
@@ -191,9 +193,7 @@ def test_a_rank_that_takes_too_much_memory_is_killed(slurm_cluster: VirtualClust
     assert "Exceeded job memory limit" in job.output
 
 
-def test_sacct_tells_of_jobs_where_there_is_accounting(
-    can_have_slurm: None, virtual_cluster: Start
-) -> None:
+def test_sacct_lists_jobs_with_accounting(can_have_slurm: None, virtual_cluster: Start) -> None:
     if reason := missing(slurm=True, accounting=True):
         pytest.skip(reason)
     cluster = virtual_cluster(nodes=2, slurm=True, accounting=True)
@@ -221,7 +221,7 @@ def test_two_slurm_clusters_share_one_slurmdbd(slurm_pair: VirtualCluster) -> No
         assert number in slurm_pair.run(CONTROL, squeue, check=True).stdout
 
 
-def test_job_submit_lua_speaks_and_refuses(slurm_pair: VirtualCluster) -> None:
+def test_job_submit_lua_prints_messages_and_rejects_jobs(slurm_pair: VirtualCluster) -> None:
     sbatch = ["sbatch", "--wrap=true"]
     done = slurm_pair.run(CONTROL, sbatch, cwd=SHARED, check=True)
     assert done.stderr == "sbatch: Your group has used 812 of 1000 node hours.\n"
@@ -235,7 +235,7 @@ def test_clusters_side_by_side_share_nothing_and_leave_nothing(
     began = time.monotonic()
     with VirtualCluster(2, tmp_path / "one", slurm=True) as one:
         other = virtual_cluster(nodes=2, slurm=True, gres="node1=gpu:1")
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
         jobs = [submit(cluster, "srun hostname", "--nodes=2") for cluster in (one, other)]
         assert [job.wait("COMPLETED") and job.number for job in jobs] == ["1", "1"]
         secret = one.run(CONTROL, ["munge", "-s", "hello"], check=True).stdout

@@ -91,7 +91,7 @@ def rules_of(text: str) -> list[tuple[str, str]]:
     return [(r.rule, r.path) for r in lint(LintedConfig(parse(text, "ds.json"), table()))]
 
 
-def test_a_config_lists_what_it_ignores_under_a_key_of_its_own() -> None:
+def test_a_config_lists_ignored_rules_under_a_separate_key() -> None:
     unknown = '"train_batch_size": 8, "one": 1, "two": {"three": 3}'
     assert rules_of(f"{{{unknown}}}") == [("ignored-key", "one"), ("ignored-key", "two")]
     assert rules_of(f'{{{unknown}, "{KEY}": ["ignored-key:two"]}}') == [("ignored-key", "one")]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dslaunch.errors import PluginError, UsageError
-from dslaunch.registry import LAUNCHERS, Registry
+from dslaunch.errors import ErrorCode, PluginError, UsageError
+from dslaunch.registry import LAUNCHERS, PluginNote, Registry, plugin_faults
 from dslaunch.render import formats
 
 
@@ -64,12 +64,13 @@ def test_an_installed_part_is_found_and_named(install: Install) -> None:
 
 
 @pytest.mark.parametrize("ask", [LAUNCHERS.get, LAUNCHERS.require])
-def test_a_name_that_nobody_has_is_refused_with_those_there_are(
+def test_an_unknown_name_is_an_error_with_the_known_ones(
     ask: Callable[[str], object],
 ) -> None:
-    with pytest.raises(UsageError, match="no launcher is named `zzz`") as caught:
+    with pytest.raises(UsageError, match="`zzz`") as caught:
         ask("zzz")
-    assert str(caught.value.hint).startswith("there are: accelerate, ")
+    assert caught.value.error_code is ErrorCode.UNKNOWN_NAME
+    assert str(caught.value.values["available"]).startswith("accelerate, ")
 
 
 def test_an_installed_name_is_suggested_for_one_that_is_near(install: Install) -> None:
@@ -106,6 +107,13 @@ def test_a_plugin_cannot_replace_what_is_built_in(install: Install) -> None:
         parts.installed()
 
 
+def test_a_part_with_a_built_in_name_is_not_used_and_a_note_says_so(install: Install) -> None:
+    parts = install("def own(): ...", own="acme_parts:own")
+    (unused,) = parts.unused()
+    assert unused.code is PluginNote.NAME_TAKEN
+    assert (unused.values["plugin"], unused.values["name"]) == ("acme", "own")
+
+
 def test_a_plugin_cannot_replace_what_is_built_in_elsewhere(install: Install) -> None:
     parts = install("def mine(): ...", mine="acme_parts:mine")
     with pytest.raises(PluginError, match="cannot replace the built-in part `mine`"):
@@ -115,5 +123,67 @@ def test_a_plugin_cannot_replace_what_is_built_in_elsewhere(install: Install) ->
 def test_two_plugins_with_one_name_are_refused(install: Install) -> None:
     install("def mine(): ...", mine="acme_parts:mine")
     parts = install("def mine(): ...", package="other", mine="other_parts:mine")
-    with pytest.raises(PluginError, match="is defined by another plugin, too"):
+    with pytest.raises(PluginError, match=r"is defined by plugin (acme|other), too"):
         parts.get("mine")
+
+
+SHAPE = """
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["low", "high"]
+
+@dataclass
+class Shape:
+    title: str
+    level: Level = "low"
+    ready: bool = True
+    ask: Callable[[], int] | None = None
+"""
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ("3", "has a `title` that is no str: int"),
+        ("'t', level='odd'", "has a `level` that is none of low, high: 'odd'"),
+        ("'t', ready='yes'", "has a `ready` that is no bool: str"),
+        ("'t', ask=3", "has a `ask` that cannot be called"),
+    ],
+)
+def test_a_part_with_a_wrong_attribute_is_refused(install: Install, values: str, why: str) -> None:
+    code = f"{SHAPE}\nmine = Shape({values})"
+    parts = install(code, shape="acme_parts:Shape", mine="acme_parts:mine")
+    with pytest.raises(PluginError) as caught:
+        parts.get("mine")
+    assert caught.value.message.endswith(why)
+
+
+def test_what_a_part_returns_is_checked_like_the_part(install: Install) -> None:
+    code = f"{SHAPE}\nmine = Shape('t')"
+    parts = install(code, shape="acme_parts:Shape", mine="acme_parts:mine")
+    part = parts.get("mine")
+    parts.check_returned("mine", part, type(part))
+    with pytest.raises(PluginError, match="has returned int instead of Shape"):
+        parts.check_returned("mine", 3, type(part))
+    part.level = "odd"  # type: ignore[attr-defined]
+    with pytest.raises(PluginError, match="has returned a Shape that has a `level`"):
+        parts.check_returned("mine", part, type(part))
+
+
+def test_plugins_that_clash_affect_no_other_part(install: Install) -> None:
+    code = "def mine(): ...\ndef own(): ..."
+    install(code, mine="acme_parts:mine", own="acme_parts:own")
+    entries = {"mine": "other_parts:mine", "alone": "other_parts:own"}
+    parts = install(code, package="other", **entries)
+    assert parts.every_name() == ("own", "mine", "alone")
+    assert parts.get("own") is own_parts
+    assert callable(parts.get("alone"))
+
+
+def test_a_fault_of_a_plugin_is_named_and_one_of_ours_is_not(install: Install) -> None:
+    with pytest.raises(KeyError), plugin_faults():
+        raise KeyError("x")

@@ -179,7 +179,7 @@ def test_an_audit_names_a_vulnerable_package(advisory_server: str, tmp_path: Pat
     assert done.stdout == f"paramiko {version}: GHSA-test, fixed in 999\n"
 
 
-def test_an_audit_that_reaches_no_database_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
+def test_an_audit_without_a_database_has_a_separate_exit_code(tmp_path: Path) -> None:
     done = audit("http://127.0.0.1:1/v1/query", tmp_path)
     assert done.returncode == os.EX_TEMPFAIL, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from dslaunch.preflight.check import Check, Question
-from dslaunch.preflight.comparison import alike
-
-if TYPE_CHECKING:
-    from dslaunch.preflight.check import NodeAnswers
+from dslaunch.plugin import Check, NodeAnswers, Question, alike, compared
 
 FILE = "/etc/timezone"
-ZONE = Question("texts", [FILE], 5)
+ZONE = Question("texts", [FILE], timeout=5)
 
 
 def zone(answers: NodeAnswers) -> str:
@@ -25,6 +19,8 @@ CHECK = Check(
     fix="timedatectl set-timezone UTC",
     see="cat /etc/timezone",
     source="timezone(5)",
-    ask=lambda scope: {"zone": ZONE},
-    compare=alike(zone, found="the time zone is {value}", whole=True),
+    flow=compared(
+        alike(zone, found="the time zone is {value}", whole=True),
+        lambda scope: {"zone": ZONE},
+    ),
 )

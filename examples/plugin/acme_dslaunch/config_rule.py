@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dslaunch.deepspeed.linted_config import LintedConfig
-    from dslaunch.lint import Remark
+from dslaunch.plugin import LintedConfig, Remark, rule
 
 
+@rule(
+    "acme-wall-clock",
+    "warning",
+    "`wall_clock_breakdown` is on",
+    source="Acme's handbook, training",
+)
 def wall_clock(config: LintedConfig) -> Iterator[Remark]:
     """Timers wait for the GPU in every step."""
     if config.on("wall_clock_breakdown"):
-        yield config.remark(
-            rule="acme-wall-clock",
-            level="warning",
-            path="wall_clock_breakdown",
-            message="it waits for the GPU several times in each step",
-            fix="set it to false outside of measurements",
-            source="Acme's handbook, training",
+        yield config.warning(
+            "acme-wall-clock",
+            "wall_clock_breakdown",
+            "the timers wait for the GPU several times in each step",
+            fix="set it to false, except for measurements",
             edits=config.rewrite(("wall_clock_breakdown",), False),
         )

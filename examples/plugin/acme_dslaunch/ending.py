@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dslaunch.run.known_endings import KnownEnding
+from dslaunch.plugin import KnownEnding
 
 LICENSE = KnownEnding(
     code="acme-license",

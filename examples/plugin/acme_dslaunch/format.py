@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from dslaunch.render.launch import Rendered
-
-if TYPE_CHECKING:
-    from dslaunch.render.launch import Launch
+from dslaunch.plugin import Launch, Rendered
 
 
 class AnsibleInventory:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from dslaunch.launch.command import Command
-from dslaunch.launch.launchers.direct import Direct
-
-if TYPE_CHECKING:
-    from dslaunch.cluster.model import Placement
-    from dslaunch.launch.command import Var
-    from dslaunch.launch.job import Job
-    from dslaunch.launch.plan import Process, World
-    from dslaunch.launch.slurm_step import SlurmStep, StepCommand
+from dslaunch.plugin import (
+    Command,
+    Direct,
+    Job,
+    Placement,
+    Process,
+    SlurmStep,
+    StepCommand,
+    Var,
+    World,
+)
 
 
 class Nice(Direct):
     """Like `direct`, which this class takes its capabilities from, with `nice` before each rank."""
 
     summary = "every rank started by dslaunch itself, with a low priority"
-    lines = "one line per rank, to type there"
+    lines = "one command per rank"
 
     def processes(
         self, placement: Placement, world: World, job: Job, *, logs: Var | None = None

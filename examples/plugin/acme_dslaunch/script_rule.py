@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dslaunch.lint import Remark
-    from dslaunch.slurm.training_commands import Reading
+from dslaunch.plugin import Reading, Remark, rule
 
 
+@rule(
+    "acme-account",
+    "warning",
+    "a job without an account",
+    source="Acme's handbook, cluster",
+)
 def account(reading: Reading) -> Iterator[Remark]:
     """Acme's cluster bills jobs by their account."""
     script = reading.script
     if not script.asked("account"):
         yield script.remark(
-            "acme-account",
-            "warning",
-            0,
-            "the job has no account, and is billed to nobody",
+            rule="acme-account",
+            level="warning",
+            place=0,
+            message="the job has no account, so no team is billed",
             fix="#SBATCH --account=TEAM",
-            source="Acme's handbook, cluster",
         )

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from dslaunch.errors import NodeError, NodeFailure, ToolMissingError
-from dslaunch.transport.base import TransportType
-from dslaunch.transport.process import ProcessChannel, inherited
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from dslaunch.cluster.model import Cluster, Node
+from dslaunch.plugin import (
+    Cluster,
+    FailureKind,
+    Node,
+    NodeError,
+    NodeFailure,
+    ProcessChannel,
+    ToolMissingError,
+    TransportType,
+    inherited,
+)
 
 
 class PodConnection:
@@ -27,7 +30,7 @@ class PodConnection:
         return ProcessChannel(kubectl(self._pod, line), env=self._environ)
 
     def close(self) -> None:
-        """Nothing is held: each program has a connection of its own."""
+        """Nothing is held: each program has its own connection."""
 
 
 class KubectlTransport:
@@ -37,7 +40,7 @@ class KubectlTransport:
         self._timeout, self._environ = timeout, environ
 
     def connect(self, node: Node) -> PodConnection:
-        """Ask the pod for a sign of life. Raises NodeError."""
+        """Start a program in the pod, to see whether it can be used. Raises NodeError."""
         try:
             subprocess.run(
                 kubectl(node.host, "true"),
@@ -51,9 +54,9 @@ class KubectlTransport:
         except FileNotFoundError:
             raise ToolMissingError("kubectl is not there", hint="install kubectl") from None
         except subprocess.CalledProcessError as error:
-            raise unreachable(node, error.stderr.strip()) from None
+            raise failed(node, "name", error.stderr.strip()) from None
         except subprocess.TimeoutExpired:
-            raise unreachable(node, f"no answer within {self._timeout:g} s") from None
+            raise failed(node, "timeout", f"no answer within {self._timeout:g} s") from None
         return PodConnection(node.host, self._environ)
 
     def close(self) -> None:
@@ -65,10 +68,10 @@ def kubectl(pod: str, line: str) -> list[str]:
     return ["kubectl", "exec", "--stdin", pod, "--", "/bin/sh", "-c", line]
 
 
-def unreachable(node: Node, why: str) -> NodeError:
+def failed(node: Node, kind: FailureKind, why: str) -> NodeError:
     """Return the error for a pod that cannot be used."""
     hint = f"kubectl describe pod {node.host}"
-    return NodeError((NodeFailure(node.host, "unreachable", why, hint),))
+    return NodeError((NodeFailure(node.host, kind, why, hint),))
 
 
 def make(cluster: Cluster) -> KubectlTransport:

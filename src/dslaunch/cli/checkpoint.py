@@ -1,11 +1,12 @@
-"""`dslaunch checkpoint`: what DeepSpeed saved on which nodes, and how to bring it elsewhere."""
+"""`dslaunch checkpoint`: list, verify and copy the checkpoints on the nodes."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ from dslaunch.cli.checkpoint_directories import (
     split,
 )
 from dslaunch.cli.options import (
+    ClusterOption,
     Exclude,
     Include,
     Label,
@@ -29,7 +31,27 @@ from dslaunch.cli.options import (
     open_cluster,
     selection,
 )
+from dslaunch.cluster.nodeset import fold
+from dslaunch.cluster.select import select
+from dslaunch.deepspeed.checkpoint import choose, shared, to_prune
+from dslaunch.deepspeed.placement import check_world, lacking
 from dslaunch.errors import PreflightError, UsageError
+from dslaunch.plural import byte_count, counted
+from dslaunch.report.checkpoint import as_data, detail, faults, progress_line, rows
+from dslaunch.report.output_stream import ERASE
+from dslaunch.run.checkpoints import check_apart, look_here, read_through, require
+from dslaunch.run.checkpoints import gather as gather_all
+from dslaunch.run.checkpoints import prune as remove_all
+from dslaunch.run.checkpoints import spread as spread_all
+from dslaunch.run.consolidate import (
+    check_names,
+    check_resources,
+    command,
+    convert_here,
+    convert_on,
+    directory_of,
+    node_command,
+)
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
@@ -39,7 +61,8 @@ if TYPE_CHECKING:
     from dslaunch.run.shards import CopyProgress
 
 APP = typer.Typer(
-    help="Find, check, gather, spread and convert what DeepSpeed saved on many nodes.\n\n"
+    help="List, verify, copy and convert DeepSpeed checkpoints.\n\n"
+    "The shards of a checkpoint may be on different nodes.\n\n"
     "Example: dslaunch checkpoint ls cluster.yaml",
     no_args_is_help=True,
     add_completion=False,
@@ -49,36 +72,41 @@ APP = typer.Typer(
 Words = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="CLUSTER.yaml DIRECTORY",
-        help="The cluster file; then the directory on the nodes that the training saves to: "
-        "relative ones start at `storage.workdir`. Default: `storage.checkpoints`.",
+        metavar="[CLUSTER.yaml] [DIR]",
+        help="Cluster file, then the checkpoint directory on the nodes, relative to "
+        "`storage.workdir` (default: `storage.checkpoints`).",
         show_default=False,
     ),
 ]
 Tag = Annotated[
     str | None,
-    typer.Option("--tag", "-t", help="Which checkpoint; default: the newest complete one."),
+    typer.Option(
+        "--tag", "-t", metavar="TAG", help="Tag of the checkpoint (default: newest complete one)."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-To = Annotated[str, typer.Option("--to", help="A directory here, or HOST:DIRECTORY on a node.")]
+To = Annotated[
+    str,
+    typer.Option("--to", metavar="[HOST:]DIR", help="Destination, local or on a node."),
+]
 From = Annotated[
     str | None,
-    typer.Option("--from", help="A gathered one: a directory here, or HOST:DIRECTORY."),
+    typer.Option("--from", metavar="[HOST:]DIR", help="Gathered checkpoint, local or on a node."),
 ]
 
 
 @APP.command()
-def ls(words: Words = None, tag: Tag = None, json: Json = False) -> None:
-    """List the checkpoints on all nodes: complete or not, how large, where.
+def ls(
+    words: Words = None, tag: Tag = None, json: Json = False, file: ClusterOption = None
+) -> None:
+    """List the checkpoints on all nodes.
 
-    With --tag, which ranks' shards each node has.
+    Shows whether each is complete, its size and its nodes. With --tag, shows the ranks whose
+    shards each node has.
 
     Example: dslaunch checkpoint ls cluster.yaml checkpoints
     """
-    from dslaunch.deepspeed.checkpoint import choose
-    from dslaunch.report.checkpoint import as_data, detail, rows
-
-    with all_nodes(words) as (_, directory, holdings, _reached):
+    with all_nodes(words, file=file) as (_, directory, holdings, _reached):
         found = holdings.checkpoints
         chosen = [choose(found, tag, directory)] if tag else found
     if json:
@@ -86,7 +114,7 @@ def ls(words: Words = None, tag: Tag = None, json: Json = False) -> None:
     elif tag:
         ui.result(ui.table(detail(chosen[0], list(holdings.places)), ui.width()))
     else:
-        ui.result(ui.table(rows(found), ui.width()) if found else f"no checkpoint in {directory}")
+        ui.result(ui.table(rows(found), ui.width()) if found else f"no checkpoints in {directory}")
     _complain(holdings)
 
 
@@ -100,18 +128,15 @@ def verify(
     slots: Slots = None,
     label: Label = None,
     json: Json = False,
+    file: ClusterOption = None,
 ) -> None:
-    """Read every byte of a checkpoint, and tell whether these nodes can resume from it.
+    """Verify that the nodes can resume from a checkpoint.
+
+    Reads every byte of it.
 
     Example: dslaunch checkpoint verify cluster.yaml checkpoints --tag step30
     """
-    from dslaunch.cluster.select import select
-    from dslaunch.deepspeed.checkpoint import choose, shared
-    from dslaunch.deepspeed.placement import check_world, lacking
-    from dslaunch.report.checkpoint import as_data, faults
-    from dslaunch.run.checkpoints import read_through
-
-    with all_nodes(words) as (cluster, directory, holdings, _):
+    with all_nodes(words, file=file) as (cluster, directory, holdings, _):
         chosen = choose(holdings.checkpoints, tag, directory)
         broken = read_through(chosen, holdings)
     allocation = select(cluster, selection(include, exclude, nodes, slots, label))
@@ -121,32 +146,37 @@ def verify(
     if json:
         ui.data({**as_data(chosen), "faults": wrong})
     elif not wrong:
-        ui.result(f"{chosen.name}: {len(chosen.wanted())} shards read, all whole and in place")
+        ui.result(f"{chosen.name}: {counted(len(chosen.wanted()), 'shard')} verified")
     bare = [host for host in allocation.hosts if chosen.latest.get(host) != chosen.tag]
     if bare and not one:
         ui.say(
-            f"`latest` does not name it on {', '.join(bare)}: there DeepSpeed alone would begin "
-            "afresh, or take another; `dslaunch run` and `spread` write it"
+            f"`latest` does not name {chosen.tag} on {', '.join(bare)}: without dslaunch, "
+            "DeepSpeed would start from scratch or resume from another checkpoint there; "
+            "`dslaunch run` and `dslaunch checkpoint spread` write `latest`"
         )
     _complain(holdings)
     if wrong:
-        hint = "`dslaunch checkpoint spread` brings shards to the nodes whose ranks need them"
-        raise PreflightError("\n".join([f"{chosen.name} cannot be resumed", *wrong]), hint=hint)
+        hint = "run `dslaunch checkpoint spread` to copy shards to the nodes that need them"
+        raise PreflightError("\n".join([f"cannot resume from {chosen.name}", *wrong]), hint=hint)
 
 
 @APP.command()
-def gather(to: To, words: Words = None, tag: Tag = None, json: Json = False) -> None:
-    """Bring all shards of a checkpoint to one place.
+def gather(
+    to: To,
+    words: Words = None,
+    tag: Tag = None,
+    json: Json = False,
+    file: ClusterOption = None,
+) -> None:
+    """Copy all shards of a checkpoint to one directory.
 
-    What was interrupted goes on where it stopped when it is called again.
+    An interrupted copy resumes when the command is repeated.
 
     Example: dslaunch checkpoint gather cluster.yaml checkpoints --to gathered
     """
-    from dslaunch.deepspeed.checkpoint import choose
-    from dslaunch.report.checkpoint import as_data, copied
-    from dslaunch.run.checkpoints import gather as gather_all
+    from dslaunch.report.checkpoint import copied
 
-    with all_nodes(words) as (_, directory, holdings, _reached):
+    with all_nodes(words, file=file) as (_, directory, holdings, _reached):
         chosen = choose(holdings.checkpoints, tag, directory)
         _say_which(chosen, tag)
         with one_place(to, holdings.places) as (place, path):
@@ -154,7 +184,7 @@ def gather(to: To, words: Words = None, tag: Tag = None, json: Json = False) -> 
     if json:
         ui.data({**as_data(chosen), "to": to, "there": progress.there, "resumed": progress.resumed})
     else:
-        ui.result(f"{chosen.name} is in {to}: {copied(progress)}")
+        ui.result(f"gathered {chosen.name} in {to}: {copied(progress)}")
 
 
 @APP.command()
@@ -168,19 +198,16 @@ def spread(
     slots: Slots = None,
     label: Label = None,
     json: Json = False,
+    file: ClusterOption = None,
 ) -> None:
-    """Bring each shard to the node whose ranks will read it, and `latest` to all.
+    """Copy each shard to the nodes whose ranks read it.
 
-    From a gathered checkpoint, or without --from between the nodes themselves. The nodes are
-    chosen as for `run`: name a spare with --include.
+    The source is a gathered checkpoint, or without --from the other nodes. `latest` is written on
+    all nodes. The nodes are selected as for `run`; name a spare with --include.
 
-    Example: dslaunch checkpoint spread cluster.yaml checkpoints --from gathered -i 'node[1-3]'
+    Example: dslaunch checkpoint spread cluster.yaml checkpoints --from gathered
     """
-    from dslaunch.cluster.select import select
-    from dslaunch.deepspeed.checkpoint import choose
-    from dslaunch.report.checkpoint import as_data, copied
-    from dslaunch.run.checkpoints import check_apart, look_here
-    from dslaunch.run.checkpoints import spread as spread_all
+    from dslaunch.report.checkpoint import copied
 
     wish = selection(include, exclude, nodes, slots, label)
 
@@ -188,7 +215,7 @@ def spread(
         own = select(cluster, wish).hosts if from_ else [node.host for node in cluster.nodes]
         return {*own, (from_ or "").partition(":")[0]}
 
-    with all_nodes(words, needed) as (cluster, directory, holdings, reached):
+    with all_nodes(words, needed, file=file) as (cluster, directory, holdings, reached):
         allocation = select(cluster, wish)
         with contextlib.ExitStack() as stack:
             source = holdings
@@ -202,52 +229,62 @@ def spread(
     if json:
         ui.data({**as_data(chosen), "hosts": list(allocation.hosts), "there": progress.there})
     else:
-        ui.result(f"{chosen.name} is on {', '.join(allocation.hosts)}: {copied(progress)}")
+        ui.result(f"copied {chosen.name} to {fold(allocation.hosts)}: {copied(progress)}")
 
 
 @APP.command()
 def consolidate(
-    to: Annotated[str, typer.Option("--to", help="Directory for the weights, where it runs.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="DIR", help="Directory for the weights, on that machine.")
+    ],
     words: Words = None,
     tag: Tag = None,
-    on: Annotated[str | None, typer.Option("--on", help="Convert on this node.")] = None,
+    on: Annotated[
+        str | None, typer.Option("--on", metavar="HOST", help="Convert on this node.")
+    ] = None,
     python: Annotated[
-        str | None, typer.Option("--python", help="An interpreter that has DeepSpeed.")
+        str | None,
+        typer.Option("--python", metavar="PROGRAM", help="Python interpreter with DeepSpeed."),
     ] = None,
     safetensors: Annotated[
-        bool, typer.Option("--safetensors", help="Write safetensors, not torch's format.")
+        bool, typer.Option("--safetensors", help="Write safetensors instead of torch's format.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also where memory or disk seem too small.")
+        bool, typer.Option("--force", help="Convert even if memory or disk space seems too small.")
     ] = False,
     trust: Annotated[
-        bool, typer.Option("--trust", help="Load the shards even if they name other code to run.")
+        bool, typer.Option("--trust", help="Load shards even if they contain other code to run.")
     ] = False,
+    cluster: ClusterOption = None,
 ) -> None:
-    """Make fp32 weights of a gathered checkpoint with DeepSpeed's own converter.
+    """Convert a gathered checkpoint to fp32 weights.
 
-    DIRECTORY is here, or with --on on that node.
+    Uses DeepSpeed's own converter. DIR is local, or with --on on that node.
 
     Example: dslaunch checkpoint consolidate gathered --to weights
     """
-    file, directory = split(words)
+    file, directory = split(words, cluster)
     if directory is None:
-        raise UsageError("no directory given", hint="name the one that a checkpoint is gathered in")
+        raise UsageError(
+            "no directory given",
+            hint="name the directory of a gathered checkpoint: "
+            "dslaunch checkpoint consolidate DIRECTORY --to WEIGHTS",
+        )
     conversion = _Conversion(
         tag=tag, python=python, safetensors=safetensors, force=force, trust=trust
     )
     if on is None:
         name = _convert_here(directory, to, conversion)
     else:
-        cluster = open_cluster(file)
-        to = on_nodes(cluster, to)
-        name = _convert_on(cluster, on, on_nodes(cluster, directory), to, conversion)
-    ui.result(f"fp32 weights of {name} are in {f'{on}:' if on else ''}{to}")
+        known = open_cluster(file)
+        to = on_nodes(known, to)
+        name = _convert_on(known, on, on_nodes(known, directory), to, conversion)
+    ui.result(f"wrote fp32 weights of {name} to {f'{on}:' if on else ''}{to}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Conversion:
-    """How to convert what."""
+    """What `consolidate` converts, and how."""
 
     tag: str | None
     python: str | None
@@ -256,30 +293,25 @@ class _Conversion:
     trust: bool
 
     def check(self, place: CheckpointStore, directory: str, to: str) -> tuple[Checkpoint, str]:
-        """The checkpoint, and the directory that the converter is given, once all is well."""
-        from dslaunch.deepspeed.checkpoint import choose
-        from dslaunch.run.checkpoints import look_here, require
-        from dslaunch.run.consolidate import check_names, check_room, directory_of
-
+        """Return the checkpoint and the directory for the converter. Raises DslaunchError."""
         holdings = look_here(place, directory)
         chosen = choose(holdings.checkpoints, self.tag, directory)
         require(chosen, holdings)
         if not self.trust:
             check_names(chosen, place, holdings.paths[place.name])
         if not self.force:
-            check_room(chosen, place, to)
+            check_resources(chosen, place, to)
         return chosen, directory_of(chosen, holdings.paths[place.name])
 
 
 def _convert_here(directory: str, to: str, conversion: _Conversion) -> str:
-    from dslaunch.run.consolidate import command, convert_here
-
     if not Path(directory).is_dir():
-        why = "not a directory" if Path(directory).exists() else "there is no such directory here"
+        why = "not a directory" if Path(directory).exists() else "no such directory"
         raise UsageError(
             f"{directory}: {why}",
             hint="gather a checkpoint first: "
-            "`dslaunch checkpoint gather CLUSTER.yaml DIRECTORY --to HERE`; or convert --on NODE",
+            "dslaunch checkpoint gather CLUSTER.yaml DIRECTORY --to HERE\n"
+            "or convert on a node: --on NODE",
         )
     with one_place(directory, {}) as (place, path):
         chosen, top = conversion.check(place, path, to)
@@ -293,10 +325,6 @@ def _convert_here(directory: str, to: str, conversion: _Conversion) -> str:
 
 
 def _convert_on(cluster: Cluster, on: str, directory: str, to: str, conversion: _Conversion) -> str:
-    from dataclasses import replace
-
-    from dslaunch.run.consolidate import convert_on, node_command
-
     node = node_named(cluster, on)
     node = replace(node, python=conversion.python or node.python)
     with contextlib.ExitStack() as stack:
@@ -310,22 +338,24 @@ def _convert_on(cluster: Cluster, on: str, directory: str, to: str, conversion: 
 
 @APP.command()
 def prune(
-    keep: Annotated[int, typer.Option("--keep", min=1, help="How many complete ones stay.")],
+    keep: Annotated[
+        int,
+        typer.Option("--keep", metavar="N", min=1, help="Keep the N newest complete checkpoints."),
+    ],
     words: Words = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove; else only show what.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Remove them; without it, only list them.")
+    ] = False,
     json: Json = False,
+    file: ClusterOption = None,
 ) -> None:
-    """Remove all but the newest complete checkpoints, on all nodes.
+    """Remove old checkpoints on all nodes.
 
-    What `latest` names stays, and so does what is newer, since it may be being saved.
+    The checkpoint that `latest` names is kept, and newer ones, which may still be written.
 
     Example: dslaunch checkpoint prune cluster.yaml checkpoints --keep 2
     """
-    from dslaunch.deepspeed.checkpoint import to_prune
-    from dslaunch.run.checkpoints import prune as remove_all
-    from dslaunch.run.shards import in_words
-
-    with all_nodes(words) as (_, directory, holdings, _reached):
+    with all_nodes(words, file=file) as (_, directory, holdings, _reached):
         _complain(holdings)
         old = to_prune(holdings.checkpoints, keep)
         removed = remove_all(old, holdings) if yes else 0
@@ -335,9 +365,10 @@ def prune(
     elif not old:
         ui.result("nothing to remove")
     else:
-        size = in_words(sum(c.size for checkpoint in old for c in _copies(checkpoint)))
-        done = f"removed: {removed} files" if yes else "would be removed; --yes does it"
-        ui.result("\n".join([*names, f"{len(names)} checkpoints, {size}, {done}"]))
+        size = byte_count(sum(c.size for checkpoint in old for c in _copies(checkpoint)))
+        found = f"{counted(len(names), 'checkpoint')}, {size}"
+        done = f"removed {counted(removed, 'file')}" if yes else "not removed; use --yes to remove"
+        ui.result("\n".join([*names, f"{found}: {done}"]))
 
 
 def _copies(checkpoint: Checkpoint) -> list[Any]:
@@ -347,16 +378,11 @@ def _copies(checkpoint: Checkpoint) -> list[Any]:
 def _say_which(chosen: Checkpoint, tag: str | None) -> None:
     named = sorted(set(chosen.latest.values()) - {chosen.tag})
     if tag is None and named:
-        ui.say(f"{chosen.name} is the newest complete one; `latest` names {', '.join(named)}")
+        ui.say(f"using {chosen.name}, the newest complete one; `latest` names {', '.join(named)}")
 
 
 def _teller() -> Callable[[CopyProgress], None]:
-    """Shows how far a copy has come: often on a terminal, every ten seconds elsewhere."""
-    import time
-
-    from dslaunch.report.checkpoint import progress_line
-    from dslaunch.report.output_stream import ERASE
-
+    """Return a function that prints progress: every 0.5 s on a terminal, else every 10 s."""
     terminal = sys.stderr.isatty()
     pause = 0.5 if terminal else 10.0
     last = time.monotonic()

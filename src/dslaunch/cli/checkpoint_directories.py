@@ -1,16 +1,21 @@
-"""Directories of checkpoints that a command line names: on all nodes, on one, or here."""
+"""The checkpoint directory of a command line: on all nodes, on one, or on this machine."""
 
 from __future__ import annotations
 
 import contextlib
 import posixpath
 from collections.abc import Callable, Container, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dslaunch.cli.options import find_cluster, open_cluster
-from dslaunch.cli.positional import FILE_ENDINGS
+from dslaunch.cli.positional import FILE_ENDINGS, two_files
+from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import NodeError, UsageError
+from dslaunch.run.checkpoint_stores import LocalStore, open_places
+from dslaunch.run.checkpoints import look
+from dslaunch.run.follow import nothing_reached
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
@@ -19,24 +24,31 @@ if TYPE_CHECKING:
     from dslaunch.run.reach import ReachedNodes
 
 
-def split(words: list[str] | None) -> tuple[Path | None, str | None]:
-    """The cluster file and the directory, either of which may be left out."""
+def split(words: list[str] | None, cluster: Path | None) -> tuple[Path | None, str | None]:
+    """Return the cluster file and the directory, both optional; `cluster` is that of `--cluster`.
+
+    Raises UsageError.
+    """
     given = list(words or [])
-    file = Path(given.pop(0)) if given and given[0].endswith(FILE_ENDINGS) else None
+    file = cluster
+    if given and given[0].endswith(FILE_ENDINGS):
+        file = Path(given.pop(0))
+        if cluster is not None:
+            raise two_files(file, cluster)
     if len(given) > 1:
-        raise UsageError(f"one directory is wanted, found {' '.join(given)}")
+        raise UsageError(f"expected 1 directory, found {len(given)}: {' '.join(given)}")
     return file, given[0] if given else None
 
 
-def opened(words: list[str] | None) -> tuple[Cluster, str]:
-    """The cluster, and the directory on its nodes."""
-    file, directory = split(words)
+def opened(words: list[str] | None, file: Path | None) -> tuple[Cluster, str]:
+    """Return the cluster, and the directory on its nodes."""
+    file, directory = split(words, file)
     cluster = open_cluster(find_cluster(file))
     return cluster, on_nodes(cluster, directory)
 
 
 def on_nodes(cluster: Cluster, directory: str | None) -> str:
-    """The directory as the job on the nodes means it."""
+    """Return the directory on the nodes; a relative one starts at the working directory there."""
     workdir = cluster.storage.workdir or str(Path.cwd())
     if directory is None:
         return cluster.storage.checkpoints or workdir
@@ -47,17 +59,16 @@ def on_nodes(cluster: Cluster, directory: str | None) -> str:
 
 @contextlib.contextmanager
 def all_nodes(
-    words: list[str] | None, needed: Callable[[Cluster], Container[str]] | None = None
+    words: list[str] | None,
+    needed: Callable[[Cluster], Container[str]] | None = None,
+    *,
+    file: Path | None = None,
 ) -> Iterator[tuple[Cluster, str, Holdings, ReachedNodes]]:
-    """The cluster, the directory, what its nodes have there, and the connections to them.
+    """Yield the cluster, the directory, what its nodes have there, and the connections to them.
 
-    `needed` says which nodes, so that one that is lost and not needed is not waited for.
+    `needed` returns the hosts to connect to: an unreachable node that is not needed costs no time.
     """
-    from dslaunch.run.checkpoint_stores import open_places
-    from dslaunch.run.checkpoints import look
-    from dslaunch.run.follow import nothing_reached
-
-    cluster, directory = opened(words)
+    cluster, directory = opened(words, file)
     hosts = [node.host for node in cluster.nodes] if needed is None else needed(cluster)
     asked = [node for node in cluster.nodes if node.host in hosts]
     with open_places(cluster, asked) as (places, reached):
@@ -70,11 +81,7 @@ def all_nodes(
 def one_place(
     text: str, nodes: Mapping[str, CheckpointStore]
 ) -> Iterator[tuple[CheckpointStore, str]]:
-    """A directory here, or `HOST:DIRECTORY`."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from dslaunch.run.checkpoint_stores import LocalStore
-
+    """Yield the store and path of a local directory, or of `HOST:DIRECTORY`."""
     host, colon, path = text.partition(":")
     if colon and host in nodes:
         yield nodes[host], path
@@ -84,9 +91,7 @@ def one_place(
 
 
 def only(stack: contextlib.ExitStack, cluster: Cluster, host: str) -> CheckpointStore:
-    """One node, or NodeError."""
-    from dslaunch.run.checkpoint_stores import open_places
-
+    """Return the store of one node. Raises NodeError."""
     places, reached = stack.enter_context(open_places(cluster, [node_named(cluster, host)]))
     if not places:
         raise NodeError(tuple(reached.failures.values()))
@@ -94,8 +99,9 @@ def only(stack: contextlib.ExitStack, cluster: Cluster, host: str) -> Checkpoint
 
 
 def node_named(cluster: Cluster, host: str) -> Node:
-    """The node of that name. Raises UsageError."""
+    """Return the node of this name. Raises UsageError."""
     for node in cluster.nodes:
         if node.host == host:
             return node
-    raise UsageError(f"--on {host}: no such node", hint=", ".join(n.host for n in cluster.nodes))
+    known = fold(each.host for each in cluster.nodes)
+    raise UsageError(f"--on {host}: not in cluster {cluster.name}", hint=f"nodes: {known}")

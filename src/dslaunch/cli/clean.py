@@ -1,4 +1,4 @@
-"""`dslaunch clean`: end and remove what dead runs have left on nodes, or their records here."""
+"""`dslaunch clean`: remove leftovers of past runs from the nodes, or records on this machine."""
 
 from __future__ import annotations
 
@@ -8,50 +8,58 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dslaunch.cli import ui
-from dslaunch.cli.lookup import handles, reports_on
+from dslaunch.cli.moments import age
 from dslaunch.cli.options import ClusterFile, find_cluster, open_cluster
 from dslaunch.errors import NodeError, UsageError
+from dslaunch.plural import counted
+from dslaunch.protocol.queries import CLEAN
+from dslaunch.report.status import state_text, unknown_text
+from dslaunch.run.local_runs import local_runs
+from dslaunch.run.old_records import last_written, remove_record
+from dslaunch.run.reach import ask, reach
+from dslaunch.slurm.client import here
+from dslaunch.slurm.known_runs import handles, reports_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dslaunch.protocol.queries import Answers
-    from dslaunch.run.local import LocalRun
+    from dslaunch.run.local_runs import LocalRun
     from dslaunch.run.status import RunStatus
 
-HOW = "`dslaunch status` tells more; if it is over, remove its directory"
+HOW = "see `dslaunch status`; if the run has ended, remove its directory"
 
 
 def clean(
     file: ClusterFile = None,
-    run: Annotated[str | None, typer.Option(help="Only of this run.")] = None,
+    run: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Remove only leftovers of this run.")
+    ] = None,
     ended: Annotated[
-        bool, typer.Option("--ended", help="Also what ended detached runs have kept: their logs.")
+        bool, typer.Option("--ended", help="Remove the logs of ended detached runs too.")
     ] = False,
     older: Annotated[
         str | None,
         typer.Option(
             "--runs-older-than",
             metavar="AGE",
-            help="Instead remove this machine's records and logs of runs that have been over for "
-            "90s, 10m, 12h, 30d.",
+            help="Instead, remove records and logs on this machine of runs that ended longer ago "
+            "than for example 12h or 30d.",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
-    """End and remove what runs have left on nodes that were away.
+    """Remove leftovers of past runs from the nodes.
 
-    Runs that go on are not touched.
+    These are processes and directories on nodes that were unreachable. Active runs are not
+    touched.
 
     Example: dslaunch clean cluster.yaml
     """
-    from dslaunch.protocol.queries import CLEAN
-    from dslaunch.run.reach import ask, reach
-
     if older is not None:
         if file is not None or run is not None or ended:
             raise UsageError(
-                "--runs-older-than is about this machine, not about nodes",
+                "--runs-older-than removes records on this machine, not on nodes",
                 hint="use it without a cluster file, --run and --ended",
             )
         clean_records(older, json=json)
@@ -64,7 +72,8 @@ def clean(
     if json:
         ui.data(done)
     else:
-        ui.result("\n".join(words(host, what) for host, what in done.items()) or "nobody answered")
+        lines = [words(host, what) for host, what in done.items()]
+        ui.result("\n".join(lines) or "no node answered")
     if failures:
         raise NodeError(failures)
 
@@ -72,17 +81,12 @@ def clean(
 # ---------------------------------------------------------------- this machine
 
 
-def clean_records(age: str, *, json: bool) -> None:
-    """Remove the records of runs that are over for so long; tell which, and which were kept.
+def clean_records(older: str, *, json: bool) -> None:
+    """Remove the records of runs that ended at least `older` ago; print the removed and kept ones.
 
-    Raises UsageError if `age` is no span of time, DslaunchError if a record cannot be removed.
+    Raises UsageError for an invalid duration, DslaunchError if a record cannot be removed.
     """
-    from dslaunch.cli.logs import seconds
-    from dslaunch.run.local import local_runs
-    from dslaunch.run.old_records import last_written, remove_record
-
-    before = seconds(age, "--runs-older-than")
-    assert before is not None
+    before = age(older, "--runs-older-than")
     known = local_runs(os.environ)
     old = list(last_written(known.started, before))
     kept = going_on([recorded.run for recorded in old])
@@ -98,14 +102,14 @@ def clean_records(age: str, *, json: bool) -> None:
     if json:
         ui.data({"removed": removed, "kept": kept})
     else:
-        rows = [f"removed {name}, {size / 1e6:.1f} MB" for name, size in removed.items()]
-        ui.result("\n".join(rows) or "nothing to do")
+        rows = [f"removed {name} ({size / 1e6:.1f} MB)" for name, size in removed.items()]
+        ui.result("\n".join(rows) or "nothing to remove")
 
 
 def going_on(runs: Sequence[LocalRun]) -> dict[str, str]:
-    """The runs that may not be over, and why: whoever might know is asked."""
+    """Return the runs that may not have ended, and why; asks their nodes and SLURM."""
     found = {run.run: "its launcher is running" for run in runs if run.living}
-    others = handles(run for run in runs if not run.living)
+    others = handles((run for run in runs if not run.living), here())
     reports = reports_on(others)
     for run in others:
         why = _why_kept(run.summary(reports))
@@ -115,9 +119,7 @@ def going_on(runs: Sequence[LocalRun]) -> dict[str, str]:
 
 
 def _why_kept(status: RunStatus) -> str:
-    """Why a run may not be over; empty: it is."""
-    from dslaunch.report.status import state_text, unknown_text
-
+    """Return why a run may not have ended; empty: it has."""
     if status.may_continue and status.unknown is None:
         subject = "it" if status.record.slurm is None else "its job"
         return f"{subject} is {state_text(status.state)}"
@@ -130,17 +132,18 @@ def _why_kept(status: RunStatus) -> str:
 
 
 def cleaned(answers: Answers) -> dict[str, Any]:
-    """What one node did, or why it could not, for JSON."""
-    from dslaunch.protocol.queries import CLEAN
-
+    """Return what one node did, or its error, as JSON data."""
     done = answers.get(CLEAN)
     return {"error": answers.error(CLEAN)} if done is None else done.model_dump(mode="json")
 
 
 def words(host: str, what: dict[str, Any]) -> str:
-    """What was done on one node."""
+    """Return what was done on one node as a line."""
     if "error" in what:
         return f"{host}: {what['error']}"
-    killed = f"{len(what['killed'])} processes ended" if what["killed"] else ""
-    runs = f"removed {', '.join(what['removed'])}" if what["removed"] else ""
-    return f"{host}: {', '.join(filter(None, (killed, runs))) or 'nothing to do'}"
+    done = []
+    if what["killed"]:
+        done.append(f"killed {counted(len(what['killed']), 'process', 'processes')}")
+    if what["removed"]:
+        done.append(f"removed {', '.join(what['removed'])}")
+    return f"{host}: {', '.join(done) or 'nothing to remove'}"

@@ -1,73 +1,140 @@
-"""The commands, each imported when it is called: what is slow to start is slow every time."""
+"""The commands, each imported when it is called: slow imports would delay every command."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+import os
+import shlex
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from importlib import import_module
-from inspect import unwrap
 from typing import Any, NoReturn
 
 import typer
+from typer._click.core import augment_usage_errors
 from typer.core import TyperCommand, TyperGroup
 
+from dslaunch.cli.cluster_option import with_cluster_option
+from dslaunch.cli.foreign_options import own_name
 from dslaunch.cli.log_options import with_log_options
+from dslaunch.cli.positional import FILE_ENDINGS
 from dslaunch.errors import UsageError
-from dslaunch.terminal import visible
+from dslaunch.terminal import shortened, visible
+from dslaunch.texts import closest
 
-NAMES = (
-    "run",
-    "slurm",
-    "ps",
-    "status",
-    "logs",
-    "attach",
-    "stacks",
-    "stop",
-    "clean",
-    "preflight",
-    "topo",
-    "config",
-    "estimate",
-    "checkpoint",
-    "render",
-    "nodes",
-    "validate",
-    "trust",
-    "init",
-    "schema",
+
+class CommandKind(StrEnum):
+    """The groups of commands in the help, in their order."""
+
+    RUN = "Run"
+    INSPECT = "Inspect"
+    CHECK = "Check"
+    RENDER = "Render"
+    DEEPSPEED = "DeepSpeed"
+    HELP = "Help"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
+    """A command of the program, as the help lists it without importing its module."""
+
+    name: str
+    """One or two words, such as `slurm lint`; its module has the same name with underscores."""
+    kind: CommandKind
+    summary: str
+    """The first line of the help. The docstring of the function starts with the same words."""
+
+
+ENTRIES = (
+    CommandEntry("run", CommandKind.RUN, "Start a training on all nodes and follow it"),
+    CommandEntry("slurm", CommandKind.RUN, "Submit a training to SLURM and follow it"),
+    CommandEntry("attach", CommandKind.RUN, "Follow a running job until it ends"),
+    CommandEntry("signal", CommandKind.RUN, "Send a signal such as USR1 to the ranks of a run"),
+    CommandEntry("stop", CommandKind.RUN, "Stop a run on all its nodes"),
+    CommandEntry("clean", CommandKind.RUN, "Remove leftovers of past runs from the nodes"),
+    CommandEntry("ps", CommandKind.INSPECT, "List runs, the newest first"),
+    CommandEntry(
+        "status", CommandKind.INSPECT, "Show the state of a run per node, and why it failed"
+    ),
+    CommandEntry("logs", CommandKind.INSPECT, "Print the output of a run's ranks"),
+    CommandEntry("report", CommandKind.INSPECT, "Write one HTML page about a run"),
+    CommandEntry("diff", CommandKind.INSPECT, "Show what differs between two runs"),
+    CommandEntry(
+        "stacks", CommandKind.INSPECT, "Show the Python stacks of all ranks, outliers first"
+    ),
+    CommandEntry(
+        "top", CommandKind.INSPECT, "Show what nodes and ranks use, and which ranks are slow"
+    ),
+    CommandEntry("nodes", CommandKind.INSPECT, "Show the nodes, slots and ranks of a selection"),
+    CommandEntry(
+        "topo", CommandKind.INSPECT, "Show how GPUs and NICs are connected, and give advice"
+    ),
+    CommandEntry("preflight", CommandKind.CHECK, "Check whether the nodes are ready for training"),
+    CommandEntry("validate", CommandKind.CHECK, "Check cluster files and list all problems"),
+    CommandEntry("slurm lint", CommandKind.CHECK, "Check an sbatch script for errors and risks"),
+    CommandEntry("trust", CommandKind.CHECK, "Verify and record the SSH host keys of the nodes"),
+    CommandEntry(
+        "init", CommandKind.RENDER, "Create a cluster file from hosts, a hostfile or SLURM"
+    ),
+    CommandEntry(
+        "render", CommandKind.RENDER, "Print a hostfile or another launcher's command lines"
+    ),
+    CommandEntry("schema", CommandKind.RENDER, "Print the JSON Schema of a file format"),
+    CommandEntry(
+        "config", CommandKind.DEEPSPEED, "Create, check, explain and compare DeepSpeed configs"
+    ),
+    CommandEntry(
+        "estimate", CommandKind.DEEPSPEED, "Estimate memory and traffic; recommend a ZeRO stage"
+    ),
+    CommandEntry(
+        "checkpoint", CommandKind.DEEPSPEED, "List, verify, copy and convert DeepSpeed checkpoints"
+    ),
+    CommandEntry("help", CommandKind.HELP, "Show the help of a command"),
 )
-"""In the order of the help. Each is a function of the module that is named like it; or the module
-holds `APP`, with commands of its own."""
+ALIKE = 0.65
+"""How alike a misspelled name and a command must be: a wrong suggestion is worse than none."""
+COMPLETING = "_DSLAUNCH_COMPLETE"
+"""The variable with which a shell asks for completions."""
+NAMES = tuple(entry.name for entry in ENTRIES)
 Command = TyperCommand | TyperGroup
+ROOT_SETTINGS = {"help_option_names": ["-h", "--help"], "token_normalize_func": own_name}
+"""Settings of the option parser, which all commands inherit."""
 
 
-def functions() -> Iterator[tuple[str, Callable[..., None]]]:
-    """The words of every command, and the function behind them."""
+def leaves() -> Iterator[tuple[str, TyperCommand]]:
+    """Yield the words and the command of everything that can be called; imports all modules."""
     for name in NAMES:
-        module = import_module(f"dslaunch.cli.{name}")
-        app = getattr(module, "APP", None)
-        if app is None:
-            yield name, getattr(module, name)
+        command = load(name)
+        if isinstance(command, TyperCommand):
+            yield name, command
             continue
-        for command in app.registered_commands:
-            callback = unwrap(command.callback)
-            yield f"{name} {command.name or callback.__name__}", callback
+        for word, inner in command.commands.items():
+            assert isinstance(inner, TyperCommand)
+            yield f"{name} {word}", inner
 
 
 @cache
 def load(name: str) -> Command:
-    """Import a command. Its module may hold `CONTEXT`, settings for the option parser."""
-    module = import_module(f"dslaunch.cli.{name}")
+    """Import a command. Its module may hold `CONTEXT`, settings of the option parser."""
+    function = name.replace(" ", "_")
+    module = import_module(f"dslaunch.cli.{function}")
     app = getattr(module, "APP", None)
     if app is None:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        settings = getattr(module, "CONTEXT", None)
-        app.command(name, cls=Careful, context_settings=settings)(getattr(module, name))
+        app.command(name, context_settings=getattr(module, "CONTEXT", None))(
+            getattr(module, function)
+        )
+    app.info.cls = Group
     for each in app.registered_commands:
         assert each.callback is not None
-        each.callback = with_log_options(each.callback)
+        each.cls = Careful
+        each.callback = with_log_options(with_cluster_option(each.callback))
+        if COMPLETING in os.environ:
+            from dslaunch.cli.completion import with_completion
+
+            each.callback = with_completion(each.callback)
     command = typer.main.get_command(app)
     assert isinstance(command, Command)
     command.name = name
@@ -75,10 +142,32 @@ def load(name: str) -> Command:
 
 
 class Careful(TyperCommand):
-    """A command that refuses empty values of options: `--workdir "$UNSET"` means no default."""
+    """A command that rejects empty values of options: an unset variable in `--workdir "$UNSET"`
+    must not mean the default."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line; for a completion, without the words before the script."""
+        if ctx.resilient_parsing:
+            from dslaunch.cli.completion import without_own_words
+
+            args = without_own_words(ctx, args)
+            if args and any(args[-1] in parameter.opts for parameter in self.params):
+                # its value is being completed; without one, the parser would stop
+                args = args[:-1]
+        # the parser does not tell which command an option without its value belongs to
+        with augment_usage_errors(ctx):
+            return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return the names of options; none after the script, where they are the script's."""
+        from dslaunch.cli.completion import after_script
+
+        if after_script(ctx):
+            return []
+        return super().shell_complete(ctx, incomplete)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. Raises UsageError for an option whose value is an empty text."""
+        """Run the command. Raises UsageError for an option with an empty value."""
         empty = [
             parameter.opts[0]
             for parameter in self.params
@@ -89,9 +178,15 @@ class Careful(TyperCommand):
         if empty:
             raise UsageError(
                 f"{', '.join(empty)}: the value is empty",
-                hint="check the variable that it comes from, or leave the option out",
+                hint="check the shell variable in it, or omit the option",
             )
         return super().invoke(ctx)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help in the layout of all commands."""
+        from dslaunch.cli.command_help import command_help, help_text, help_width
+
+        formatter.write(help_text(command_help(self, ctx.command_path), help_width()))
 
 
 def _has_empty(value: object) -> bool:
@@ -99,11 +194,48 @@ def _has_empty(value: object) -> bool:
     return any(isinstance(text, str) and not text.strip() for text in texts)
 
 
+class Group(TyperGroup):
+    """A command with subcommands."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help in the layout of all commands."""
+        from dslaunch.cli.command_help import group_help, help_text, help_width
+
+        formatter.write(help_text(group_help(self, ctx.command_path), help_width()))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command of the first words. Raises UsageError with the nearest name."""
+        name = args[0]
+        if name in self.commands or ctx.resilient_parsing or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        raise unknown_command(ctx.command_path, name, self.commands)
+
+
+def unknown_command(path: str, name: str, known: Any) -> UsageError:
+    """Return the error for a command that does not exist; `path` is the command before it."""
+    return UsageError(f"unknown command {shortened(name)}", hint=_instead(path, name, known))
+
+
+def _instead(path: str, name: str, known: Iterable[str]) -> str:
+    """Return what to do instead of a command that does not exist."""
+    from dslaunch.cli import foreign_commands
+
+    if name.endswith(FILE_ENDINGS):
+        return f"name the command first: {path} run {shlex.quote(name)} SCRIPT"
+    if name.endswith(".py"):
+        return f"name the command and the cluster file first: {path} run CLUSTER.yaml {name}"
+    foreign = foreign_commands.instead(name) if path == "dslaunch" else None
+    if foreign is not None:
+        return foreign
+    near = closest(name, known, ratio=ALIKE)
+    return f"did you mean `{path} {near}`?" if near else f"list the commands with `{path} -h`"
+
+
 class Lazy(MutableMapping[str, Any]):
     """The commands by name, imported when they are looked up."""
 
     def __getitem__(self, name: str) -> Command:
-        """Import a command. Raises KeyError if there is none of that name."""
+        """Import a command. Raises KeyError for an unknown name."""
         if name not in NAMES:
             raise KeyError(name)
         return load(name)
@@ -114,29 +246,49 @@ class Lazy(MutableMapping[str, Any]):
     def __len__(self) -> int:
         return len(NAMES)
 
+    def __contains__(self, name: object) -> bool:
+        return name in NAMES
+
     def __setitem__(self, name: str, command: Any) -> NoReturn:
-        """Raise TypeError: the list of names is the registry."""
+        """Raise TypeError: `ENTRIES` is the only list of commands."""
         raise TypeError(name)
 
     __delitem__ = __setitem__  # type: ignore[assignment]
 
 
-class Commands(TyperGroup):
-    """A group whose commands are not imported before they are called."""
+class Commands(Group):
+    """The program: a group whose commands are imported when they are called."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = Lazy()
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command of the first one or two words. Raises UsageError."""
+        both = " ".join(args[:2])
+        if len(args) > 1 and both in NAMES:
+            return both, load(both), args[2:]
+        return super().resolve_command(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of one word, which completion offers."""
+        return [name for name in NAMES if " " not in name]
+
     def make_context(self, *args: Any, **settings: Any) -> Any:
-        """Parse the command line; an error quotes it without control characters."""
+        """Parse the command line; errors quote it without control characters."""
         with _visible_errors():
             return super().make_context(*args, **settings)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; an error of its command line quotes it without control characters."""
+        """Run the command; errors quote its command line without control characters."""
         with _visible_errors():
             return super().invoke(ctx)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help with the commands in their groups."""
+        from dslaunch.cli.command_help import help_text, help_width, program_help
+
+        formatter.write(help_text(program_help(self, ctx.command_path), help_width()))
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,16 +14,24 @@ from dslaunch.cli import config_init, options, ui
 from dslaunch.cli.lint_output import Github, Ignore, Json, Sarif, Strict, form, ignored_rules, show
 from dslaunch.cli.options import Exclude, Include, Label, Nodes, Slots
 from dslaunch.cli.training_nodes import FactsFile, hardware_of
+from dslaunch.deepspeed import describe
+from dslaunch.deepspeed.compare import UNSET, differences
+from dslaunch.deepspeed.config_lint import LintContext, check_config, mend_config
+from dslaunch.deepspeed.config_text import parse
+from dslaunch.deepspeed.describe import json_schema
+from dslaunch.deepspeed.rules import rules
+from dslaunch.deepspeed.schema import table
 from dslaunch.errors import ConfigError, UsageError
+from dslaunch.lint import fails
+from dslaunch.plural import counted
 
 if TYPE_CHECKING:
     from dslaunch.deepspeed.compare import Difference
-    from dslaunch.deepspeed.config_lint import LintContext
     from dslaunch.lint import Screened
 
 APP = typer.Typer(
     name="config",
-    help="Check, explain and compare DeepSpeed configs.\n\n"
+    help="Create, check, explain and compare DeepSpeed configs.\n\n"
     "Example: dslaunch config lint ds_config.json",
     no_args_is_help=True,
     add_completion=False,
@@ -31,30 +41,45 @@ APP.command("init")(config_init.init)
 APP.command("examples")(config_init.examples)
 
 Given = Annotated[
-    list[Path], typer.Argument(metavar="FILE", help="A config or several; - for standard input.")
+    list[Path], typer.Argument(metavar="FILE...", help="DeepSpeed configs; - is standard input.")
 ]
 Version = Annotated[
     str | None,
-    typer.Option("--deepspeed", metavar="VERSION", help="Which DeepSpeed; default: the newest."),
+    typer.Option("--deepspeed", metavar="VERSION", help="DeepSpeed version (default: newest)."),
 ]
 ClusterFile = Annotated[
-    Path | None, typer.Option("--cluster", "-c", help="The cluster file that it is for.")
+    Path | None,
+    typer.Option(
+        "--cluster", "-c", metavar="FILE", help="Check for the nodes of this cluster file."
+    ),
 ]
 ScriptArgs = Annotated[
-    str | None, typer.Option("--script-args", help="The training script's arguments, in quotes.")
+    str | None,
+    typer.Option(
+        "--script-args", metavar="ARGS", help="Arguments of the training script, as one word."
+    ),
 ]
 For = Annotated[
-    str | None, typer.Option("--for", help="hf, native or accelerate; default: as it looks.")
+    str | None,
+    typer.Option(
+        "--for",
+        metavar="READER",
+        help="What reads the config: hf, native or accelerate (default: detected).",
+    ),
 ]
 World = Annotated[
-    int | None, typer.Option("--world", min=1, help="How many ranks, without --cluster.")
+    int | None,
+    typer.Option("--world-size", metavar="N", min=1, help="Number of ranks, without --cluster."),
 ]
-Tensor = Annotated[int, typer.Option("--tp", min=1, help="Tensor-parallel ranks of an mpu.")]
-Pipeline = Annotated[int, typer.Option("--pp", min=1, help="Pipeline stages.")]
+Tensor = Annotated[
+    int, typer.Option("--tp", metavar="N", min=1, help="Tensor-parallel size (mpu).")
+]
+Pipeline = Annotated[int, typer.Option("--pp", metavar="N", min=1, help="Pipeline stages.")]
 Parameters = Annotated[
-    float | None, typer.Option("--params", min=1, help="How many the model has, as 7e9.")
+    float | None,
+    typer.Option("--params", metavar="N", min=1, help="Parameters of the model, for example 7e9."),
 ]
-Fix = Annotated[bool, typer.Option("--fix", help="Mend in the file what is certain.")]
+Fix = Annotated[bool, typer.Option("--fix", help="Fix in the files what has one correct fix.")]
 
 
 @APP.command("lint")
@@ -81,21 +106,17 @@ def lint(
     ignore: Ignore = None,
     strict: Strict = False,
 ) -> None:
-    """Say what DeepSpeed would ignore, coerce or stop at.
+    """Check a DeepSpeed config for errors and risks.
 
-    Exit code 3 where there is an error (with --strict, a warning). No node is asked; --facts is
-    what preflight asked them.
+    Reports what DeepSpeed silently ignores, converts or rejects. Exit code 3 for an error (with
+    --strict, also for a warning). No node is contacted; --facts has recorded hardware.
 
     Example: dslaunch config lint ds_config.json --cluster cluster.yaml --for hf
     """
-    from dslaunch.deepspeed.config_lint import LintContext
-    from dslaunch.deepspeed.rules import rules
-    from dslaunch.lint import fails
-
     wanted = form(as_json=as_json, sarif=sarif, github=github)
     ignored = ignored_rules(ignore, rules().names)
     if cluster is not None and world is not None:
-        raise UsageError("--world and --cluster: one of them says how many ranks there are")
+        raise UsageError("--world-size and --cluster exclude each other")
     chosen = options.selection(include, exclude, nodes, slots, label)
     known = hardware_of(cluster, chosen, facts)
     context = LintContext(
@@ -117,8 +138,6 @@ def lint(
 
 
 def _words(script_args: str | None) -> tuple[str, ...] | None:
-    import shlex
-
     try:
         return None if script_args is None else tuple(shlex.split(script_args))
     except ValueError as error:
@@ -126,9 +145,7 @@ def _words(script_args: str | None) -> tuple[str, ...] | None:
 
 
 def _lint(file: Path, context: LintContext, *, fix: bool) -> Screened:
-    """Return the remarks on a file; with `fix` those that are left after it was mended."""
-    from dslaunch.deepspeed.config_lint import check_config, mend_config
-
+    """Return the findings of a file; with `fix` those that are left after it was fixed."""
     text = options.read_text(file)
     found = check_config(text, str(file), context)
     if not fix:
@@ -136,38 +153,35 @@ def _lint(file: Path, context: LintContext, *, fix: bool) -> Screened:
     new, left = mend_config(text, str(file), context)
     if new != text:
         if str(file) == "-":
-            raise UsageError("--fix: standard input cannot be mended")
+            raise UsageError("--fix cannot change standard input", hint="name a file")
         ui.write(file, new, "--fix")
         gone, total = len(found.kept) - len(left.kept), len(found.kept)
-        ui.say(f"{file}: mended; {gone} of {total} remarks are gone")
+        ui.say(f"{file}: fixed {gone} of {counted(total, 'finding')}")
     return left
 
 
 @APP.command("schema")
 def schema(version: Version = None) -> None:
-    """Print a JSON Schema of the config, for editors.
+    """Print the JSON Schema of a DeepSpeed config.
 
     Example: dslaunch config schema > deepspeed.schema.json
     """
-    from dslaunch.deepspeed.describe import json_schema
-    from dslaunch.deepspeed.schema import table
-
     ui.data(json_schema(table(version)))
 
 
 @APP.command("explain")
 def explain(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="As zero_optimization.stage or stage.")],
+    key: Annotated[
+        str,
+        typer.Argument(metavar="KEY", help="Key, for example zero_optimization.stage or stage."),
+    ],
     version: Version = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a key means, its type, its true default and since when it is there.
+    """Explain a config key: meaning, type, default, version.
 
     Example: dslaunch config explain overlap_comm
     """
-    from dslaunch.deepspeed import describe
-    from dslaunch.deepspeed.schema import table
-
     known = table(version)
     facts = [describe.explained(found, known) for found in describe.find(known, key)]
     if as_json:
@@ -178,23 +192,18 @@ def explain(
 
 @APP.command("diff")
 def diff(
-    first: Annotated[Path, typer.Argument(metavar="A")],
-    second: Annotated[Path, typer.Argument(metavar="B")],
+    first: Annotated[Path, typer.Argument(metavar="FILE1", help="First config.")],
+    second: Annotated[Path, typer.Argument(metavar="FILE2", help="Second config.")],
     version: Version = None,
     as_json: Json = False,
 ) -> None:
-    """Show what differs in effect: defaults filled in, old and other names resolved.
+    """Show the effective differences between two configs.
 
-    Exit code 1 where something differs, as diff has it.
+    Defaults are filled in; deprecated and alternative names are resolved. Exit code 1 if the
+    configs differ, as for diff.
 
     Example: dslaunch config diff ds_zero2.json ds_zero3.json
     """
-    from dataclasses import asdict
-
-    from dslaunch.deepspeed.compare import differences
-    from dslaunch.deepspeed.config_text import parse
-    from dslaunch.deepspeed.schema import table
-
     a, b = (parse(options.read_text(file), str(file)) for file in (first, second))
     found = differences(a, b, table(version))
     if as_json:
@@ -202,14 +211,12 @@ def diff(
     elif found:
         ui.result(ui.table([("KEY", str(first), str(second)), *map(_row, found)], ui.width()))
     else:
-        ui.say("no difference in effect")
+        ui.say("no effective differences")
     if found:
         raise typer.Exit(1)
 
 
 def _row(difference: Difference) -> tuple[str, str, str]:
-    from dslaunch.deepspeed.compare import UNSET
-
     cells = []
     for value, written in zip(
         (difference.first, difference.second), difference.written, strict=True

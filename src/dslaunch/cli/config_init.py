@@ -1,53 +1,69 @@
-"""`dslaunch config init` and `dslaunch config examples`: a config to begin with."""
+"""`dslaunch config init` and `dslaunch config examples`: configs to start from."""
 
 from __future__ import annotations
 
+import json as jsonlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dslaunch.cli import ui
+from dslaunch.deepspeed import initial_config
 
 
 def init(
-    stage: Annotated[int, typer.Option(help="ZeRO stage, 0 to 3.")] = 2,
+    stage: Annotated[int, typer.Option(metavar="N", help="ZeRO stage, 0 to 3.")] = 2,
     offload: Annotated[
         str,
-        typer.Option(help="What leaves the GPU: none, cpu (optimizer), cpu-params (both) or nvme."),
+        typer.Option(
+            metavar="KIND",
+            help="Offload: none, cpu (optimizer), cpu-params (optimizer and parameters) or nvme.",
+        ),
     ] = "none",
-    precision: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
+    precision: Annotated[
+        str, typer.Option(metavar="TYPE", help="Precision: bf16, fp16 or fp32.")
+    ] = "bf16",
     target: Annotated[
-        str, typer.Option("--for", help="hf: Hugging Face's Trainer; native: plain DeepSpeed.")
+        str,
+        typer.Option(
+            "--for",
+            metavar="READER",
+            help="What reads the config: hf (Hugging Face Trainer) or native (plain DeepSpeed).",
+        ),
     ] = "hf",
     nvme_path: Annotated[
-        str, typer.Option(help="A directory on each node's NVMe.")
+        str, typer.Option(metavar="DIR", help="Directory on the NVMe of each node.")
     ] = "/local_nvme",
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Where to write; - is standard output.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write to a file; - is standard output."
+        ),
     ] = Path("-"),
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Write a small DeepSpeed config with a comment for every choice.
+    """Create a small DeepSpeed config with comments.
 
     Example: dslaunch config init --stage 2 --offload cpu --precision bf16 --for hf
     """
-    from dslaunch.deepspeed import initial_config
-
     text = initial_config.text(initial_config.purpose(stage, offload, precision, target, nvme_path))
     if str(output) == "-":
         ui.document(text)
     else:
         ui.write_new(output, text, "--output", force=force)
-        ui.say(f"wrote {output}")
 
 
 def examples(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Print this one.", show_default=False)
+        str | None,
+        typer.Argument(metavar="NAME", help="Name of the example to print.", show_default=False),
     ] = None,
     grep: Annotated[
-        str, typer.Option("--grep", help="Only those with this in name, description or text.")
+        str,
+        typer.Option(
+            "--grep", metavar="TEXT", help="List only examples with this text in name or content."
+        ),
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
@@ -55,10 +71,6 @@ def examples(
 
     Example: dslaunch config examples --grep Lamb
     """
-    import json as jsonlib
-
-    from dslaunch.deepspeed import initial_config
-
     found = (initial_config.example(name),) if name else initial_config.library(grep)
     if json:
         data = [
@@ -78,4 +90,4 @@ def examples(
             ui.table([("NAME", "WHAT"), *((e.name, e.description) for e in found)], ui.width())
         )
     else:
-        ui.say(f"no example has `{grep}` in it")
+        ui.say(f"no example contains `{grep}`")

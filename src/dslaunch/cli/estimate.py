@@ -1,4 +1,4 @@
-"""`dslaunch estimate`: what a training needs of memory and network, and what to do about it."""
+"""`dslaunch estimate`: the memory and network traffic of a training, and a recommendation."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from dslaunch.cli import estimate_options as given
 from dslaunch.cli import ui
 from dslaunch.cli.training_nodes import FactsFile, hardware_of
 from dslaunch.cluster.select import Selection
+from dslaunch.deepspeed.estimate import by_nodes
+from dslaunch.deepspeed.quantities import parse_bytes, parse_count, parse_nodes, parse_rate
 from dslaunch.errors import UsageError
+from dslaunch.report import estimate as report
+from dslaunch.report import estimate_svg
+from dslaunch.report.estimate import recommendation_text
 
 if TYPE_CHECKING:
     from dslaunch.api import AttentionKind, Estimate, Precision
-    from dslaunch.deepspeed.estimate import Recommendation
     from dslaunch.run.hardware import Hardware
 
 PRECISIONS: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
@@ -52,16 +56,19 @@ def estimate(
     target: given.Target = "hf",
     force: given.Force = False,
 ) -> None:
-    """Estimate memory and traffic of every ZeRO stage and offload; recommend the fastest that fits.
+    """Estimate memory and traffic; recommend a ZeRO stage.
 
-    Example: dslaunch estimate --params 7e9 --largest-layer 131e6 --nodes 2 --gpus-per-node 8
+    The tables have every ZeRO stage with and without offload. The recommendation is the fastest
+    one that fits.
+
+    Example: dslaunch estimate config.json --nodes 2 --gpus-per-node 8
     """
-    from dslaunch.deepspeed.quantities import parse_bytes, parse_count, parse_rate
-
     if precision not in PRECISIONS:
-        raise UsageError(f"--precision: `{precision}` is none of {', '.join(PRECISIONS)}")
+        known_names = ", ".join(PRECISIONS)
+        raise UsageError(f"--precision {precision}: unknown", hint=f"use one of {known_names}")
     if attention not in ATTENTION:
-        raise UsageError(f"--attention: `{attention}` is none of {' and '.join(ATTENTION)}")
+        known_names = ", ".join(ATTENTION)
+        raise UsageError(f"--attention {attention}: unknown", hint=f"use one of {known_names}")
     known = None
     if cluster is not None or facts is not None:
         known = hardware_of(cluster, Selection(nodes=nodes, slots=gpus_per_node), facts)
@@ -97,7 +104,9 @@ def estimate(
 def _say_uneven(known: Hardware) -> None:
     counts = {node.slots for node in known.nodes}
     if len(counts) > 1:
-        ui.say(f"nodes differ: the estimate takes all to have {min(counts)} GPUs, as the least has")
+        ui.say(
+            f"nodes have different numbers of GPUs; the estimate uses the minimum, {min(counts)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +122,6 @@ class EstimateFiles:
 
 
 def _tell(found: Estimate, at_nodes: str | None, wanted: EstimateFiles, *, json: bool) -> None:
-    from dslaunch.deepspeed.estimate import by_nodes
-    from dslaunch.deepspeed.quantities import parse_nodes
-    from dslaunch.report import estimate as report
-
     question, rows, advice = found.question, found.rows, found.recommendation
     counts = parse_nodes(at_nodes, "--by-nodes") if at_nodes else ()
     grid = by_nodes(question, counts)
@@ -130,8 +135,6 @@ def _tell(found: Estimate, at_nodes: str | None, wanted: EstimateFiles, *, json:
 
 
 def _write_files(found: Estimate, wanted: EstimateFiles) -> None:
-    from dslaunch.report import estimate_svg
-
     question, rows, advice = found.question, found.rows, found.recommendation
     if wanted.svg:
         text = estimate_svg.chart(question, rows, advice)
@@ -140,15 +143,17 @@ def _write_files(found: Estimate, wanted: EstimateFiles) -> None:
         text = estimate_svg.page(question, rows, advice)
         _save(wanted.html, text, "--html", force=wanted.force)
     if wanted.write:
-        text = _config(advice, wanted.precision, wanted.target)
+        text = _config(found, wanted.precision, wanted.target)
         _save(wanted.write, text, "--write", force=wanted.force)
 
 
-def _config(advice: Recommendation, precision: str, target: str) -> str:
+def _config(found: Estimate, precision: str, target: str) -> str:
     from dslaunch.deepspeed.initial_config import ConfigPurpose, purpose, text
 
+    advice = found.recommendation
     if advice.row is None:
-        raise UsageError(f"--write: there is no recommendation: {advice.text}")
+        reason = recommendation_text(found.question, advice)
+        raise UsageError(f"--write: no recommendation to write: {reason}")
     asked = purpose(advice.row.strategy.stage, "none", precision, target)
     return text(
         ConfigPurpose(advice.row.strategy, asked.precision, asked.target, advice.checkpointing)
@@ -157,4 +162,3 @@ def _config(advice: Recommendation, precision: str, target: str) -> str:
 
 def _save(path: Path, text: str, option: str, *, force: bool) -> None:
     ui.write_new(path, text, option, force=force)
-    ui.say(f"wrote {path}")

@@ -1,4 +1,4 @@
-"""What `dslaunch estimate` is asked with."""
+"""The options of `dslaunch estimate`."""
 
 from __future__ import annotations
 
@@ -11,63 +11,121 @@ Model = Annotated[
     Path | None,
     typer.Argument(
         metavar="MODEL",
-        help="A Hugging Face config.json, a safetensors file or index, or a directory.",
+        help="Hugging Face config.json, safetensors file or index, or a directory with them.",
     ),
 ]
-Params = Annotated[str | None, typer.Option("--params", help="Parameters, such as 7e9 or 7B.")]
+Params = Annotated[
+    str | None,
+    typer.Option("--params", metavar="N", help="Parameters of the model, for example 7e9 or 7B."),
+]
 LargestLayer = Annotated[
-    str | None, typer.Option("--largest-layer", help="Parameters of the largest module: 65e6.")
+    str | None,
+    typer.Option(
+        "--largest-layer", metavar="N", help="Parameters of the largest layer, for example 65e6."
+    ),
 ]
 Meta = Annotated[
-    bool, typer.Option("--meta", help="Count with torch and transformers, without weights.")
+    bool,
+    typer.Option("--meta", help="Count parameters with torch and transformers, without weights."),
 ]
 ClusterFile = Annotated[
-    Path | None, typer.Option("--cluster", "-c", help="Take nodes and GPUs from this file.")
+    Path | None,
+    typer.Option(
+        "--cluster", "-c", metavar="FILE", help="Use the nodes and GPUs of this cluster file."
+    ),
 ]
-Nodes = Annotated[int | None, typer.Option("--nodes", min=1, help="How many nodes.")]
-GpusPerNode = Annotated[int | None, typer.Option("--gpus-per-node", min=1, help="GPUs of each.")]
+Nodes = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="Number of nodes.")]
+GpusPerNode = Annotated[
+    int | None, typer.Option("--gpus-per-node", metavar="N", min=1, help="GPUs of each node.")
+]
 ByNodes = Annotated[
-    str | None, typer.Option("--by-nodes", help="Tables for these numbers of nodes too: 1,2,4.")
+    str | None,
+    typer.Option(
+        "--by-nodes", metavar="N,N", help="Also print tables by number of nodes, for example 1,2,4."
+    ),
 ]
 GpuMemory = Annotated[
     str | None,
-    typer.Option("--gpu-memory", help="Of each GPU: 80GB is 80 * 10^9 bytes, 80GiB 80 * 2^30."),
+    typer.Option(
+        "--gpu-memory", metavar="SIZE", help="Memory of each GPU, for example 80GB or 80GiB."
+    ),
 ]
 CpuMemory = Annotated[
     str | None,
     typer.Option(
-        "--cpu-memory", help="Of each node: 1TB; default: the cluster file's labels `memory`."
+        "--cpu-memory",
+        metavar="SIZE",
+        help="Memory of each node, for example 1TB (default: label `memory` in the cluster file).",
     ),
 ]
-Nvme = Annotated[str | None, typer.Option("--nvme", help="Free on each node's own NVMe: 4TB.")]
+Nvme = Annotated[
+    str | None,
+    typer.Option(
+        "--nvme", metavar="SIZE", help="Free space on the NVMe of each node, for example 4TB."
+    ),
+]
 Headroom = Annotated[
-    int, typer.Option("--headroom", min=0, max=90, help="Percent of the memory to leave free.")
+    int,
+    typer.Option(
+        "--headroom", metavar="PERCENT", min=0, max=90, help="Share of the memory to keep free."
+    ),
 ]
-Precision = Annotated[str, typer.Option("--precision", help="bf16, fp16 or fp32.")]
+Precision = Annotated[
+    str, typer.Option("--precision", metavar="TYPE", help="Precision: bf16, fp16 or fp32.")
+]
 MicroBatch = Annotated[
-    int, typer.Option("--micro-batch", min=1, help="Samples on a GPU at a time.")
+    int, typer.Option("--micro-batch", metavar="N", min=1, help="Micro-batch size of a GPU.")
 ]
-Sequence = Annotated[int, typer.Option("--sequence", min=1, help="Tokens of a sample.")]
-Attention = Annotated[str, typer.Option("--attention", help="sdpa or eager.")]
+Sequence = Annotated[
+    int, typer.Option("--sequence", metavar="N", min=1, help="Sequence length in tokens.")
+]
+Attention = Annotated[
+    str, typer.Option("--attention", metavar="KIND", help="Attention: sdpa or eager.")
+]
 Accumulation = Annotated[
-    int, typer.Option("--accumulation", min=1, help="Micro-batches of a step.")
+    int,
+    typer.Option("--accumulation", metavar="N", min=1, help="Gradient accumulation steps."),
 ]
-Bucket = Annotated[str, typer.Option("--reduce-bucket-size", help="As in the config, in elements.")]
+Bucket = Annotated[
+    str,
+    typer.Option(
+        "--reduce-bucket-size", metavar="N", help="`reduce_bucket_size` of the config, in elements."
+    ),
+]
 Factor = Annotated[
-    float, typer.Option("--buffer-factor", min=1, help="DeepSpeed's factor for CPU memory.")
+    float,
+    typer.Option(
+        "--buffer-factor", metavar="FACTOR", min=1, help="DeepSpeed's buffer factor for CPU memory."
+    ),
 ]
 Network = Annotated[
-    str | None, typer.Option("--bandwidth", help="Of a node's network: 100Gbit, or 12.5GB/s.")
+    str | None,
+    typer.Option(
+        "--bandwidth",
+        metavar="RATE",
+        help="Network bandwidth of a node, for example 100Gbit or 12.5GB/s.",
+    ),
 ]
 Inside = Annotated[
     str | None,
-    typer.Option("--gpu-bandwidth", help="Of a GPU to the others of its node: 450GB/s."),
+    typer.Option(
+        "--gpu-bandwidth",
+        metavar="RATE",
+        help="Bandwidth between GPUs of a node, for example 450GB/s.",
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON; sizes in bytes.")]
-Svg = Annotated[Path | None, typer.Option("--svg", help="Write a chart to this file.")]
-Html = Annotated[Path | None, typer.Option("--html", help="Write chart and tables as a page.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON; sizes are in bytes.")]
+Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write a chart to a file.")]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Write an HTML page with chart and tables."),
+]
 Write = Annotated[
-    Path | None, typer.Option("--write", help="Write the recommended DeepSpeed config.")
+    Path | None,
+    typer.Option("--write", metavar="FILE", help="Write the recommended DeepSpeed config."),
 ]
-Target = Annotated[str, typer.Option("--for", help="Whom --write writes for: hf or native.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace files that are there.")]
+Target = Annotated[
+    str,
+    typer.Option("--for", metavar="READER", help="What reads the file of --write: hf or native."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]

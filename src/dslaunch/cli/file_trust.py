@@ -1,7 +1,7 @@
-"""Decide whether a cluster file may be used that the user did not name: it says what is run.
+"""Decide whether a cluster file that the user did not name may be used.
 
-A user who enters a directory of another user, such as /tmp or a shared project, must not run what
-a `cluster.yaml` there says merely because it is there. Ansible treats `ansible.cfg` so.
+The file defines what is run. In a directory of another user, such as /tmp or a shared project, a
+`cluster.yaml` must not be used by default. Ansible does the same with `ansible.cfg`.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from dslaunch.errors import ConfigError, Problem
 
 
 def check_trusted(path: Path) -> None:
-    """Raise ConfigError if a file that was found by default is under the control of others.
+    """Raise ConfigError if other users can change a file that was found by default.
 
-    Both the file and its directory count, and for a symbolic link also where it leads.
+    The file and its directory are checked, and for a symbolic link also its target.
     """
     real = path.resolve()
     places = dict.fromkeys([path.absolute().parent, path, real.parent, real])
     for place in places:
         why = _distrust(place)
         if why is not None:
-            message = f"{why}; it is not used unless it is named"
-            hint = f"name it if you trust it: `dslaunch ... ./{path}`"
+            message = f"{why}; not used as the default cluster file"
+            hint = f"if you trust it, name it on the command line: dslaunch COMMAND ./{path}"
             raise ConfigError((Problem(str(place), 0, 0, "", message),), hint=hint)
 
 
 def _distrust(place: Path) -> str | None:
-    """Return why others control a file or a directory; None if they do not."""
+    """Return why other users can change a file or a directory; None if they cannot."""
     status = place.lstat()
     if status.st_uid not in (0, os.getuid()):
         return f"owned by another user (uid {status.st_uid})"
     if stat.S_ISLNK(status.st_mode):
         return None  # its mode has no meaning
     if status.st_mode & stat.S_IWOTH:
-        return "every user can write it"
+        return "writable by every user"
     if status.st_mode & stat.S_IWGRP and not _only_ours(status.st_gid):
-        return f"the group {_group_name(status.st_gid)} can write it"
+        return f"writable by group {_group_name(status.st_gid)}"
     return None
 
 
 def _only_ours(gid: int) -> bool:
-    """Return whether a group is the user's private one, as with umask 002: his primary group,
-    named as he is, with no other member."""
+    """Return whether a group is the user's private group, as with umask 002: it is the primary
+    group, has the user's name and no other member."""
     import grp
     import pwd
 

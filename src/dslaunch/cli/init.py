@@ -1,21 +1,28 @@
-"""`dslaunch init`: a first cluster file from what is already written down."""
+"""`dslaunch init`: create a cluster file from an existing source."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dslaunch.cli import ui
+from dslaunch.cluster import discover
 from dslaunch.errors import UsageError
+from dslaunch.render.cluster_file import cluster_yaml
+from dslaunch.slurm import node_discovery
+from dslaunch.slurm.client import here
+from dslaunch.slurm.partition import partition_file
 
 if TYPE_CHECKING:
     from dslaunch.cluster.discover import Discovered
 
 GPU_TIMEOUT = 30.0
-"""Seconds; a driver that is being loaded takes several."""
+"""Seconds for `nvidia-smi -L`; loading the driver takes several."""
 SOURCES = (
     "--hostfile FILE, --hosts NAMES, --ssh-config FILE, --slurm-env, --slurm PARTITION or --local"
 )
@@ -23,34 +30,45 @@ SOURCES = (
 
 def init(
     hostfile: Annotated[
-        Path | None, typer.Option(help="From a hostfile of DeepSpeed or MPI.")
+        Path | None, typer.Option(metavar="FILE", help="Use a hostfile of DeepSpeed or MPI.")
     ] = None,
-    hosts: Annotated[str | None, typer.Option(help="From names: node[01-04],old01.")] = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option(metavar="HOSTS", help="Use host names, for example node[01-04],old01."),
+    ] = None,
     ssh_config: Annotated[
-        Path | None, typer.Option(help="From the Host entries of an ssh_config.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Use the Host entries of an SSH configuration."),
     ] = None,
     slurm_env: Annotated[
-        bool, typer.Option("--slurm-env", help="From the SLURM allocation we are in.")
+        bool, typer.Option("--slurm-env", help="Use the current SLURM allocation.")
     ] = False,
     partition: Annotated[
-        str | None, typer.Option("--slurm", metavar="PARTITION", help="From SLURM's partition.")
+        str | None, typer.Option("--slurm", metavar="PARTITION", help="Use a SLURM partition.")
     ] = None,
-    local: Annotated[bool, typer.Option("--local", help="From this machine's GPUs.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="Use the GPUs of this machine.")] = False,
     slots: Annotated[
         int | None,
-        typer.Option(min=1, help="GPUs of each node; of a hostfile, where a line names none."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="GPUs of each node; for a hostfile, where a line has no slots.",
+        ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Where to write; - is standard output.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write to a file; - is standard output."
+        ),
     ] = Path("cluster.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Write a commented cluster file from one of six sources.
+    """Create a cluster file from hosts, a hostfile or SLURM.
+
+    The file has comments for the most common settings.
 
     Example: dslaunch init --hosts 'node[01-04]' --slots 8
     """
-    from dslaunch.render.cluster_file import cluster_yaml
-
     sources = {
         "--hostfile": hostfile is not None,
         "--hosts": hosts is not None,
@@ -68,14 +86,14 @@ def init(
         ui.document(text)
     else:
         ui.write_new(output, text, "--output", force=force)
-        ui.say(f"wrote {output}; look at it, then: dslaunch validate {output}")
+        ui.say(f"next: review it, then run `dslaunch validate {output}`")
 
 
 def check_one(given: list[str]) -> None:
-    """Refuse no source and two sources. Raises UsageError."""
+    """Raise UsageError unless exactly one source is given."""
     if len(given) != 1:
         what = " and ".join(given) or "none"
-        raise UsageError(f"one source is needed, got {what}", hint=SOURCES)
+        raise UsageError(f"expected 1 source, got {what}", hint=f"use one of {SOURCES}")
 
 
 def _discover(
@@ -85,8 +103,6 @@ def _discover(
     slurm: bool,
     slots: int | None,
 ) -> Discovered:
-    from dslaunch.cluster import discover
-
     if hostfile is not None:
         return discover.from_hostfile(_read(hostfile, "--hostfile"), str(hostfile), slots)
     if hosts is not None:
@@ -101,10 +117,6 @@ def _discover(
 
 
 def _partition(name: str, slots: int | None) -> str:
-    from dslaunch.slurm import node_discovery
-    from dslaunch.slurm.client import here
-    from dslaunch.slurm.partition import partition_file
-
     return partition_file(node_discovery.partition(here(), name), slots)
 
 
@@ -112,15 +124,12 @@ def _read(path: Path, option: str) -> str:
     try:
         return path.expanduser().read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UsageError(f"{option} {path}: {why}") from None
 
 
 def _gpu_list() -> str:
-    """What `nvidia-smi -L` prints; nothing where there is no such program. Raises UsageError."""
-    import shutil
-    import subprocess
-
+    """Return the output of `nvidia-smi -L`; empty if it is not installed. Raises UsageError."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return ""
@@ -129,6 +138,4 @@ def _gpu_list() -> str:
             [program, "-L"], capture_output=True, text=True, check=False, timeout=GPU_TIMEOUT
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(
-            f"--local: {error}", hint="say how many GPUs there are: --slots N"
-        ) from None
+        raise UsageError(f"--local: {error}", hint="give the number of GPUs: --slots N") from None

@@ -1,4 +1,4 @@
-"""Ctrl-C before anything has been started."""
+"""Ctrl-C before a run has started."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _received: list[int] = []
 
 
 def interrupted(number: int, frame: FrameType | None) -> NoReturn:
-    """Leave without a word; a handler of signals."""
+    """Exit without output; a signal handler."""
     _received.append(number)
     raise SystemExit(128 + number)
 
 
 def leave_if_interrupted() -> None:
-    """Leave for a Ctrl-C whose exception was swallowed: a callback of a C library may do that.
+    """Exit if Ctrl-C was pressed but its exception was lost, as in a callback of a C library.
 
-    To be called before something is started that a Ctrl-C should have prevented.
+    Call it before something starts that Ctrl-C should have prevented.
     """
     if _received:
         leave(128 + _received[0])
 
 
 def leave(code: object) -> NoReturn:
-    """Write what is still to be written, and leave."""
+    """Flush the standard streams and exit."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -1,4 +1,4 @@
-"""Where log records go: standard error for people, a file of JSON lines for programs."""
+"""Handlers of log records: standard error for users, a file of JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dslaunch.terminal import visible
 
 
 class ToStream(logging.Handler):
-    """Writes a line for each record. A stream that fails costs the log, never the run."""
+    """Writes a line per record. A stream that fails loses log lines, but never stops a run."""
 
     def __init__(self, stream: TextIO, level: int) -> None:
         super().__init__(level)
@@ -32,10 +32,9 @@ class ToStream(logging.Handler):
 
 
 class ToTerminal(ToStream):
-    """Writes for people.
+    """Writes lines for users.
 
-    Libraries log what servers send, such as SSH versions and banners: control characters are
-    spelled out.
+    Control characters are escaped: libraries log what servers send, such as SSH banners.
     """
 
     def __init__(self, level: int) -> None:
@@ -43,13 +42,13 @@ class ToTerminal(ToStream):
         self.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(name)s: %(message)s", "%T"))
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a line, which takes the place of a progress line; that is drawn anew below it."""
+        """Return a line that replaces the progress line, which is then redrawn below it."""
         line = visible(log.masked(super().format(record)))
         return f"{ERASE}{line}" if self.stream.isatty() else line
 
 
 class ToFile(ToStream):
-    """Appends JSON objects to a file of this user alone."""
+    """Appends JSON objects to a file that only this user can access."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -60,7 +59,7 @@ class ToFile(ToStream):
         super().__init__(os.fdopen(descriptor, "w", encoding="utf-8"), logging.DEBUG)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as a JSON object: our own with its fields, a library's with its text."""
+        """Return a record as a JSON object: its own fields, or the text of a library's record."""
         head = {"time": record.created, "level": record.levelname, "logger": record.name}
         if not hasattr(record, "event"):
             return json.dumps(head | {"text": log.masked(super().format(record))})

@@ -1,8 +1,7 @@
-"""`--verbose` and `--log-file`: before every command and behind it."""
+"""`--verbose` and `--log-file`: before and after every command."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -11,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from dslaunch.cli.signatures import parameters_of, take
+
 Verbose = Annotated[
     int,
     typer.Option(
@@ -18,23 +19,25 @@ Verbose = Annotated[
         "-v",
         count=True,
         show_default=False,
-        help="Log each step to standard error; -vv: each message.",
+        help="Log each step to standard error; -vv: also each message.",
     ),
 ]
 LogFile = Annotated[
     Path | None,
-    typer.Option("--log-file", help="Append everything that -vv logs to a file, as JSON lines."),
+    typer.Option(
+        "--log-file", metavar="FILE", help="Append the log of -vv to a file, as JSON lines."
+    ),
 ]
 
 
 def _options(
     log_context: typer.Context, log_verbose: Verbose = 0, log_file: LogFile = None
 ) -> None:
-    """Have the parameters that every command gets."""
+    """Define the parameters that every command gets."""
 
 
 def with_log_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the options of logging behind its own."""
+    """Return the command with the logging options after its own."""
 
     @wraps(command)
     def logged(
@@ -45,11 +48,7 @@ def with_log_options(command: Callable[..., None]) -> Callable[..., None]:
         with logging_to(verbose, log_file or before.get("log_file")):
             command(**own)
 
-    signature = inspect.signature(command, eval_str=True)
-    added = inspect.signature(_options, eval_str=True).parameters.values()
-    parameters = [*signature.parameters.values(), *added]
-    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
-    logged.__signature__ = signature.replace(parameters=keywords)  # type: ignore[attr-defined]
+    take(logged, [*parameters_of(command), *parameters_of(_options)])
     return logged
 
 

@@ -1,4 +1,4 @@
-"""The program: its commands, and the only place where an error becomes an exit code."""
+"""The program, and the only place where an error becomes an exit code."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import typer
 
 from dslaunch import __version__
 from dslaunch.cli import ui
-from dslaunch.cli.commands import Commands
+from dslaunch.cli.commands import ROOT_SETTINGS, Commands
 from dslaunch.cli.log_options import LogFile, Verbose
 from dslaunch.cli.positional import MoreOptions
-from dslaunch.errors import DslaunchError
+from dslaunch.errors import DslaunchError, UsageError
 
 app = typer.Typer(
     name="dslaunch",
@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
     add_completion=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=ROOT_SETTINGS,
 )
 
 
@@ -38,12 +38,21 @@ def root(
     verbose: Verbose = 0,
     log_file: LogFile = None,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="And exit.")
+        bool,
+        typer.Option(
+            "--version",
+            "-V",
+            callback=_print_version,
+            is_eager=True,
+            help="Show the version and exit.",
+        ),
     ] = False,
 ) -> None:
     """Launch multi-node DeepSpeed and PyTorch training from one cluster file.
 
-    --verbose and --log-file may also stand behind the command.
+    --verbose and --log-file may also follow the command.
+
+    Example: dslaunch run cluster.yaml train.py
     """
 
 
@@ -51,7 +60,7 @@ def main() -> None:
     """Run the program."""
     sys.excepthook = ui.show_traceback
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # arguments and variables that are no UTF-8 come out as the bytes that they were
+        # arguments and variables that are not UTF-8 are printed as their original bytes
         sys.stdout.reconfigure(errors="surrogateescape")
     try:
         _invoke(sys.argv[1:])
@@ -59,7 +68,7 @@ def main() -> None:
         ui.error(error)
         sys.exit(error.exit_code)
     except OSError as error:
-        # help is printed by typer, and a disk may be full anywhere
+        # any output may meet a full disk
         if error.errno != errno.ENOSPC:
             raise
         ui.error(DslaunchError(f"{error.filename or 'standard output'}: {error.strerror}"))
@@ -75,11 +84,28 @@ def main() -> None:
 
 
 def _invoke(args: list[str]) -> NoReturn:
-    """Parse, call and exit; parse again for options that stand behind the first words."""
+    """Parse, call and exit; parse again for options after the first words."""
     own: list[str] = []
     while True:
         try:
-            app(args, obj=own)
+            sys.exit(app(args, prog_name="dslaunch", obj=own, standalone_mode=False))
         except MoreOptions as more:
             args = args[: len(args) - more.unread] + more.rest
             own = more.own
+        except Exception as error:
+            from dslaunch.cli.usage_errors import is_usage_error
+
+            if not is_usage_error(error):
+                raise
+            _show_usage_error(error, args)
+
+
+def _show_usage_error(error: Exception, args: list[str]) -> NoReturn:
+    """Print what is wrong with the command line, or the help where there is none, and exit."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        ui.say(str(error).rstrip("\n"))
+    else:
+        from dslaunch.cli.usage_errors import usage_error
+
+        ui.error(usage_error(error, args))
+    sys.exit(UsageError.exit_code)

@@ -1,4 +1,4 @@
-"""`dslaunch nodes`: which nodes, slots and ranks a selection gives."""
+"""`dslaunch nodes`: the nodes, slots and ranks of a selection."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from dslaunch.cli.options import (
     open_cluster,
     selection,
 )
+from dslaunch.cluster.nodeset import fold
+from dslaunch.cluster.select import select
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation, Cluster, Node
 
 Row = tuple["Node", tuple[int, ...], range]
-"""A node with the slots and ranks that a run has on it; a spare that waits has no ranks."""
+"""A node with its slots and ranks; an unused spare has no ranks."""
 HEAD = ("HOST", "SLOTS", "RANKS", "ADDRESS", "LABELS")
 
 
@@ -38,14 +40,12 @@ def nodes(
     label: Label = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """Show which nodes, slots and ranks a run would have.
+    """Show the nodes, slots and ranks of a selection.
 
-    Spares that wait are shown too.
+    Unused spares are listed without ranks.
 
     Example: dslaunch nodes cluster.yaml --include 'node[01-03]:0-3'
     """
-    from dslaunch.cluster.select import select
-
     cluster = open_cluster(file)
     chosen = rows(cluster, select(cluster, selection(include, exclude, nodes, slots, label)))
     if json:
@@ -56,7 +56,7 @@ def nodes(
 
 
 def rows(cluster: Cluster, allocation: Allocation) -> list[Row]:
-    """The nodes in rank order, then the spares that wait."""
+    """Return the nodes in rank order, then the unused spares."""
     used = set(allocation.hosts)
     waiting = [node for node in cluster.nodes if node.spare and node.host not in used]
     return [
@@ -66,7 +66,7 @@ def rows(cluster: Cluster, allocation: Allocation) -> list[Row]:
 
 
 def as_data(row: Row) -> dict[str, Any]:
-    """One node for programs."""
+    """Return one node as JSON data."""
     node, slots, ranks = row
     return {
         "host": node.host,
@@ -84,9 +84,7 @@ def _alike(row: Row) -> tuple[object, ...]:
 
 
 def _cells(group: list[Row]) -> tuple[str, ...]:
-    """One line of the table for nodes that follow each other and are alike."""
-    from dslaunch.cluster.nodeset import fold
-
+    """Return one row of the table for consecutive equal nodes."""
     node, slots, ranks = group[0]
     hosts = [each.host for each, _, _ in group]
     addresses = [each.address for each, _, _ in group if each.address]
@@ -102,7 +100,7 @@ def _cells(group: list[Row]) -> tuple[str, ...]:
 
 
 def span(numbers: Sequence[int]) -> str:
-    """Ascending numbers as `0-3` or `0,2,3`."""
+    """Return ascending numbers as `0-3` or `0,2,3`."""
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"{numbers[0]}-{numbers[-1]}"
     return ",".join(map(str, numbers))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch import api
+from dslaunch.cli.cluster_option import ClusterOption as ClusterOption
 from dslaunch.cli.file_trust import check_trusted
 from dslaunch.cli.positional import FILE_ENDINGS, JobOptions, own_first, read_settings, split_words
 from dslaunch.errors import SelectionError, UsageError
@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE = "cluster.yaml"
 FILE_VARIABLE = "DSLAUNCH_CLUSTER"
-# everything behind the first word that is no option belongs to that word
+# everything after the first word that is not an option belongs to that word
 SCRIPT_LAST = {"allow_interspersed_args": False}
 
 
 def in_order(*, formats: int = 0) -> Callable[[typer.Context, list[str] | None], list[str]]:
-    """Return a callback that lets options stand behind the first words (`MoreOptions`)."""
+    """Return a callback that allows options after the first words (`MoreOptions`)."""
 
     def put_in_order(context: typer.Context, value: list[str] | None) -> list[str]:
+        if context.resilient_parsing:
+            return value or []
         return own_first(context.obj or [], value or [], formats=formats)
 
     return put_in_order
@@ -43,15 +45,15 @@ ClusterFile = Annotated[
     Path | None,
     typer.Argument(
         metavar="CLUSTER.yaml",
-        help=f"The cluster file; default ${FILE_VARIABLE}, else ./{DEFAULT_FILE}.",
+        help=f"Cluster file (default: ${FILE_VARIABLE}, else ./{DEFAULT_FILE}).",
     ),
 ]
 Words = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="CLUSTER.yaml SCRIPT ARGS",
-        help=f"The cluster file, by default ${FILE_VARIABLE}, else ./{DEFAULT_FILE}; "
-        "then what to run, by default the file's job.",
+        metavar="[CLUSTER.yaml] [SCRIPT [ARG]...]",
+        help=f"Cluster file (default: ${FILE_VARIABLE}, else ./{DEFAULT_FILE}), then the script "
+        "and its arguments (default: `job:` of the cluster file).",
         show_default=False,
         callback=in_order(),
     ),
@@ -59,15 +61,12 @@ Words = Annotated[
 
 
 def not_empty(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
-    """Refuse an empty text that is given: an unset variable in a script must not mean all nodes.
-
-    Raises SelectionError.
-    """
+    """Raise SelectionError for an empty value: an unset variable must not select all nodes."""
     source = context.get_parameter_source(str(option.name))
     if source is not None and source.name == "COMMANDLINE" and not value.strip():
         raise SelectionError(
             f"--{option.name}: the value is empty",
-            hint=f"check the variable that it comes from, or leave --{option.name} out",
+            hint=f"check the shell variable in it, or omit --{option.name}",
         )
     return value
 
@@ -75,48 +74,104 @@ def not_empty(context: typer.Context, option: typer.CallbackParam, value: str) -
 Include = Annotated[
     str,
     typer.Option(
-        "--include", "-i", callback=not_empty, help="Use only these: node[01-03]:0-3@old01."
+        "--include",
+        "-i",
+        metavar="HOSTS",
+        callback=not_empty,
+        help="Use only these nodes or slots, for example node[01-03]:0-3@old01.",
     ),
 ]
 Exclude = Annotated[
-    str, typer.Option("--exclude", "-e", callback=not_empty, help="Leave these out, likewise.")
+    str,
+    typer.Option(
+        "--exclude",
+        "-e",
+        metavar="HOSTS",
+        callback=not_empty,
+        help="Exclude nodes or slots (same syntax as --include).",
+    ),
 ]
-Nodes = Annotated[int | None, typer.Option("--nodes", "-N", min=1, help="Use the first N nodes.")]
-Slots = Annotated[int | None, typer.Option("--slots", min=1, help="Use N slots of each node.")]
-Label = Annotated[list[str] | None, typer.Option("--label", help="Only nodes with KEY=VALUE.")]
-Module = Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module's name.")]
-NoPython = Annotated[bool, typer.Option("--no-python", help="SCRIPT is a program, no Python.")]
+Nodes = Annotated[
+    int | None,
+    typer.Option("--nodes", "-N", metavar="N", min=1, help="Use the first N nodes."),
+]
+Slots = Annotated[
+    int | None,
+    typer.Option("--slots", metavar="N", min=1, help="Use N slots (GPUs) of each node."),
+]
+Label = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="KEY=VALUE", help="Use only nodes with this label."),
+]
+Module = Annotated[
+    bool, typer.Option("--module", "-m", help="Run SCRIPT as a Python module (python -m).")
+]
+NoPython = Annotated[
+    bool, typer.Option("--no-python", help="Run SCRIPT as a program, without Python.")
+]
 Launcher = Annotated[
     str | None,
-    typer.Option("--launcher", "-l", help=f"One of {', '.join(LAUNCHERS.names())}."),
+    typer.Option(
+        "--launcher",
+        "-l",
+        metavar="NAME",
+        help=f"Launcher: {', '.join(LAUNCHERS.names())} (default: of the cluster file).",
+    ),
+]
+LauncherArg = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--launcher-arg",
+        metavar="OPTION",
+        help="Pass an option to the launcher, for example `--numa-binding=node`.",
+    ),
 ]
 Setting = Annotated[
-    list[str] | None, typer.Option("--env", help="NAME=VALUE for the ranks; NAME copies yours.")
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME=VALUE",
+        help="Set a variable for the ranks; NAME alone copies your value.",
+    ),
 ]
 Allocated = Annotated[
-    bool, typer.Option("--slurm", help="On the nodes of the SLURM allocation that we are in.")
+    bool, typer.Option("--slurm", help="Use the nodes of the current SLURM allocation.")
 ]
 TransportName = Annotated[
     str | None,
     typer.Option(
         "--transport",
-        help=f"How nodes are reached: {', '.join(TRANSPORTS.names())}; default: as the file says, "
-        "and with --slurm by steps.",
+        metavar="NAME",
+        help=f"How to reach the nodes: {', '.join(TRANSPORTS.names())} (default: of the cluster "
+        "file; with --slurm: srun).",
     ),
 ]
 Force = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="Start although the DeepSpeed config has errors, or the nodes belong to SLURM.",
+        help="Start despite errors in the DeepSpeed config, or on nodes that SLURM manages.",
     ),
 ]
-Workdir = Annotated[str | None, typer.Option("--workdir", help="Where the job runs on the nodes.")]
+Workdir = Annotated[
+    str | None,
+    typer.Option("--workdir", metavar="DIR", help="Working directory of the job on the nodes."),
+]
+Port = Annotated[
+    int | None,
+    typer.Option(
+        "--master-port",
+        metavar="PORT",
+        min=1,
+        max=65535,
+        help="Rendezvous port (default: `network.master_port`, else 29500).",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterJob:
-    """A cluster, and what to run on it."""
+    """A cluster and the job to run on it."""
 
     cluster: Cluster
     job: Job
@@ -135,8 +190,8 @@ def find_cluster(path: Path | None, environ: Mapping[str, str] = os.environ) -> 
         check_trusted(Path(DEFAULT_FILE))
         return Path(DEFAULT_FILE)
     raise UsageError(
-        f"no cluster file: none given, ${FILE_VARIABLE} is not set, no ./{DEFAULT_FILE}",
-        hint="`dslaunch init` writes one",
+        f"no cluster file: none given, ${FILE_VARIABLE} not set, ./{DEFAULT_FILE} not found",
+        hint="create one with `dslaunch init`",
     )
 
 
@@ -148,59 +203,42 @@ def open_cluster(path: Path | None) -> Cluster:
 
 
 def allocated(path: Path | None) -> Cluster:
-    """Return the nodes and GPUs that SLURM has allocated; all else is as in the cluster file, if
-    there is one. Raises UsageError outside an allocation."""
-    from dslaunch.slurm import node_discovery
-    from dslaunch.slurm.client import here
-
+    """Return the nodes and GPUs that SLURM has allocated, with all other settings of the cluster
+    file, if there is one. Raises UsageError outside an allocation."""
     try:
         cluster: Cluster | None = open_cluster(path)
     except UsageError:
         if path is not None:
             raise
         cluster = None
-    return node_discovery.allocated(here(), cluster)
-
-
-def reached(cluster: Cluster, way: str | None, *, slurm: bool) -> Cluster:
-    """Return the cluster with the transport of the command line, else of the file.
-
-    In an allocation the usual transport gives way to steps of the allocation, where there is an
-    srun: many sites let nobody log in. Raises UsageError, DslaunchError.
-    """
-    from dslaunch.cluster.model import Cluster
-    from dslaunch.transport.transports import srun
-
-    usual = cluster.transport == Cluster("", ()).transport
-    if way is None and slurm and usual and shutil.which(srun.NAME):
-        way = srun.NAME
-    if way is None or way == cluster.transport:
-        return cluster
-    if way == srun.NAME:
-        from dslaunch.slurm import node_discovery
-        from dslaunch.slurm.client import here
-
-        return node_discovery.by_steps(here(), cluster)
-    return replace(cluster, transport=way)
+    return api.allocated(cluster)
 
 
 def selection(
     include: str, exclude: str, nodes: int | None, slots: int | None, label: list[str] | None
 ) -> Selection:
-    """Return the selection that the options name."""
+    """Return the selection of the options."""
     from dslaunch.cluster.select import Selection
 
     return Selection(include, exclude, nodes, slots, tuple(label or ()))
 
 
 def read_job(
-    words: list[str], how: JobOptions, *, workdir: str | None = None, slurm: bool = False
+    words: list[str],
+    how: JobOptions,
+    *,
+    file: Path | None = None,
+    workdir: str | None = None,
+    slurm: bool = False,
 ) -> ClusterJob:
-    """Read `[CLUSTER] [SCRIPT] [ARGS]` and the options beside them.
+    """Return the cluster and the job of `[CLUSTER] [SCRIPT] [ARGS]` and of the options.
 
-    With `slurm` the nodes are those of the allocation that we are in. Raises UsageError.
+    `file` is that of `--cluster`. With `slurm` the nodes are those of the current allocation.
+    Raises UsageError.
     """
-    file, program, args = split_words(words)
+    file, program, args = split_words(words, file)
+    if program is not None and not how.no_python:
+        check_no_hostfile(program)
     try:
         cluster = allocated(file) if slurm else open_cluster(file)
     except UsageError as error:
@@ -210,8 +248,35 @@ def read_job(
     return ClusterJob(cluster, job_on(cluster, program, args, how))
 
 
+def check_no_hostfile(program: str) -> None:
+    """Raise ConfigError if the script is a hostfile in the place of the cluster file."""
+    path = Path(program)
+    if path.suffix == ".py" or not _is_file(path):
+        return
+    from dslaunch.cluster.load import load_cluster
+    from dslaunch.cluster.other_files import is_hostfile_with_slots
+    from dslaunch.run.job_files import read_small
+
+    if is_hostfile_with_slots(read_small(path) or ""):
+        load_cluster(path)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # such as a name that is too long, or a directory of another user
+        return False
+
+
+def with_master_port(cluster: Cluster, port: int | None) -> Cluster:
+    """Return the cluster with the rendezvous port of the command line, if there is one."""
+    if port is None:
+        return cluster
+    return replace(cluster, network=replace(cluster.network, master_port=port))
+
+
 def taken_for_script(error: UsageError, file: Path | None, program: str | None) -> UsageError:
-    """Return the error for a missing cluster file, where the first word is no name of one."""
+    """Return the error for a missing cluster file, with a note about the first word."""
     if file is not None or program is None:
         return error
     endings = " or ".join(FILE_ENDINGS)
@@ -227,22 +292,30 @@ def job_on(cluster: Cluster, program: str | None, args: tuple[str, ...], how: Jo
 
     kind = how.kind
     if program == "":
-        raise UsageError("the script's name is empty", hint="check the variable that it comes from")
+        raise UsageError("SCRIPT is empty", hint="check the shell variable in it")
     if program is None and kind == "script" and not api.has_job(cluster):
         if how.fallback is None:
             raise UsageError(
-                "no script: none given, and the cluster file has no `job:`",
+                "no script given, and the cluster file has no `job:`",
                 hint=f"dslaunch {how.command} CLUSTER.yaml SCRIPT [ARGS]...",
             )
         program = how.fallback
     env = read_settings(how.env, os.environ)
-    return Job.on(cluster, program, args, kind=kind, launcher=how.launcher, env=env)
+    return Job.on(
+        cluster,
+        program,
+        args,
+        kind=kind,
+        launcher=how.launcher,
+        launcher_args=how.launcher_args,
+        env=env,
+    )
 
 
 def read_text(path: Path, most: int | None = None) -> str:
-    """Read a user's text, line ends as they are; of `-` from standard input.
+    """Return the text of a user's file, line ends unchanged; `-` is standard input.
 
-    Raises ConfigError, also for a device that has no end.
+    Raises ConfigError, also for an endless device.
     """
     from dslaunch.lint.user_text import LARGEST, decoded, read_file
 
@@ -253,15 +326,17 @@ def read_text(path: Path, most: int | None = None) -> str:
 
 
 def check_writable(option: str, path: Path | None) -> None:
-    """Raise UsageError if a file that an option names could not be written: known before nodes are
-    asked for minutes, not after. Nothing is made or changed."""
+    """Raise UsageError if the file of an option cannot be written; checked before minutes of work.
+
+    Nothing is created or changed.
+    """
     if path is None:
         return
     try:
         if path.is_dir():
             why = os.strerror(errno.EISDIR)
         elif not path.parent.is_dir():
-            why = f"there is no directory {path.parent}"
+            why = f"directory {path.parent} not found"
         elif os.access(path if path.exists() else path.parent, os.W_OK):
             return
         else:

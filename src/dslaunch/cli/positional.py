@@ -20,17 +20,18 @@ FILE_ENDINGS = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """The options that say how the program is run."""
+    """The options that define how the program is run."""
 
     module: bool = False
     no_python: bool = False
     launcher: str | None = None
+    launcher_args: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     """`NAME=VALUE`, or `NAME` to copy the caller's value."""
     fallback: str | None = None
-    """The script where neither the words nor the cluster file name one; None: one is needed."""
+    """The script if neither the words nor the cluster file name one; None: one is required."""
     command: str = "run"
-    """The command that is called, for its hints."""
+    """The name of the command, for hints."""
 
     @property
     def kind(self) -> Kind:
@@ -43,10 +44,10 @@ class JobOptions:
 
 
 class MoreOptions(Exception):
-    """Options stand behind words of dslaunch's own: `dslaunch run c.yaml --nodes 2 train.py`.
+    """Options follow dslaunch's own words: `dslaunch run c.yaml --nodes 2 train.py`.
 
-    The option parser stops at the first word, since what follows a script is the script's. Those
-    who catch this parse `rest` again and put `own` in front of the words that this gives.
+    The option parser stops at the first word, because everything after the script belongs to the
+    script. The caller parses `rest` again and puts `own` before the words that this gives.
     """
 
     def __init__(self, own: list[str], rest: list[str], unread: int) -> None:
@@ -54,14 +55,14 @@ class MoreOptions(Exception):
         self.own = own
         self.rest = rest
         self.unread = unread
-        """How many words at the end of the command line were not yet parsed as options."""
+        """Number of words at the end of the command line that were not parsed as options."""
 
 
 def own_first(held: Sequence[str], words: Sequence[str], *, formats: int = 0) -> list[str]:
-    """Put the words that were held back in front of `words`.
+    """Return the words that were held back, then `words`.
 
     `formats` words before the cluster file are dslaunch's own, too. Raises MoreOptions when an
-    option follows the own words, but not twice for the same ones.
+    option follows the own words, once for the same words.
     """
     given = [*held, *words]
     own = min(formats, len(given))
@@ -71,25 +72,41 @@ def own_first(held: Sequence[str], words: Sequence[str], *, formats: int = 0) ->
     return given
 
 
-def split_words(words: Sequence[str]) -> tuple[Path | None, str | None, tuple[str, ...]]:
-    """Split into cluster file, program and arguments; the file is known by its ending."""
+def split_words(
+    words: Sequence[str], file: Path | None = None
+) -> tuple[Path | None, str | None, tuple[str, ...]]:
+    """Split into cluster file, program and arguments; the file is recognized by its ending.
+
+    `file` is that of `--cluster`. Raises UsageError for two files.
+    """
     rest = list(words)
-    file = Path(rest.pop(0)) if rest and rest[0].endswith(FILE_ENDINGS) else None
+    if rest and rest[0].endswith(FILE_ENDINGS):
+        first = Path(rest.pop(0))
+        if file is not None:
+            raise two_files(first, file)
+        file = first
     program = rest.pop(0) if rest else None
     return file, program, tuple(rest)
 
 
+def two_files(first: Path, second: Path) -> UsageError:
+    """Return the error for a cluster file that is an argument and one of `--cluster`."""
+    return UsageError(
+        f"two cluster files: {first} and --cluster {second}", hint="remove one of them"
+    )
+
+
 def read_settings(settings: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Read `NAME=VALUE` words; a bare `NAME` copies the caller's. Raises UsageError for all."""
+    """Parse `NAME=VALUE` words; a bare `NAME` copies the caller's. Raises UsageError for all."""
     found, wrong = {}, []
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            wrong.append(f"--env: {name!r} is no name of a variable")
+            wrong.append(f"--env {setting}: {name!r} is not a valid variable name")
         elif not equals and name not in environ:
-            wrong.append(f"--env: {name} is not set in your environment")
+            wrong.append(f"--env {name}: not set in your environment")
         else:
             found[name] = value if equals else environ[name]
     if wrong:
-        raise UsageError("\n".join(wrong), hint="write --env NAME=VALUE")
+        raise UsageError("\n".join(wrong), hint="use --env NAME=VALUE")
     return found

@@ -1,64 +1,103 @@
-"""`dslaunch preflight`: is this cluster fit to train on, and if not, which node and why."""
+"""`dslaunch preflight`: check whether the nodes are ready for training."""
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dslaunch import api
 from dslaunch.cli import options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Nodes
 from dslaunch.cli.positional import JobOptions
+from dslaunch.cluster.nodeset import fold
+from dslaunch.cluster.select import Selection, select
 from dslaunch.errors import PreflightError, UsageError
+from dslaunch.preflight.baseline import compare_reports
+from dslaunch.preflight.check_selection import CheckSelection, purposes, tier_of, unknown
+from dslaunch.preflight.judge import judge
+from dslaunch.preflight.recording import read
+from dslaunch.preflight.verdict import Fitness, drain_commands, hosts_that_are
+from dslaunch.report.junit import as_junit
+from dslaunch.report.markdown import as_markdown
+from dslaunch.report.page import as_page
+from dslaunch.report.preflight import ProgressLine, change_rows, explanation
+from dslaunch.run.preflight_survey import ask_nodes, checks_again, preflight_scope, scoped_again
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dslaunch.cluster.model import Cluster
-    from dslaunch.cluster.select import Selection
     from dslaunch.preflight.check import Check, Scope, Tier
-    from dslaunch.preflight.check_selection import CheckSelection
     from dslaunch.preflight.judge import Report
     from dslaunch.preflight.recording import Recording
 
 Only = Annotated[
-    list[str] | None, typer.Option(help="Only these checks: gpu, fs.free. Repeatable.")
+    list[str] | None,
+    typer.Option(metavar="CHECK", help="Run only this check or group, for example gpu or fs.free."),
 ]
-Skip = Annotated[list[str] | None, typer.Option(help="All but these checks. Repeatable.")]
+Skip = Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Skip this check or group.")]
 TierName = Annotated[
     str | None,
     typer.Option(
         metavar="TIER",
-        help="gate (a second), static, or deep (measures, minutes); default static, and with "
-        "--from the one that was asked.",
+        help="Run the checks of a tier: gate (1 s), static, or deep (minutes of measurements); "
+        "default: static, with --from that of the recording.",
     ),
 ]
-For = Annotated[list[str] | None, typer.Option("--for", help="A need, such as zero-infinity.")]
-Launcher = Annotated[str | None, typer.Option(help="The launcher that will be used.")]
-Save = Annotated[Path | None, typer.Option(help="Write what the nodes answered to a file.")]
-From = Annotated[Path | None, typer.Option("--from", help="Judge saved answers; ask nobody.")]
-Baseline = Annotated[Path | None, typer.Option(help="Say what differs from these saved answers.")]
+For = Annotated[
+    list[str] | None,
+    typer.Option("--for", metavar="PURPOSE", help="Add the checks for a purpose: zero-infinity."),
+]
+Launcher = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Check for this launcher (default: of the cluster file)."),
+]
+Save = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the answers of the nodes to a file.")
+]
+From = Annotated[
+    Path | None,
+    typer.Option("--from", metavar="FILE", help="Replay saved answers; contact no node."),
+]
+Baseline = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Show changes since these saved answers.")
+]
 FailOnChange = Annotated[
-    bool, typer.Option("--fail-on-change", help="Exit code 4 also for a change from --baseline.")
+    bool,
+    typer.Option("--fail-on-change", help="Exit with code 4 also for changes from --baseline."),
 ]
 Script = Annotated[
-    str | None, typer.Option(help="A script that all nodes must have; default: the file's job.")
+    str | None,
+    typer.Option(
+        metavar="SCRIPT", help="Check that all nodes have this script (default: the file's job)."
+    ),
 ]
-Verbose = Annotated[bool, typer.Option("--all", "-a", help="Show also what passed.")]
+Verbose = Annotated[bool, typer.Option("--all", "-a", help="Show passed checks too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
-Markdown = Annotated[bool, typer.Option("--markdown", help="Print it for an issue.")]
-Junit = Annotated[Path | None, typer.Option(help="Write JUnit XML to a file.")]
-Html = Annotated[Path | None, typer.Option(help="Write a page to a file.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown, for an issue.")]
+Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML to a file.")]
+Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page to a file.")]
+ListFit = Annotated[
+    bool, typer.Option("--list-fit", help="Print only the folded names of the fit nodes.")
+]
+ListUnfit = Annotated[
+    bool,
+    typer.Option("--list-unfit", help="Print only the folded names of the nodes that are not fit."),
+]
+Drain = Annotated[
+    bool,
+    typer.Option("--drain", help="Print only the scontrol commands that drain the unfit nodes."),
+]
 Listed = Annotated[bool, typer.Option("--list", help="List the checks.")]
-Explain = Annotated[str | None, typer.Option(metavar="CHECK", help="Explain one.")]
+Explain = Annotated[str | None, typer.Option(metavar="CHECK", help="Explain a check.")]
 SPELLED = "backslashreplace"
-"""How names that are no UTF-8 are written into files."""
+"""How names that are not UTF-8 are written into files."""
 USUAL = "static"
-"""The tier that is asked where none is named."""
+"""The default tier."""
 
 
 def preflight(
@@ -84,12 +123,15 @@ def preflight(
     markdown: Markdown = False,
     junit: Junit = None,
     html: Html = None,
+    list_fit: ListFit = False,
+    list_unfit: ListUnfit = False,
+    drain: Drain = False,
     listed: Listed = False,
     explain: Explain = None,
 ) -> None:
-    """Say whether a cluster is fit to train on, and what is wrong where.
+    """Check whether the nodes are ready for training.
 
-    Nothing is changed on the nodes. Exit code 4 if a check failed.
+    Nothing is changed on the nodes. Exit code 4 if a check fails.
 
     Example: dslaunch preflight cluster.yaml
     """
@@ -97,7 +139,7 @@ def preflight(
         ui.result(_explained(explain))
         return
     if fail_on_change and baseline is None:
-        raise UsageError("--fail-on-change compares with a baseline", hint="add --baseline FILE")
+        raise UsageError("--fail-on-change needs a baseline", hint="add --baseline FILE")
     output = PreflightOutput(
         save=save,
         junit=junit,
@@ -105,6 +147,9 @@ def preflight(
         every=every,
         json=json,
         markdown=markdown,
+        list_fit=list_fit,
+        list_unfit=list_unfit,
+        drain=drain,
         fail_on_change=fail_on_change,
     )
     output.check()
@@ -124,8 +169,6 @@ def preflight(
 def _wanted(
     tier: str | None, only: list[str] | None, skip: list[str] | None, purpose: list[str] | None
 ) -> CheckSelection:
-    from dslaunch.preflight.check_selection import CheckSelection, purposes, tier_of
-
     needs = purposes(purpose or ())
     return CheckSelection(tier_of(tier or USUAL), tuple(only or ()), tuple(skip or ()), needs)
 
@@ -133,8 +176,6 @@ def _wanted(
 def _explained(name: str | None) -> str:
     """Return the list of checks, or the explanation of one."""
     from dslaunch.preflight import checks
-    from dslaunch.preflight.check_selection import unknown
-    from dslaunch.report.preflight import explanation
 
     known = checks.load()
     if name is None:
@@ -150,7 +191,7 @@ def _explained(name: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PreflightResult:
-    """What follows from the nodes' answers."""
+    """The report on the answers of the nodes."""
 
     checks: Mapping[str, Check]
     report: Report
@@ -160,130 +201,90 @@ class PreflightResult:
 
 @dataclass(frozen=True, slots=True)
 class PreflightRequest:
-    """What is asked of which nodes."""
+    """The nodes and the checks of a preflight."""
 
     file: Path | None
     which: Selection
     wanted: CheckSelection
     tiered: bool
-    """Whether a tier was named."""
+    """Whether a tier was given."""
     launcher: str | None
-    """None: the file's; so with the script and the transport."""
+    """None: that of the file; also for the script and the transport."""
     script: str | None
     slurm: bool
-    """Whether the nodes are those of the allocation that we are in."""
+    """Whether to use the nodes of the current SLURM allocation."""
     transport: str | None
 
     def ask(self, baseline: Path | None) -> PreflightResult:
-        """Ask the nodes, and judge. Raises errors of many kinds."""
-        from dslaunch.cluster.select import Selection, select
-        from dslaunch.run.preflight_survey import preflight_scope
-
+        """Ask the nodes and return the result. Raises DslaunchError."""
         open_file = options.allocated if self.slurm else options.open_cluster
-        cluster = options.reached(open_file(self.file), self.transport, slurm=self.slurm)
+        cluster = api.with_transport(open_file(self.file), self.transport, in_allocation=self.slurm)
         allocation = None if self.which == Selection() else select(cluster, self.which)
         how = JobOptions(launcher=self.launcher, fallback="")
         job = options.job_on(cluster, self.script, (), how)
         known_good = _known_good(baseline)
         scope, checks = preflight_scope(cluster, allocation, job, self.wanted, Path.cwd())
         _same_nodes(scope, known_good, baseline)
-        text, file = self._text(cluster)
-        facts = _ask(scope, checks, self.wanted.tier, text=text, file=file)
+        facts = _ask(scope, checks, self.wanted.tier)
         return _judged(facts, checks, known_good)
 
     def again(self, saved: Path, baseline: Path | None) -> PreflightResult:
-        """Judge saved answers. Raises errors of many kinds."""
-        from dslaunch.preflight import checks
-        from dslaunch.run.preflight_survey import chosen_checks
-
+        """Return the result for saved answers. Raises DslaunchError."""
         known_good = _known_good(baseline)
         facts = self._facts(saved)
-        wanted = self.wanted
-        if not self.tiered:
-            wanted = wanted.as_recorded(facts.tier, tuple(sorted(facts.scope.named)))
-        chosen = chosen_checks(wanted, facts.scope, checks.load())
+        chosen = checks_again(self.wanted, facts, tiered=self.tiered)
         _same_nodes(facts.scope, known_good, baseline)
         return _judged(facts, chosen, known_good)
 
     def _facts(self, saved: Path) -> Recording:
-        """Saved answers, judged for what they were asked for, or by a cluster file named now."""
-        from dslaunch.cluster.select import Selection, select
-        from dslaunch.preflight.recording import read
-        from dslaunch.registry import LAUNCHERS
-
+        """Return saved answers with their own cluster, or with the cluster file given now."""
         if self.script is not None:
-            raise UsageError("--script: with --from no node is asked for a script")
+            raise UsageError("--script needs the nodes", hint="remove --from or --script")
         if self.slurm or self.transport is not None:
-            raise UsageError("--slurm and --transport: with --from no node is asked")
+            raise UsageError(
+                "--slurm and --transport need the nodes", hint="remove them, or remove --from"
+            )
         facts = read(saved)
-        scope = facts.scope
-        cluster = scope.cluster if self.file is None else options.open_cluster(self.file)
-        nodes = tuple(n for n in cluster.nodes if n.host in {*facts.nodes, *facts.failures})
-        if self.which != Selection():
-            nodes = tuple(p.node for p in select(cluster, self.which).placements)
-        if not nodes:
-            raise UsageError(f"{saved}: holds no answer of a node of {self.file}")
-        purposes = scope.purposes | self.wanted.purposes
-        scope = replace(scope, cluster=cluster, nodes=nodes, purposes=purposes)
-        if self.launcher is not None:
-            LAUNCHERS.get(self.launcher)
-            scope = replace(scope, job=replace(scope.job, launcher=self.launcher))
-        return replace(facts, scope=scope)
-
-    def _text(self, cluster: Cluster) -> tuple[str, str]:
-        """The cluster file and its name, to be kept with the answers; in an allocation with the
-        nodes that SLURM gave."""
-        from dslaunch.cluster.load import read_text
-        from dslaunch.slurm.allocation import file_of
-
-        try:
-            path = options.find_cluster(self.file)
-        except UsageError:
-            if not self.slurm:
-                raise
-            return file_of(cluster, ""), "the SLURM allocation"
-        text = read_text(path)
-        return file_of(cluster, text) if self.slurm else text, str(path)
+        cluster = facts.scope.cluster if self.file is None else options.open_cluster(self.file)
+        return scoped_again(
+            facts,
+            cluster=cluster,
+            allocation=None if self.which == Selection() else select(cluster, self.which),
+            purposes=self.wanted.purposes,
+            launcher=self.launcher,
+        )
 
 
 def _known_good(baseline: Path | None) -> Recording | None:
-    from dslaunch.preflight.recording import read
-
     return None if baseline is None else read(baseline)
 
 
 def _judged(
     facts: Recording, checks: Mapping[str, Check], known_good: Recording | None
 ) -> PreflightResult:
-    from dslaunch.preflight.judge import judge
-
     before = None if known_good is None else judge(known_good, checks)
     return PreflightResult(checks, judge(facts, checks), before)
 
 
 def _same_nodes(scope: Scope, known_good: Recording | None, baseline: Path | None) -> None:
-    """Raise UsageError for a baseline of another cluster: everything would differ."""
+    """Raise UsageError for a baseline of another cluster."""
     if known_good is None:
         return
     then = {node.host for node in known_good.scope.nodes}
     if not then & {node.host for node in scope.nodes}:
-        raise UsageError(f"--baseline {baseline}: holds no answer of these nodes")
+        raise UsageError(f"--baseline {baseline}: no answers of these nodes")
 
 
-def _ask(
-    scope: Scope, checks: Mapping[str, Check], tier: Tier, *, text: str, file: str
-) -> Recording:
-    """Ask the nodes, with a line of progress on a terminal."""
+def _ask(scope: Scope, checks: Mapping[str, Check], tier: Tier) -> Recording:
+    """Ask the nodes, with a progress line on a terminal."""
     from dslaunch import transport
-    from dslaunch.report.preflight import ProgressLine
-    from dslaunch.run.preflight_survey import ask_nodes
 
     choice = transport.choose(scope.cluster.transport, scope.cluster)
     if choice.notable:
         ui.say(f"transport: {choice.name} ({choice.why})")
     progress = ProgressLine(scope, sys.stderr, live=sys.stderr.isatty())
     try:
-        return ask_nodes(scope, checks, tier, progress.note, choice=choice, text=text, file=file)
+        return ask_nodes(scope, checks, tier, progress.note, choice=choice)
     finally:
         progress.end()
 
@@ -293,7 +294,7 @@ def _ask(
 
 @dataclass(frozen=True, slots=True)
 class PreflightOutput:
-    """Where the answers and the findings go."""
+    """Where the answers and the findings are written."""
 
     save: Path | None
     junit: Path | None
@@ -301,27 +302,34 @@ class PreflightOutput:
     every: bool
     json: bool
     markdown: bool
+    list_fit: bool
+    list_unfit: bool
+    drain: bool
     fail_on_change: bool
 
     def check(self) -> None:
-        """Raise UsageError for what could not be done: known before nodes are asked."""
-        if self.json and self.markdown:
-            raise UsageError("--json and --markdown: one of them")
+        """Raise UsageError for wrong options, before nodes are asked."""
+        forms = {
+            "--json": self.json,
+            "--markdown": self.markdown,
+            "--list-fit": self.list_fit,
+            "--list-unfit": self.list_unfit,
+            "--drain": self.drain,
+        }
+        chosen = [option for option, given in forms.items() if given]
+        if len(chosen) > 1:
+            raise UsageError(f"{' and '.join(chosen)}: use one of them")
         for option in ("save", "junit", "html"):
             options.check_writable(f"--{option}", getattr(self, option))
 
     def write(self, judged: PreflightResult) -> None:
-        """Write and print everything that was asked for. Raises Exit with code 4 if the cluster
-        is not fit."""
+        """Write the files and print the report. Raises Exit with code 4 if a check failed."""
         report = judged.report
         if self.save is not None:
-            ui.write(self.save, judged.report.facts.to_json(), "--save", errors=SPELLED)
+            self._save(self.save, judged.report.facts)
         self._write_reports(report, judged.checks)
         self._print(report)
         if judged.before is not None:
-            from dslaunch.preflight.baseline import compare_reports
-            from dslaunch.report.preflight import change_rows
-
             changed = compare_reports(judged.before, report)
             ui.say("\n".join(change_rows(changed, ui.width())))
             if changed and self.fail_on_change:
@@ -330,24 +338,43 @@ class PreflightOutput:
             raise typer.Exit(PreflightError.exit_code)
 
     def _print(self, report: Report) -> None:
-        from dslaunch.report.markdown import as_markdown
         from dslaunch.report.preflight import as_json, rows
 
         if self.json:
             ui.result(as_json(report))
         elif self.markdown:
             ui.result(as_markdown(report))
+        elif self.list_fit or self.list_unfit or self.drain:
+            self._print_verdicts(report)
         else:
-            colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-            text = "\n".join(rows(report, ui.width(), every=self.every, colour=colour))
-            ui.result(text, colors=colour)
+            color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+            text = "\n".join(rows(report, ui.width(), every=self.every, color=color))
+            ui.result(text, colors=color)
+
+    def _save(self, path: Path, facts: Recording) -> None:
+        try:
+            facts.save(path)
+        except OSError as problem:
+            raise UsageError(f"--save {path}: {problem.strerror}") from None
+        ui.wrote(path)
+
+    def _print_verdicts(self, report: Report) -> None:
+        """Print what scripts read; nothing where there is no such node."""
+        if self.drain:
+            lines = list(drain_commands(report.verdicts))
+            unreachable = hosts_that_are(report.verdicts, Fitness.UNKNOWN)
+            if unreachable:
+                ui.say(f"not drained, since they did not answer: {fold(unreachable)}")
+        elif self.list_fit:
+            lines = [fold(hosts_that_are(report.verdicts, Fitness.FIT))]
+        else:
+            not_fit = hosts_that_are(report.verdicts, Fitness.UNFIT, Fitness.UNKNOWN)
+            lines = [fold(not_fit)]
+        if any(lines):
+            ui.result("\n".join(lines))
 
     def _write_reports(self, report: Report, checks: Mapping[str, Check]) -> None:
         if self.junit is not None:
-            from dslaunch.report.junit import as_junit
-
             ui.write(self.junit, as_junit(report), "--junit", errors=SPELLED)
         if self.html is not None:
-            from dslaunch.report.page import as_page
-
             ui.write(self.html, as_page(report, checks), "--html", errors=SPELLED)

@@ -1,15 +1,19 @@
-"""`dslaunch ps`: which runs there are."""
+"""`dslaunch ps`: list runs."""
 
 from __future__ import annotations
 
 import os
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dslaunch import api
 from dslaunch.cli import ui
-from dslaunch.cli.lookup import handles, reports_on
+from dslaunch.cli.moments import moment
 from dslaunch.cli.options import (
     DEFAULT_FILE,
     FILE_VARIABLE,
@@ -17,55 +21,130 @@ from dslaunch.cli.options import (
     find_cluster,
     open_cluster,
 )
+from dslaunch.errors import ErrorCode, UsageError
+from dslaunch.report.status import run_rows
+from dslaunch.run.run_selection import RunSelection
+from dslaunch.run.run_state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
-    from dslaunch.run.handle import RunHandle
-    from dslaunch.run.status import Reports, RunStatus
+    from dslaunch.cluster.model import Cluster
+    from dslaunch.run.status import RunStatus
+    from dslaunch.slurm.known_runs import KnownRuns
+
+CLEAR = "\x1b[H\x1b[J"
+"""Moves to the top left of a terminal, and clears what is below."""
 
 
 def ps(
     file: ClusterFile = None,
-    everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Also those that are over.")
+    everything: Annotated[bool, typer.Option("--all", "-a", help="List ended runs too.")] = False,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "--last", "-n", metavar="N", min=1, help="List the newest N runs, also ended ones."
+        ),
+    ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="List only runs in this state, also ended ones, for example failed or running.",
+        ),
+    ] = None,
+    script: Annotated[
+        str | None,
+        typer.Option("--script", metavar="GLOB", help="List only runs of scripts that match."),
+    ] = None,
+    cluster_name: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster-name", metavar="GLOB", help="List only runs on clusters whose names match."
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="List only runs that were started since: an age such as 2d, or a time such as "
+            "2026-01-31.",
+        ),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Update the list until Ctrl-C.")
     ] = False,
+    interval: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0.5, help="Time between two updates of --watch."),
+    ] = 2.0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only names.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """List runs: those that the nodes know, and this machine's own.
+    """List runs, the newest first.
+
+    These are the runs in the records of this machine and of the nodes.
 
     Example: dslaunch ps cluster.yaml --all
     """
-    from dslaunch.report.status import RUNS_HEAD, run_row
-    from dslaunch.run.local import local_runs
+    selection = RunSelection(
+        ended=everything or count is not None or bool(state),
+        script=script,
+        cluster=cluster_name,
+        since=moment(since, "--since"),
+        states=frozenset(map(state_of, state or ())),
+        count=count,
+    )
+    cluster = _cluster(file)
+    while True:
+        found = api.runs(cluster, selection=selection)
+        if watch and sys.stdout.isatty():
+            sys.stdout.write(CLEAR)
+        show(found, selection, quiet=quiet, json=json)
+        if not watch:
+            return
+        time.sleep(interval)
 
-    local = local_runs(os.environ)
-    own = handles(local.started)
-    reports = _reports(file, own)
-    found = [run.summary(reports) for run in own] + _of_other_machines(reports, own)
-    shown = [status for status in found if everything or status.may_continue]
-    if json:
-        ui.data([status.as_dict() for status in shown])
+
+def show(found: KnownRuns, selection: RunSelection, *, quiet: bool, json: bool) -> None:
+    """Print the selected runs, and what could not be found out."""
+    shown = selection.of(found.statuses)
+    if quiet:
+        if shown:
+            ui.result("\n".join(status.run for status in shown))
+    elif json:
+        ui.data([status.as_data() for status in with_progress(found, shown)])
+    elif shown:
+        width = ui.width()
+        ui.result(ui.table(run_rows(list(with_progress(found, shown)), width), width))
     else:
-        rows = [RUNS_HEAD, *map(run_row, shown)]
-        none = "no runs" if everything else "no run goes on; --all lists those that are over"
-        ui.result(ui.table(rows, ui.width()) if shown else none)
-    for error in (*local.unreadable, *reports.unasked.values()):
+        ui.result("no runs" if selection.ended else "no active runs; list ended ones with --all")
+    for error in found.errors:
         ui.say(error.message)
-    for failure in reports.failures.values():
-        ui.say(f"no answer from {failure.host}: {failure.message}")
+    for failure in found.failures.values():
+        ui.say(f"{failure.host}: {failure.message}")
 
 
-def _reports(file: Path | None, own: Sequence[RunHandle]) -> Reports:
-    """Ask the nodes of the given or default file, else of the runs that may not be over."""
-    from dslaunch.run.status import ask_clusters
+def with_progress(found: KnownRuns, shown: list[RunStatus]) -> Iterable[RunStatus]:
+    """Yield the runs with their progress, which is read only for those that are shown."""
+    handles = {handle.name: handle for handle in found.handles}
+    for status in shown:
+        yield replace(status, progress=handles[status.run].progress())
 
+
+def state_of(text: str) -> State:
+    """Return a state by its name. Raises UsageError."""
+    try:
+        return State(text)
+    except ValueError:
+        raise UsageError.coded(
+            ErrorCode.UNKNOWN_CHOICE, option="--state", value=text, choices=tuple(State)
+        ) from None
+
+
+def _cluster(file: Path | None) -> Cluster | None:
+    """Return the cluster of the given or default file, if there is one."""
     if file is not None or os.environ.get(FILE_VARIABLE) or Path(DEFAULT_FILE).is_file():
-        return ask_clusters([open_cluster(find_cluster(file))])
-    return reports_on(own)
-
-
-def _of_other_machines(reports: Reports, own: Sequence[RunHandle]) -> list[RunStatus]:
-    """The runs that the nodes know and this machine does not."""
-    known = {run.record.agents for run in own if run.record is not None}
-    return [status for agents, status in reports.runs.items() if agents not in known]
+        return open_cluster(find_cluster(file))
+    return None

@@ -1,4 +1,4 @@
-"""`dslaunch render`: hostfiles, include strings and other launchers' commands, from one file."""
+"""`dslaunch render`: hostfiles, include strings and other launchers' command lines."""
 
 from __future__ import annotations
 
@@ -12,22 +12,29 @@ from dslaunch.cli import options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots
 from dslaunch.cli.positional import FILE_ENDINGS, JobOptions
 from dslaunch.errors import UsageError
+from dslaunch.registry import FORMATS, LAUNCHERS
 
 Words = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="FORMAT CLUSTER.yaml SCRIPT ARGS",
-        help="A format of --list; then the cluster file and what to run, as for `run`. "
-        "The script is train.py where none is named.",
+        metavar="FORMAT [CLUSTER.yaml] [SCRIPT [ARG]...]",
+        help="Format (see --list), then the cluster file, the script and its arguments as for "
+        "`run` (default script: train.py).",
         show_default=False,
         callback=options.in_order(formats=1),
     ),
 ]
 Address = Annotated[
-    str | None, typer.Option("--master-addr", help="Where rank 0 is; default: the first node.")
+    str | None,
+    typer.Option(
+        "--master-addr",
+        metavar="ADDRESS",
+        help="Rendezvous address (default: the first node).",
+    ),
 ]
-Port = Annotated[
-    int | None, typer.Option("--master-port", min=1, max=65535, help="Its port; default 29500.")
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write to a file."),
 ]
 CONTEXT = options.SCRIPT_LAST
 
@@ -42,33 +49,37 @@ def render(
     module: options.Module = False,
     no_python: options.NoPython = False,
     launcher: Launcher = None,
+    launcher_arg: options.LauncherArg = None,
     env: Setting = None,
     workdir: options.Workdir = None,
     slurm: options.Allocated = False,
     master_addr: Address = None,
-    master_port: Port = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")] = None,
+    master_port: options.Port = None,
+    output: Output = None,
     formats: Annotated[bool, typer.Option("--list", help="List the formats.")] = False,
+    file: options.ClusterOption = None,
 ) -> None:
-    """Print a hostfile, an include string or other launchers' lines.
+    """Print a hostfile or another launcher's command lines.
 
-    No node is asked; what is assumed is said on standard error.
+    No node is contacted. Assumptions are printed on standard error.
 
     Example: dslaunch render torchrun cluster.yaml train.py
     """
     if formats:
         ui.result(_format_list())
+        ui.warn_of_unused_plugins(FORMATS)
         return
     name, *rest = words or [""]
     check_format(name)
     how = JobOptions(
         module=module,
         no_python=no_python,
-        launcher=launcher,
+        launcher=launcher or _launcher_of(name),
+        launcher_args=tuple(launcher_arg or ()),
         env=tuple(env or ()),
         fallback="train.py",
     )
-    asked = options.read_job(rest, how, workdir=workdir, slurm=slurm)
+    asked = options.read_job(rest, how, file=file, workdir=workdir, slurm=slurm)
     rendered = api.render(
         name,
         asked.cluster,
@@ -91,20 +102,29 @@ def render(
     ui.document(rendered.text, output)
 
 
+def _launcher_of(name: str) -> str | None:
+    """Return the launcher that a format has the command lines of; None: there is none."""
+    if name in LAUNCHERS.names():
+        return name
+    if name in FORMATS.names():
+        return None
+    return name if name in LAUNCHERS.every_name() else None
+
+
 def check_format(name: str) -> None:
-    """Refuse an unknown format before anything is read. Raises UsageError."""
+    """Raise UsageError for an unknown format, before any file is read."""
     from dslaunch.render import formats
 
     if not name:
         known = ", ".join(formats.every_name())
-        raise UsageError("no format given", hint=f"dslaunch render FORMAT; there are: {known}")
+        raise UsageError("no format given", hint=f"dslaunch render FORMAT; formats: {known}")
     if name.endswith(FILE_ENDINGS):
         raise UsageError(
-            f"{name} stands where the format is expected",
-            hint=f"the format is first: dslaunch render FORMAT {name}; formats: --list",
+            f"{name}: expected a format",
+            hint=f"name the format first: dslaunch render FORMAT {name}; list them with --list",
         )
     if name.startswith("-"):
-        raise UsageError(f"{name} stands where the format is expected", hint="see --list")
+        raise UsageError(f"{name}: expected a format", hint="list them with --list")
     formats.get(name)
 
 

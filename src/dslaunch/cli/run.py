@@ -1,10 +1,11 @@
-"""`dslaunch run`: start a training on every node, stream it, end cleanly."""
+"""`dslaunch run`: start a training on all nodes, stream its output, stop it cleanly."""
 
 from __future__ import annotations
 
 import json as jsonlib
 import os
 import signal
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,73 +14,117 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dslaunch import api
-from dslaunch.cli import interruption, options, run_views, script_options, ui
+from dslaunch.cli import (
+    interruption,
+    notifications,
+    options,
+    run_metrics,
+    run_views,
+    script_options,
+    ui,
+)
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
 from dslaunch.cli.positional import JobOptions
-from dslaunch.errors import DslaunchError, Interrupted
+from dslaunch.errors import DslaunchError, Interrupted, NodeError, PreflightError
 
 if TYPE_CHECKING:
     from dslaunch.report.live import JsonView, TerminalView
+    from dslaunch.run.notification import Target
     from dslaunch.run.outcome import Outcome, Status
     from dslaunch.run.request import RunRequest
+    from dslaunch.run.usage_recorder import OnUsage
 
 NoSync = Annotated[
-    bool, typer.Option("--no-sync", help="Ship nothing: refuse if the code differs.")
+    bool, typer.Option("--no-sync", help="Do not copy code to the nodes; fail if it differs.")
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the plan, ask no node, start nothing.")
+    bool, typer.Option("--dry-run", help="Print the plan without contacting any node.")
 ]
 NoPreflight = Annotated[
-    bool, typer.Option("--no-preflight", help="Leave out the quick checks of the nodes.")
+    bool, typer.Option("--no-preflight", help="Skip the quick checks of the nodes.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show only how it failed.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only why the run failed.")]
 Json = Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")]
 Grace = Annotated[
-    float, typer.Option(min=0, help="Seconds between asking a rank to end and killing it.")
+    float,
+    typer.Option(metavar="SECONDS", min=0, help="Time between SIGTERM and SIGKILL for a rank."),
 ]
 ExitTimeout = Annotated[
-    float, typer.Option(min=0, help="Seconds that ranks may outlive the first good end.")
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        min=0,
+        help="Time to wait for the other ranks after the first one exits successfully.",
+    ),
 ]
 Detach = Annotated[
-    bool, typer.Option("--detach", "-d", help="Start it and leave; the nodes hold together.")
+    bool,
+    typer.Option("--detach", "-d", help="Run in the background; follow it with 'dslaunch attach'."),
 ]
 Restarts = Annotated[
     int | None,
     typer.Option(
+        metavar="N",
         min=0,
-        help="Restart up to N times after a failure or a lost node; default: 0, and with `elastic` "
-        "and --min-nodes as often as it takes to go on with so few.",
+        help="Restart up to N times after a failure or a lost node (default: 0; for launcher "
+        "elastic with --min-nodes: enough to shrink to that number).",
     ),
 ]
 Result = Annotated[
     Path | None,
-    typer.Option("--result", help="Write how the run ended to this file, as JSON."),
+    typer.Option("--result", metavar="FILE", help="Write the outcome to a JSON file."),
 ]
 Notice = Annotated[
     Literal["USR1", "USR2"] | None,
-    typer.Option("--notice", help="Hand this signal to the ranks, such as before a time limit."),
+    typer.Option(
+        "--notice",
+        metavar="SIGNAL",
+        help="After this signal (USR1 or USR2) each rank saves and exits by itself, as before a "
+        "time limit; the run is not restarted.",
+    ),
 ]
 Requeue = Annotated[
     int,
     typer.Option(
         "--requeue",
+        metavar="N",
         min=0,
-        help="In a SLURM job whose nodes failed: requeue it without them, up to N times.",
+        help="In a SLURM job: requeue it without failed nodes, up to N times.",
     ),
 ]
 MinNodes = Annotated[
     int | None,
-    typer.Option(min=1, help="Go on with so few nodes; default: not with fewer."),
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Keep going while at least N nodes are available (default: all).",
+    ),
 ]
 HangTimeout = Annotated[
     float | None,
-    typer.Option(min=1, help="End it when no rank printed or computed for so many seconds."),
+    typer.Option(
+        metavar="SECONDS",
+        min=1,
+        help="Stop the run when no rank has printed or used the CPU for this time.",
+    ),
 ]
-Reconnect = Annotated[
-    float, typer.Option(min=0, help="Seconds in which a lost connection may come back.")
+ReconnectTimeout = Annotated[
+    float,
+    typer.Option(
+        "--reconnect-timeout",
+        metavar="SECONDS",
+        min=0,
+        help="Time to restore a lost connection before the node is treated as lost.",
+    ),
 ]
-Silence = Annotated[
-    float, typer.Option(min=1, help="Seconds without a sign after which it counts as lost.")
+HeartbeatTimeout = Annotated[
+    float,
+    typer.Option(
+        "--heartbeat-timeout",
+        metavar="SECONDS",
+        min=1,
+        help="Treat a node as unresponsive after this time without contact.",
+    ),
 ]
 CONTEXT = options.SCRIPT_LAST
 
@@ -94,15 +139,18 @@ def run(
     module: options.Module = False,
     no_python: options.NoPython = False,
     launcher: Launcher = None,
+    launcher_arg: options.LauncherArg = None,
     env: Setting = None,
     workdir: options.Workdir = None,
     slurm: options.Allocated = False,
     transport: options.TransportName = None,
+    master_port: options.Port = None,
     no_sync: NoSync = False,
     no_preflight: NoPreflight = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     ranks: run_views.Ranks = None,
+    fold: run_views.Fold = None,
     json: Json = False,
     grace: Grace = 10.0,
     exit_timeout: ExitTimeout = 300.0,
@@ -110,27 +158,36 @@ def run(
     restarts: Restarts = None,
     min_nodes: MinNodes = None,
     hang_timeout: HangTimeout = None,
-    reconnect: Reconnect = 20.0,
-    silence: Silence = 15.0,
+    reconnect_timeout: ReconnectTimeout = 20.0,
+    heartbeat_timeout: HeartbeatTimeout = 15.0,
     notice: Notice = None,
     result: Result = None,
     requeue: Requeue = 0,
+    metrics: run_metrics.Metrics = None,
+    notify: notifications.Notify = None,
     force: options.Force = False,
+    file: options.ClusterOption = None,
 ) -> None:
-    """Start a training on every node, stream it, end cleanly.
+    """Start a training on all nodes and follow it.
 
-    Everything after the script is the script's own. Without a script the cluster file's `job:`
-    is run.
+    Everything after the script is passed to the script. Without a script, `job:` of the cluster
+    file is run.
 
     Example: dslaunch run cluster.yaml train.py --epochs 3
     """
     from dslaunch.run.timeouts import Timeouts
 
-    how = JobOptions(module, no_python, launcher, tuple(env or ()))
-    asked = options.read_job(words or [], how, workdir=workdir, slurm=slurm)
-    cluster = asked.cluster
+    how = JobOptions(
+        module=module,
+        no_python=no_python,
+        launcher=launcher,
+        launcher_args=tuple(launcher_arg or ()),
+        env=tuple(env or ()),
+    )
+    asked = options.read_job(words or [], how, file=file, workdir=workdir, slurm=slurm)
+    cluster = options.with_master_port(asked.cluster, master_port)
     if not dry_run:
-        cluster = options.reached(cluster, transport, slurm=slurm)
+        cluster = api.with_transport(cluster, transport, in_allocation=slurm)
     request = api.run_request(
         cluster,
         asked.job,
@@ -150,28 +207,35 @@ def run(
         timeouts=Timeouts(
             grace=grace,
             exit_timeout=exit_timeout,
-            heartbeat=silence,
-            reconnect=reconnect,
+            heartbeat=heartbeat_timeout,
+            reconnect=reconnect_timeout,
             hang_timeout=hang_timeout,
         ),
         detached=detach,
         notice=signal.Signals[f"SIG{notice}"] if notice else None,
     )
-    shown = run_views.existing_ranks(ranks, request.allocation.world_size)
+    world_size = request.allocation.world_size
+    shown = run_views.existing_ranks(ranks, world_size)
+    if shown is None:
+        shown = run_views.default_ranks(cluster, world_size)
     options.check_writable("--result", result)
+    notifications.check_launcher_stays("--metrics", given=metrics is not None, detach=detach)
+    notifications.check_launcher_stays("--notify", given=bool(notify), detach=detach)
     if dry_run:
         _print_plan(request)
         return
     if not (force or slurm or transport):
         api.check_not_scheduled(cluster, os.environ)
-    script_options.tell_of_own_options(words or [], "run", Path.cwd())
-    end = RunEnd(result, requeue)
+    script_options.tell_of_own_options(words or [], "run", Path.cwd(), file=file)
+    end = RunEnd(result, requeue, notifications.targets_of(notify))
     try:
-        _run(request, (json, quiet, shown), end)
+        with run_metrics.exported(metrics) as on_usage:
+            shown_output = Shown(ranks=shown, fold=fold, json=json, quiet=quiet)
+            _run(request, shown_output, end, on_usage)
     except DslaunchError as error:
         outcome = end.not_started(error)
         if json:
-            ui.result(jsonlib.dumps({"kind": "outcome"} | outcome.as_dict()))
+            ui.result(jsonlib.dumps({"kind": "outcome"} | outcome.as_data()))
         raise
 
 
@@ -183,13 +247,14 @@ def _print_plan(request: RunRequest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """What becomes of a run's outcome beside what is shown of it."""
+    """What is done with a run's outcome, besides showing it."""
 
     result: Path | None
     requeue: int
+    notify: tuple[Target, ...] = ()
 
     def after(self, outcome: Outcome, directory: Path) -> None:
-        """Write the result; requeue the job if its nodes failed."""
+        """Write the result file; requeue the job if its nodes failed."""
         self._write(outcome, directory)
         if outcome.faulty and self.requeue and not outcome.goes_on:
             from dslaunch.slurm.client import here
@@ -198,19 +263,28 @@ class RunEnd:
             requeue_without(
                 client=here(),
                 nodes=outcome.faulty,
-                most=self.requeue,
-                say=lambda words: ui.say(f"dslaunch: {words}"),
+                limit=self.requeue,
+                tell=lambda note: ui.say(f"dslaunch: {note}"),
             )
+        notifications.tell(self.notify, outcome, directory)
 
     def not_started(self, error: DslaunchError) -> Outcome:
-        """Write and return why nothing was started."""
+        """Write and return the outcome of a run that was not started."""
         from dslaunch.run.outcome import Outcome
         from dslaunch.run.reasons import EndCode, EndReason
 
         status: Status = "interrupted" if isinstance(error, Interrupted) else "failed"
-        reason = EndReason(EndCode.NOT_STARTED, problem=error.error_code, error=error.message)
+        failures = error.failures if isinstance(error, NodeError) else ()
+        reason = EndReason(
+            EndCode.NOT_STARTED,
+            problem=error.error_code,
+            failures=tuple((failure.host, failure.kind) for failure in failures),
+            checks=error.checks if isinstance(error, PreflightError) else (),
+            error=error.message,
+        )
         outcome = Outcome(status, error.exit_code, reason, hint=error.hint)
         self._write(outcome, None)
+        notifications.tell(self.notify, outcome, None)
         return outcome
 
     def _write(self, outcome: Outcome, directory: Path | None) -> None:
@@ -220,24 +294,46 @@ class RunEnd:
         from dslaunch.slurm.job_files import of_job
 
         run = {"run": directory.name, "directory": str(directory)} if directory else {}
-        text = jsonlib.dumps(outcome.as_dict() | run | of_job(os.environ), indent=2) + "\n"
+        text = jsonlib.dumps(outcome.as_data() | run | of_job(os.environ), indent=2) + "\n"
         try:
             write_private(self.result, text)
         except OSError as error:
             ui.say(f"dslaunch: --result {self.result}: {error.strerror}")
+            return
+        ui.wrote(self.result)
 
 
-def _run(request: RunRequest, show: tuple[bool, bool, frozenset[int] | None], end: RunEnd) -> None:
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is shown of a run, and how."""
+
+    ranks: frozenset[int] | None
+    fold: bool | None
+    json: bool
+    quiet: bool
+
+
+def _run(request: RunRequest, shown: Shown, end: RunEnd, on_usage: OnUsage) -> None:
     from dslaunch.run.launch import run_job
 
     interruption.leave_if_interrupted()
-    json, quiet, ranks = show
+    at_exit = ExitStack()
 
     @cache
     def view() -> JsonView | TerminalView:
-        return run_views.make(request.allocation.hosts, json=json, quiet=quiet, ranks=ranks)
+        made = run_views.make(
+            request.allocation.hosts,
+            json=shown.json,
+            quiet=shown.quiet,
+            ranks=shown.ranks,
+            fold=shown.fold,
+            progress_formats=request.cluster.progress,
+        )
+        at_exit.callback(made.close)
+        return made
 
-    outcome, directory = run_job(request, view)
+    with at_exit:
+        outcome, directory = run_job(request, view, on_usage=on_usage)
     if outcome.goes_on:
         view().detached(directory.name)
     else:

@@ -1,4 +1,4 @@
-"""The view of a run: on a terminal or as JSON lines, of all ranks or some."""
+"""The view of a run: terminal or JSON lines, of all or some ranks."""
 
 from __future__ import annotations
 
@@ -13,71 +13,107 @@ from dslaunch.errors import UsageError
 from dslaunch.plural import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dslaunch.cluster.model import Cluster
     from dslaunch.report.live import JsonView, TerminalView
 
 Ranks = Annotated[
-    str | None, typer.Option("--ranks", "-r", help="Show only these ranks, such as 0 or 0-3,8.")
+    str | None,
+    typer.Option(
+        "--ranks", "-r", metavar="RANKS", help="Show only these ranks, for example 0 or 0-3,8."
+    ),
+]
+Fold = Annotated[
+    bool | None,
+    typer.Option(
+        "--fold/--no-fold",
+        help="Print equal lines of several ranks once (default: on a terminal).",
+        show_default=False,
+    ),
 ]
 MOST_RANKS = 1_000_000
 
 
 def make(
-    nodes: tuple[str, ...], *, json: bool, ranks: frozenset[int] | None, quiet: bool = False
+    nodes: tuple[str, ...],
+    *,
+    json: bool,
+    ranks: frozenset[int] | None,
+    quiet: bool = False,
+    fold: bool | None = None,
+    progress_formats: Sequence[str] = (),
 ) -> JsonView | TerminalView:
-    """Return the view for standard output and error."""
+    """Return the view for standard output and error. Close it before anything else is printed.
+
+    `fold`: whether equal lines of several ranks are one; None: on a terminal. `progress_formats`:
+    `Cluster.progress`.
+    """
     from dslaunch.report.live import JsonView, TerminalView
 
     if json:
         return JsonView(sys.stdout, tell=lambda why: ui.say(f"dslaunch: {why}"))
-    return TerminalView(
+    view = TerminalView(
         sys.stdout,
         sys.stderr,
         nodes=nodes,
         ranks=ranks,
         quiet=quiet,
-        colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
+        color=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
+        fold=sys.stdout.isatty() if fold is None else fold,
+        live=sys.stderr.isatty() and os.environ.get("TERM") != "dumb",
+        progress_formats=progress_formats,
         width=columns,
     )
+    view.tick_in_background()
+    return view
 
 
 def columns() -> int:
-    """Return the width of the terminal that shows the progress line, which is standard error's."""
+    """Return the width of standard error's terminal, which shows the progress line."""
     from dslaunch.report import width
 
     return width.columns(sys.stderr)
 
 
 def parse_ranks(text: str | None) -> frozenset[int] | None:
-    """Read `0-3,8` as a set of ranks. Raises UsageError."""
+    """Return `0-3,8` as a set of ranks. Raises UsageError."""
     if text is None:
         return None
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not _number(first) or (dash and not _number(last)):
-            raise _no_rank(part, "is no rank")
+            raise _no_rank(part, "not a rank")
         ranks = range(int(first), int(last or first) + 1)
         if not 0 < len(ranks) <= MOST_RANKS:
-            raise _no_rank(part, "names too many ranks" if ranks else "goes backwards")
+            raise _no_rank(part, "too many ranks" if ranks else "first rank is greater than last")
         found.update(ranks)
     return frozenset(found)
 
 
 def existing_ranks(text: str | None, world_size: int) -> frozenset[int] | None:
-    """Read ranks of a run with so many. Raises UsageError, also for one that there is not."""
+    """Return ranks of a run with `world_size` ranks. Raises UsageError, also for others."""
     ranks = parse_ranks(text)
     check_ranks(ranks, world_size, text)
     return ranks
 
 
+def default_ranks(cluster: Cluster, world_size: int) -> frozenset[int] | None:
+    """Return the ranks that the cluster file shows, as far as they exist; None: all."""
+    ranks = parse_ranks(cluster.ranks)
+    existing = frozenset(rank for rank in ranks or () if rank < world_size)
+    return existing or None
+
+
 def check_ranks(ranks: frozenset[int] | None, world_size: int, text: str | None) -> None:
-    """Raise UsageError for a rank that a run with so many does not have; `text` named it."""
+    """Raise UsageError for ranks from `world_size` up; `text` is the user's."""
     missing = sorted(rank for rank in ranks or () if rank >= world_size)
     if missing:
         last = world_size - 1
         count = counted(world_size, "rank")
         raise UsageError(
-            f"--ranks {text}: there is no rank {missing[0]}: the run has {count}",
+            f"--ranks {text}: rank {missing[0]} does not exist: the run has {count}",
             hint="the only rank is 0" if last == 0 else f"ranks are 0 to {last}",
         )
 
@@ -87,4 +123,4 @@ def _number(text: str) -> bool:
 
 
 def _no_rank(part: str, why: str) -> UsageError:
-    return UsageError(f"--ranks: {part!r} {why}", hint="write for example --ranks 0-3,8")
+    return UsageError(f"--ranks {part}: {why}", hint="use for example --ranks 0-3,8")

@@ -12,10 +12,10 @@ from dslaunch.cli import ui
 def schema(
     of: Annotated[
         Literal["cluster", "run"],
-        typer.Argument(metavar="NAME", help="`cluster`: the cluster file; `run`: a run's record."),
+        typer.Argument(metavar="NAME", help="`cluster` (cluster file) or `run` (record of a run)."),
     ] = "cluster",
 ) -> None:
-    """Print the JSON Schema of the cluster file, or of the record of a run.
+    """Print the JSON Schema of a file format.
 
     Example: dslaunch schema > cluster.schema.json
     """

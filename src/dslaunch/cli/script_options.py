@@ -1,6 +1,6 @@
-"""Warn of arguments of the script that are called like options of dslaunch.
+"""Warn about arguments of the script that have the names of dslaunch's options.
 
-What stands behind the script is the script's: `dslaunch run c.yaml train.py --dry-run` trains.
+Everything after the script belongs to it: `dslaunch run c.yaml train.py --dry-run` trains.
 """
 
 from __future__ import annotations
@@ -14,30 +14,32 @@ from dslaunch.cli import ui
 from dslaunch.cli.positional import split_words
 
 DELAY = 5
-"""Seconds in which Ctrl-C ends it, where somebody can press it."""
+"""Seconds before the start in which Ctrl-C prevents it; only on a terminal."""
 
 
-def tell_of_own_options(words: Sequence[str], command: str, cwd: Path) -> None:
-    """Say which arguments of the script are options of the command, too.
+def tell_of_own_options(
+    words: Sequence[str], command: str, cwd: Path, *, file: Path | None = None
+) -> None:
+    """Print which arguments of the script are also options of the command.
 
-    On a terminal, wait for Ctrl-C, unless the script defines options of these names itself.
+    On a terminal, wait for Ctrl-C, unless the script itself defines options of these names.
     """
-    _, program, args = split_words(words)
+    _, program, args = split_words(words, file)
     ambiguous = own_options(args, option_names(command))
     if program is None or not ambiguous:
         return
     listed = ", ".join(ambiguous)
-    ui.say(f"note: {listed}: behind the script, so given to {program}, not to dslaunch")
+    ui.say(f"note: {listed} after the script: passed to {program}, not to dslaunch")
     if set(ambiguous) <= defined_options(cwd / program):
         return
-    ui.say(f"hint: dslaunch {command} {ambiguous[0]} ... {program}, if dslaunch is meant")
+    ui.say(f"hint: to pass it to dslaunch: dslaunch {command} {ambiguous[0]} ... {program}")
     if sys.stdin.isatty() and sys.stderr.isatty():
-        ui.say(f"starting in {DELAY} s; press Ctrl-C to stop")
+        ui.say(f"starting in {DELAY} s; press Ctrl-C to cancel")
         time.sleep(DELAY)
 
 
 def option_names(command: str) -> frozenset[str]:
-    """The names of a command's options, long and short."""
+    """Return the names of a command's options, long and short."""
     from dslaunch.cli.commands import load
 
     return frozenset(
@@ -49,7 +51,7 @@ def option_names(command: str) -> frozenset[str]:
 
 
 def own_options(args: Iterable[str], names: frozenset[str]) -> tuple[str, ...]:
-    """The options among a script's arguments that have a name of `names`; not those behind `--`."""
+    """Return the script's arguments that have a name of `names`, up to `--`."""
     found = []
     for word in args:
         if word == "--":
@@ -61,9 +63,9 @@ def own_options(args: Iterable[str], names: frozenset[str]) -> tuple[str, ...]:
 
 
 def defined_options(script: Path) -> frozenset[str]:
-    """The options that a Python script defines itself, as far as its source says."""
+    """Return the options that a Python script defines, as far as its source shows."""
     from dslaunch.pysource.values import read_module
-    from dslaunch.run.source import read_small
+    from dslaunch.run.job_files import read_small
 
     text = read_small(script) if script.suffix == ".py" else None
     module = read_module(script.name, text) if text is not None else None

@@ -1,4 +1,4 @@
-"""`dslaunch slurm lint`: what is wrong, risky and right in an sbatch script."""
+"""`dslaunch slurm lint`: check an sbatch script."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ import typer
 from dslaunch.cli import options, ui
 from dslaunch.cli.lint_output import Github, Ignore, Json, Sarif, Strict, form, ignored_rules, show
 from dslaunch.errors import ConfigError, UsageError
+from dslaunch.lint import fails
+from dslaunch.plural import counted
+from dslaunch.slurm.lint import fixed, lint_script
+from dslaunch.slurm.rules import rules
+from dslaunch.slurm.syntax import can_be_asked, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -23,11 +28,9 @@ LARGEST = 4 * 1024 * 1024
 
 Given = Annotated[
     list[Path],
-    typer.Argument(
-        metavar="FILE", help="A script or several; - for standard input.", allow_dash=True
-    ),
+    typer.Argument(metavar="FILE...", help="Batch scripts; - is standard input.", allow_dash=True),
 ]
-Fix = Annotated[bool, typer.Option("--fix", help="Mend in the file what is certain.")]
+Fix = Annotated[bool, typer.Option("--fix", help="Fix in the files what has one correct fix.")]
 
 
 def slurm_lint(
@@ -39,25 +42,21 @@ def slurm_lint(
     ignore: Ignore = None,
     strict: Strict = False,
 ) -> None:
-    """Say what is wrong, risky and right in an sbatch script, whoever wrote it.
+    """Check an sbatch script for errors and risks.
 
-    Exit code 3 where there is an error (with --strict, a warning). Nothing is run or submitted;
-    bash -n reads the script, and the directories of output files are looked for below the current
-    one, as if it were submitted from here.
+    Exit code 3 for an error (with --strict, also for a warning). Nothing is run or submitted.
+    `bash -n` parses the script. Relative output directories start at the current directory.
 
     Example: dslaunch slurm lint train.sbatch --fix
     """
     wanted = form(as_json=as_json, sarif=sarif, github=github)
-    from dslaunch.lint import fails
-    from dslaunch.slurm.rules import rules
-
     ignored = ignored_rules(ignore, rules().names)
     _say_unchecked()
     verdicts = [_judged(file, fix, ignored) for file in files]
     remarks = [remark for verdict in verdicts for remark in verdict.remarks]
     show(remarks, wanted, sum(verdict.ignored for verdict in verdicts))
     if wanted == "text":
-        _praise([remark for verdict in verdicts for remark in verdict.right])
+        _show_good_practice([remark for verdict in verdicts for remark in verdict.good_practice])
     if fails(remarks, strict=strict):
         sys.exit(ConfigError.exit_code)
 
@@ -73,37 +72,31 @@ def _directory_exists(directory: str) -> bool:
 
 
 def _verdict(text: str, file: Path, ignore: Collection[str]) -> ScriptLint:
-    from dslaunch.slurm.lint import lint_script
-    from dslaunch.slurm.syntax import refusal
-
     return lint_script(text, str(file), _directory_exists, refusal(text), ignore)
 
 
 def _say_unchecked() -> None:
-    """Unknown is not right: say so where bash could not be asked."""
-    from dslaunch.slurm.syntax import can_be_asked
-
+    """Print that the syntax was not checked if there is no suitable bash."""
     if not can_be_asked():
-        ui.say("no bash 4 or newer here: whether bash takes the script was not checked")
+        ui.say("bash 4 or newer not found: the syntax of the script was not checked")
 
 
 def _mend(file: Path, text: str, before: ScriptLint, ignore: Collection[str]) -> ScriptLint:
-    """Write the mended text, and say what is left."""
-    from dslaunch.slurm.lint import fixed
-
+    """Write the fixed text, and return the findings that are left."""
     if str(file) == "-":
-        raise UsageError("--fix: standard input cannot be mended")
+        raise UsageError("--fix cannot change standard input", hint="name a file")
     better = fixed(text, _directory_exists, ignore)
     if better == text:
         return before
     ui.write(file, better, "--fix")
     after = _verdict(better, file, ignore)
     gone = len(before.remarks) - len(after.remarks)
-    ui.say(f"{file}: mended; {gone} of {len(before.remarks)} remarks are gone")
+    ui.say(f"{file}: fixed {gone} of {counted(len(before.remarks), 'finding')}")
     return after
 
 
-def _praise(right: Sequence[Remark]) -> None:
-    """What to keep, for people alone."""
-    for remark in right:
-        ui.say(f"{remark.file}:{remark.line}:{remark.column}: right: {remark.message}")
+def _show_good_practice(remarks: Sequence[Remark]) -> None:
+    """Print the good practice on standard error."""
+    for remark in remarks:
+        place = f"{remark.file}:{remark.line}:{remark.column}"
+        ui.say(f"{place}: good practice: {remark.message} [{remark.rule}]")

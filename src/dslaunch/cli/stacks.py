@@ -1,4 +1,4 @@
-"""`dslaunch stacks`: what every rank of a run is doing."""
+"""`dslaunch stacks`: the Python stacks of every rank."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ import typer
 
 from dslaunch.cli import lookup, ui
 from dslaunch.errors import NodeError
+from dslaunch.report.stacks import fold, page
 
 
 def stacks(
-    run: lookup.RunName,
+    run: lookup.RunName = lookup.LATEST,
     file: lookup.ClusterOfRun = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds that a node may take.")] = 15.0,
+    timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=1, help="Time to wait for the answer of a node."),
+    ] = 15.0,
     json: Annotated[bool, typer.Option("--json", help="Print all stacks as JSON.")] = False,
 ) -> None:
-    """Show what every rank is doing, the odd ones out first.
+    """Show the Python stacks of all ranks, outliers first.
 
-    Equal stacks are shown as one.
+    Ranks with equal stacks are one group.
 
     Example: dslaunch stacks latest
     """
-    from dslaunch.report.stacks import fold, page
-
     told = lookup.find(run, file).stacks(timeout)
     if json:
         ui.data(told.stacks)
     else:
         ui.result(page(fold(told.stacks), ui.width()))
     if told.unresponsive:
-        ui.say(f"no answer from {', '.join(told.unresponsive)}")
+        ui.say(f"unresponsive: {', '.join(told.unresponsive)}")
     if told.failures:
         raise NodeError(told.failures)

@@ -1,7 +1,7 @@
-"""Where the program starts and ends.
+"""The entry point and the exit of the program.
 
-Half of a short command's time went into the garbage collector's walks over modules that are
-being imported, and into taking the interpreter apart at the end.
+Half of a short command's time went into garbage collection during imports and into the
+interpreter's shutdown; both are avoided here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # `typing` takes longer than all else up to the handling of C
 
 
 def _interrupted_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    """Ctrl-C while modules are being imported: leave without a word.
+    """Exit without output for Ctrl-C while modules are being imported.
 
     An exception could be raised inside a callback of the import system, where Python prints it.
     """
@@ -34,13 +34,13 @@ import gc  # noqa: E402 - Ctrl-C comes first
 from dslaunch.cli.interruption import interrupted, leave, leave_if_interrupted  # noqa: E402
 
 ALLOCATIONS = 50_000
-"""How many new objects make the collector look; Python's own 700 suits no program that starts."""
+"""New objects before a collection; Python's default of 700 slows down imports."""
 
 
 def open_closed_streams() -> None:
-    """Let standard streams that are closed, as by `>&-`, lead nowhere.
+    """Connect closed standard streams, as by `>&-`, to /dev/null.
 
-    Else Python has None in their places, and a file or socket opened later gets their number.
+    Otherwise Python sets them to None, and a file or socket opened later gets their number.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
@@ -52,7 +52,7 @@ def open_closed_streams() -> None:
 
 
 def start() -> NoReturn:
-    """Run the program and leave at once: nothing of it waits for the interpreter's own end."""
+    """Run the program and exit at once, without the interpreter's shutdown."""
     code: object = 0
     try:
         gc.set_threshold(ALLOCATIONS)
@@ -65,15 +65,15 @@ def start() -> NoReturn:
     except SystemExit as end:
         code = end.code
     except BaseException:
-        # a library may have made another exception of the Ctrl-C
+        # a library may have turned the Ctrl-C into another exception
         leave_if_interrupted()
         raise
     leave(code)
 
 
 def _unraisable(raised: UnraisableHookArgs) -> None:
-    """Leave for a Ctrl-C that came inside a finalizer or a callback: from there nothing can be
-    raised, and Python would print it and go on."""
+    """Exit for Ctrl-C inside a finalizer or a callback, where Python would print the exception and
+    continue."""
     if isinstance(raised.exc_value, SystemExit):
         leave(raised.exc_value.code)
     sys.__unraisablehook__(raised)

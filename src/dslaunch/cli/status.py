@@ -1,4 +1,4 @@
-"""`dslaunch status`: how a run stands, node by node."""
+"""`dslaunch status`: the state of a run per node."""
 
 from __future__ import annotations
 
@@ -7,30 +7,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import lookup, ui
+from dslaunch.report.status import head, job_rows, node_rows, why_rows
 
 if TYPE_CHECKING:
     from dslaunch.run.status import RunStatus
 
 
 def status(
-    run: lookup.RunName,
+    run: lookup.RunName = lookup.LATEST,
     file: lookup.ClusterOfRun = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
-    """Say how a run stands, node by node, and why it failed.
+    """Show the state of a run per node, and why it failed.
 
     Example: dslaunch status latest
     """
     found = lookup.find(run, file).status()
     if json:
-        ui.data(found.as_dict())
+        ui.data(found.as_data())
     else:
         ui.result(page(found))
 
 
 def page(found: RunStatus) -> str:
-    """The run, its nodes or jobs, and why it failed."""
-    from dslaunch.report.status import head, job_rows, node_rows, why_rows
-
+    """Return the run, its nodes or jobs, and why it failed, as text."""
     tables = [ui.table(rows, ui.width()) for rows in (node_rows(found), job_rows(found)) if rows]
-    return "\n".join([head(found), *tables, *why_rows(found)])
+    return "\n".join([head(found), *tables, *why_rows(found, ui.width())])

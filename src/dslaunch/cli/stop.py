@@ -1,4 +1,4 @@
-"""`dslaunch stop`: end a run on all its nodes."""
+"""`dslaunch stop`: stop a run on all its nodes."""
 
 from __future__ import annotations
 
@@ -11,27 +11,33 @@ from dslaunch.errors import NodeError
 
 
 def stop(
-    run: lookup.RunName,
+    run: lookup.RunName = lookup.LATEST,
     file: lookup.ClusterOfRun = None,
     grace: Annotated[
         float | None,
         typer.Option(
+            metavar="SECONDS",
             min=0,
-            help="Seconds between asking a rank to end and killing it (default: 10; of a SLURM "
-            "job as the site has it, KillWait).",
+            help="Time between SIGTERM and SIGKILL for a rank (default: 10; for a SLURM job: "
+            "KillWait of the site).",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
-    """End a run on all its nodes, from wherever they can be reached.
+    """Stop a run on all its nodes.
+
+    Works on any machine that reaches the nodes.
 
     Example: dslaunch stop latest --grace 30
     """
+    from dslaunch.cluster.nodeset import fold
+    from dslaunch.report.outcome_rows import cleanup_text
+
     found = lookup.find(run, file)
-    stopped = found.stop(grace, lookup.caller())
-    text = f"run {found.name} has ended on {', '.join(stopped.ended) or 'no node'}"
+    stopped = found.stop(grace)
+    text = f"stopped run {found.name} on {fold(stopped.ended) or 'no node'}"
     if stopped.job is not None:
-        text = f"job {stopped.job} of run {found.name} is canceled"
+        text = f"canceled job {stopped.job} of run {found.name}"
     data = {
         "run": found.name,
         "job": stopped.job,
@@ -45,5 +51,5 @@ def stop(
     if stopped.failures:
         raise NodeError(stopped.failures)
     if stopped.unconfirmed:
-        ui.say(f"not confirmed on {', '.join(stopped.unconfirmed)}: try `dslaunch clean`")
+        ui.say(cleanup_text(stopped.unconfirmed))
         raise typer.Exit(5)

@@ -1,4 +1,4 @@
-"""`dslaunch topo`: how machines are wired, who is odd, and what to set for it."""
+"""`dslaunch topo`: the GPU and NIC topology of nodes, their differences, and advice."""
 
 from __future__ import annotations
 
@@ -12,12 +12,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import options, ui
-from dslaunch.cli.positional import FILE_ENDINGS
+from dslaunch.cli.positional import FILE_ENDINGS, two_files
+from dslaunch.cluster.load import load_cluster, read_text
 from dslaunch.errors import DslaunchError, UsageError
+from dslaunch.preflight import checks
+from dslaunch.preflight.check import Scope
+from dslaunch.preflight.checks._wiring import topologies
+from dslaunch.preflight.runner import Survey
+from dslaunch.report import topology as report
+from dslaunch.report.topology_svg import drawing
+from dslaunch.topology import nccl
+from dslaunch.topology.advice import advise, slots
+from dslaunch.topology.answers import answers_in, read
+from dslaunch.topology.comparison import compare
+from dslaunch.topology.recorded_text import texts
 
 if TYPE_CHECKING:
     from dslaunch.lint import Remark
-    from dslaunch.topology.advice import Advice
+    from dslaunch.topology.advice_codes import Advice
     from dslaunch.topology.model import Topology
 
 LARGEST = 2**20
@@ -30,40 +42,43 @@ def topo(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FILE ...",
-            help="A cluster file, whose nodes are asked; or recorded output of `nvidia-smi topo "
-            "-m`, one file per node, named as the node is; `-` reads standard input. A file may "
-            "hold the output of several commands.",
+            metavar="FILE...",
+            help="Cluster file, whose nodes are asked, or recorded output of `nvidia-smi topo -m`, "
+            "one file per node with the node's name; - is standard input. A file may contain the "
+            "output of several commands.",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     svg: Annotated[
         Path | None,
-        typer.Option("--svg", metavar="OUT", help="Draw the first node's wiring into this file."),
+        typer.Option("--svg", metavar="FILE", help="Write a drawing of the first node to a file."),
     ] = None,
     apply: Annotated[
         Path | None,
         typer.Option(
             "--apply",
-            metavar="CLUSTER.yaml",
-            help="Write the advice that a cluster file can hold into this one; comments stay.",
+            metavar="FILE",
+            help="Write the advice into this cluster file, where it has keys for it; comments are "
+            "kept.",
         ),
     ] = None,
+    cluster: options.ClusterOption = None,
 ) -> None:
-    """Say how GPUs and network cards are wired, compare nodes, and give advice.
+    """Show how GPUs and NICs are connected, and give advice.
+
+    Nodes are compared with each other.
 
     Example: dslaunch topo cluster.yaml
     """
-    from dslaunch.cluster.load import load_cluster
-    from dslaunch.report import topology as report
-    from dslaunch.topology.advice import advise
-    from dslaunch.topology.comparison import compare
-
     options.check_writable("--svg", svg)
     if apply:
         load_cluster(apply)
+    if cluster is not None:
+        if files:
+            raise two_files(Path(files[0]), cluster)
+        files = [str(cluster)]
     files = files or [_default_source()]
-    is_cluster = len(files) == 1 and files[0].endswith(FILE_ENDINGS)
+    is_cluster = len(files) == 1 and (files[0].endswith(FILE_ENDINGS) or cluster is not None)
     by_host = _asked(Path(files[0])) if is_cluster else _read(files)
     advice = advise(by_host)
     if apply:
@@ -71,7 +86,7 @@ def topo(
     remarks = _settings(by_host)
     compared = compare(by_host)
     if json:
-        ui.data(report.data(by_host, compared, advice, remarks))
+        ui.data(report.as_data(by_host, compared, advice, remarks))
     else:
         ui.result(report.text(by_host, compared, advice, remarks, width=ui.width()))
     if svg:
@@ -97,36 +112,28 @@ def _default_source() -> str:
 
 def _asked(file: Path) -> dict[str, Topology]:
     """Ask the nodes of a cluster file. Raises NodeError if none answers."""
-    from dslaunch.preflight import checks
-    from dslaunch.preflight.check import Scope
-    from dslaunch.preflight.checks._wiring import topologies
-    from dslaunch.preflight.runner import Survey
-
     cluster = options.open_cluster(file)
     asking = {name: checks.load()[name] for name in ASKING}
-    wired = asking["topo.uniform"]
     survey = Survey(Scope(cluster, cluster.nodes), asking, lambda *_: None)
     with closing(survey):
         survey.run()
     for failure in survey.failures.values():
         ui.say(f"no answer from {failure.host}: {failure.message}")
-    found = topologies(survey.answers(wired))
+    found = topologies(survey.answers())
     if not found:
-        raise DslaunchError("no node has GPUs whose wiring could be asked")
+        raise DslaunchError("no node reported its GPU topology")
     return found
 
 
 def _read(files: list[str]) -> dict[str, Topology]:
     """Read each node's file. Raises UsageError for two of one name, or what cannot be read."""
-    from dslaunch.topology.answers import answers_in, read
-
     found: dict[str, Topology] = {}
     for file in files:
         host = "stdin" if file == "-" else Path(file).stem
         if host in found:
             raise UsageError(
-                f"{file}: there is a file for {host} already",
-                hint="a node is named as its file is, without the ending",
+                f"{file}: second file for node {host}",
+                hint="name each file like its node, for example node01.txt",
             )
         for name, part in _parts(_text(file)).items():
             found[f"{host}-{name}" if name else host] = read(answers_in(part))
@@ -134,9 +141,7 @@ def _read(files: list[str]) -> dict[str, Topology]:
 
 
 def _parts(text: str) -> dict[str, str]:
-    """The outputs of several nodes in one text, by name; those without a matrix are left out."""
-    from dslaunch.topology.recorded_text import texts
-
+    """Return the outputs of several nodes in one text, by name; those with a matrix only."""
     parts = texts(text)
     if len(parts) < 2:
         return {"": text}
@@ -144,11 +149,12 @@ def _parts(text: str) -> dict[str, str]:
 
 
 def _text(file: str) -> str:
-    """Read recorded output. Bytes that are no text are no devices either."""
+    """Return recorded output; invalid bytes are replaced."""
     try:
         found = sys.stdin.buffer.read(LARGEST) if file == "-" else _bytes(Path(file))
     except OSError as problem:
-        raise UsageError(f"{file}: cannot be read: {problem.strerror}") from None
+        hint = "name a file with the output of `nvidia-smi topo -m`, or a cluster file"
+        raise UsageError(f"{file}: {problem.strerror}", hint=hint) from None
     encoding = "utf-16" if found.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
     return found.decode(encoding, "replace")
 
@@ -159,17 +165,15 @@ def _bytes(path: Path) -> bytes:
 
 
 def _none_read(by_host: dict[str, Topology]) -> None:
-    """Raise DslaunchError if there was no matrix in any of the texts."""
+    """Raise DslaunchError if none of the texts has a matrix."""
     troubles = [topology.trouble for topology in by_host.values() if topology.trouble]
     if len(troubles) == len(by_host):
         hints = dict.fromkeys(trouble.hint for trouble in troubles if trouble.hint)
-        raise DslaunchError("no node's wiring could be read", hint="\n".join(hints) or None)
+        raise DslaunchError("no topology matrix found", hint="\n".join(hints) or None)
 
 
 def _settings(by_host: dict[str, Topology]) -> tuple[Remark, ...]:
     """Judge the NCCL settings that were recorded with the matrix."""
-    from dslaunch.topology import nccl
-
     found: list[Remark] = []
     for host, topology in by_host.items():
         devices = [nic.device for nic in topology.nics if nic.device]
@@ -178,29 +182,23 @@ def _settings(by_host: dict[str, Topology]) -> tuple[Remark, ...]:
 
 
 def _slots(file: Path, by_host: dict[str, Topology]) -> tuple[Advice, ...]:
-    from dslaunch.cluster.load import load_cluster
-    from dslaunch.topology.advice import slots
-
     said = {node.host: node.slots for node in load_cluster(file).nodes}
     unknown = [host for host in by_host if host not in said]
     if unknown:
         raise UsageError(
-            f"{file}: there is no node {', '.join(unknown)}",
-            hint="name the recorded files as the nodes are named, such as node01.txt",
+            f"{file}: unknown nodes: {', '.join(unknown)}",
+            hint="name the recorded files like the nodes, for example node01.txt",
         )
     return slots(said, by_host)
 
 
 def _draw(by_host: dict[str, Topology], out: Path) -> None:
-    from dslaunch.report.topology_svg import drawing
-
     host, topology = next(iter(by_host.items()))
     ui.write(out, drawing(topology, host), "--svg")
 
 
 def _apply(file: Path, advice: tuple[Advice, ...]) -> None:
-    """Write what can be written; say what was and what was not."""
-    from dslaunch.cluster.load import read_text
+    """Write the advice into the cluster file; print what was set and what was not."""
     from dslaunch.topology.applying import apply
 
     old = read_text(file)
@@ -209,7 +207,7 @@ def _apply(file: Path, advice: tuple[Advice, ...]) -> None:
         ui.write(file, applied.text, "--apply")
     for line in applied.done:
         ui.say(f"{file}: set {line}")
-    for line in applied.left:
-        ui.say(f"{file}: not set {line}")
+    for not_applied in applied.left:
+        ui.say(f"{file}: not set {not_applied.text}")
     if not applied.done:
-        ui.say(f"{file}: nothing to change")
+        ui.say(f"{file}: no changes")

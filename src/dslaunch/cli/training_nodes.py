@@ -6,33 +6,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import ValidationError
 
 from dslaunch.cli import options, ui
+from dslaunch.cluster.nodeset import fold
 from dslaunch.cluster.select import Selection, select
+from dslaunch.deepspeed.hardware import facts_from_json
 from dslaunch.errors import ConfigError, Problem, UsageError
+from dslaunch.preflight.recording import read
+from dslaunch.run.hardware import Hardware
 
 if TYPE_CHECKING:
     from dslaunch.deepspeed.hardware import NodeHardware
-    from dslaunch.run.hardware import Hardware
 
 FactsFile = Annotated[
     Path | None,
-    typer.Option("--facts", help="What the nodes answered: `dslaunch preflight --save` writes it."),
+    typer.Option(
+        "--facts", metavar="FILE", help="Recorded hardware of the nodes, by `preflight --save`."
+    ),
 ]
 
 
 def hardware_of(cluster: Path | None, chosen: Selection, facts: Path | None) -> Hardware:
-    """Return the nodes that a cluster file has, and what they answered.
+    """Return the nodes of a cluster file with their recorded hardware.
 
-    `facts` is preflight's recorded answers, whose own cluster counts where no file is named, or a
-    JSON list of what nodes have. Raises ConfigError, and UsageError for a selection of nothing.
+    `facts` is a recording of preflight, whose cluster is used if no file is named, or a JSON list
+    of nodes. Raises ConfigError, and UsageError for a selection without a cluster.
     """
-    from dslaunch.run.hardware import Hardware
-
     if facts is not None and not _is_list(facts):
         return _answered(cluster, chosen, facts)
     if cluster is None and chosen != Selection():
-        raise UsageError("nodes are selected, and no --cluster is named")
+        raise UsageError("a selection of nodes needs --cluster", hint="add --cluster FILE")
     known = Hardware()
     if cluster is not None:
         loaded = options.open_cluster(cluster)
@@ -41,22 +45,17 @@ def hardware_of(cluster: Path | None, chosen: Selection, facts: Path | None) -> 
 
 
 def _answered(file: Path | None, chosen: Selection, path: Path) -> Hardware:
-    from dslaunch.preflight.recording import read
-    from dslaunch.run.hardware import Hardware
-
     facts = read(path)
     cluster = facts.scope.cluster if file is None else options.open_cluster(file)
     known = Hardware.of(cluster, select(cluster, chosen), facts)
     if known.unanswered:
-        from dslaunch.cluster.nodeset import fold
-
         silent = fold(known.unanswered)
-        ui.say(f"{path} holds no answers of {silent}: the cluster file's labels count")
+        ui.say(f"{path}: no answers of {silent}; using the labels of the cluster file")
     return known
 
 
 def _is_list(path: Path) -> bool:
-    """Whether it is a list of what nodes have; standard input can be nothing else."""
+    """Return whether a file is a JSON list of nodes; standard input always is."""
     if str(path) == "-":
         return True
     try:
@@ -67,10 +66,6 @@ def _is_list(path: Path) -> bool:
 
 
 def _listed(path: Path) -> tuple[NodeHardware, ...]:
-    from pydantic import ValidationError
-
-    from dslaunch.deepspeed.hardware import facts_from_json
-
     try:
         return facts_from_json(options.read_text(path))
     except ValidationError as error:

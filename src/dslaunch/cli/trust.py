@@ -1,4 +1,4 @@
-"""`dslaunch trust`: compare and record the host keys of all nodes and jump hosts."""
+"""`dslaunch trust`: verify and record the host keys of nodes and jump hosts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ import typer
 from dslaunch.cli import ui
 from dslaunch.cli.options import ClusterFile, open_cluster, read_text
 from dslaunch.errors import NodeError, NodeFailure, UsageError
+from dslaunch.plural import counted
+from dslaunch.report.trust import as_data, rows, summary
+from dslaunch.transport.ssh import hostkeys
+from dslaunch.transport.ssh.files import KnownHosts, client_of
+from dslaunch.transport.ssh.host_key_scan import Gatherer
+from dslaunch.transport.ssh.hostkeys import compared
+from dslaunch.transport.ssh.known_hosts_file import append
+from dslaunch.transport.ssh.trust import SALT, file_for, hosts_of, line_for, parse_list
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
@@ -28,24 +36,21 @@ def trust(
         typer.Option(
             "--fingerprints",
             metavar="FILE",
-            help="Record only the keys that this list has, and ask nothing.",
+            help="Record only keys with a fingerprint in this file, without a question.",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """Compare and record the host keys of all nodes and jump hosts.
+    """Verify and record the SSH host keys of the nodes.
 
-    Shows the fingerprints of the keys that no known_hosts file has yet, asks once, and adds them to
-    the file that ssh would add them to. Changed and revoked keys are never replaced.
+    Shows the fingerprints of unknown keys of nodes and jump hosts, asks once, and adds them to the
+    known_hosts file that ssh uses. Changed and revoked keys are never replaced.
 
     Example: dslaunch trust cluster.yaml --fingerprints fingerprints.txt
     """
-    from dslaunch.report.trust import as_data, summary
-    from dslaunch.transport.ssh.trust import parse_list
-
     cluster = open_cluster(file)
     if not cluster.over_ssh:
-        raise UsageError(f"transport `{cluster.transport}` uses no SSH: no host keys are needed")
+        raise UsageError(f"transport `{cluster.transport}` does not use SSH host keys")
     listed = None
     if fingerprints is not None:
         listed = parse_list(read_text(fingerprints), str(fingerprints))
@@ -64,17 +69,12 @@ def trust(
 def _rounds(
     cluster: Cluster, listed: Sequence[ListedFingerprint] | None, name: str
 ) -> tuple[list[Presented], list[NodeFailure]]:
-    """Ask hosts in the order in which they can be reached: jump hosts are verified first."""
-    from dslaunch.transport.ssh import hostkeys
-    from dslaunch.transport.ssh.files import KnownHosts, client_of
-    from dslaunch.transport.ssh.gather import Gatherer
-    from dslaunch.transport.ssh.trust import hosts_of
-
+    """Ask the hosts in the order of their routes: jump hosts are verified first."""
     import paramiko  # noqa: F401 - here, before threads: its imports are circular  # isort: skip
 
     hosts, unresolved = hosts_of(client_of(cluster.ssh), cluster.nodes)
     wrong = [
-        NodeFailure(host, "route", f"its route cannot be resolved ({why})", detail=why)
+        NodeFailure(host, "route", f"its SSH configuration cannot be resolved ({why})", detail=why)
         for host, why in unresolved.items()
     ]
     waiting, done = list(hosts), list[hostkeys.Presented]()
@@ -96,8 +96,6 @@ def _settled(
     found: Sequence[Presented], listed: Sequence[ListedFingerprint] | None, name: str
 ) -> list[Presented]:
     """Record the new keys that the list or the user accepts. Raises UsageError without either."""
-    from dslaunch.transport.ssh.hostkeys import compared
-
     if listed is not None:
         found = [compared(e, listed, name) if e.status == "new" else e for e in found]
     new = [each for each in found if each.status == "new"]
@@ -109,51 +107,44 @@ def _settled(
 
 
 def _asked(new: Sequence[Presented]) -> bool:
-    """Show all fingerprints and ask once. Raises UsageError if nobody can answer."""
-    from dslaunch.report.trust import rows
-
+    """Show all fingerprints and ask once. Raises UsageError without a terminal."""
     ui.say(ui.table(rows(new)))
     if not sys.stdin.isatty():
         raise UsageError(
-            f"{len(new)} host keys are not recorded yet, and standard input is no terminal: "
-            "nobody can confirm them",
-            hint="call it in a terminal, or give a list of what is right: --fingerprints FILE",
+            f"{counted(len(new), 'unknown host key')}, and standard input is not a terminal",
+            hint="run it in a terminal, or give the expected fingerprints: --fingerprints FILE",
         )
     places = ", ".join(dict.fromkeys(str(_file(each)) for each in new))
     ui.say(
-        "Compare them with what `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints on the "
-        "console of each host, or with a list of your provider or administrator."
+        "Compare them with the output of `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the "
+        "console of each host, or with a list from your provider or administrator."
     )
     ui.say(f"Record them in {places}? Type yes or no:")
     return sys.stdin.readline().strip().lower() == "yes"
 
 
 def _file(each: Presented) -> Path:
-    """Return the file for a host's keys. Raises UsageError if the configuration names none."""
-    from dslaunch.transport.ssh.trust import file_for
-
+    """Return the known_hosts file for a host. Raises UsageError if the configuration has none."""
     path = file_for(each.host.hop)
     if path is None:
         raise UsageError(
-            f"{each.host.hop.alias}: UserKnownHostsFile is `none`: no file to record its key in"
+            f"{each.host.hop.alias}: UserKnownHostsFile is `none`: no file to record the key",
+            hint="set UserKnownHostsFile in the SSH configuration",
         )
     return path
 
 
 def _record(new: Sequence[Presented]) -> None:
-    """Add the keys to the files that ssh would add them to. Raises UsageError, DslaunchError."""
-    from dslaunch.transport.ssh.record import append
-
+    """Add the keys to the known_hosts files. Raises UsageError, DslaunchError."""
     lines: dict[Path, list[str]] = {}
     for each in new:
         lines.setdefault(_file(each), []).extend(_line(each, key) for key in each.keys)
     for path, added in lines.items():
         append(path, added)
+        ui.wrote(path)
 
 
 def _line(each: Presented, key: PublicKey) -> str:
-    from dslaunch.transport.ssh.trust import SALT, line_for
-
     try:
         return line_for(each.host.hop, key, secrets.token_bytes(SALT))
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""What goes where: results on standard output, words for people on standard error.
+"""Results on standard output, messages on standard error.
 
-Both may hold what nodes, files or other users chose: control characters in it are spelled out.
+Both may contain text from nodes, files or other users, so control characters are escaped.
 """
 
 from __future__ import annotations
@@ -18,20 +18,23 @@ from dslaunch.terminal import PLAIN, colored, one_line, visible
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
+    from typing import Any
+
+    from dslaunch.registry import Registry
 
 RED, BOLD = "\x1b[31m", "\x1b[1m"
 GAP = "  "
 EXCERPT = 100
-"""Characters of a line that is shown with a problem."""
+"""Characters of a source line that are shown with a problem."""
 NARROWEST = 12
-"""Columns that a cell of a table keeps however narrow the terminal is."""
+"""Columns that a cell of a table keeps at least."""
 
 
 def result(text: str, *, colors: bool = False) -> None:
-    """Print what the command was asked for; with `colors` the text's own colors are kept.
+    """Print a command's result; with `colors` keep the text's own colors.
 
-    When the reader is gone, as in `| head -1`, leave as a program does that SIGPIPE ends.
-    Raises DslaunchError when it cannot be written, as on a full disk.
+    If the reader has exited, as in `| head -1`, exit as SIGPIPE would end the program.
+    Raises DslaunchError if it cannot be written, as on a full disk.
     """
     _print(colored(text) if colors else visible(text))
 
@@ -44,9 +47,9 @@ def data(value: object, *, indent: int | None = 2) -> None:
 
 
 def document(text: str, output: Path | None = None) -> None:
-    """Print a text that programs read, such as a batch script: exact, except on a terminal.
+    """Print a text for programs, such as a batch script: exact, except on a terminal.
 
-    With `output` write it into that file. Raises UsageError.
+    With `output`, write it to that file instead. Raises UsageError.
     """
     if output is None:
         _print(visible(text) if sys.stdout.isatty() else text)
@@ -55,23 +58,30 @@ def document(text: str, output: Path | None = None) -> None:
 
 
 def write(path: Path, text: str, option: str, *, errors: str = "strict") -> None:
-    """Write the file that an option names, line ends as they are. Raises UsageError."""
+    """Write the file of an option, line ends unchanged, and say so. Raises UsageError."""
     try:
         path.write_text(text, "utf-8", errors, newline="")
     except OSError as problem:
         raise UsageError(f"{option} {path}: {problem.strerror}") from None
+    wrote(path)
+
+
+def wrote(path: Path) -> None:
+    """Print the name of a file that has been written."""
+    say(f"wrote {path}")
 
 
 def write_new(path: Path, text: str, option: str, *, force: bool) -> None:
-    """Write a file that must not be there yet, unless `force`, and say so. Raises UsageError."""
+    """Write a file that must not exist unless `force`, and say so. Raises UsageError."""
     try:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        hint = "--force replaces it, or name another file"
-        raise UsageError(f"{option} {path}: is there already", hint=hint) from None
+        hint = "add --force to replace it, or name another file"
+        raise UsageError(f"{option} {path}: file exists", hint=hint) from None
     except OSError as problem:
         raise UsageError(f"{option} {path}: {problem.strerror}") from None
+    wrote(path)
 
 
 def _print(text: str) -> None:
@@ -87,12 +97,19 @@ def _print(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Tell a person something, if that can be."""
+    """Print a message on standard error; a failure to write is ignored."""
     _tell(visible(text))
 
 
+def warn_of_unused_plugins(*kinds: Registry[Any]) -> None:
+    """Print a warning for each part of a plugin whose name is that of a built-in part."""
+    for kind in kinds:
+        for unused in kind.unused():
+            say(f"warning: {unused} [{unused.code}]")
+
+
 def tell(text: str) -> None:
-    """Tell a person what happens with a run, between what its ranks write."""
+    """Print a message about a run, among the output of its ranks."""
     say(f"dslaunch: {text}")
 
 
@@ -103,36 +120,51 @@ def _tell(text: str) -> None:
 
 
 def error(problem: DslaunchError) -> None:
-    """Tell a person what is wrong and what to do; each line of it in its place.
+    """Print an error and its hint, each line with its prefix.
 
-    The same trouble of many nodes is one line with one hint.
+    The same failure of several nodes is one line; failures with the same hint stand above it.
     """
-    message, hint = problem.message, problem.hint or ""
     if isinstance(problem, NodeError):
-        from dslaunch.cluster.failures import folded
-
-        troubles = folded(problem.failures)
-        message = "\n".join(map(str, troubles))
-        hint = "\n".join(dict.fromkeys(t.hint for t in troubles if t.hint))
+        _node_errors(problem)
+        return
     if isinstance(problem, ConfigError):
         for each in problem.problems:
-            for line in visible(str(each)).splitlines():
-                _tell(f"{_paint('error:', RED)} {line}")
+            _error_lines(str(each))
             for line in excerpt(each):
                 _tell(line)
     else:
-        for line in visible(message).splitlines():
-            _tell(f"{_paint('error:', RED)} {line}")
-    for line in visible(hint).splitlines():
+        _error_lines(problem.message)
+    _hint_lines(problem.hint)
+
+
+def _node_errors(problem: NodeError) -> None:
+    from dslaunch.cluster.failures import folded
+
+    by_hint: dict[str | None, list[str]] = {}
+    for failure in folded(problem.failures):
+        by_hint.setdefault(failure.hint, []).append(str(failure))
+    for hint, messages in by_hint.items():
+        for message in messages:
+            _error_lines(message)
+        _hint_lines(hint)
+
+
+def _error_lines(message: str) -> None:
+    for line in visible(message).splitlines():
+        _tell(f"{_paint('error:', RED)} {line}")
+
+
+def _hint_lines(hint: str | None) -> None:
+    for line in visible(hint or "").splitlines():
         _tell(f"{_paint('hint:', BOLD)} {line}")
 
 
 def excerpt(problem: Problem) -> list[str]:
-    """Return the line that a problem is in, with a caret below its place; empty: it is unknown."""
+    """Return the source line of a problem with a caret below its place; empty: unknown."""
     if not problem.source.strip():
         return []
     start = max(0, problem.column - 1 - EXCERPT // 2)
-    # a tab is one column, and so must be what takes its place
+    # a tab counts as one column, and so must its replacement
     text = one_line(problem.source.replace("\t", " ")[start : start + EXCERPT])
     before = one_line(problem.source.replace("\t", " ")[start : problem.column - 1])
     number = str(problem.line)
@@ -142,14 +174,14 @@ def excerpt(problem: Problem) -> list[str]:
 def show_traceback(
     kind: type[BaseException], problem: BaseException, trace: TracebackType | None
 ) -> None:
-    """Print an unexpected exception; its text may quote what a node sent."""
+    """Print an unexpected exception; its text may contain what a node sent."""
     import traceback
 
     say("".join(traceback.format_exception(kind, problem, trace)).rstrip("\n"))
 
 
 def width() -> int | None:
-    """How many columns a result should fit; None where nobody has said, as into a file."""
+    """Return the columns that a result must fit; None if unlimited, as in a file."""
     if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
         import shutil
 
@@ -158,32 +190,33 @@ def width() -> int | None:
 
 
 def table(rows: Sequence[tuple[str, ...]], fit: int | None = None) -> str:
-    """Align columns by spaces; the first row is the head.
+    """Return rows with aligned columns; the first row is the head.
 
-    With `fit`, the widest cells are continued on further lines, at commas and spaces, until the
-    table is so many columns wide; a longer word stays whole. A line end in a cell is spelled out.
+    With `fit`, the widest cells are wrapped at commas and spaces until the table has that many
+    columns; a longer word is not broken. Line ends in cells are escaped.
     """
     safe = [tuple(map(one_line, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
     if fit is not None:
-        widths = _narrowed(widths, fit - len(GAP) * (len(widths) - 1))
+        columns = list(zip(*safe, strict=True))
+        least = [max(NARROWEST, *map(_longest_word, column)) for column in columns]
+        widths = _narrowed(widths, least, fit - len(GAP) * (len(widths) - 1))
     return "\n".join(line for row in safe for line in _row(row, widths))
 
 
-def _narrowed(widths: list[int], room: int) -> list[int]:
-    """Take columns from the widest cells until all fit, or none is wider than NARROWEST."""
+def _longest_word(cell: str) -> int:
+    """Return the length of the longest part of a cell that is not broken."""
+    return max(len(word.rstrip()) for word in _words(cell))
+
+
+def _narrowed(widths: list[int], least: list[int], room: int) -> list[int]:
+    """Return the widths, with the widest reduced one by one until all fit or have their least."""
     narrowed = list(widths)
-    excess = sum(narrowed) - room
-    while excess > 0 and max(narrowed) > NARROWEST:
-        widest = max(narrowed)
-        tied = [at for at, width in enumerate(narrowed) if width == widest]
-        limit = max([NARROWEST, *(width for width in narrowed if width < widest)])
-        each = min(widest - limit, excess // len(tied))
-        if each == 0:
-            tied, each = tied[:excess], 1
-        for at in tied:
-            narrowed[at] -= each
-        excess -= each * len(tied)
+    for _ in range(max(0, sum(widths) - room)):
+        wide = [at for at, width in enumerate(narrowed) if width > least[at]]
+        if not wide:
+            break
+        narrowed[max(wide, key=narrowed.__getitem__)] -= 1
     return narrowed
 
 
@@ -198,22 +231,30 @@ def _row(row: tuple[str, ...], widths: list[int]) -> list[str]:
 
 
 def _broken(cell: str, width: int) -> list[str]:
-    """Break behind commas and spaces, so that no line is longer than `width` if that can be."""
+    """Return lines broken after commas and spaces, at most `width` long where possible."""
     if len(cell) <= width:
         return [cell.rstrip()]
     lines = [""]
-    for word in re.findall(r"[^, ]*(?:[, ]+|$)", cell):
+    for word in _words(cell):
         if lines[-1] and len((lines[-1] + word).rstrip()) > width:
             lines.append("")
         lines[-1] += word
     return [line.rstrip() for line in lines]
 
 
+def _words(cell: str) -> list[str]:
+    """Return the parts between which a cell may be broken: each ends in its commas and spaces.
+
+    Commas and spaces at the beginning of the cell belong to its first part.
+    """
+    return re.findall(r"[, ]*[^, ]+[, ]*", cell) or [cell]
+
+
 def _forget_stdout() -> None:
-    """Let the interpreter's own flush at the end go nowhere (Python's `signal` documentation)."""
+    """Send the interpreter's final flush to /dev/null (Python's `signal` documentation)."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _paint(text: str, colour: str) -> str:
+def _paint(text: str, color: str) -> str:
     painted = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    return f"{colour}{text}{PLAIN}" if painted else text
+    return f"{color}{text}{PLAIN}" if painted else text

@@ -1,8 +1,8 @@
-"""`dslaunch validate`: every problem of cluster files at once."""
+"""`dslaunch validate`: check cluster files and list all problems."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,40 +10,46 @@ import typer
 
 from dslaunch.cli import ui
 from dslaunch.cli.lint_output import Github, Ignore, Sarif, Strict, form, ignored_rules, show
-from dslaunch.cli.options import DEFAULT_FILE, FILE_VARIABLE, find_cluster
+from dslaunch.cli.options import DEFAULT_FILE, FILE_VARIABLE, ClusterOption, find_cluster
+from dslaunch.cli.positional import two_files
+from dslaunch.cluster.load import check_names, parse, read_text
+from dslaunch.cluster.mistakes import MistakeCode
+from dslaunch.cluster.rules import KnownNames
 from dslaunch.errors import ConfigError, Problem
+from dslaunch.lint import Remark, fails, mentions, screened
+from dslaunch.preflight import checks
+from dslaunch.registry import LAUNCHERS, TRANSPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from dslaunch.cluster.model import Cluster
-    from dslaunch.cluster.rules import KnownNames
-    from dslaunch.lint import Remark, Screened
+    from dslaunch.lint import Screened
 
 Given = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="CLUSTER.yaml",
-        help=f"Cluster files; default ${FILE_VARIABLE}, else ./{DEFAULT_FILE}.",
+        metavar="CLUSTER.yaml...",
+        help=f"Cluster files (default: ${FILE_VARIABLE}, else ./{DEFAULT_FILE}).",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class ValidatedFile:
-    """One cluster file, with what is wrong with it and is not ignored."""
+    """One cluster file with its problems."""
 
     file: Path
     cluster: Cluster | None
     """None: it cannot be loaded."""
     problems: tuple[Problem, ...]
-    """All that is wrong with it."""
+    """All problems, ignored ones too."""
     found: Screened
     hint: str | None = None
 
     @property
     def errors(self) -> tuple[Problem, ...]:
-        """What is wrong and not ignored, with its rule in brackets."""
+        """Return the problems that are not ignored, with the rule in brackets."""
         kept = {_remark(problem): problem for problem in self.problems}
         errors = [kept[each] for each in self.found.kept if each in kept]
         return tuple(replace(each, message=f"{each.message} [{each.rule}]") for each in errors)
@@ -56,19 +62,22 @@ def validate(
     github: Github = False,
     ignore: Ignore = None,
     strict: Strict = False,
+    cluster: ClusterOption = None,
 ) -> None:
-    """Check cluster files; print every problem with its place.
+    """Check cluster files and list all problems.
 
-    Exit code 3 where there is a problem (with --strict, a warning). Problems that are ignored do
-    not count, but other commands still refuse the file.
+    Exit code 3 for a problem (with --strict, also for a warning). Ignored problems do not count,
+    but other commands still reject the file.
 
     Example: dslaunch validate cluster.yaml
     """
-    from dslaunch.cluster.mistakes import MistakeCode
-    from dslaunch.lint import fails
-
     wanted = form(as_json=json, sarif=sarif, github=github)
     rules = ignored_rules(ignore, frozenset(MistakeCode))
+    if cluster is not None:
+        if files:
+            raise two_files(files[0], cluster)
+        files = [cluster]
+    ui.warn_of_unused_plugins(LAUNCHERS, TRANSPORTS)
     judged = [_judge(find_cluster(file), rules) for file in files or (None,)]
     remarks = [remark for each in judged for remark in each.found.kept]
     if wanted == "json":
@@ -76,17 +85,13 @@ def validate(
     elif wanted == "text":
         _print_text(judged)
     else:
-        show(remarks, wanted)
+        show(remarks, wanted, section="codes.html#mistakes-in-cluster-files")
     if fails(remarks, strict=strict):
         raise typer.Exit(ConfigError.exit_code)
 
 
 def _judge(file: Path, ignore: Collection[str]) -> ValidatedFile:
-    """Load a cluster file, and sort out what is ignored. Raises ConfigError if it is unreadable."""
-    from dslaunch.cluster.load import check_names, parse, read_text
-    from dslaunch.cluster.mistakes import MistakeCode
-    from dslaunch.lint import mentions, screened
-
+    """Load a cluster file and remove ignored problems. Raises ConfigError if it is unreadable."""
     text = read_text(file)
     cluster: Cluster | None = None
     problems: tuple[Problem, ...] = ()
@@ -94,7 +99,7 @@ def _judge(file: Path, ignore: Collection[str]) -> ValidatedFile:
     try:
         parsed = parse(text, str(file))
         cluster = parsed.cluster
-        check_names(parsed, _names())
+        check_names(parsed, _names(parsed.document.data))
     except ConfigError as error:
         problems, hint = error.problems, error.hint
     remarks = [_remark(problem) for problem in problems]
@@ -106,16 +111,12 @@ def _judge(file: Path, ignore: Collection[str]) -> ValidatedFile:
 
 
 def _remark(problem: Problem) -> Remark:
-    from dslaunch.lint import Remark
-
     place = (problem.file, problem.line, problem.column, problem.path)
     return Remark(problem.rule, "error", *place, problem.message)
 
 
 def _print_json(judged: list[ValidatedFile]) -> None:
-    """An object for one file, a list of them for several."""
-    from dataclasses import asdict
-
+    """Print an object for one file, a list of objects for several."""
     told = []
     for each in judged:
         counts = count(each.cluster) if each.cluster else {}
@@ -129,7 +130,7 @@ def _print_json(judged: list[ValidatedFile]) -> None:
 
 
 def _print_text(judged: list[ValidatedFile]) -> None:
-    """What each file has on standard output, what is wrong with it on standard error."""
+    """Print what each file has on standard output, its problems on standard error."""
     for each in judged:
         for remark in each.found.kept:
             if remark.level != "error":
@@ -137,17 +138,15 @@ def _print_text(judged: list[ValidatedFile]) -> None:
         if each.errors:
             ui.error(ConfigError(each.errors, hint=each.hint))
         elif each.cluster is None:
-            ui.say(f"{each.file}: every problem is ignored; other commands still refuse the file")
+            ui.say(f"{each.file}: all problems are ignored; other commands still reject the file")
         else:
             ui.result(counts_text(count(each.cluster)))
 
 
-def _names() -> KnownNames:
-    """Return the names of all launchers and checks, installed ones among them."""
-    from dslaunch.cluster.rules import KnownNames
-    from dslaunch.preflight import checks
-    from dslaunch.registry import LAUNCHERS
-
+def _names(data: dict[str, Any]) -> KnownNames:
+    """Return the names of all launchers, and of the checks if the file's data names some."""
+    if not data.get("preflight"):
+        return KnownNames(LAUNCHERS.every_name(), {})
     known = {name: tuple(check.limits) for name, check in checks.load().items()}
     return KnownNames(LAUNCHERS.every_name(), known)
 

@@ -1,1 +1,1 @@
-"""What exists, and which part of it a run uses."""
+"""The cluster file: parsing, validation, and the selection of nodes."""

@@ -1,4 +1,4 @@
-"""The shape of the cluster file's `slurm.container`."""
+"""The schema of `slurm.container` in the cluster file."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ Inside = Annotated[Written, Matching(r"/[^\r\n\x00]*", "a path that begins with 
 
 
 class ContainerSection(Section):
-    """The image in which the ranks run."""
+    """Container of the ranks of a SLURM job."""
 
     runtime: Literal[
         "pyxis", "enroot", "apptainer", "singularity", "shifter", "podman-hpc", "edf"
     ] = Field(
         "pyxis",
-        description="`pyxis`: the plugin of srun; `edf`: the Container Engine of CSCS, srun's "
-        "`--environment`; the others are programs on the nodes.",
+        description="Container runtime. `pyxis`: plugin of srun; `edf`: Container Engine of CSCS "
+        "(`srun --environment`); the others are programs on the nodes.",
     )
     image: OneLine = Field(
-        description="What the runtime is given, such as `/images/train.sqsh`; for `edf` the name "
-        "or the path of an environment definition file."
+        description="Container image, such as `/images/train.sqsh`; for `edf` the name or path of "
+        "an environment definition file."
     )
     mounts: list[OneLine] = Field(
         default_factory=list,
-        description="Directories to see in it: `/data`, `/data:/mnt`, `/data:/mnt:ro`.",
+        description="Directories to mount: `/data`, `/data:/mnt`, `/data:/mnt:ro`.",
     )
     workdir: Inside | None = Field(
         None,
-        description="Where the ranks start, as the container sees it. Default: the job's "
-        "working directory.",
+        description="Working directory of the ranks inside the container. Default: working "
+        "directory of the job.",
     )
     gpu: Literal["nvidia", "rocm", "none"] | None = Field(
         None,
-        description="Which GPUs the container gets. Default: NVIDIA's with `apptainer` and "
-        "`singularity`; with the others what the image and the site say.",
+        description="GPU support of the container. Default: `nvidia` with `apptainer` and "
+        "`singularity`; otherwise the default of the image and the site.",
     )
     env: list[Variable] = Field(
         default_factory=list,
-        description="Names of more variables that the container gets with the values that they "
-        "have outside, such as those that `setup` exports.",
+        description="Names of more environment variables to pass into the container, such as those "
+        "that `setup` exports.",
     )
     options: list[OneLine] = Field(
         default_factory=list,
-        description="More words for the runtime: for srun with `pyxis` and `edf`, else for the "
+        description="More options of the runtime: of srun with `pyxis` and `edf`, otherwise of the "
         "program.",
     )
 
 
 def container_of(section: ContainerSection) -> Container:
-    """Return the section as a value."""
+    """Return the section as a value of `model`."""
     return Container(
         runtime=section.runtime,
         image=section.image,

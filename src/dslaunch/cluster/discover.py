@@ -1,4 +1,4 @@
-"""A first cluster file from what is already written down somewhere. Pure."""
+"""Sources of a first cluster file: hostfile, ssh_config, SLURM allocation, this machine. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dslaunch.cluster.hostfile import parse_hostfile
+from dslaunch.cluster.mistakes import Mistake
 from dslaunch.cluster.model import MOST_SLOTS
 from dslaunch.cluster.names import host_fault
-from dslaunch.cluster.nodeset import expand, numbers
-from dslaunch.errors import UsageError
+from dslaunch.cluster.nodeset import InvalidNodeSet, expand, numbers
+from dslaunch.errors import ErrorCode, UsageError
+from dslaunch.notes import Note, NoteCode, note
 
 DEFAULT_SLOTS = 8
+
+
+class DiscoveryNote(NoteCode):
+    """A part of an ssh_config that was not used."""
+
+    JUMP_HOST = "jump-host", "excluded, because it is a jump host of other nodes: {host}"
+    OTHER_NAME = "other-name", "excluded, because it is another name of {first}: {host}"
+    INCLUDES_NOT_READ = "includes-not-read", "files included by the ssh config were not read"
+
 
 _COUNT = re.compile(r"[0-9]{1,6}", re.ASCII)
 _COUNTED = re.compile(r"([0-9]{1,4})(?:\(x([0-9]{1,6})\))?")
@@ -22,28 +33,28 @@ _GPU = re.compile(r"(?m)^GPU ([0-9]+):")
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """What was found: hosts with their slots, and where."""
+    """Hosts with their slots, and the source that names them."""
 
     source: str
-    """In words for the file's first line: `hostfile hosts.txt`."""
+    """Text for the first line of the file: `hostfile hosts.txt`."""
     nodes: tuple[tuple[str, int], ...]
     transport: str = "auto"
     guessed_slots: bool = False
-    """Nobody said how many slots there are."""
-    notes: tuple[str, ...] = ()
-    """What was left out, for people."""
+    """The number of slots is a guess; the source does not state it."""
+    notes: tuple[Note, ...] = ()
+    """Notes for the user, for example about excluded hosts."""
     counts_gpus: bool = True
-    """Whether SLURM knows of GPUs there."""
+    """Whether SLURM configures GPUs on the nodes."""
     gpu_types: tuple[tuple[str, str], ...] = ()
-    """Hosts and the type of their GPUs as SLURM calls it, where it does."""
+    """Hosts and their GPU type in SLURM; only hosts with a GPU type."""
     users: tuple[tuple[str, str], ...] = ()
-    """Hosts and the users to log in as, where the source names any."""
+    """Hosts and their login users; only hosts for which the source names a user."""
     config_file: str | None = None
-    """The SSH configuration that the names are from, if it is not the usual one."""
+    """Path of the ssh_config with these hosts; None: the default one."""
 
 
 def from_hostfile(text: str, name: str, slots: int | None = None) -> Discovered:
-    """Take the hosts of a hostfile; `slots` is for lines that name none. Raises ConfigError."""
+    """Return the hosts of a hostfile; `slots` is for lines without slots. Raises ConfigError."""
     lines = parse_hostfile(text, name, slots)
     nodes = tuple((line.host, line.slots) for line in lines)
     users = tuple((line.host, line.user) for line in lines if line.user is not None)
@@ -51,17 +62,17 @@ def from_hostfile(text: str, name: str, slots: int | None = None) -> Discovered:
 
 
 def from_hosts(folded: str, slots: int | None) -> Discovered:
-    """Take a list of names such as `node[01-04],old01`. Raises UsageError."""
+    """Return the hosts of a list such as `node[01-04],old01`. Raises UsageError."""
     hosts = _hosts(folded, "--hosts")
     return Discovered(f"hosts {folded}", _alike(hosts, slots), guessed_slots=slots is None)
 
 
 def from_ssh_config(text: str, slots: int | None, file: str | None = None) -> Discovered:
-    """Take the `Host` entries of an ssh_config that look like nodes. Raises UsageError.
+    """Return the `Host` entries of an ssh_config that look like nodes. Raises UsageError.
 
-    Left out are patterns, jump hosts, hosts whose user is `git`, and further names of a machine:
-    those of the same HostName and port. `file` is the configuration's path if it is not the user's
-    own; the names mean nothing without it.
+    Excluded are patterns, jump hosts, hosts whose user is `git`, and second names of a machine
+    (same HostName and port). `file` is the path of an ssh_config other than the user's; ssh needs
+    it to resolve the names.
     """
     settings = list(_ssh_settings(text))
     hosts = _settings_by_host(settings)
@@ -71,9 +82,9 @@ def from_ssh_config(text: str, slots: int | None, file: str | None = None) -> Di
             jumps.update(map(_hop_name, value.split(",")))
         elif key == "proxycommand":
             jumps.update(word for word in value.split() if word in hosts)
-    # an address in ProxyJump may be what an alias stands for
+    # an address in ProxyJump may be the HostName of an alias
     passed = {name for name, own in hosts.items() if {name, own.get("hostname", "")} & jumps}
-    notes = [f"left out, since nodes are reached through it: {name}" for name in passed]
+    notes = [note(DiscoveryNote.JUMP_HOST, host=name) for name in passed]
     machines: dict[tuple[str, str], str] = {}
     for name, own in hosts.items():
         if name in passed or own.get("user") == "git":
@@ -81,11 +92,11 @@ def from_ssh_config(text: str, slots: int | None, file: str | None = None) -> Di
         machine = own.get("hostname", name).lower().replace("%h", name), own.get("port", "22")
         first = machines.setdefault(machine, name)
         if first != name:
-            notes.append(f"left out, since it is another name of {first}: {name}")
+            notes.append(note(DiscoveryNote.OTHER_NAME, host=name, first=first))
     if not machines:
-        raise UsageError("the ssh config has no `Host` entry that looks like a node")
+        raise UsageError.coded(ErrorCode.NO_SSH_HOSTS)
     if any(key == "include" for _, key, _ in settings):
-        notes.append("what the ssh config includes was not read")
+        notes.append(note(DiscoveryNote.INCLUDES_NOT_READ))
     return Discovered(
         "the ssh config",
         _alike(machines.values(), slots),
@@ -96,7 +107,7 @@ def from_ssh_config(text: str, slots: int | None, file: str | None = None) -> Di
 
 
 def _settings_by_host(settings: list[tuple[list[str], str, str]]) -> dict[str, dict[str, str]]:
-    """Return the settings of each host that has a `Host` line; the first of a keyword holds."""
+    """Return the settings of each `Host` line; the first value of a keyword wins."""
     hosts: dict[str, dict[str, str]] = {}
     for names, keyword, value in settings:
         for name in names:
@@ -110,10 +121,10 @@ def _hop_name(hop: str) -> str:
 
 
 def from_slurm(environ: Mapping[str, str], slots: int | None) -> Discovered:
-    """Take the nodes of the SLURM allocation that we are in. Raises UsageError.
+    """Return the nodes of the current SLURM allocation. Raises UsageError.
 
-    The parts of a heterogeneous job are known by a suffix, as in SLURM_JOB_NODELIST_HET_GROUP_0
-    (SLURM's page on heterogeneous jobs, "Environment Variables").
+    Components of a heterogeneous job have a suffix, as in SLURM_JOB_NODELIST_HET_GROUP_0 (SLURM's
+     page on heterogeneous jobs, "Environment Variables").
     """
     size = _count(environ.get("SLURM_HET_SIZE", ""))
     groups = [f"_HET_GROUP_{i}" for i in range(size)] if size else [""]
@@ -123,7 +134,7 @@ def from_slurm(environ: Mapping[str, str], slots: int | None) -> Discovered:
         name = f"SLURM_JOB_NODELIST{group}"
         folded = environ.get(name) or environ.get(f"SLURM_NODELIST{group}")
         if not folded:
-            raise UsageError(f"{name} is not set", hint="call it inside salloc or a job")
+            raise UsageError.coded(ErrorCode.NOT_IN_A_JOB, variable=name)
         found = slots or gpus_per_node(environ, group)
         guessed |= found is None
         nodes += _alike(_hosts(folded, name), found)
@@ -131,7 +142,7 @@ def from_slurm(environ: Mapping[str, str], slots: int | None) -> Discovered:
 
 
 def from_machine(listed: str, slots: int | None) -> Discovered:
-    """Take this machine alone, with the GPUs that `nvidia-smi -L` lists; two slots for none."""
+    """Return this machine with the GPUs that `nvidia-smi -L` lists; two slots without a GPU."""
     gpus = len(set(_GPU.findall(listed)))
     count = slots or gpus or 2
     guessed = not (slots or gpus)
@@ -140,10 +151,10 @@ def from_machine(listed: str, slots: int | None) -> Discovered:
 
 
 def gpus_per_node(environ: Mapping[str, str], group: str = "") -> int | None:
-    """Say how many GPUs SLURM gives on each node; None: its variables do not say.
+    """Return the number of GPUs that SLURM allocated per node; None: not in its variables.
 
     SLURM_GPUS_ON_NODE is a number; SLURM_GPUS_PER_NODE may be `8`, `a100:4`, `gpu:a100:4` or a
-    list of such (sbatch's manual, --gpus-per-node); SLURM_JOB_GPUS lists indexes. Else it is
+    list of these (sbatch's manual, --gpus-per-node); SLURM_JOB_GPUS lists indexes. Otherwise it is
     SLURM_GPUS_PER_TASK times the tasks of SLURM_TASKS_PER_NODE, if those are equal on all nodes.
     """
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
@@ -160,7 +171,7 @@ def gpus_per_node(environ: Mapping[str, str], group: str = "") -> int | None:
 
 
 def run_lengths(text: str) -> tuple[int, ...]:
-    """Expand SLURM's run-length code, `2(x3),1` to (2, 2, 2, 1); empty for what is none."""
+    """Expand SLURM's run-length code, `2(x3),1` to (2, 2, 2, 1); empty if it is invalid."""
     parts = [_COUNTED.fullmatch(part) for part in text.split(",")]
     counted = [(int(m[1]), int(m[2] or 1)) for m in parts if m]
     if len(counted) < len(parts) or sum(times for _, times in counted) > 100_000:
@@ -169,7 +180,7 @@ def run_lengths(text: str) -> tuple[int, ...]:
 
 
 def _last(text: str) -> int | None:
-    """Give the count at the end of `gpu:a100:4`; None for what is no count."""
+    """Return the count at the end of `gpu:a100:4`; None if it is not a count."""
     return _count(text.rpartition(":")[2])
 
 
@@ -178,30 +189,36 @@ def _count(text: str) -> int | None:
 
 
 def _alike(hosts: Iterable[str], slots: int | None) -> tuple[tuple[str, int], ...]:
-    """Give each host the same slots. Raises UsageError for more than a cluster file may have."""
+    """Return the hosts, each with `slots`. Raises UsageError for more than the maximum."""
     if slots is not None and slots > MOST_SLOTS:
-        raise UsageError(f"{slots} slots of a node are too many, at most {MOST_SLOTS} can be")
+        raise UsageError.coded(ErrorCode.TOO_MANY_SLOTS, slots=slots, limit=MOST_SLOTS)
     return tuple((host, slots or DEFAULT_SLOTS) for host in hosts)
 
 
 def _hosts(folded: str, source: str) -> tuple[str, ...]:
-    """Expand a list of names. Raises UsageError for what no cluster file may have."""
+    """Expand a list of names. Raises UsageError for names that a cluster file cannot have."""
     try:
         hosts = expand(folded)
-    except ValueError as error:
-        raise UsageError(f"{source}: {error}") from None
+    except InvalidNodeSet as error:
+        raise _invalid_hosts(source, error.mistake) from None
     for fault in filter(None, map(host_fault, hosts)):
-        raise UsageError(f"{source}: {fault}")
+        raise _invalid_hosts(source, fault)
     if len(set(hosts)) < len(hosts):
         twice = Counter(hosts).most_common(1)[0][0]
-        raise UsageError(f"{source}: {twice!r} is there twice")
+        raise UsageError.coded(ErrorCode.REPEATED_HOST, source=source, name=twice)
     return hosts
 
 
-def _ssh_settings(text: str) -> Iterator[tuple[list[str], str, str]]:
-    """Give every setting of an ssh_config with the hosts that it is for.
+def _invalid_hosts(source: str, found: Mistake) -> UsageError:
+    return UsageError.coded(
+        ErrorCode.INVALID_HOSTS, source=source, error=str(found), mistake=found.code.value
+    )
 
-    A line is `Keyword value` or `Keyword=value`; keywords are in any case (ssh_config(5)).
+
+def _ssh_settings(text: str) -> Iterator[tuple[list[str], str, str]]:
+    """Return every setting of an ssh_config with the hosts that it applies to.
+
+    A line is `Keyword value` or `Keyword=value`; keywords are case-insensitive (ssh_config(5)).
     """
     names: list[str] = []
     for line in text.splitlines():

@@ -1,7 +1,7 @@
-"""Set values in a cluster file's text and leave everything else as its author wrote it.
+"""Set values in the text of a cluster file, and keep everything else unchanged.
 
-Only what must change changes: comments, order, quotes and indents stay. The result is read again
-and compared with what was wanted before anybody gets to see it.
+Comments, order, quotes and indentation are kept. The result is parsed again and compared with the
+expected data before it is returned.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class ClusterFileEdit:
     """A value to set."""
 
     path: yamltext.Path
-    """Where, as `("nodes", 0, "env", "NCCL_IB_HCA")`. Its mappings are made if they are not there;
-    items of lists must be."""
+    """Such as `("nodes", 0, "env", "NCCL_IB_HCA")`. Missing mappings are added; items of lists must
+    exist."""
     value: Value
 
 
@@ -53,8 +53,8 @@ def edited(text: str, edit: ClusterFileEdit, file: str) -> str:
 
 
 def _with(data: Any, edit: ClusterFileEdit) -> Any:
-    """Return the data as it should be afterwards; None: the path leads nowhere."""
-    # not a deep copy, in which values of aliases would still be one value
+    """Return the expected data after the edit; None: the path does not exist."""
+    # not a deep copy, which would keep the values of aliases shared
     changed = here = json.loads(json.dumps(data))
     *way, key = edit.path
     for step in way:
@@ -73,10 +73,10 @@ def _with(data: Any, edit: ClusterFileEdit) -> Any:
 
 
 def _inserted(text: str, edit: ClusterFileEdit) -> str:
-    """Replace the value, or add what of its path is not there to the last mapping that is."""
+    """Replace the value, or add the missing part of its path to the last existing mapping."""
     import yaml
 
-    # the text has been read, so it is neither broken nor deep
+    # the text has been parsed before, so it is valid and not too deep
     node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     steps = list(edit.path)
     while steps and steps[0] in (children := _children(node)):
@@ -87,7 +87,7 @@ def _inserted(text: str, edit: ClusterFileEdit) -> str:
             return _into_flow(text, node, _nested(steps, value)[1:-1])
         return _into_block(text, node, steps, value)
     start, end = node.start_mark.index, _end(node)
-    # behind `env:`, the place of nothing has no blank in front
+    # the position of an empty value is directly after `env:`, without a space
     blank = "" if end > start or text[start - 1 : start] in " \t" else " "
     return text[:start] + blank + _nested(steps, value) + text[end:]
 
@@ -100,7 +100,7 @@ def _children(node: Any) -> dict[str | int, Any]:
 
 
 def _end(node: Any) -> int:
-    """Return the index behind a value; the parser's mark is behind the comments of a block."""
+    """Return the index after a value; the parser's mark is after the comments of a block."""
     children = list(_children(node).values())
     if not children or node.flow_style:
         return int(node.end_mark.index)
@@ -108,7 +108,7 @@ def _end(node: Any) -> int:
 
 
 def _nested(steps: list[str | int], value: str) -> str:
-    """Write a path as flow mappings: `{env: {A: "1"}}`."""
+    """Render a path as flow mappings: `{env: {A: "1"}}`."""
     for step in reversed(steps):
         value = f"{{{step}: {value}}}"
     return value
@@ -123,13 +123,13 @@ def _into_flow(text: str, node: Any, entry: str) -> str:
 
 
 def _into_block(text: str, node: Any, steps: list[str | int], value: str) -> str:
-    """Add lines behind the mapping's last one, indented as its keys are."""
+    """Add lines after the last one of the mapping, indented like its keys."""
     feed = "\r\n" if "\r\n" in text else "\n"
     column = node.start_mark.column
     lines = [" " * (column + 2 * depth) + f"{step}:" for depth, step in enumerate(steps)]
     added = feed.join(lines) + f" {value}"
     end = _end(node)
-    if text[end - 1] == "\n":  # behind a block scalar, which ends with its last line
+    if text[end - 1] == "\n":  # after a block scalar, which ends with its last line
         return text[:end] + added + feed + text[end:]
     found = text.find("\n", end)
     end = len(text) if found < 0 else found
@@ -138,8 +138,8 @@ def _into_block(text: str, node: Any, steps: list[str | int], value: str) -> str
 
 
 def _flow(value: Value) -> str:
-    """Write a value on one line; text with quotes where YAML could take it for something else."""
+    """Render a value on one line; text is quoted where YAML could parse it as another type."""
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z_/][\w./-]*", value):
         plain = value.lower() not in ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
         return value if plain else json.dumps(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\x7f")  # no YAML as it is
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\x7f")  # invalid unescaped

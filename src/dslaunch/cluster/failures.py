@@ -1,4 +1,4 @@
-"""Why nodes could not be used, the same failure of many nodes as one. Pure."""
+"""Fold equal failures of many nodes into one. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FoldedFailure:
 def folded(failures: Iterable[NodeFailure]) -> tuple[FoldedFailure, ...]:
     """Return the failures, folded, in the order of their first nodes.
 
-    Of details, such as fingerprints, those of the first node that has any are told.
+    Details such as fingerprints are those of the first node that has any.
     """
     groups: dict[tuple[str, str, str], list[NodeFailure]] = {}
     for failure in failures:

@@ -1,4 +1,4 @@
-"""The kinds of values in a cluster file, and what its sections have in common."""
+"""The types of values in a cluster file, and the base class of its sections."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from dslaunch.registry import Registry
 
 MOST_PORT = 65535
 _RANGE = "`auto`, a port or a range of ports such as `29600-29610`"
+_RANKS = "ranks such as `0` or `0,8-9`"
 _SCALAR = {"type": ["string", "number", "boolean", "null"]}
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Text that matches `pattern` as a whole; `what` says in words what is expected."""
+    """Text that fully matches `pattern`; `what` describes it in messages."""
 
     pattern: str
     what: str
@@ -37,12 +38,12 @@ class Matching:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        """Say the pattern to editors as well."""
+        """Add the pattern to the JSON Schema."""
         described: dict[str, Any] = handler(schema)
         return described | {"pattern": f"^(?:{self.pattern})$"}
 
     def check(self, text: str) -> str:
-        """Give `text` back if it matches."""
+        """Return `text` if it matches."""
         if re.fullmatch(self.pattern, text) is None:
             raise PydanticCustomError("words", "expected {what}", {"what": self.what})
         return text
@@ -50,7 +51,7 @@ class Matching:
 
 @dataclass(frozen=True, slots=True)
 class NameOf:
-    """The name of a part that is built in or installed."""
+    """The name of a built-in or installed part."""
 
     parts: Registry[Any]
     description: str
@@ -61,7 +62,7 @@ class NameOf:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        """List the names and what they stand for, for editors as well."""
+        """Add the names and their meanings to the JSON Schema."""
         described: dict[str, Any] = handler(schema)
         names = self.parts.every_name()
         meanings = (f"`{name}` ({self.parts.get(name).summary})" for name in names)
@@ -69,7 +70,7 @@ class NameOf:
         return described | {"enum": list(names), "description": text}
 
     def check(self, text: str) -> str:
-        """Give `text` back if it is such a name."""
+        """Return `text` if it is a known name."""
         if text in self.parts.names() or text in self.parts.every_name():
             return text
         *names, last = (f"'{name}'" for name in self.parts.every_name())
@@ -78,21 +79,29 @@ class NameOf:
 
 
 def automatic(value: Any) -> str:
-    """Tell `auto` from a value, for a `Discriminator`."""
+    """Return the tag of `auto` or of a value, for a `Discriminator`."""
     return "<auto>" if value == "auto" else "<value>"
 
 
 def ports(value: Any) -> str:
-    """Tell `auto`, a port and a range of ports apart, for a `Discriminator`."""
+    """Return the tag of `auto`, a port or a range of ports, for a `Discriminator`."""
     return "<range>" if isinstance(value, str) and value != "auto" else automatic(value)
 
 
 def _in_order(text: str) -> str:
-    """Give a range of ports back if its first port is not above the last."""
+    """Return a range of ports if its first port is not above the last."""
     first, last = map(int, text.split("-"))
     if 1 <= first <= last <= MOST_PORT:
         return text
     raise PydanticCustomError("words", "expected {what}", {"what": _RANGE})
+
+
+def _ascending(text: str) -> str:
+    """Give a list of ranks back if no range in it ends below its start."""
+    ranges = (part.split("-") for part in text.split(","))
+    if all(int(each[0]) <= int(each[-1]) for each in ranges):
+        return text
+    raise PydanticCustomError("words", "expected {what}", {"what": _RANKS})
 
 
 def _listed(value: Any) -> str:
@@ -100,31 +109,36 @@ def _listed(value: Any) -> str:
 
 
 def mapped(value: Any) -> str:
-    """Tell a mapping from a scalar, for a `Discriminator`."""
+    """Return the tag of a mapping or a scalar, for a `Discriminator`."""
     return "<mapping>" if isinstance(value, dict) else "<scalar>"
 
 
 VARIABLE = Matching(
     r"[A-Za-z_][A-Za-z0-9_]*",
-    "a variable's name of letters, digits and `_`, not beginning with a digit",
+    "a variable name of letters, digits and `_`, not starting with a digit",
 )
 
-# Which form a value has is decided before it is checked, so that only the complaints about that
-# form are heard. The forms' tags are in the places that pydantic reports; `findings` drops them.
+# The form of a value is decided before it is checked, so that only errors about that form are
+# reported. pydantic includes the tag of the form in the location; `findings` removes it.
 Auto = Annotated[Literal["auto"], Tag("<auto>")]
 Text = Annotated[str, Field(min_length=1)]
 Written = Annotated[str, WithJsonSchema(_SCALAR)]
-"""Text as the file has it, also where it looks like a number."""
+"""Text exactly as written in the file, also if it looks like a number."""
 Variable = Annotated[str, VARIABLE]
-Word = Annotated[str, Matching(r"[^\s@,-][^\s@,]*", "one word without `@`")]
+Word = Annotated[str, Matching(r"[^\s@,-][^\s@,]*", "one word without `@` and `,`")]
 _HOP = r"(?:[^\s@,-][^\s@,]*@)?(?:\[[^\s@,\[\]]+\]|[^\s@,:\[\]-][^\s@,:\[\]]*)(?::[0-9]{1,5})?"
 Jump = Annotated[
     str,
-    Matching(f"{_HOP}(?:,{_HOP})*", "jump hosts such as `user@bastion:22`, with commas between"),
+    Matching(f"{_HOP}(?:,{_HOP})*", "jump hosts such as `user@bastion:22`, separated by commas"),
 ]
 Port = Annotated[int, Field(ge=1, le=MOST_PORT)]
 PortRange = Annotated[str, Matching(r"[0-9]{1,5}-[0-9]{1,5}", _RANGE), AfterValidator(_in_order)]
 Slot = Annotated[int, Field(ge=0, le=MOST_SLOTS - 1)]
+Ranks = Annotated[
+    Written,
+    Matching(r"[0-9]{1,6}(-[0-9]{1,6})?(,[0-9]{1,6}(-[0-9]{1,6})?)*", _RANKS),
+    AfterValidator(_ascending),
+]
 Slots = Annotated[
     Annotated[int, Field(ge=1, le=MOST_SLOTS), Tag("<scalar>")]
     | Annotated[
@@ -139,11 +153,11 @@ Label = Annotated[
     Matching(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "a label's name of letters, digits, `.`, `_`, `-`"),
 ]
 Interface = Annotated[
-    str, Matching(r"[^\s/:=^,]{1,15}", "an interface's name of at most 15 characters")
+    str, Matching(r"[^\s/:=^,]{1,15}", "an interface name of at most 15 characters")
 ]
 Environment = Annotated[
     dict[Variable, Written],
-    Field(description="Variables and their values. A value arrives exactly as it is written here."),
+    Field(description="Environment variables; values are passed unchanged."),
 ]
 
 

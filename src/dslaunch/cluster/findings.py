@@ -1,12 +1,11 @@
-"""What pydantic found in a cluster file, as mistakes with their places in the text.
+"""Convert the validation errors of pydantic to mistakes with positions in the text.
 
-What is at fault is then cut out and the rest checked again, so that the rules for which the
-whole must be seen (see `rules`) are heard at the same time.
+Invalid parts are then removed and the rest is checked again, so that the rules about several keys
+(see `rules`) are reported at the same time.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from dslaunch.cluster.slurm_section import SlurmSection
 from dslaunch.cluster.synonyms import meant_key, meant_of_node
 from dslaunch.cluster.yamltext import Path, YamlDocument, described
 from dslaunch.errors import Problem
+from dslaunch.texts import closest
 
 _SECTIONS: dict[str, type[BaseModel]] = {
     "nodes": schema.NodeEntry,
@@ -49,18 +49,18 @@ _EXPECTED = {
     "less_than_equal": (MistakeCode.OUT_OF_RANGE, "at most {le}"),
     "words": (MistakeCode.WRONG_FORMAT, "{what}"),
 }
-"""pydantic's kinds of findings, as codes, with what was expected."""
+"""Error types of pydantic, as codes, with the expected value."""
 _ROUNDS = 5
-"""Enough to cut out a key, then its entry that lacks it, then the list that is left empty."""
+"""Rounds to remove a key, then the entry that requires it, then the list that is empty now."""
 _TAG = re.compile(r"<[a-z]+>")
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What is left of a file when all that is at fault is cut out."""
+    """The valid part of a file."""
 
     file: schema.ClusterFile | None
-    """None: nothing sensible is left."""
+    """None: no valid part remains."""
     indexes: tuple[int, ...]
     """For each entry of `file.nodes`, its index in the text."""
     problems: tuple[Problem, ...]
@@ -81,12 +81,6 @@ def check(document: YamlDocument) -> Checked:
     return Checked(None, (), problems)
 
 
-def similar(word: str, words: Iterable[str]) -> str:
-    """Return the word that is nearest, or an empty text."""
-    close = difflib.get_close_matches(word, list(words), 1)
-    return close[0] if close else ""
-
-
 def _node_count(data: dict[str, Any]) -> int:
     nodes = data.get("nodes")
     return len(nodes) if isinstance(nodes, list) else 0
@@ -97,15 +91,15 @@ def _problems(document: YamlDocument, found: Iterable[Mapping[str, Any]]) -> Ite
     renamed = set(_renamed(found))
     for finding in found:
         if finding["type"] == "too_short" and finding["input"]:
-            continue  # pydantic counts only the items that are right
+            continue  # pydantic counts only the valid items
         path = _path(finding["loc"])
         if finding["type"] == "missing" and path in renamed:
-            continue  # it stands there under another name, which is told
+            continue  # it is set under another name, which is reported
         yield document.problem(path, _mistake(finding, path))
 
 
 def _renamed(found: Iterable[Mapping[str, Any]]) -> Iterator[Path]:
-    """Give the paths of keys that stand there by another word: `nodes` for `hosts`."""
+    """Return the paths of keys that are set under another name: `nodes` for `hosts`."""
     for finding in found:
         path = _path(finding["loc"])
         if finding["type"] == "extra_forbidden":
@@ -115,7 +109,7 @@ def _renamed(found: Iterable[Mapping[str, Any]]) -> Iterator[Path]:
 
 
 def _path(location: Path) -> Path:
-    """Give the place without the tags of unions and the mark of a mapping's key."""
+    """Return the location without the tags of unions and the marker of a mapping's key."""
     path = location[:-1] if location[-1:] == ("[key]",) else location
     return tuple(s for s in path if not (isinstance(s, str) and _TAG.fullmatch(s)))
 
@@ -136,7 +130,7 @@ def _mistake(finding: Mapping[str, Any], path: Path) -> Mistake:
             MistakeCode.UNKNOWN_VALUE,
             expected=expected.replace("'", "`"),
             found=found,
-            similar=similar(str(given), known),
+            similar=closest(str(given), known),
         )
     if kind not in _EXPECTED:
         reason = finding["msg"][:1].lower() + finding["msg"][1:]
@@ -148,7 +142,7 @@ def _mistake(finding: Mapping[str, Any], path: Path) -> Mistake:
         glued = _glued_key(given)
         if glued:
             return mistake(MistakeCode.MISSING_SPACE, text=glued)
-    if path[0] == "secrets":  # somebody may have put the secret itself there
+    if path[0] == "secrets":  # the value may be the secret itself
         return mistake(MistakeCode.INVALID_SECRET, expected=expected)
     if "<value>" in finding["loc"]:
         expected = "`auto`" + (", " if " or " in expected else " or ") + expected
@@ -178,23 +172,23 @@ def _unknown_key(path: Path) -> Mistake:
     option = as_directive(key) if section is SlurmSection else None
     if option is not None and key.lower().replace("-", "_") not in section.model_fields:
         return mistake(MistakeCode.SBATCH_OPTION, key=key, option=option)
-    nearest = similar(key, section.model_fields)
+    nearest = closest(key, section.model_fields)
     return mistake(MistakeCode.UNKNOWN_KEY, key=key, similar=nearest)
 
 
 def _nearest_at_the_top(key: str) -> str:
-    """Return the key that is meant by an unknown one, which may belong into a section."""
+    """Return the key that an unknown one probably means; it may belong to a section."""
     of_node = meant_of_node(key)
     if of_node is not None and key not in schema.NodeEntry.model_fields:
         return of_node
     for name, section in _SECTIONS.items():
         if key in section.model_fields and name not in ("nodes", "secrets"):
             return f"{name}.{key}"
-    return of_node or similar(key, schema.ClusterFile.model_fields)
+    return of_node or closest(key, schema.ClusterFile.model_fields)
 
 
 def _fault(finding: Mapping[str, Any]) -> Path:
-    """Give the smallest part that must be cut out: a key of a node entry, an entry, a top key."""
+    """Return the smallest part to remove: a key of a node entry, an entry, or a top-level key."""
     path = _path(finding["loc"])
     if finding["type"] == "missing" and path[2:] != ("slots",):
         path = path[:-1]
@@ -218,5 +212,5 @@ def _less(entry: Any, index: int, faults: set[Path]) -> Any:
     if not isinstance(entry, dict):
         return entry
     rest = {key: value for key, value in entry.items() if ("nodes", index, key) not in faults}
-    # so that the entry's names are still compared with those of others
+    # keep the names, so that they are still compared with other entries
     return rest | {"slots": 1} if ("nodes", index, "slots") in faults else rest

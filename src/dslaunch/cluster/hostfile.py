@@ -1,4 +1,4 @@
-"""Hostfiles: DeepSpeed's `host slots=N`, MPI's `host:N`, and bare names, read strictly. Pure."""
+"""Strict parser of hostfiles: DeepSpeed's `host slots=N`, MPI's `host:N`, and bare names. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REST = re.compile(r"(?:\s+max[-_]slots=([0-9]{1,9}))?\s*(?:\s#.*)?", re.ASCII)
 _COUNTED = re.compile(r"([^\s:]+):([0-9]{1,9})(?:\s#.*)?", re.ASCII)
 _BARE = re.compile(r"([^\s:=,\[\]]+)(?:\s#.*)?", re.ASCII)
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,63}")
-HINT = "a line is `host slots=N`, `host:N` or, with `--slots N`, `host`; `user@host` is fine"
+HINT = "write `host slots=N` or `host:N`, or `host` and use `--slots N`; `user@host` is accepted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,15 @@ class HostLine:
 
 
 def parse_hostfile(text: str, file: str, slots: int | None = None) -> tuple[HostLine, ...]:
-    """Read the host and the slots of each line; `slots` is for lines that have none.
+    """Parse the host and the slots of each line; `slots` is for lines without slots.
 
-    Raises ConfigError with every bad line. A line is DeepSpeed's `host slots=N`, also with
-    `max_slots=M` or Open MPI's `max-slots=M` behind it, MPICH's `host:N`, or a name alone.
+    Raises ConfigError with every invalid line. A line is DeepSpeed's `host slots=N`, optionally
+    followed by `max_slots=M` or Open MPI's `max-slots=M`; MPICH's `host:N`; or a name alone.
 
-    What DeepSpeed (0.19.8, launcher/runner.py, `_parse_hostfile`) silently reads as
-    something else is an error here: text after the digits, which it ignores, so that
-    `a slots=4,b slots=2` is one host; `slots=0`, a node without a process; a byte order mark,
-    which becomes a part of the first name; names that its include texts cannot carry.
+    Lines that DeepSpeed silently misreads are errors here (0.19.8, launcher/runner.py,
+    `_parse_hostfile`): text after the digits, which it ignores, so that `a slots=4,b slots=2` is
+    one host; `slots=0`, a node without a process; a byte order mark, which becomes part of the
+    first name; names with characters that its include filter cannot contain.
     """
     found: dict[str, HostLine] = {}
     problems = []
@@ -60,7 +60,7 @@ def parse_hostfile(text: str, file: str, slots: int | None = None) -> tuple[Host
 
 
 def _read(line: str, slots: int | None) -> HostLine | Mistake:
-    """Return what a line says, or what is wrong with it."""
+    """Return the host of a line, or the mistake in it."""
     if line.startswith("\ufeff"):
         return mistake(MistakeCode.BYTE_ORDER_MARK)
     if match := _LINE.fullmatch(line):
@@ -91,7 +91,7 @@ def _line(name: str, slots: int) -> HostLine:
 
 
 def _fault(line: HostLine, found: dict[str, HostLine]) -> Mistake | None:
-    """Return what is wrong with a host, if anything is."""
+    """Return the mistake in a host; None: valid."""
     host, slots = line.host, line.slots
     if host in found:
         return mistake(MistakeCode.REPEATED_HOST, name=host)

@@ -1,19 +1,21 @@
-"""From a cluster file to a `Cluster`; every problem of the file at once, each with its place."""
+"""Load a cluster file as a `Cluster`; report every problem at once, each with its position."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
+import shlex
 import stat
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dslaunch.cluster import model
+from dslaunch.cluster.hostfile import HINT, parse_hostfile
 from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
 from dslaunch.cluster.other_files import recognized
 from dslaunch.errors import ConfigError, Problem
+from dslaunch.texts import closest
 
 if TYPE_CHECKING:
     from dslaunch.cluster.rules import KnownNames
@@ -22,20 +24,21 @@ if TYPE_CHECKING:
     from dslaunch.cluster.yamltext import YamlDocument
 
 LARGEST = 16 * 2**20
-"""Bytes of a file; 100,000 nodes written out one by one are about 4 MiB."""
+"""Maximum size of a file in bytes; 100,000 nodes listed one by one are about 4 MiB."""
 _OWN_SLURM = tuple(field.name for field in fields(model.Slurm) if field.name != "options")
 TOLD = 100
-"""The most problems of one file that are told."""
+"""Maximum number of reported problems of one file."""
 
 
 def load_cluster(path: Path) -> model.Cluster:
-    """Read and check a cluster file. Raises ConfigError with everything that is wrong."""
+    """Read and check a cluster file. Raises ConfigError with every problem."""
     return parse_cluster(read_text(path), str(path))
 
 
 def parse_cluster(text: str, file: str) -> model.Cluster:
     """Check a cluster file's text; `file` is its name in messages. Raises ConfigError."""
-    return parse(text, file).cluster
+    source = model.ClusterSource(file, text)
+    return replace(parse(text, file).cluster, source=source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ def parse(text: str, file: str) -> Parsed:
 def check_names(parsed: Parsed, names: KnownNames) -> None:
     """Check the names of launchers, checks and thresholds in a valid cluster file.
 
-    Raises ConfigError. Apart from `parse`, since it takes every check to know their names.
+    Raises ConfigError. Separate from `parse`, because it must import every check.
     """
     from dslaunch.cluster import rules
 
@@ -80,16 +83,28 @@ def check_names(parsed: Parsed, names: KnownNames) -> None:
 
 
 def _other_file(text: str, data: object, file: str) -> ConfigError | None:
-    """Name a file of another kind as what it is."""
+    """Return the error for a file of another kind; None: it is not recognized as one."""
     found = recognized(text, data, file)
     if found is None:
         return None
     problem = mistake(MistakeCode.OTHER_FILE, kind=found.kind).at(file)
-    return ConfigError((problem,), hint=found.hint.format(file=file))
+    within = _mistakes_in_hostfile(text, file) if found.is_hostfile else ()
+    convert = found.hint.format(file=shlex.quote(file))
+    hint = f"{HINT}\nthen {convert}" if within else convert
+    return ConfigError((problem, *within), hint=hint)
+
+
+def _mistakes_in_hostfile(text: str, file: str) -> tuple[Problem, ...]:
+    """Return what `dslaunch init --hostfile` would find wrong; a host alone is no mistake here."""
+    try:
+        parse_hostfile(text, file, slots=1)
+    except ConfigError as error:
+        return _first(list(error.problems))
+    return ()
 
 
 def _with_lines(text: str, problems: tuple[Problem, ...]) -> ConfigError:
-    """Put the text's lines to the problems, except where a secret may stand."""
+    """Add the lines of the text to the problems, except lines that may contain a secret."""
     lines = text.removeprefix("\ufeff").split("\n")
 
     def shown(problem: Problem) -> Problem:
@@ -103,11 +118,11 @@ def _with_lines(text: str, problems: tuple[Problem, ...]) -> ConfigError:
 
 
 def read_text(path: Path) -> str:
-    """Read a text file that may be anything at all. Raises ConfigError."""
+    """Read a text file, which may be anything. Raises ConfigError."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            found = "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            found = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             raise _unreadable(path, mistake(MistakeCode.NOT_A_FILE, found=found))
         if status.st_size > LARGEST:
             found_size = mistake(MistakeCode.TOO_LARGE, size=status.st_size, limit=LARGEST)
@@ -124,16 +139,18 @@ def read_text(path: Path) -> str:
 
 
 def _nearest_file(path: Path) -> Path | None:
-    """Return the file beside `path` whose name is most like its own, if any is."""
+    """Return the file in the same directory whose name is most similar, if any."""
     try:
         names = [entry.name for entry in path.parent.iterdir() if entry.is_file()]
     except (OSError, ValueError):
         return None
-    # `c.yml` stands for `c.yaml`, however short the name is
+    # `c.yml` is similar to `c.yaml`, however short the name is
     same_stem = [name for name in names if Path(name).stem == path.stem and _is_yaml(name)]
     by_stem = {Path(name).stem: name for name in names if _is_yaml(name)}
-    near = same_stem or [by_stem[s] for s in difflib.get_close_matches(path.stem, by_stem, n=1)]
-    return path.with_name(near[0]) if near else None
+    if same_stem:
+        return path.with_name(same_stem[0])
+    stem = closest(path.stem, by_stem)
+    return path.with_name(by_stem[stem]) if stem else None
 
 
 def _is_yaml(name: str) -> bool:
@@ -157,7 +174,7 @@ def _unreadable(path: Path, found: Mistake, hint: str | None = None) -> ConfigEr
 
 
 def _each_place_once(problems: list[Problem]) -> list[Problem]:
-    """Keep the first problem at each place: what follows from a bad key is not news."""
+    """Keep the first problem at each position; the others are consequences of it."""
     first: dict[tuple[int, int, str], Problem] = {}
     faults = {(p.line, p.column) for p in problems if not p.path}
     for problem in problems:
@@ -168,7 +185,7 @@ def _each_place_once(problems: list[Problem]) -> list[Problem]:
 
 
 def _first(problems: list[Problem]) -> tuple[Problem, ...]:
-    """Keep the first problems of a file in which something is wrong again and again."""
+    """Keep the first problems of a file that has too many."""
     problems = sorted(problems)
     told, more = problems[:TOLD], problems[TOLD:]
     if more:
@@ -178,7 +195,7 @@ def _first(problems: list[Problem]) -> tuple[Problem, ...]:
 
 
 def _ports(value: int | str) -> tuple[int, int] | None:
-    """The first and the last port of a port or a range."""
+    """Return the first and the last port of a port or a range."""
     if value == "auto":
         return None
     first, _, last = str(value).partition("-")
@@ -209,12 +226,15 @@ def _cluster(file: ClusterFile, nodes: list[model.Node], name: str) -> model.Clu
         env_from=tuple(file.env_from),
         secrets=tuple(secret for _, secret in secrets(file)),
         launcher=file.launcher,
+        launcher_args=tuple(file.launcher_args),
+        ranks=file.ranks,
         slurm=slurm_settings(file.slurm),
         preflight=model.Preflight(
             tuple(file.preflight.skip),
             tuple(file.preflight.severity.items()),
             tuple((name, tuple(own.items())) for name, own in file.preflight.limits.items()),
         ),
+        progress=tuple(file.progress),
         job=_job(file),
     )
 
@@ -227,7 +247,7 @@ def _job(file: ClusterFile) -> model.JobDefaults | None:
 
 
 def slurm_settings(section: SlurmSection) -> model.Slurm:
-    """Give the settings; those that are not of our own making are handed on to sbatch."""
+    """Return the settings; unknown ones are passed to sbatch."""
     given = section.model_dump(exclude_none=True)
     own = {name: given.pop(name) for name in _OWN_SLURM if name in given}
     for name in ("setup", "teardown", "srun", "directives"):
@@ -248,5 +268,5 @@ def slurm_settings(section: SlurmSection) -> model.Slurm:
 
 
 def _name_of(file: str) -> str:
-    """Give a cluster's name from its file's: `/site/pod a.yaml` is `pod-a`."""
+    """Return a cluster's name from its file's: `/site/pod a.yaml` is `pod-a`."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).stem).strip("-._") or "cluster"

@@ -1,7 +1,7 @@
-"""The values that describe a cluster: what the user says exists, fully expanded.
+"""The values that describe a cluster, fully expanded.
 
-A cluster file (see `schema`) is folded and has defaults; these values are not: one `Node` per
-machine, every default applied. They are frozen and hashable.
+A cluster file (see `schema`) has folded names and defaults. Here every machine is one `Node`, with
+all defaults applied. The values are frozen and hashable.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from dslaunch.registry import TRANSPORTS
 
 Pairs = tuple[tuple[str, str], ...]
-"""An ordered mapping of text to text as a hashable value; names are unique."""
+"""An ordered, hashable mapping of text to text; names are unique."""
 MOST_SLOTS = 1024
-"""The most slots of one node."""
+"""Maximum number of slots of one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,49 +24,49 @@ class Node:
     """One machine that can run ranks."""
 
     host: str
-    """Its name: what a client dials, and what hostfiles, logs and messages call it."""
+    """Its name, used by SSH, and in hostfiles, logs and messages."""
     slots: tuple[int, ...]
-    """The GPU indexes that may be used, ascending; each can carry one rank."""
+    """Indexes of the usable GPUs, ascending; at most one rank per index."""
     address: str | None = None
-    """What the other nodes dial; None: found out from the nodes."""
+    """Address at which the other nodes reach it; None: detected on the nodes."""
     user: str | None = None
     port: int | None = None
     identity_file: str | None = None
     jump: str | None = None
-    """`[user@]host[:port]` that the connection goes through; None: as ~/.ssh/config says."""
+    """Jump host, `[user@]host[:port]`; None: from ~/.ssh/config."""
     python: str | None = None
-    """The interpreter that runs the job; None: `python3` as the node's own PATH finds it."""
+    """Interpreter of the job; None: the first `python3` in PATH of the node."""
     activate: str | None = None
-    """A shell line run before the job's command, such as `source /opt/venv/bin/activate`."""
+    """Shell line to run before the command of the job, such as `source /opt/venv/bin/activate`."""
     env: Pairs = ()
     labels: Pairs = ()
     spare: bool = False
-    """A spare waits; it is in no allocation unless it is named."""
+    """A spare node is not allocated unless the user names it."""
     step_gpus: int | None = None
-    """GPUs that the SLURM allocation has there, which every step must request; None: unknown."""
+    """GPUs of the SLURM allocation on this node, which every step must request; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ssh:
-    """How connections are made; user, port, key and jump host are on each node."""
+    """Settings of all SSH connections; user, port, key and jump host are per node."""
 
     connect_timeout: float = 10.0
-    """Seconds until a node that does not answer counts as unreachable."""
+    """Seconds until an unresponsive node counts as unreachable."""
     fanout: int = 32
-    """How many connections are opened at the same time."""
+    """Number of connections to open at the same time."""
     config_file: str | None = None
-    """An ssh_config to read instead of ~/.ssh/config and the system's, as `ssh -F` does."""
+    """An ssh_config to use instead of ~/.ssh/config and the system's, as with `ssh -F`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What the ranks talk over; None means: decided by evidence."""
+    """Network between the ranks; None: detected on the nodes."""
 
     interface: str | None = None
     master_port: int | None = None
     control_port: tuple[int, int] | None = None
-    """The first and the last port on which the first node of a detached run may listen for the
-    other nodes; None: any free one."""
+    """First and last port on which the first node of a detached run may listen for the other
+    nodes; None: any free port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +74,28 @@ class Storage:
     """Directories on the nodes. A path without a leading `/` is relative to the node's home."""
 
     shared: bool | None = None
-    """Whether `checkpoints` is one directory for all nodes; None: tested."""
+    """Whether all nodes share `checkpoints`; None: tested before a run."""
     workdir: str | None = None
-    """Where the job runs; None: the directory in which `dslaunch` was called, on every node."""
+    """Working directory of the job; None: the current directory of the caller, on every node."""
     checkpoints: str | None = None
-    """Where the job saves; None: the working directory."""
+    """Directory of the checkpoints; None: the working directory."""
     node_local: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SecretSource:
-    """A secret environment variable: its name, and where its value is read when a run starts."""
+    """A secret environment variable: its name, and the source of its value at the start of a
+    run."""
 
     name: str
     file: str | None = None
-    """A file of the caller whose content, less a final newline, is the value; None: the
-    variable of that name in the caller's environment."""
+    """A file of the caller with the value (a final newline is removed); None: the variable of that
+    name in the caller's environment."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobDefaults:
-    """What to run when the command line names nothing."""
+    """The job to run if the command line names none."""
 
     script: str | None = None
     module: str | None = None
@@ -112,134 +113,160 @@ class Container:
     """`DIRECTORY`, `DIRECTORY:PATH` or `DIRECTORY:PATH:FLAGS`."""
     options: tuple[str, ...] = ()
     workdir: str | None = None
-    """Where the ranks start, as the container sees it; None: the job's working directory."""
+    """Working directory of the ranks inside the container; None: that of the job."""
     gpu: str | None = None
-    """`nvidia`, `rocm` or `none`; None: as the runtime does by itself."""
+    """`nvidia`, `rocm` or `none`; None: default of the runtime."""
     env: tuple[str, ...] = ()
-    """Names of further variables that the container gets."""
+    """Names of additional environment variables to pass into the container."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """What SLURM is asked for."""
+    """Resources and options of jobs submitted to SLURM."""
 
     options: Pairs = ()
-    """Options of sbatch that are handed on: their long names with `_` for `-`, and values."""
+    """Options of sbatch to pass unchanged: long names with `_` for `-`, and values."""
     job_name: str | None = None
     nodes: str | None = None
-    """How many, or a range `2-4`; None: as many as are chosen."""
+    """Number of nodes, or a range `2-4`; None: the number of selected nodes."""
     gpus: str = "gres"
-    """`gres`, `gpus_per_node` or `none`: which option names them."""
+    """Option to request GPUs with: `gres`, `gpus_per_node` or `none`."""
     gpu_label: str | None = None
-    """The nodes' label that is the type of their GPUs."""
+    """Label of the nodes that holds their GPU type."""
     exclusive: str | None = None
-    """`true`, `false`, `user`, `mcs`; None: unless a part of a node is asked for."""
+    """`true`, `false`, `user`, `mcs`; None: true, unless CPUs or memory are set."""
     output: str | None = None
     requeue: int | None = 0
-    """How often the job may go back into the queue; None: as the site has set it."""
+    """Maximum number of requeues; None: setting of the site."""
     signal: str | None = None
-    """`USR1@600`: what the ranks get so many seconds before the time limit."""
+    """`USR1@600`: signal to the ranks, and seconds before the time limit."""
     supervised: bool = False
     """Whether the job runs `dslaunch run --slurm`."""
     restarts: int | None = None
-    """How often the ranks are restarted within the job; None: as the launcher does by itself."""
+    """Number of restarts within the job; None: default of the launcher."""
     setup: tuple[str, ...] = ()
-    """Shell lines before the start, on the first node."""
+    """Shell lines to run before the ranks start, on the first node."""
     teardown: tuple[str, ...] = ()
-    """Shell lines after the end, on the first node."""
+    """Shell lines to run after the ranks end, on the first node."""
     shell: str = "/bin/bash"
-    """The interpreter of the batch script, with at most one option."""
+    """Interpreter of the batch script, with at most one option."""
     srun: tuple[str, ...] = ()
-    """More words for srun: options, and `NAME=value` for its environment."""
+    """Additional options of srun, and `NAME=value` for its environment."""
     master_suffix: str = ""
     container: Container | None = None
     directives: tuple[str, ...] = ()
-    """More `#SBATCH` options, verbatim."""
+    """Additional `#SBATCH` options, passed unchanged."""
     displaced: tuple[str, ...] = ()
-    """The options of sbatch that `directives` have instead of ours (`slurm.directive_settings`)."""
+    """Options of sbatch that `directives` override (`slurm.directive_settings`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """How checks are judged on this cluster."""
+    """Settings of the checks on this cluster."""
 
     skip: tuple[str, ...] = ()
     severity: Pairs = ()
-    """Check -> what its failures and warnings count as: `fail`, `warn` or `info`."""
+    """Check -> severity of its failures and warnings: `fail`, `warn` or `info`."""
     limits: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
-    """Check -> its thresholds that are not the usual ones."""
+    """Check -> its thresholds that differ from the defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSource:
+    """The file that a cluster was parsed from."""
+
+    file: str
+    """The name of the file."""
+    text: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Everything that the user says exists."""
+    """All nodes of the user, and the settings of their runs."""
 
     name: str
     nodes: tuple[Node, ...]
     transport: str = "auto"
-    """How nodes are reached; `auto`: `fabric`, or `openssh` if the SSH configuration needs it."""
+    """Name of the transport; `auto`: `fabric`, or `openssh` if the SSH configuration needs it."""
     ssh: Ssh = field(default_factory=Ssh)
     network: Network = field(default_factory=Network)
     storage: Storage = field(default_factory=Storage)
     env: Pairs = ()
     env_from: tuple[str, ...] = ()
-    """Names or `*` patterns of variables that are copied from the caller's environment."""
+    """Names or `*` patterns of variables to copy from the caller's environment."""
     secrets: tuple[SecretSource, ...] = ()
     launcher: str = "torchrun"
+    launcher_args: tuple[str, ...] = ()
+    ranks: str | None = None
+    """Which ranks are shown, such as `0,8-9`; None: all. All are recorded."""
     slurm: Slurm = field(default_factory=Slurm)
     preflight: Preflight = field(default_factory=Preflight)
+    progress: tuple[str, ...] = ()
+    """Regular expressions of output that shows the progress of the training."""
     job: JobDefaults | None = None
+    source: ClusterSource | None = field(default=None, compare=False, repr=False)
+    """The file it was parsed from; None: it was made in Python."""
 
     @property
     def over_ssh(self) -> bool:
-        """Whether nodes are logged in to over SSH."""
+        """Return whether the nodes are reached over SSH."""
         kind = TRANSPORTS.find(self.transport)
         return kind is not None and kind.over_ssh
 
     @property
     def same_machine(self) -> bool:
-        """Whether all nodes are emulated on this machine."""
+        """Return whether all nodes are emulated on this machine."""
         kind = TRANSPORTS.find(self.transport)
         return kind is not None and kind.same_machine
 
     @property
     def by_steps(self) -> bool:
-        """Whether nodes are reached by steps of a SLURM allocation."""
+        """Return whether the nodes are reached with steps of a SLURM allocation (`srun`)."""
         kind = TRANSPORTS.find(self.transport)
         return kind is not None and kind.by_steps
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Cluster:
-        """Read and check a cluster file. Nodes emulated on this machine run our own Python.
+        """Read and check a cluster file. Nodes emulated on this machine use the current Python.
 
-        Raises ConfigError with everything that is wrong in the file.
+        Raises ConfigError with every problem in the file.
         """
         from dslaunch.cluster.load import load_cluster
 
-        cluster = load_cluster(Path(path))
-        if not cluster.same_machine:
-            return cluster
+        return load_cluster(Path(path))._with_own_python()
+
+    @classmethod
+    def parse(cls, text: str, file: str = "cluster.yaml") -> Cluster:
+        """Check the text of a cluster file, as `load` does; `file` is its name in messages."""
+        from dslaunch.cluster.load import parse_cluster
+
+        return parse_cluster(text, file)._with_own_python()
+
+    def _with_own_python(self) -> Cluster:
+        """Return the cluster; nodes emulated on this machine use the current Python."""
+        if not self.same_machine:
+            return self
         nodes = (
             node if node.python or node.activate else replace(node, python=sys.executable)
-            for node in cluster.nodes
+            for node in self.nodes
         )
-        return replace(cluster, nodes=tuple(nodes))
+        return replace(self, nodes=tuple(nodes))
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One node's part of an allocation."""
+    """The part of an allocation on one node."""
 
     node: Node
     slots: tuple[int, ...]
-    """The slots used, a non-empty subset of the node's, ascending."""
+    """The slots in use, a non-empty subset of the node's, ascending."""
     node_rank: int
     first_rank: int
-    """The global rank of the process on `slots[0]`; the others follow."""
+    """Global rank of the process on `slots[0]`; the others follow."""
 
     @property
     def ranks(self) -> range:
-        """The global ranks on this node."""
+        """Return the global ranks on this node."""
         return range(self.first_rank, self.first_rank + len(self.slots))
 
 
@@ -251,12 +278,12 @@ class Allocation:
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are."""
+        """Return the number of ranks."""
         return self.placements[-1].ranks.stop if self.placements else 0
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The nodes' names in rank order."""
+        """Return the names of the nodes in rank order."""
         return tuple(p.node.host for p in self.placements)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What hosts and addresses may be called."""
+"""Validate names of hosts and addresses."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _WITH_PORT = re.compile(r"[^:]*:[0-9]+")
 
 
 def host_fault(name: str) -> Mistake | None:
-    """Return what is wrong with a host's name, if anything is.
+    """Return the mistake in a host name; None: valid.
 
-    `@`, `:` and `,` would break DeepSpeed's include and exclude texts (0.19.8,
+    `@`, `:` and `,` would break DeepSpeed's include and exclude filters (0.19.8,
     launcher/runner.py), and a leading `-` would be an option of ssh.
     """
     if _HOST.fullmatch(name):
@@ -28,7 +28,7 @@ def host_fault(name: str) -> Mistake | None:
 
 
 def address_fault(address: str) -> Mistake | None:
-    """Return what is wrong with an address, if anything is: a host's name, or IPv4, or IPv6."""
+    """Return the mistake in an address (host name, IPv4 or IPv6); None: valid."""
     try:
         number = ipaddress.ip_address(address)
     except ValueError:
@@ -44,7 +44,7 @@ def address_fault(address: str) -> Mistake | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address or a host's name stands for the very machine that reads it."""
+    """Return whether an address or a host name is that of the loopback interface."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -52,7 +52,7 @@ def is_loopback(address: str) -> bool:
 
 
 def plain_address(address: str) -> str:
-    """Return an address in the one form that two ways of writing the same one share."""
+    """Return an address in its normal form, which is equal for equal addresses."""
     return str(ipaddress.IPv6Address(address)) if ":" in address else address
 
 

@@ -1,9 +1,9 @@
-"""Folded node names, `node[01-04,07]`: expanded in the order in which they are written.
+"""Folded node names such as `node[01-04,07]`, expanded in their written order.
 
-The notation is that of ClusterShell's NodeSet and of SLURM, less their groups, operators and
-steps. ClusterShell sorts what it expands and builds a range before it can be counted; here the
-order decides ranks and pairs hosts with addresses, and a typing mistake must not fill the
-memory, so that expanding is done here and folding by ClusterShell.
+The notation is that of ClusterShell's NodeSet and of SLURM, without groups, operators and steps.
+Folding uses ClusterShell. Expanding does not, for two reasons: ClusterShell sorts the names, but
+their order decides ranks and pairs hosts with addresses; and it builds a range before the range
+can be counted, so that a typing mistake could fill the memory.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import NamedTuple
 from dslaunch.cluster.mistakes import MistakeCode, Value, mistake
 
 LIMIT = 100_000
-"""The most names that one text may stand for."""
+"""Maximum number of names that one text may expand to."""
 LONGEST = 253
-"""The most characters of one name: what the DNS takes (RFC 1035, section 2.3.4, as text)."""
+"""Maximum length of a name in DNS (RFC 1035, section 2.3.4), in characters."""
 MOST_FOLDED = 200
-"""The most names with several numbers that ClusterShell folds: of 2,000 it takes half a minute."""
+"""Maximum number of names with several numbers to fold: ClusterShell takes 30 s for 2,000."""
 
 _PART = re.compile(r"(?:[^,\[\]]++|\[[^\[\]]*+\])*+")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
@@ -54,7 +54,7 @@ class _Range(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many characters the longest of the numbers has."""
+        """Return the length of the longest number."""
         return max(self.width, len(str(self.last)))
 
     def texts(self) -> list[str]:
@@ -62,9 +62,9 @@ class _Range(NamedTuple):
 
 
 def expand(folded: str) -> tuple[str, ...]:
-    """Return every name that `folded` stands for, in the order in which they are written.
+    """Return every name that `folded` expands to, in the written order.
 
-    Raises InvalidNodeSet for a faulty notation or more than LIMIT names.
+    Raises InvalidNodeSet for invalid notation or more than LIMIT names.
     """
     if not folded:
         raise InvalidNodeSet(MistakeCode.EMPTY_NAME)
@@ -77,11 +77,23 @@ def expand(folded: str) -> tuple[str, ...]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Write names in short, sorted and each once; what is no plain name follows as it is."""
+    """Return the names folded, sorted and without duplicates; names with special characters
+    follow."""
     given = dict.fromkeys(names)
     plain = [name for name in given if _is_foldable(name)]
     folded = [_folded(plain)] if plain else []
     return ",".join([*folded, *(name for name in given if not _is_foldable(name))])
+
+
+def fold_numbers(numbers: Iterable[int]) -> str:
+    """Return numbers such as ranks as ranges, sorted and each once: `0-2,5`."""
+    spans: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], number)
+        else:
+            spans.append((number, number))
+    return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in spans)
 
 
 def _folded(names: list[str]) -> str:
@@ -93,19 +105,19 @@ def _folded(names: list[str]) -> str:
 
 
 def _by_numbers(name: str) -> list[tuple[str, int]]:
-    """Return what sorts `n2` before `n10`."""
+    """Return a sort key that puts `n2` before `n10`."""
     return [(text, int(number or 0)) for text, number in _PIECE.findall(name)]
 
 
 def _is_foldable(name: str) -> bool:
-    """Whether ClusterShell takes a name: it has no special characters and no very long number."""
+    """Return whether ClusterShell can fold a name: no special characters, no very long number."""
     return _FOLDABLE.fullmatch(name) is not None and _LONG_NUMBER.search(name) is None
 
 
 def fold_in_order(names: Iterable[str]) -> str:
-    """Write names in short so that `expand` gives them back in the same order.
+    """Return the names folded, so that `expand` returns them in the same order.
 
-    Only the last number of neighbours is folded: `n1 n2 n4 m n3` is `n[1-2,4],m,n3`.
+    Only adjacent names are folded, by their last number: `n1 n2 n4 m n3` is `n[1-2,4],m,n3`.
     """
     pieces: list[tuple[str, str, list[list[str]]]] = []
     for name in names:
@@ -121,9 +133,9 @@ def fold_in_order(names: Iterable[str]) -> str:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Give the numbers of a list such as `0-3,7`, in the order in which they are written.
+    """Return the numbers of a list such as `0-3,7`, in the written order.
 
-    Raises InvalidNodeSet for a faulty list or more than LIMIT numbers.
+    Raises InvalidNodeSet for an invalid list or more than LIMIT numbers.
     """
     ranges = [_range(part, text) for part in text.split(",")]
     if sum(each.size for each in ranges) > LIMIT:
@@ -132,7 +144,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def _successor(number: str) -> str | None:
-    """Give the number that follows within one range; None where the padding would not hold."""
+    """Return the next number of a range; None if its padding would differ."""
     following = f"{int(number) + 1:0{len(number)}}"
     padded = len(number) > 1 and number.startswith("0")
     return None if padded and len(following) > len(number) else following
@@ -148,7 +160,7 @@ def _written(piece: tuple[str, str, list[list[str]]]) -> str:
 
 
 def _parts(folded: str) -> Iterator[str]:
-    """Split at the commas outside brackets, in one pass."""
+    """Yield the parts between commas outside brackets, in one pass."""
     start = 0
     while True:
         part = _PART.match(folded, start)

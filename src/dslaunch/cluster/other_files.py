@@ -1,4 +1,4 @@
-"""What a file is that was given instead of a cluster file. Pure."""
+"""Recognize a file that was given instead of a cluster file. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 LOOKED_AT = 200
-"""Lines at the beginning of a file that are looked at."""
+"""Number of lines at the beginning of a file that are inspected."""
 _COUNTED_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*:[0-9]{1,4}")
+_HOST_AND_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*:[A-Za-z0-9]*")
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]+@)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _INI_SECTION = re.compile(r"\[[A-Za-z0-9_:.-]+\]")
 _DEEPSPEED_LINE = re.compile(r'"(?:zero_optimization|train_batch_size)"')
-_WITH_SLOTS = re.compile(r"\S+\s+slots=[0-9]+(?:\s.*)?")
+_WITH_SLOTS = re.compile(r"[^\s:]+\s+slots?\s*=.*")
+_COUNTED_BY_SPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\s+[0-9]{1,4}")
 _DEEPSPEED = frozenset(
     [
         "zero_optimization",
@@ -53,34 +55,34 @@ _SSH = frozenset(["hostname", "user", "port", "identityfile", "proxyjump"])
 
 @dataclass(frozen=True, slots=True)
 class OtherFile:
-    """Another kind of file, and what there is for it."""
+    """Another kind of file, and the command for it."""
 
     kind: str
     """With its article: `a DeepSpeed config`."""
     hint: str
-    """May hold `{file}`."""
+    """May contain `{file}`."""
+    is_hostfile: bool = False
+    """Whether it lists hosts, so that `dslaunch init --hostfile` reads it."""
 
 
-_INIT = "`dslaunch init --hosts 'node[1-4]' --slots 8` makes a cluster file from names"
+_INIT = "`dslaunch init --hosts 'node[1-4]' --slots 8` writes a cluster file"
 _KUBERNETES = OtherFile(
-    "a Kubernetes manifest", "dslaunch reaches nodes over SSH or SLURM, not through Kubernetes"
+    "a Kubernetes manifest", "dslaunch runs jobs over SSH or SLURM, not on Kubernetes"
 )
 _ACCELERATE_CONFIG = OtherFile(
-    "a config of accelerate",
-    "a cluster file names nodes: `dslaunch init --hosts 'node[1-4]' --slots 8`; start with "
-    "`launcher: accelerate`, which needs no such config",
+    "an accelerate config",
+    "write a cluster file with `dslaunch init --hosts 'node[1-4]' --slots 8`; with `launcher: "
+    "accelerate` in it this config is not needed",
 )
-_DEEPSPEED_CONFIG = OtherFile(
-    "a DeepSpeed config", "`dslaunch config lint {file}` checks it; a cluster file names nodes"
-)
+_DEEPSPEED_CONFIG = OtherFile("a DeepSpeed config", "check it with `dslaunch config lint {file}`")
 _BY_KEYS: tuple[tuple[Callable[[set[str]], bool], OtherFile], ...] = (
     (lambda keys: keys >= {"apiVersion", "kind"}, _KUBERNETES),
-    (lambda keys: "services" in keys, OtherFile("a file of Docker Compose", _INIT)),
+    (lambda keys: "services" in keys, OtherFile("a Docker Compose file", _INIT)),
     (
         lambda keys: keys >= {"cluster_name", "provider"},
-        OtherFile("a cluster config of Ray", _INIT),
+        OtherFile("a Ray cluster config", _INIT),
     ),
-    (lambda keys: keys >= {"resources", "run"}, OtherFile("a task of SkyPilot", _INIT)),
+    (lambda keys: keys >= {"resources", "run"}, OtherFile("a SkyPilot task", _INIT)),
     (lambda keys: len(keys & _ACCELERATE) >= 2, _ACCELERATE_CONFIG),
     (
         lambda keys: bool(keys & _DEEPSPEED) and keys.isdisjoint({"hosts", "host"}),
@@ -94,14 +96,21 @@ _BY_KEYS: tuple[tuple[Callable[[set[str]], bool], OtherFile], ...] = (
         ),
     ),
 )
-_INVENTORY = OtherFile("an inventory of Ansible", _INIT)
-_HOSTFILE = "`dslaunch init --hostfile {file}` converts it"
+_INVENTORY = OtherFile("an Ansible inventory", _INIT)
+_HOSTFILE = "convert it with `dslaunch init --hostfile {file}`"
+
+
+def is_hostfile_with_slots(text: str) -> bool:
+    """Return whether a text is a hostfile, and not a list of names alone."""
+    lines = [line.strip() for line in text.split("\n")[:LOOKED_AT]]
+    found = _hosts([line for line in lines if line])
+    return found is not None and found.hint == _HOSTFILE
 
 
 def recognized(text: str, data: Any, name: str) -> OtherFile | None:
-    """Return what a file is; None: not known. `data` is what it says as YAML, None if it is none.
+    """Return the kind of a file; None: unknown. `data` is its content as YAML; None: not YAML.
 
-    A file with `nodes` is taken for a cluster file, whatever else is wrong with it.
+    A file with `nodes` counts as a cluster file, even if it is invalid.
     """
     if isinstance(data, dict):
         return None if "nodes" in data else _by_keys(data)
@@ -127,37 +136,40 @@ def _any_starts(lines: list[str], *beginnings: str) -> bool:
 
 def _script(lines: list[str], name: str) -> OtherFile | None:
     if _any_starts(lines, "#SBATCH"):
-        return OtherFile("an sbatch script", "`dslaunch slurm lint {file}` checks it")
+        return OtherFile("an sbatch script", "check it with `dslaunch slurm lint {file}`")
     if name.endswith(".py"):
-        hint = "name the cluster file first: `dslaunch run CLUSTER.yaml {file}`"
+        hint = "put the cluster file first: `dslaunch run CLUSTER.yaml {file}`"
         return OtherFile("a Python script", hint)
     if _any_starts(lines[:1], "#!"):
-        return OtherFile("a script", "name the cluster file first")
+        return OtherFile("a script", "put the cluster file first")
     return None
 
 
 def _hosts(lines: list[str]) -> OtherFile | None:
     entries = [line for line in lines if not line.startswith("#")]
     if any(_WITH_SLOTS.fullmatch(entry) for entry in entries):
-        return OtherFile("a hostfile", _HOSTFILE)
-    if entries and all(_COUNTED_HOST.fullmatch(entry) for entry in entries):
-        return OtherFile("a list of hosts", _HOSTFILE)
+        return OtherFile("a hostfile", _HOSTFILE, is_hostfile=True)
+    if entries and all(_COUNTED_BY_SPACE.fullmatch(entry) for entry in entries):
+        return OtherFile("a hostfile", _HOSTFILE, is_hostfile=True)
+    counted = any(_COUNTED_HOST.fullmatch(entry) for entry in entries)
+    if counted and all(_HOST_AND_WORD.fullmatch(entry) for entry in entries):
+        return OtherFile("a list of hosts", _HOSTFILE, is_hostfile=True)
     if entries and all(_HOST.fullmatch(entry) for entry in entries):
-        hint = "`dslaunch init --hostfile {file} --slots 8` converts it"
-        return OtherFile("a list of hosts", hint)
+        hint = "convert it with `dslaunch init --hostfile {file} --slots 8`"
+        return OtherFile("a list of hosts", hint, is_hostfile=True)
     return None
 
 
 def _configuration(lines: list[str]) -> OtherFile | None:
     keywords = {line.split()[0].lower() for line in lines}
     if "host" in keywords and keywords & _SSH:
-        hint = "`dslaunch init --ssh-config {file}` makes a cluster file of it"
+        hint = "write a cluster file with `dslaunch init --ssh-config {file}`"
         return OtherFile("an SSH configuration", hint)
     if _any_starts(lines, "NodeName=", "PartitionName=", "ClusterName="):
-        hint = "`dslaunch init --slurm PARTITION` asks SLURM"
-        return OtherFile("a configuration of SLURM", hint)
+        hint = "write a cluster file with `dslaunch init --slurm PARTITION`"
+        return OtherFile("a SLURM configuration", hint)
     if any("ansible_" in line for line in lines) or _any_starts(lines, "- hosts:", "hosts:"):
-        return OtherFile("a file of Ansible", _INIT)
+        return OtherFile("an Ansible file", _INIT)
     if _any_starts(lines, "apiVersion:"):
         return _KUBERNETES
     if lines and _INI_SECTION.fullmatch(lines[0]):

@@ -1,4 +1,4 @@
-"""The shape of the cluster file's `preflight:`."""
+"""The schema of `preflight:` in the cluster file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Limit = Annotated[float, Field(ge=0, le=1e15)]
 
 
 class PreflightSection(Section):
-    """What `dslaunch preflight` asks less, judges otherwise; `--list` names the checks."""
+    """Settings of `dslaunch preflight`; `dslaunch preflight --list` lists the checks."""
 
-    skip: list[CheckName] = Field(default_factory=list, description="Checks that are left out.")
+    skip: list[CheckName] = Field(default_factory=list, description="Checks to skip.")
     severity: dict[CheckName, Literal["fail", "warn", "info"]] = Field(
-        default_factory=dict, description="What a check's failures and warnings count as."
+        default_factory=dict, description="Severity of the failures and warnings of a check."
     )
     limits: dict[CheckName, dict[str, Limit]] = Field(
         default_factory=dict,
-        description="Thresholds, such as `fs.free: {warn: 20}`; `--explain` says a check's own.",
+        description="Thresholds of checks, such as `fs.free: {warn: 20}`; `--explain` shows them.",
     )

@@ -1,4 +1,4 @@
-"""What must hold in a cluster file beyond the shape of its parts; and its nodes, one by one."""
+"""Rules about several keys of a cluster file, and the expansion of its node entries."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from functools import cache
 from typing import Any
 
 from dslaunch.cluster.container_section import container_of
-from dslaunch.cluster.findings import Checked, similar
+from dslaunch.cluster.findings import Checked
 from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
 from dslaunch.cluster.model import Node, SecretSource
 from dslaunch.cluster.names import address_fault, host_fault, plain_address
 from dslaunch.cluster.nodeset import LIMIT, InvalidNodeSet, expand
+from dslaunch.cluster.progress_format import fault
 from dslaunch.cluster.runtimes import inexpressible
 from dslaunch.cluster.schema import ClusterFile, NodeEntry
 from dslaunch.cluster.yamltext import Path, YamlDocument
 from dslaunch.errors import Problem
+from dslaunch.texts import closest
 
 _FOR_ALL = ("user", "port", "identity_file", "jump")
 
 
 @dataclass(slots=True)
 class Nodes:
-    """The nodes of a file, and what is wrong with their names and addresses."""
+    """The nodes of a file, and the problems of their names and addresses."""
 
     document: YamlDocument
     nodes: list[Node] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     owners: dict[tuple[str, str], Path] = field(default_factory=dict)
-    """`host` or `address`, and the name -> where it was used first."""
+    """`host` or `address`, and the name -> the path of its first use."""
 
     def add(self, file: ClusterFile, entry: NodeEntry, index: int) -> bool:
-        """Add the nodes of one entry; False: there are too many of them by now."""
+        """Add the nodes of one entry; False: too many nodes in total."""
         where: Path = ("nodes", index)
         hosts = self._names((*where, "host"), entry.host, host_fault)
         addresses: tuple[str | None, ...] = (None,) * len(hosts)
@@ -54,7 +56,7 @@ class Nodes:
         return True
 
     def problem(self, path: Path, found: Mistake) -> None:
-        """Record what is wrong at `path`."""
+        """Record a problem at `path`."""
         self.problems.append(self.document.problem(path, found))
 
     def _names(
@@ -74,7 +76,7 @@ class Nodes:
         return names
 
     def _claim(self, path: Path, names: tuple[str, ...]) -> None:
-        """Note where names are used; complain once of those that were used before."""
+        """Record the use of names; report duplicates once per entry."""
         kind = str(path[-1])
         twice = []
         for name in names:
@@ -90,7 +92,7 @@ class Nodes:
 
 
 def expand_nodes(document: YamlDocument, checked: Checked) -> Nodes:
-    """Give every node by itself, with the settings of its entry and the file's below them."""
+    """Return the nodes, each with the settings of its entry and the defaults of the file."""
     found = Nodes(document)
     if checked.file is not None:
         for index, entry in zip(checked.indexes, checked.file.nodes, strict=True):
@@ -100,7 +102,7 @@ def expand_nodes(document: YamlDocument, checked: Checked) -> Nodes:
 
 
 def node_settings(file: ClusterFile, entry: NodeEntry) -> dict[str, Any]:
-    """Give what all nodes of an entry have in common; the file holds where it is silent."""
+    """Return the settings of all nodes of an entry; missing ones come from the file."""
     settings = {
         name: getattr(file.ssh, name) if (own := getattr(entry, name)) is None else own
         for name in _FOR_ALL
@@ -127,7 +129,7 @@ def _first_slots(count: int) -> tuple[int, ...]:
 def contradictions(
     document: YamlDocument, checked: Checked, nodes: list[Node]
 ) -> Iterator[Problem]:
-    """Find what does not fit together."""
+    """Yield the conflicts between keys."""
     file = checked.file
     if file is None:
         return
@@ -141,12 +143,13 @@ def contradictions(
         *_job(file, checked),
         *_open_secrets(file, entries),
         *_container(file),
+        *_progress(file),
     ):
         yield document.problem(path, found)
 
 
 def secrets(file: ClusterFile) -> Iterator[tuple[int, SecretSource]]:
-    """Give the secrets, each with the index of its item in the list."""
+    """Return the secrets, each with the index of its item in the list."""
     for index, item in enumerate(file.secrets):
         if isinstance(item, str):
             yield index, SecretSource(item)
@@ -195,8 +198,15 @@ def _container(file: ClusterFile) -> Iterator[_Placed]:
             yield ("slurm", "container", *path), found
 
 
+def _progress(file: ClusterFile) -> Iterator[_Placed]:
+    for index, pattern in enumerate(file.progress):
+        found = fault(pattern)
+        if found is not None:
+            yield ("progress", index), found
+
+
 def _open_secrets(file: ClusterFile, entries: list[tuple[Path, NodeEntry]]) -> Iterator[_Placed]:
-    """Find secrets that are named twice, or named as what is written down as well."""
+    """Yield secrets that are listed twice, or also set in plain text."""
     hidden: set[str] = set()
     for index, secret in secrets(file):
         if secret.name in hidden:
@@ -216,7 +226,7 @@ def _open_secrets(file: ClusterFile, entries: list[tuple[Path, NodeEntry]]) -> I
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
-    """What other parts of the program know by name."""
+    """Names that other parts of the program define."""
 
     launchers: tuple[str, ...]
     checks: Mapping[str, tuple[str, ...]]
@@ -224,7 +234,7 @@ class KnownNames:
 
 
 def unknown_names(document: YamlDocument, names: KnownNames) -> Iterator[Problem]:
-    """Find names in the data of a valid file that no launcher, check or threshold has."""
+    """Yield unknown names of launchers, checks and thresholds in a valid file."""
     launcher = document.data.get("launcher")
     if isinstance(launcher, str) and launcher not in names.launchers:
         found = _unknown(MistakeCode.UNKNOWN_LAUNCHER, launcher, names.launchers)
@@ -251,4 +261,4 @@ def unknown_names(document: YamlDocument, names: KnownNames) -> Iterator[Problem
 
 def _unknown(code: MistakeCode, word: str, names: Iterable[str], **values: str) -> Mistake:
     known = tuple(names)
-    return mistake(code, name=word, similar=similar(word, known), known=known, **values)
+    return mistake(code, name=word, similar=closest(word, known), known=known, **values)

@@ -1,4 +1,4 @@
-"""What the runtimes of `slurm.container` can do, and what they cannot."""
+"""Capabilities of the runtimes of `slurm.container`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dslaunch.cluster.model import Container
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a runtime can express."""
+    """Capabilities of a container runtime."""
 
     mounts: bool = True
     separators: str = ""
-    """Characters that end a path in its syntax for mounts, and cannot be escaped."""
+    """Characters that a path of a mount cannot contain, because they cannot be escaped."""
     gpus: tuple[str, ...] = ("nvidia", "rocm", "none")
     forbidden: tuple[str, ...] = ()
-    """Options that take away what the ranks need."""
+    """Options that remove what the ranks need."""
 
 
 ABILITIES = {
@@ -29,21 +29,21 @@ ABILITIES = {
     # apptainer/apptainer v1.4.5, pkg/runtime/engine/apptainer/config/bind.go
     "apptainer": Abilities(separators=",^"),
     "singularity": Abilities(separators=",^"),
-    # NERSC/shifter, src/VolumeMap.c: volumes are split at `;`. src/shifter.c: --clearenv leaves
-    # nothing of the environment, and --env takes values, which every user of a node could read
+    # NERSC/shifter, src/VolumeMap.c: volumes are split at `;`. src/shifter.c: --clearenv clears
+    # the environment, and --env takes values, which every user of a node could read
     "shifter": Abilities(separators=";", gpus=("nvidia", "none"), forbidden=("--clearenv", "-E")),
     "podman-hpc": Abilities(),
-    # eth-cscs/cscs-docs, container-engine/edf.md: all of it is written in the file
+    # eth-cscs/cscs-docs, container-engine/edf.md: all options are in the file
     "edf": Abilities(mounts=False, gpus=()),
 }
-"""What every runtime can express."""
+"""Capabilities of each runtime."""
 
 PlacedMistake = tuple[tuple[str | int, ...], Mistake]
-"""The path below `container`, and what is wrong there."""
+"""The path below `container`, and the mistake there."""
 
 
 def inexpressible(container: Container) -> Iterator[PlacedMistake]:
-    """Yield what the runtime cannot do, each with its place in the section."""
+    """Yield settings that the runtime does not support, each with its path in the section."""
     runtime = container.runtime
     can = ABILITIES[runtime]
     if container.image.startswith("-"):
@@ -60,7 +60,7 @@ def inexpressible(container: Container) -> Iterator[PlacedMistake]:
 
 
 def _unmountable(mount: str, runtime: str) -> Mistake | None:
-    """Return what is wrong with a mount, if anything is."""
+    """Return the mistake in a mount; None: valid."""
     can = ABILITIES[runtime]
     if not can.mounts:
         return mistake(MistakeCode.DEFINED_BY_FILE, key="mounts")

@@ -1,14 +1,14 @@
 """The names of the options of sbatch and srun.
 
-From src/common/slurm_opt.c (branches 22.05 to 26.05): an option that one of these releases has is
-known.
+From src/common/slurm_opt.c (branches 22.05 to 26.05): an option is known if one of these releases
+has it.
 """
 
 from __future__ import annotations
 
 
 def named(text: str) -> frozenset[str]:
-    """Give the names in a text, which blanks separate."""
+    """Return the names in a text, separated by spaces."""
     return frozenset(text.split())
 
 
@@ -46,12 +46,12 @@ OTHER_NAMES = {
     "timelimit": "time",
     "wait4switch": "switches",
 }
-"""What sbatch's variables call options that have another name, such as SBATCH_BURST_BUFFER
+"""Names in sbatch's variables of options that have another name, such as SBATCH_BURST_BUFFER
 (22.05 to 25.05, src/sbatch/opt.c)."""
 
 
 def as_directive(key: str) -> str | None:
-    """Give the option of sbatch that a key means, as it is written; None: there is none."""
+    """Return the sbatch option of a key, as written in a script; None: unknown."""
     name = key.lower().replace("_", "-")
     option = OTHER_NAMES.get(name, name)
     if option in SBATCH_FLAGS:

@@ -1,8 +1,8 @@
-"""The shape of the cluster file: its keys, their types, their limits and what they mean.
+"""The schema of the cluster file: its keys, their types, limits and descriptions.
 
-What needs more than one key to judge is in `rules`; where a JSON Schema can say it to editors, it
-is here as well, as a `json_schema_extra` that pydantic itself does not check. The values that a
-file becomes are in `model`.
+Rules about several keys are in `rules`. Those that a JSON Schema can express are here
+too, as `json_schema_extra`, which pydantic itself does not check. A loaded file is a value of
+`model`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dslaunch.cluster.field_types import (
     NameOf,
     Port,
     PortRange,
+    Ranks,
     Section,
     Slots,
     Text,
@@ -32,17 +33,20 @@ from dslaunch.cluster.field_types import (
     ports,
 )
 from dslaunch.cluster.preflight_section import PreflightSection
+from dslaunch.cluster.progress_format import GROUPS
+from dslaunch.cluster.progress_format import LONGEST as LONGEST_PATTERN
 from dslaunch.cluster.slurm_section import SlurmSection
 from dslaunch.registry import LAUNCHERS, TRANSPORTS
 
 TITLE = "dslaunch cluster file"
-VERBATIM = ("address", "args", "env", "host", "labels", "name", "slurm")
-"""Keys for which, and below which, a plain scalar is the text that is written."""
+VERBATIM = ("address", "args", "env", "host", "labels", "name", "ranks", "slurm")
+"""Keys at and below which a plain scalar is a string."""
+_GROUPS = ", ".join(f"`{name}`" for name in GROUPS)
 _LAUNCHERS = ", ".join(f"`{name}`" for name in LAUNCHERS.names())
 
 
 def _with(*keys: str) -> dict[str, Any]:
-    """Give the schema of a mapping in which all these keys have a value, which is text."""
+    """Return the schema of a mapping that requires all these keys, with strings."""
     return {"properties": {key: {"type": "string"} for key in keys}, "required": list(keys)}
 
 
@@ -51,85 +55,87 @@ _SPARE: dict[str, Any] = {"properties": {"spare": {"const": True}}, "required": 
 
 
 class NodeEntry(Section):
-    """One machine, or many that are alike."""
+    """One node, or several nodes with the same settings."""
 
     model_config = _ONE_INTERPRETER
 
     host: Text = Field(
-        description="The name that a client dials and that logs show. Folded for many: "
-        "`node[01-04]`, `a[1,3],b7`. A name of ~/.ssh/config is fine.",
+        description="Host name for SSH, shown in logs. Ranges stand for several nodes: "
+        "`node[01-04]`, `a[1,3],b7`. May be a `Host` of ~/.ssh/config.",
         json_schema_extra={"pattern": r"^[A-Za-z0-9_[][A-Za-z0-9._,[\]-]*$"},
     )
     slots: Slots = Field(
-        description="How many GPUs each may use, or the list of their indexes: `8`, `[0, 1, 2, 3]`."
+        description="Number of GPUs per node to use, or their indexes: `8`, `[0, 1, 2, 3]`."
     )
     address: Text | None = Field(
         None,
-        description="What the other nodes dial; folded, it is paired with `host` in the written "
-        "order. Default: found out from the nodes.",
+        description="Address at which the other nodes reach this one. Ranges are paired with "
+        "`host` in the written order. Default: detected on the nodes.",
         json_schema_extra={"pattern": r"^[A-Za-z0-9_:[][A-Za-z0-9._,:%[\]-]*$"},
     )
-    user: Word | None = Field(None, description="The user to log in as. Default: `ssh.user`.")
-    port: Port | None = Field(None, description="The SSH port. Default: `ssh.port`.")
+    user: Word | None = Field(None, description="SSH user name. Default: `ssh.user`.")
+    port: Port | None = Field(None, description="SSH port. Default: `ssh.port`.")
     identity_file: Text | None = Field(
-        None, description="The private key. Default: `ssh.identity_file`."
+        None, description="SSH private key. Default: `ssh.identity_file`."
     )
     jump: Jump | None = Field(
-        None, description="The jump host, `[user@]host[:port]`. Default: `ssh.jump`."
+        None, description="SSH jump host, `[user@]host[:port]`. Default: `ssh.jump`."
     )
     python: Text | None = Field(
-        None, description="The interpreter that runs the job. Default: the file's `python`."
+        None, description="Python interpreter of the job. Default: `python` of the file."
     )
     activate: Text | None = Field(
         None,
-        description="A shell line before the job's command. Default: the file's `activate`. "
-        "Not together with `python`.",
+        description="Shell command that activates the job's environment. Default: `activate` of "
+        "the file. Cannot be combined with `python`.",
     )
     env: Environment = Field(
         default_factory=dict,
-        description="Variables for this node only; they win over the file's `env`.",
+        description="Environment variables of this node; they override `env` of the file.",
     )
     labels: dict[Label, Written] = Field(
-        default_factory=dict, description="What the node can be chosen by, such as `rack: r1`."
+        default_factory=dict, description="Labels for `--label`, such as `rack: r1`."
     )
     spare: bool = Field(
-        False, description="A spare waits: it is used only if it is included by its name."
+        False, description="Spare node: used to replace a lost node, or if --include names it."
     )
 
 
 class SshSection(Section):
-    """How the nodes are reached. What is left out is as ~/.ssh/config says."""
+    """SSH connections to the nodes. Keys that are not set come from ~/.ssh/config."""
 
-    user: Word | None = Field(None, description="The user to log in as.")
-    port: Port | None = Field(None, description="The SSH port.")
-    identity_file: Text | None = Field(None, description="The private key.")
-    jump: Jump | None = Field(None, description="The jump host, `[user@]host[:port]`.")
+    user: Word | None = Field(None, description="SSH user name.")
+    port: Port | None = Field(None, description="SSH port.")
+    identity_file: Text | None = Field(None, description="SSH private key.")
+    jump: Jump | None = Field(None, description="SSH jump host, `[user@]host[:port]`.")
     connect_timeout: float = Field(
-        10.0, gt=0, le=3600, description="Seconds until a silent node counts as unreachable."
+        10.0, gt=0, le=3600, description="Connection timeout in seconds."
     )
-    fanout: int = Field(32, ge=1, le=1024, description="How many connections open at once.")
+    fanout: int = Field(
+        32, ge=1, le=1024, description="Number of connections to open at the same time."
+    )
     config_file: Text | None = Field(
         None,
-        description="An ssh_config to read instead of ~/.ssh/config and /etc/ssh/ssh_config, as "
-        "`ssh -F` does.",
+        description="SSH config to use instead of ~/.ssh/config and /etc/ssh/ssh_config, as with "
+        "`ssh -F`.",
     )
 
 
 class NetworkSection(Section):
-    """What the ranks talk over."""
+    """Network between the ranks."""
 
     interface: Annotated[Auto | Annotated[Interface, Tag("<value>")], Discriminator(automatic)] = (
         Field(
             "auto",
-            description="The network interface, such as `ib0`. `auto`: decided by what the nodes "
-            "say. A name is used as given, after a check that it is there.",
+            description="Network interface of the ranks, such as `ib0`. `auto`: the interface on "
+            "the route to the master. A name is checked on every node.",
         )
     )
     master_port: Annotated[Auto | Annotated[Port, Tag("<value>")], Discriminator(automatic)] = (
         Field(
             "auto",
-            description="The port where the ranks meet. `auto`: one that is free on the master. "
-            "A number is used as given, after a check that it is free.",
+            description="Rendezvous (master) port. `auto`: a free port of the first node. A number "
+            "is checked to be free.",
         )
     )
     control_port: Annotated[
@@ -137,48 +143,48 @@ class NetworkSection(Section):
         Discriminator(ports),
     ] = Field(
         "auto",
-        description="The port, or a range such as `29600-29610`, on which the first node of a "
-        "detached run listens for the other nodes. `auto`: any free one. Name it where a firewall "
-        "has to let it through.",
+        description="Port, or range such as `29600-29610`, on which the first node of a detached "
+        "run listens for the other nodes. `auto`: any free port. Set it if a firewall must allow "
+        "it.",
     )
 
 
 class StorageSection(Section):
-    """Directories on the nodes. A path without a leading `/` is relative to the node's home."""
+    """Directories on the nodes. A relative path starts at the home directory on the node."""
 
     shared: Annotated[Auto | Annotated[bool, Tag("<value>")], Discriminator(automatic)] = Field(
-        "auto", description="Whether `checkpoints` is one directory for all nodes. `auto`: tested."
+        "auto", description="Whether all nodes share `checkpoints`. `auto`: tested before a run."
     )
     workdir: Text | None = Field(
-        None, description="Where the job runs. Default: the directory of the call, on every node."
+        None, description="Working directory of the job. Default: the current directory."
     )
     checkpoints: Text | None = Field(
-        None, description="Where the job saves. Default: the working directory."
+        None, description="Directory of the checkpoints. Default: `workdir`."
     )
-    node_local: Text | None = Field(None, description="A fast directory that each node has alone.")
+    node_local: Text | None = Field(
+        None, description="Fast local directory of each node, for example on NVMe."
+    )
 
 
 class SecretFile(Section):
-    """Where a secret's value is read."""
+    """Source of a secret."""
 
-    file: Text = Field(description="A file of the caller; its content less a final newline.")
+    file: Text = Field(description="File on this machine; a final newline is removed.")
 
 
 class JobSection(Section):
-    """What runs when the command line names nothing. One of `script` and `module`."""
+    """Job to run if the command line names none. Needs `script` or `module`."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [_with("script"), _with("module")]})
 
-    script: Text | None = Field(None, description="A script, relative to the working directory.")
+    script: Text | None = Field(None, description="Script, relative to the working directory.")
     module: (
         Annotated[str, Matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", "a module such as `pkg.train`")]
         | None
-    ) = Field(None, description="A module's dotted name, run as `python -m` would.")
-    args: list[Written] = Field(
-        default_factory=list, description="Its arguments, each exactly as it is written."
-    )
+    ) = Field(None, description="Module to run as `python -m` does.")
+    args: list[Written] = Field(default_factory=list, description="Arguments, passed unchanged.")
     env: Environment = Field(
-        default_factory=dict, description="Variables for this job; they win over `env`."
+        default_factory=dict, description="Environment variables of the job; they override `env`."
     )
 
 
@@ -190,7 +196,7 @@ _Secret = Annotated[
 
 
 class ClusterFile(Section):
-    """One cluster: its nodes, how to reach them and what to run on them."""
+    """Cluster: nodes, connections, network, storage and jobs."""
 
     model_config = _ONE_INTERPRETER
 
@@ -200,26 +206,26 @@ class ClusterFile(Section):
             Matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits, `.`, `_`, `-`"),
         ]
         | None
-    ) = Field(None, description="The cluster's name in messages. Default: the file's name.")
+    ) = Field(None, description="Name of the cluster in messages. Default: name of the file.")
     nodes: list[NodeEntry] = Field(
         min_length=1,
-        description="The machines, in rank order. One entry may stand for many.",
+        description="Nodes in rank order. One entry may describe several nodes.",
         json_schema_extra={"contains": {"not": _SPARE}},
     )
-    transport: Annotated[str, NameOf(TRANSPORTS, "How nodes are reached")] = "auto"
-    ssh: SshSection = Field(SshSection(), description="How the nodes are reached.")
-    network: NetworkSection = Field(NetworkSection(), description="What the ranks talk over.")
+    transport: Annotated[str, NameOf(TRANSPORTS, "Transport, which connects to the nodes")] = "auto"
+    ssh: SshSection = Field(SshSection(), description="SSH connections to the nodes.")
+    network: NetworkSection = Field(NetworkSection(), description="Network between the ranks.")
     storage: StorageSection = Field(StorageSection(), description="Directories on the nodes.")
     python: Text | None = Field(
-        None, description="The interpreter that runs the job. Default: `python3` on the node."
+        None, description="Python interpreter of the job. Default: `python3` on the node."
     )
     activate: Text | None = Field(
         None,
-        description="A shell line before the job's command, such as `source venv/bin/activate`. "
-        "Not together with `python`.",
+        description="Shell command that activates the job's environment, such as "
+        "`source venv/bin/activate`. Cannot be combined with `python`.",
     )
     env: Environment = Field(
-        default_factory=dict, description="Variables for every process of a run."
+        default_factory=dict, description="Environment variables of all processes of a run."
     )
     env_from: list[
         Annotated[
@@ -228,31 +234,50 @@ class ClusterFile(Section):
         ]
     ] = Field(
         default_factory=list,
-        description="Variables copied from the caller; `*` stands for any characters.",
+        description="Environment variables to copy from the caller, such as `WANDB_*`.",
     )
     secrets: list[_Secret] = Field(
         default_factory=list,
-        description="Variables that are written nowhere: a name, read from the caller's "
-        "environment, or `NAME: {file: path}`.",
+        description="Environment variables whose values are never written or logged: `NAME` reads "
+        "the caller's environment, `NAME: {file: path}` a file.",
         json_schema_extra={"uniqueItems": True},
     )
     launcher: Annotated[
         str, Matching(r"[A-Za-z_][A-Za-z0-9_-]*", "a launcher's name such as `torchrun`")
     ] = Field(
         "torchrun",
-        description=f"What starts the ranks of a node: {_LAUNCHERS}, or one that is installed.",
+        description=f"Launcher of the ranks: {_LAUNCHERS}, or one of a plugin.",
+    )
+    launcher_args: list[
+        Annotated[str, Matching(r"--[A-Za-z][A-Za-z0-9_-]*(=.*)?", "an option like `--name=value`")]
+    ] = Field(
+        default_factory=list,
+        description="Options that are passed through to the launcher, such as "
+        "`--numa-binding=node`. Those that dslaunch sets itself are rejected.",
+    )
+    progress: list[Annotated[str, Field(min_length=1, max_length=LONGEST_PATTERN)]] = Field(
+        default_factory=list,
+        max_length=8,
+        description="Regular expressions for output that shows the progress of the training, with "
+        f"named groups {_GROUPS}: `batch (?P<step>[0-9]+) of (?P<last_step>[0-9]+)`. They come "
+        "before the known formats.",
+    )
+    ranks: Ranks | None = Field(
+        None,
+        description="Ranks whose output is shown if the command line has no `--ranks`, such as "
+        "`0` or `0,8-9`. Default: all. The output of all ranks is recorded.",
     )
     slurm: SlurmSection = Field(
-        default_factory=SlurmSection, description="What `dslaunch slurm` asks SLURM for."
+        default_factory=SlurmSection, description="Options of jobs submitted by `dslaunch slurm`."
     )
     preflight: PreflightSection = Field(
-        default_factory=PreflightSection, description="How `dslaunch preflight` judges."
+        default_factory=PreflightSection, description="Settings of `dslaunch preflight`."
     )
-    job: JobSection | None = Field(None, description="What runs when nothing else is named.")
+    job: JobSection | None = Field(None, description="Job to run if the command line names none.")
 
 
 def json_schema() -> dict[str, Any]:
-    """Give the JSON Schema (2020-12) of the cluster file, for editors and other programs."""
+    """Return the JSON Schema (2020-12) of the cluster file, for editors and other programs."""
     schema = ClusterFile.model_json_schema(mode="validation")
     _close(schema)
     head = {
@@ -264,7 +289,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _close(schema: Any) -> None:
-    """Let a mapping whose keys must match a pattern have no others, as pydantic means it."""
+    """Forbid keys that do not match the pattern of a mapping, as pydantic does."""
     if isinstance(schema, dict):
         if "patternProperties" in schema:
             schema["additionalProperties"] = False

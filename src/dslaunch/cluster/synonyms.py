@@ -1,4 +1,4 @@
-"""What people call the keys of a cluster file, from the formats that they know. A table, pure."""
+"""Names that other formats use for the keys of a cluster file. A table, pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _TOP = {
 
 
 def _of_section(section: str) -> dict[str, str]:
-    """Return the words for the keys of a section that are understood at the top too."""
+    """Return the names of the keys of a section that are also recognized at the top level."""
     keys = {key.partition(".")[::2]: words for key, words in _TOP.items()}
     return {key: words for (first, key), words in keys.items() if first == section and key}
 
@@ -105,9 +105,9 @@ _FOR_SECTION = {section: _by_word(table) for section, table in _SECTION.items()}
 
 
 def meant_key(key: str, section: str | None) -> str | None:
-    """Return the key that somebody means by another word; None: not known.
+    """Return the key that another name means; None: unknown.
 
-    `section` is the top-level key that it stands below; None: it stands at the top.
+    `section` is the top-level key of its section; None: the key is at the top level.
     """
     if section is None:
         return _FOR_TOP.get(_plain(key))
@@ -117,7 +117,7 @@ def meant_key(key: str, section: str | None) -> str | None:
 
 
 def meant_of_node(key: str) -> str | None:
-    """Return the key of a node's entry that somebody means who wrote it at the top."""
+    """Return the key of a node entry that a key at the top level means; None: unknown."""
     word = _plain(key)
     node = word if word in _NODE else _FOR_NODE.get(word)
     return f"nodes[].{node}" if node else None

@@ -1,7 +1,7 @@
-"""What is wrong where a YAML parser stopped, at the line where the mistake was made. Pure.
+"""Find the mistake that made a YAML parser stop, and the line of the mistake. Pure.
 
-Parsers complain where they cannot go on, often a line or many after the mistake, and in words of
-YAML's grammar.
+Parsers report where they cannot continue, often many lines after the mistake, in terms of YAML's
+grammar.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _NO_SPACE_AFTER_DASH = re.compile(r"\s*-([A-Za-z_][A-Za-z0-9_-]*):(?:\s.*)?")
 
 
 class ParserFault(Enum):
-    """What a parser cannot go on with."""
+    """The reason why a parser stopped."""
 
     ESCAPE = "escape"
     TOKEN = "token"
-    """A character that begins nothing."""
+    """A character that cannot begin a token."""
     VALUE = "value"
-    """A `:` where no value can be."""
+    """A `:` where no value is allowed."""
     QUOTED = "quoted"
     FLOW_MAPPING = "flow-mapping"
     FLOW = "flow"
@@ -53,9 +53,9 @@ _BY_CONTEXT = {
 
 
 def fault_of(problem: str, context: str) -> ParserFault:
-    """Read the words of an exception of PyYAML (6.0), which has no code: here, and nowhere else.
+    """Return the fault of an exception of PyYAML (6.0), which has a text but no code.
 
-    Both of its parsers are understood: libyaml's and the one in Python.
+    Handles the texts of both parsers, libyaml's and the one in Python.
     """
     for words, fault in _BY_PROBLEM.items():
         if words in problem:
@@ -68,18 +68,18 @@ def fault_of(problem: str, context: str) -> ParserFault:
 
 @dataclass(frozen=True, slots=True)
 class ParserError:
-    """What the parser said."""
+    """The error that the parser reported."""
 
     fault: ParserFault
     place: Place
     began: Place | None = None
-    """Where what it was reading began."""
+    """Start of the part that it was parsing."""
     said: str = ""
-    """Its own words, for a fault that is none of the others."""
+    """Its text, for a fault without a code."""
 
 
 def explained(complaint: ParserError, text: str) -> PlacedMistake:
-    """Return where the mistake is, and what it is."""
+    """Return the mistake with its position."""
     lines = text.split("\n")
     for look in (_tab, _quote, _bracket, _missing_space, _token, _indentation):
         found = look(complaint, lines)
@@ -93,7 +93,7 @@ def _line(lines: list[str], number: int) -> str:
 
 
 def _before(lines: list[str], number: int) -> int:
-    """Return the number of the last line before `number` with something in it; 0: none."""
+    """Return the number of the last line with content before `number`; 0: none."""
     number -= 1
     while number > 0 and (not _line(lines, number).strip() or _is_comment(_line(lines, number))):
         number -= 1
@@ -142,7 +142,7 @@ def _bracket(c: ParserError, lines: list[str]) -> PlacedMistake | None:
 
 
 def _unclosed(lines: list[str], until: int) -> PlacedMistake | None:
-    """Find the last line up to one that opens more brackets than it closes."""
+    """Find the last line, up to `until`, that opens more brackets than it closes."""
     for number in range(min(until, len(lines)), 0, -1):
         line = _line(lines, number)
         for opening, closing in ("{}", "[]"):
@@ -153,7 +153,7 @@ def _unclosed(lines: list[str], until: int) -> PlacedMistake | None:
 
 
 def _missing_space(c: ParserError, lines: list[str]) -> PlacedMistake | None:
-    """Look at the lines that the parser read as one text: those up to its complaint."""
+    """Inspect the lines that the parser joined into one text, up to the error."""
     suspects = [c.place[0], _before(lines, c.place[0])]
     if c.began is not None and c.fault is ParserFault.KEY:
         suspects.insert(0, c.began[0])
@@ -185,7 +185,7 @@ def _token(c: ParserError, lines: list[str]) -> PlacedMistake | None:
 
 
 def _has_two_keys(line: str) -> bool:
-    """Whether a line is like `host: a slots: 8`."""
+    """Return whether a line has two keys, like `host: a slots: 8`."""
     _, _, value = line.partition(": ")
     plain = value.lstrip()[:1] not in ("", "'", '"', "{", "[", "#")
     return plain and ": " in value.partition("#")[0]

@@ -1,12 +1,11 @@
-"""YAML text as plain data that knows where in the file each part of it is.
+"""Parse YAML text as plain data, with the position of each part in the file.
 
-Only what JSON has is more than text: `null`, `true`, `false` and numbers as JSON writes them.
-YAML 1.1's other readings (`no`, `022`, `1_000`, `12:30:00`, dates) are what they look like: text.
-Refused are keys that occur twice, merge keys, tags, keys that are no text, several documents
-and anything that grows when it is read.
+Scalars are strings, except `null`, `true`, `false` and numbers in JSON syntax. Other scalars of
+YAML 1.1 (`no`, `022`, `1_000`, `12:30:00`, dates) are strings. Rejected are duplicate keys, merge
+keys, tags, keys that are not strings, several documents, and aliases that expand too far.
 
-The parser's events are read one by one onto a stack of our own, since composing nodes with
-libyaml (PyYAML 6.0) ends the interpreter with a segmentation fault on 100,000 open brackets.
+The events of the parser are handled one by one with an explicit stack, because composing nodes with
+libyaml (PyYAML 6.0) crashes the interpreter (segmentation fault) on 100,000 open brackets.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
     from yaml.events import Event, MappingStartEvent, ScalarEvent, SequenceStartEvent
 
 Path = tuple[str | int, ...]
-"""Where in the data: keys and indexes from the top."""
+"""A position in the data: keys and indexes from the top."""
 Place = tuple[int, int]
 """Line and column, both from 1."""
 
 DEPTH = 32
-"""The most lists and mappings in each other."""
+"""Maximum depth of nested lists and mappings."""
 EXPANDED = 1_000_000
-"""The most parts that a document may have once its aliases are replaced by what they name."""
+"""Maximum number of values of a document with its aliases expanded."""
 
 _PRINTABLE_ASCII = "\t\n\r\x20-\x7e"
 _PRINTABLE = _PRINTABLE_ASCII + "\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff"
@@ -47,17 +46,17 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 @dataclass(slots=True)
 class YamlDocument:
-    """The data of one YAML document, and the place of each part."""
+    """The data of one YAML document, and the position of each part."""
 
     file: str
     data: Any
     problems: list[Problem]
-    """What is wrong with the text, though it could be read."""
+    """Problems of a text that could be parsed."""
     places: dict[int, dict[str | int, Place]]
-    """By `id` of a list or mapping in `data`: where its items or keys begin."""
+    """`id` of a list or mapping in `data` -> positions of its items or keys."""
 
     def place(self, path: Path) -> Place:
-        """Where `path` begins; for a path that is not there, its nearest part that is."""
+        """Return the position of `path`; if it does not exist, of its nearest existing parent."""
         found, here = (1, 1), self.data
         for step in path:
             places = self.places.get(id(here), {}) if isinstance(here, dict | list) else {}
@@ -72,7 +71,7 @@ class YamlDocument:
 
 
 def path_text(path: Path) -> str:
-    """Write a path as `nodes[2].env.NAME`; a key that is no plain word as `['a b']`."""
+    """Render a path as `nodes[2].env.NAME`; a key with special characters as `['a b']`."""
     text = ""
     for step in path:
         plain = isinstance(step, str) and _PLAIN_KEY.fullmatch(step)
@@ -81,14 +80,14 @@ def path_text(path: Path) -> str:
 
 
 def parse(text: str, file: str, *, verbatim: Iterable[str] = ()) -> YamlDocument:
-    """Read one YAML document whose top is a mapping.
+    """Parse one YAML document whose top level is a mapping.
 
-    Below a key of `verbatim` every plain scalar is the text that was written: `22`, `1e3`, `no`.
-    Raises ConfigError for what cannot be read at all; lesser faults are in the result's `problems`.
+    Below a key of `verbatim` every plain scalar is a string as written: `22`, `1e3`, `no`.
+    Raises ConfigError for a text that cannot be parsed; other problems are in the result.
     """
     reader = _DocumentReader(file, frozenset(verbatim))
     text = text.removeprefix("\ufeff")
-    # the large class takes longer to compile than most files to read
+    # the large class takes longer to compile than most files take to parse
     odd = re.search(f"[^{_PRINTABLE_ASCII if text.isascii() else _PRINTABLE}]", text)
     if odd:
         before = text[: odd.start()]
@@ -102,7 +101,7 @@ def parse(text: str, file: str, *, verbatim: Iterable[str] = ()) -> YamlDocument
 
 
 def described(value: object) -> str:
-    """Name a value of the data in messages: short text and numbers as they are."""
+    """Return a value of the data for messages: short text and numbers unchanged."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -132,7 +131,7 @@ def _read_events(text: str, reader: _DocumentReader) -> None:
 
 
 def _parser_error(error: Any) -> ParserError:
-    """Return what the parser reported, free of its classes."""
+    """Return the error of the parser as a value of ours."""
     mark = error.problem_mark or error.context_mark
     place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     began = error.context_mark
@@ -147,7 +146,7 @@ def _parser_error(error: Any) -> ParserError:
 
 @dataclass(slots=True)
 class _Frame:
-    """A list or mapping that is being read."""
+    """A list or mapping that is being parsed."""
 
     value: list[Any] | dict[str, Any]
     place: Place
@@ -156,12 +155,12 @@ class _Frame:
     size: int = 1
     anchor: str | None = None
     key: str | None = None
-    """The key whose value comes next; None: a key comes next."""
+    """The key of the next value; None: a key is next."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Anchored:
-    """What an alias stands for: its value, a scalar's text, how many parts it has."""
+    """The value of an alias, its text if it is a scalar, and its number of values."""
 
     value: Any
     source: str | None
@@ -169,7 +168,7 @@ class _Anchored:
 
 
 class _DocumentReader:
-    """Puts data together from events."""
+    """Builds data from events."""
 
     def __init__(self, file: str, verbatim: frozenset[str]) -> None:
         self.top: Any = None
@@ -191,17 +190,17 @@ class _DocumentReader:
         }
 
     def take(self, event: Event) -> None:
-        """Take the next event of the parser."""
+        """Handle the next event of the parser."""
         take = self._take.get(type(event).__name__)
         if take:
             take(event)
 
     def fatal(self, place: Place, code: MistakeCode, **values: str | int) -> ConfigError:
-        """Return the error that ends reading, with all that was found wrong until then."""
+        """Return the error that ends parsing, with all problems found so far."""
         return self.error(place, mistake(code, **values))
 
     def error(self, place: Place, found: Mistake) -> ConfigError:
-        """Return the error that ends reading, with all that was found wrong until then."""
+        """Return the error that ends parsing, with all problems found so far."""
         return ConfigError((*self.problems, found.at(self._file, place)))
 
     def _document(self, event: Any) -> None:
@@ -253,7 +252,7 @@ class _DocumentReader:
         self._put(_place(event), anchored.value, anchored.source, anchored.size)
 
     def _put(self, place: Place, value: Any, source: str | None, size: int) -> None:
-        """Put a finished value where it belongs: a key, a value of a mapping, an item, the top."""
+        """Store a finished value: as a key, the value of a key, an item, or the document."""
         if not self._stack:
             self.top = value
             return

@@ -1,8 +1,8 @@
-"""How many parameters the layers of Hugging Face's models have, by family of architectures. Pure.
+"""Count the parameters of Hugging Face's models, by family of architectures. Pure.
 
-A rule gives the modules that hold parameters, from the numbers of a config.json; it raises
-KeyError for one that is missing. The rules were made from, and are tested against, the modeling
-files of transformers 5.23.0.
+A rule returns the modules with parameters, from the numbers of a config.json; it raises KeyError
+for a missing number. The rules follow, and are tested against, the modeling files of transformers
+5.23.0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dslaunch.deepspeed.memory import Model
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What activations depend on."""
+    """The sizes on which activations depend."""
 
     layers: int
     hidden: int
@@ -26,33 +26,33 @@ class Shape:
     intermediate: int
     vocab: int
     gated: bool = False
-    """The feed-forward part has a gate, as SwiGLU."""
+    """The feed-forward part has a gate, as in SwiGLU."""
     rms: bool = False
-    """Norms are RMSNorm as Hugging Face's models write it, in fp32."""
+    """Norms are RMSNorm in fp32, as implemented in Hugging Face's models."""
     act_copies: int = 2
-    """Tensors of the intermediate size that the activation function leaves for backward."""
+    """Number of tensors of the intermediate size that the activation function keeps."""
     experts: int = 1
-    """Experts that each token passes."""
+    """Number of experts per token."""
     norms: int = 2
-    """Norms of a layer, of the hidden size."""
+    """Number of norms per layer, each of the hidden size."""
     qk_norms: bool = False
-    """Queries and keys are normed too."""
+    """Queries and keys are normalized too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Modules that are alike: what each one itself holds, and how many there are."""
+    """Equal modules: the number of modules, and the parameters of each without its children's."""
 
     params: int
     count: int = 1
     shared: bool = False
-    """Its parameters are another layer's too: a layer, but nothing more to count."""
+    """Its parameters are shared with another layer, so they are not counted again."""
 
 
 def multi_head(
     *, layers: int, hidden: int, heads: int, intermediate: int, vocab: int, act_copies: int = 2
 ) -> Shape:
-    """Return the shape of a model whose keys and values have as many heads as its queries."""
+    """Return the shape of a model with multi-head attention: as many key heads as query heads."""
     return Shape(
         layers=layers,
         hidden=hidden,
@@ -70,45 +70,45 @@ Parts = list[Layer]
 
 
 def linear(inputs: int, outputs: int, bias: bool = False, count: int = 1) -> Layer:
-    """Return so many linear modules."""
+    """Return `count` linear modules."""
     return Layer(inputs * outputs + (outputs if bias else 0), count)
 
 
 def total(layers: Sequence[Layer]) -> Model:
-    """The sum and the largest. Raises ValueError if there are none."""
+    """Return the total and the largest layer. Raises ValueError without parameters."""
     params = sum(layer.params * layer.count for layer in layers if not layer.shared)
     return Model(params, max(layer.params for layer in layers if layer.count))
 
 
 @dataclass(frozen=True, slots=True)
 class _Llama:
-    """How a family of decoders differs from Llama."""
+    """The differences of a family of decoders from Llama."""
 
     qkv_bias: bool = False
     qkv_key: str = "attention_bias"
-    """What says in the config whether q, k and v have a bias."""
+    """The config key for the bias of q, k and v."""
     out_bias: bool = True
-    """The projection on the way out has a bias where q, k and v have one."""
+    """The output projection has a bias if q, k and v have one."""
     mlp_bias: bool = False
     qk_norm: str = ""
-    """`head`: of a head's size; `full`: of the projections' size."""
+    """`head`: norms of the size of a head; `full`: of the projections' size."""
     norms: int = 2
-    """Norms of a layer; -1: norms have no parameters at all (OLMo)."""
+    """Number of norms per layer; -1: norms have no parameters (OLMo)."""
     fused: bool = False
-    """q, k and v are one module; gate and up are one (Phi-3)."""
+    """q, k and v are one module, and gate and up are one (Phi-3)."""
     fused_up: bool = False
-    """Gate and up alone are one module (GLM)."""
+    """Only gate and up are one module (GLM)."""
     tied: bool = False
-    """Whether input and output embedding are one where the config does not say."""
+    """Whether input and output embedding are tied by default."""
     head_dim: int | None = None
     layer_norm: bool = False
     norm_bias: bool = True
-    """A LayerNorm has a bias too."""
+    """LayerNorm has a bias too."""
     gated: bool = True
     defaults: tuple[tuple[str, int], ...] = ()
-    """What published configs leave out, as the config's class fills it in."""
+    """Defaults of the config class for keys that published configs lack."""
     measured: bool = True
-    """What it leaves for the backward pass was compared with the model's."""
+    """Its activations were compared with those of the model."""
 
 
 LLAMA_LIKE = {
@@ -142,7 +142,7 @@ LLAMA_LIKE = {
     "mixtral": _Llama(),
     "qwen3_moe": _Llama(qk_norm="head"),
 }
-"""`model_type` of decoders that are built as Llama is (transformers 5.23.0, modeling files)."""
+"""`model_type` of decoders with the architecture of Llama (transformers 5.23.0, modeling files)."""
 
 
 def _shape(c: Config, spec: _Llama) -> Shape:
@@ -181,7 +181,7 @@ def _attention(c: Config, spec: _Llama, s: Shape) -> Parts:
     q, kv, n = s.heads * s.head_dim, s.kv_heads * s.head_dim, s.layers
     bias = bool(c.get(spec.qkv_key, spec.qkv_bias))
     out = linear(q, s.hidden, bias and spec.out_bias, n)
-    # Cohere and StableLM have a norm for each head where the config says so
+    # Cohere and StableLM have a norm for each head if the config enables it
     qk_norm = "full" if c.get("use_qk_norm") or c.get("qk_layernorm") else spec.qk_norm
     norms = {"head": (s.head_dim, s.head_dim), "full": (q, kv)}.get(qk_norm, ())
     more = [Layer(size, n) for size in norms]
@@ -202,7 +202,7 @@ def _feed_forward(c: Config, spec: _Llama, s: Shape) -> Parts:
 
 
 def _experts(c: Config, s: Shape, experts: int) -> Parts:
-    """All experts of a layer are one module (transformers 5); some layers may be dense."""
+    """Return the experts: one module per layer (transformers 5); some layers may be dense."""
     step, dense_at = c.get("decoder_sparse_step", 1), set(c.get("mlp_only_layers") or ())
     sparse = sum(i not in dense_at and (i + 1) % step == 0 for i in range(s.layers))
     dense = s.layers - sparse
@@ -218,14 +218,14 @@ def _experts(c: Config, s: Shape, experts: int) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class _Classic:
-    """Decoders with LayerNorm, biases and a feed-forward part of two matrices: names in configs."""
+    """Config keys of decoders with LayerNorm, biases and a feed-forward part of two matrices."""
 
     hidden: str = "hidden_size"
     layers: str = "num_hidden_layers"
     heads: str = "num_attention_heads"
     inner: str = "intermediate_size"
     positions: int | None = None
-    """None: no learned positions; else how many more than max_position_embeddings."""
+    """Learned positions in addition to max_position_embeddings; None: no learned positions."""
     position_key: str = "max_position_embeddings"
     norms: int = 2
     fused: bool = True
@@ -234,7 +234,7 @@ class _Classic:
     head_bias: bool = False
     embedding_norm: bool = False
     out_bias: bool | None = None
-    """None: as q, k and v."""
+    """None: same as q, k and v."""
     tied: bool = True
     activation: str = "gelu_new"
 
@@ -273,7 +273,7 @@ def _classic(c: Config) -> tuple[Parts, Shape]:
     qkv = (3 * h, 1) if f.fused else (h, 3)
     if c.get("multi_query", c["model_type"] == "gpt_bigcode"):
         qkv = (h + 2 * (h // heads), 1)
-    # OPT-350m: words are embedded in fewer dimensions, and a norm after the layer is the last
+    # OPT-350m: embeddings have fewer dimensions, and there is no final norm
     # (transformers 5.23.0, modeling_opt.py)
     words = c.get("word_embed_proj_dim") or h
     last_norm = 1 if c.get("do_layer_norm_before", True) else 0
@@ -300,11 +300,11 @@ ALIASES = (
     ("intermediate_size", "n_inner", "ffn_dim", "hidden_dim"),
     ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"),
 )
-"""Names that configs have for one number (transformers, `attribute_map`)."""
+"""Config keys with the same meaning (transformers, `attribute_map`)."""
 
 
 def named(c: Config, key: str) -> int:
-    """Return a number by any of its names, the given one first. Raises KeyError."""
+    """Return a number by any of its keys, the given one first. Raises KeyError."""
     same = next((names for names in ALIASES if key in names), ())
     found = [c[name] for name in (key, *same) if c.get(name) is not None]
     if not found:
@@ -314,7 +314,7 @@ def named(c: Config, key: str) -> int:
 
 
 def _bert(c: Config) -> tuple[Parts, Shape]:
-    """BERT and RoBERTa as they are trained: with the head for masked words."""
+    """Return BERT and RoBERTa with the head for masked language modeling."""
     h, n, vocab, inner = (
         c[k] for k in ("hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size")
     )
@@ -329,7 +329,7 @@ def _bert(c: Config) -> tuple[Parts, Shape]:
         linear(inner, h, True, n),
         Layer(vocab),
     ]
-    # the output embedding is the input's; with its bias it is one module
+    # the output embedding is tied to the input embedding; with its bias it is one module
     parts.append(Layer(vocab * h + vocab, shared=True))
     return parts, multi_head(layers=n, hidden=h, heads=heads, intermediate=inner, vocab=vocab)
 
@@ -361,7 +361,7 @@ def _t5(c: Config) -> tuple[Parts, Shape]:
 
 
 Rule = Callable[[Config], tuple[Parts, Shape | None]]
-"""Modules with parameters, and the shape where activations can be counted from it."""
+"""Modules with parameters, and the shape if activations can be estimated from it."""
 TEXT_FAMILIES: dict[str, Rule] = {
     **dict.fromkeys(LLAMA_LIKE, _llama),
     **dict.fromkeys(CLASSIC, _classic),

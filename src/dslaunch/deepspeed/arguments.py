@@ -1,4 +1,4 @@
-"""The Hugging Face arguments of a training script that have to do with the DeepSpeed config."""
+"""The Hugging Face arguments of a training script that affect the DeepSpeed config."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEFAULTS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What the command line of the script says."""
+    """The arguments on the command line of the script."""
 
     given: Mapping[str, Any] = field(default_factory=dict)
 
@@ -34,14 +34,14 @@ class Arguments:
         return self.given.get(name, DEFAULTS.get(name))
 
     def says(self, name: str) -> bool:
-        """Whether it is on the command line; else it has its default."""
+        """Return whether the argument is set; otherwise it has its default."""
         return name in self.given
 
 
 def read(words: Sequence[str]) -> Arguments:
-    """Read `--name value`, `--name=value` and `--switch`; numbers and true/false as such.
+    """Parse `--name value`, `--name=value` and `--switch`, with numbers and booleans converted.
 
-    What stands before the first option is left out.
+    Words before the first option are ignored.
     """
     given: dict[str, Any] = {}
     name = None
@@ -57,12 +57,12 @@ def read(words: Sequence[str]) -> Arguments:
 
 
 def _dashes(word: str) -> int:
-    """How many dashes the option's name has; those of its value are not counted."""
+    """Return the number of dashes in the name of an option, without its value."""
     return word[2:].partition("=")[0].count("-")
 
 
 def plain(word: str) -> Any:
-    """A word of a command line as a number or a truth value, where it is one."""
+    """Return a word of a command line, as a number or a boolean if it is one."""
     if word.lower() in ("true", "false"):
         return word.lower() == "true"
     for kind in (int, float):

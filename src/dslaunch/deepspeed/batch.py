@@ -1,7 +1,7 @@
-"""Arithmetic of batch sizes: what DeepSpeed makes of its three batch keys. Pure.
+"""Compute the batch sizes as DeepSpeed does from its three batch keys. Pure.
 
 `train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel
-size`. What is not given follows from the rest; the rules and the words of the errors are those of
+size`. Missing sizes are computed from the others; the rules and the texts of errors are those of
 DeepSpeed 0.16.9 to 0.19.8 (runtime/config.py, `_set_batch_related_parameters` and
 `_batch_assertion`).
 """
@@ -16,31 +16,31 @@ TRAIN = "train_batch_size"
 MICRO = "train_micro_batch_size_per_gpu"
 STEPS = "gradient_accumulation_steps"
 MOST_STEPS = 64
-"""Of accumulation, among which those that fit are looked for."""
+"""Maximum number of accumulation steps to try."""
 MISSING = "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """How the ranks of a job divide the work."""
+    """The parallelism of the ranks of a job."""
 
     world: int
     """All ranks."""
     tensor: int = 1
-    """Ranks that hold one layer together, when the model brings an `mpu` as Megatron's do."""
+    """Tensor-parallel ranks, if the model has an `mpu` as Megatron's models do."""
     pipeline: int = 1
-    """Stages of a PipelineModule."""
+    """Number of stages of a PipelineModule."""
     sequence: int = 1
-    """Ranks that share one sequence (Ulysses; `sequence_parallel_size` in the config)."""
+    """Ranks per sequence (Ulysses; `sequence_parallel_size` in the config)."""
     autotp: int = 1
-    """`tensor_parallel.autotp_size`. DeepSpeed counts these ranks as data-parallel all the same,
-    as it reads the config before it knows of them (0.19.8, __init__.py)."""
+    """`tensor_parallel.autotp_size`. DeepSpeed counts these ranks as data-parallel ranks, because
+    it reads the config first (0.19.8, __init__.py)."""
 
     @property
     def data(self) -> float:
-        """The size that DeepSpeed divides by. A fraction where sequence ranks do not divide the
-        world, since it divides so (0.19.8, runtime/config.py); 0 where tensor and pipeline ranks
-        do not fit."""
+        """Return the data-parallel size by which DeepSpeed divides. As in DeepSpeed, a fraction if
+        the sequence ranks do not divide the world size (0.19.8, runtime/config.py); 0 if tensor and
+        pipeline ranks do not divide it."""
         model = self.tensor * self.pipeline
         size = self.world / self.sequence if self.sequence > 1 else self.world // model
         return int(size) if float(size).is_integer() else size
@@ -48,7 +48,7 @@ class Parallelism:
 
 @dataclass(frozen=True, slots=True)
 class BatchSizes:
-    """The three sizes, known."""
+    """The three batch sizes."""
 
     train: float
     micro: float
@@ -57,30 +57,30 @@ class BatchSizes:
 
 @dataclass(frozen=True, slots=True)
 class BatchError:
-    """What DeepSpeed says when it stops."""
+    """The error at which DeepSpeed stops."""
 
     message: str
     fix: str
 
 
 def given(config: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """The three keys of a config; None where one is not there."""
+    """Return the three batch keys of a config; None: not set."""
     return config.get(TRAIN), config.get(MICRO), config.get(STEPS)
 
 
 def resolve(
     train: float | None, micro: float | None, steps: float | None, data: float
 ) -> BatchSizes | BatchError:
-    """Fill in what is not given, and check, as DeepSpeed does.
+    """Compute the missing sizes and check all, as DeepSpeed does.
 
-    `data` is the data-parallel size. Where it is below 1, DeepSpeed fails with a division by zero.
+    `data` is the data-parallel size. If it is below 1, DeepSpeed fails with a division by zero.
     """
     if train is None and micro is None:
-        return BatchError(MISSING, f"set {MICRO}, the samples per GPU and step")
+        return BatchError(MISSING, f"set {MICRO} (samples per GPU and step)")
     try:
         batch = _filled(train, micro, steps, data)
     except ZeroDivisionError:
-        return BatchError("integer division or modulo by zero", "all batch sizes are 1 or more")
+        return BatchError("integer division or modulo by zero", "set all batch sizes to 1 or more")
     return _checked(batch, data)
 
 
@@ -115,20 +115,20 @@ def _checked(batch: BatchSizes, data: float) -> BatchSizes | BatchError:
 
 def _too_small(batch: BatchSizes, data: float) -> str:
     if 0 < batch.train < data:
-        return f"{TRAIN} {batch.train:g} cannot be divided among {data:g} GPUs: {data:g} or more"
-    return "all three are 1 or more"
+        return f"set {TRAIN} to {data:g} or more: {batch.train:g} is too small for {data:g} GPUs"
+    return "set all three to 1 or more"
 
 
 def _unequal(batch: BatchSizes, data: float) -> str:
     whole = batch.micro * batch.steps * data
     if not float(whole).is_integer():
-        return f"as many ranks as can be divided; {data:g} data-parallel ones are no whole number"
-    return f"{TRAIN} {whole:g}, or leave one of the three out and DeepSpeed works it out"
+        return f"change the number of ranks: {data:g} data-parallel ranks are not an integer"
+    return f"set {TRAIN} to {whole:g}, or remove one of the three; DeepSpeed computes it"
 
 
-def ways_out(sizes: tuple[Any, Any, Any], data: int) -> tuple[dict[str, int], ...]:
-    """Changes that make three sizes fit `data` ranks, each by itself: the keys to change, and to
-    what. None where nothing sensible is given."""
+def valid_changes(sizes: tuple[Any, Any, Any], data: int) -> tuple[dict[str, int], ...]:
+    """Return alternative changes that make the sizes valid for `data` ranks: keys with new values.
+    Empty if the given sizes allow none."""
     train, micro, steps = (size if is_size(size) else None for size in sizes)
     if data < 1:
         return ()
@@ -145,7 +145,7 @@ def ways_out(sizes: tuple[Any, Any, Any], data: int) -> tuple[dict[str, int], ..
 
 
 def _divided(share: int, micro: int | None, steps: int | None) -> Iterator[dict[str, int]]:
-    """How one rank's share of the total can be made of micro-batches and steps."""
+    """Yield micro-batches and steps whose product is the share of one rank."""
     if micro is not None and share % micro == 0:
         yield {STEPS: share // micro}
     if steps is not None and share % steps == 0:
@@ -158,13 +158,13 @@ def _divided(share: int, micro: int | None, steps: int | None) -> Iterator[dict[
 
 
 def is_size(value: object) -> bool:
-    """Whether a value can be a size."""
+    """Return whether a value is a valid size."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def parallelism(config: Any, world: int, tensor: int = 1, pipeline: int = 1) -> Parallelism:
-    """How the ranks of a job divide the work: `world` of them, tensor and pipeline as the script
-    has it, sequence and automatic tensor parallelism as the config says."""
+    """Return the parallelism of `world` ranks. Tensor and pipeline parallelism come from the
+    script; sequence and automatic tensor parallelism come from the config."""
     settings = config if isinstance(config, dict) else {}
     section = settings.get("tensor_parallel")
     autotp = section.get("autotp_size") if isinstance(section, dict) else None
@@ -174,6 +174,6 @@ def parallelism(config: Any, world: int, tensor: int = 1, pipeline: int = 1) -> 
 
 
 def _size(value: Any) -> int:
-    """A size, 1 where it says nothing."""
+    """Return a size; 1 if it is not set or invalid."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return value if whole and value > 0 else 1

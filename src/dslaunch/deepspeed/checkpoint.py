@@ -1,7 +1,7 @@
-"""What DeepSpeed checkpoints lie on which nodes, and whether each is complete. Pure.
+"""Find the DeepSpeed checkpoints on the nodes, and whether each is complete. Pure.
 
-Where nodes share no storage, each has the files that its own ranks wrote; the checkpoint is their
-union. Every claim of what must be there is DeepSpeed's own, 0.19.8, runtime/engine.py.
+Without shared storage, each node has the files that its own ranks wrote; the checkpoint is their
+union. The rules for required files are those of DeepSpeed 0.19.8, runtime/engine.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dslaunch.deepspeed.shards import (
     parse_name,
     partition_name,
 )
-from dslaunch.errors import UsageError
+from dslaunch.errors import ErrorCode, UsageError
 from dslaunch.protocol.checkpoints import MOST_SHARDS, File, Header, Part, Survey
 
 OFFLOADED = "offloaded_tensors"
@@ -27,79 +27,83 @@ LOADED = ("_optim_states.pt", "_model_states.pt")
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A file of a checkpoint as it lies on one node."""
+    """A file of a checkpoint on one node."""
 
     host: str
     path: str
-    """Relative to the directory that was looked through."""
+    """Relative to the directory that was searched."""
     size: int
     mtime: int
-    """Nanoseconds by the node's clock: with the size it tells versions apart."""
+    """Modification time in nanoseconds by the node's clock; with the size it identifies a
+    version."""
     saved: float
-    """Seconds by our clock."""
+    """Modification time in seconds by our clock."""
     mode: int = 0o600
-    """Who may read and write it."""
+    """File mode."""
     file: str = ""
     """Device and inode."""
     broken: str | None = None
-    """Why it cannot be loaded."""
+    """Why it cannot be loaded; empty: it can be loaded."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One saved state of a training, wherever its files are."""
+    """One saved state of a training, with its files on all nodes."""
 
     root: str
-    """The directory that `latest` is in, relative to the one looked through; `.` is that itself."""
+    """The directory of `latest`, relative to the searched directory; `.` is the directory
+    itself."""
     tag: str
     header: Header
     files: Mapping[str, tuple[Copy, ...]]
-    """By path, the best copy first."""
+    """Path -> copies, the best copy first."""
     latest: Mapping[str, str] = field(default_factory=dict)
-    """Node -> the tag that its `latest` names."""
+    """Node -> the tag in its `latest`."""
 
     @property
     def name(self) -> str:
-        """What people call it: `step30`, `checkpoint-200/global_step200`."""
+        """Return its name for users: `step30`, `checkpoint-200/global_step200`."""
         return posixpath.normpath(posixpath.join(self.root, self.tag))
 
     @cached_property
     def shards(self) -> dict[str, Shard]:
-        """The paths of DeepSpeed's files, and what their names say."""
+        """Return DeepSpeed's files by path, with their parsed names."""
         named = {path: parse_name(posixpath.basename(path)) for path in self.files}
         return {path: shard for path, shard in named.items() if shard is not None}
 
     @property
     def is_latest(self) -> bool:
-        """Whether a node's `latest` names it."""
+        """Return whether a node's `latest` names it."""
         return self.tag in self.latest.values()
 
     @property
     def saved(self) -> float:
-        """When its newest shard was written, in seconds since the epoch."""
+        """Return the time of its newest shard, in seconds since the epoch."""
         return max((self.files[path][0].saved for path in self.shards), default=0.0)
 
     @property
     def size(self) -> int:
-        """Bytes of the whole, each file counted once."""
+        """Return its size in bytes, with each file counted once."""
         return sum(copies[0].size for copies in self.files.values())
 
     @property
     def world(self) -> int:
-        """The data-parallel ranks that saved it: as a shard says, else as the names do."""
+        """Return the data-parallel size at its save, from a shard's header or else from the
+        names."""
         ranks = [s.rank for s in self.shards.values() if s.kind in ("optimizer", "partition")]
         return min(self.header.world or max(ranks, default=0) + 1, MOST_SHARDS)
 
     @property
     def parallel(self) -> int:
-        """The tensor-parallel ranks."""
+        """Return the tensor-parallel size."""
         ranks = [s.parallel for s in self.shards.values()]
         found = self.header.parallel or max(ranks, default=0) + 1
-        return max(1, min(found, MOST_SHARDS // self.world))  # one node's names, another's header
+        # names and header may be of different nodes, and contradict each other
+        return max(1, min(found, MOST_SHARDS // self.world))
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage; None: 1 or 2, which names do not tell apart."""
+        """Return the ZeRO stage; None: 1 or 2, which have equal names."""
         if self.header.stage is not None:
             return self.header.stage
         if self._has("partition"):
@@ -108,12 +112,12 @@ class Checkpoint:
 
     @property
     def divided(self) -> bool:
-        """Whether the model too is divided among the ranks."""
+        """Return whether the model is partitioned among the ranks too (ZeRO-3)."""
         return self.stage == 3 or self._has("partition")
 
     @property
     def offloaded(self) -> bool:
-        """Whether optimizer states are beside the shards, as they were on NVMe."""
+        """Return whether it has optimizer states that were offloaded to NVMe."""
         return self.header.nvme or any(f"/{OFFLOADED}/" in f"/{path}" for path in self.files)
 
     def _has(self, *kinds: str) -> bool:
@@ -121,16 +125,16 @@ class Checkpoint:
 
     @property
     def prefix(self) -> str:
-        """Of the optimizer's files, such as `bf16_`."""
+        """Return the prefix of the optimizer's files, such as `bf16_`."""
         found = (s.prefix for s in self.shards.values() if s.kind == "optimizer")
         return next(found, "")
 
     # ------------------------------------------------------------ completeness
 
     def wanted(self) -> tuple[str, ...]:
-        """The paths of the shards that a whole checkpoint has, as far as names and one shard tell.
+        """Return the paths of the shards of a complete checkpoint, from names and one header.
 
-        Layers of pipelines and experts of mixtures are taken as they are found.
+        The number of pipeline layers and experts is not checked.
         """
         return self._wanted
 
@@ -152,7 +156,7 @@ class Checkpoint:
         return (*(posixpath.join(directory, name) for name in names), *found)
 
     def missing(self) -> tuple[str, ...]:
-        """The paths of shards that are on no node, or broken on all that have them."""
+        """Return the paths of shards that are missing or damaged on all nodes."""
         return self._missing
 
     @cached_property
@@ -165,22 +169,23 @@ class Checkpoint:
 
     @property
     def complete(self) -> bool:
-        """Whether all shards are somewhere, and none of them is cut short."""
+        """Return whether each shard is on a node and not truncated."""
         return bool(self.shards) and not self.missing()
 
     def strangers(self) -> tuple[str, ...]:
-        """Shards that are not of this checkpoint: an earlier run with more ranks left them."""
+        """Return shards of an earlier run with more ranks, which do not belong to this
+        checkpoint."""
         wanted = set(self.wanted())
         return tuple(path for path in self.shards if path not in wanted)
 
     def left_out(self) -> dict[str, Copy]:
-        """Files besides the shards that no node can give, such as symbolic links."""
+        """Return files besides the shards that no node can send, such as symbolic links."""
         others = [path for path in self.files if path not in self.shards]
         return {path: self.files[path][0] for path in others if self._usable(path) is None}
 
     def loaded(self) -> dict[str, tuple[Copy, ...]]:
-        """The files that DeepSpeed's converter loads (utils/zero_to_fp32.py): all of its directory
-        whose names end as those of shards do."""
+        """Return the files that DeepSpeed's converter loads (utils/zero_to_fp32.py): all files in
+        its directory with the suffix of shards."""
         directory = posixpath.normpath(posixpath.join(self.root, self.tag))
         return {
             path: copies
@@ -189,16 +194,16 @@ class Checkpoint:
         }
 
     def contents(self) -> dict[str, Copy]:
-        """Everything that belongs to it, each file from where it is best taken."""
+        """Return all of its files, each with its best copy."""
         strangers = set(self.strangers())
         chosen = {path: self._usable(path) for path in self.files if path not in strangers}
         return {path: copy for path, copy in chosen.items() if copy is not None}
 
 
 def find(surveys: Mapping[str, Survey], offsets: Mapping[str, float]) -> list[Checkpoint]:
-    """The checkpoints that nodes told of, in the order of their saving.
+    """Return the checkpoints on the nodes, in the order of their saving.
 
-    `surveys` are nodes' answers, in the order of the nodes; `offsets` the seconds by which their
+    `surveys` are the answers of the nodes in rank order; `offsets` are the seconds by which their
     clocks are ahead of ours.
     """
     made: dict[tuple[str, str], list[tuple[str, Part]]] = {}
@@ -230,7 +235,7 @@ def _copy(host: str, file: File, offset: float) -> Copy:
 
 
 def _by_path(copies: Iterable[Copy]) -> dict[str, tuple[Copy, ...]]:
-    """A file's copies: whole ones first, then the newest; of equals the first node's."""
+    """Return the copies of a file: complete ones first, then by time, then by node."""
     found: dict[str, list[Copy]] = {}
     for copy in copies:
         found.setdefault(copy.path, []).append(copy)
@@ -240,7 +245,7 @@ def _by_path(copies: Iterable[Copy]) -> dict[str, tuple[Copy, ...]]:
 def _best_first(path: str, copies: Sequence[Copy]) -> tuple[Copy, ...]:
     shard = parse_name(posixpath.basename(path))
     if shard is None or shard.kind == "model":
-        # every node writes its own within moments of the others': the first node's is as good
+        # all nodes write their copies at almost the same time, so the first node's is as good
         newest = max(copy.saved for copy in copies)
         late = [copy for copy in copies if newest - copy.saved > SAVING]
         first = [copy for copy in copies if copy not in late]
@@ -249,11 +254,11 @@ def _best_first(path: str, copies: Sequence[Copy]) -> tuple[Copy, ...]:
 
 
 SAVING = 600.0
-"""Seconds: files of one name that nodes wrote so far apart are of two different savings."""
+"""Files with the same name whose times differ by more seconds are of two different saves."""
 
 
 def _header(parts: Sequence[Part]) -> Header:
-    """From the node whose shards are the newest: others may hold those of an earlier run."""
+    """Return the header of the newest shards: other nodes may have shards of an earlier run."""
     said: dict[str, object] = {}
     for part in sorted(parts, key=lambda part: max(file.mtime for file in part.files)):
         said |= part.header.model_dump(exclude_unset=True)
@@ -264,32 +269,29 @@ def _header(parts: Sequence[Part]) -> Header:
 
 
 def choose(checkpoints: Sequence[Checkpoint], tag: str | None, where: str) -> Checkpoint:
-    """The checkpoint of that tag or name, or without one the newest that is complete.
+    """Return the checkpoint of that tag or name; by default the newest complete one.
 
-    Raises UsageError saying what there is.
+    Raises UsageError with the available ones.
     """
-    there = ", ".join(checkpoint.name for checkpoint in checkpoints[-10:])
+    there = tuple(checkpoint.name for checkpoint in checkpoints[-10:])
     if not checkpoints:
-        raise UsageError(
-            f"no DeepSpeed checkpoint below {where} on any node that was asked",
-            hint="name the directory that the training saves to; relative ones start at the "
-            "cluster file's `storage.workdir`",
-        )
+        raise UsageError.coded(ErrorCode.NO_CHECKPOINT, path=where)
     if tag is not None:
         alike = [c for c in checkpoints if tag in (c.name, c.tag, c.root)]
         if len(alike) == 1:
             return alike[0]
-        names = ", ".join(c.name for c in alike)
-        what = f"several checkpoints are called {tag}: {names}" if alike else f"no {tag!r} is there"
-        raise UsageError(what, hint=f"there are {there}")
+        if not alike:
+            raise UsageError.coded(ErrorCode.UNKNOWN_CHECKPOINT, name=tag, checkpoints=there)
+        matches = tuple(c.name for c in alike)
+        raise UsageError.coded(ErrorCode.AMBIGUOUS_CHECKPOINT, name=tag, matches=matches)
     whole = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
     if not whole:
-        raise UsageError(f"no checkpoint below {where} is complete", hint=f"there are {there}")
+        raise UsageError.coded(ErrorCode.NO_COMPLETE_CHECKPOINT, path=where, checkpoints=there)
     return whole[-1]
 
 
 def shared(checkpoints: Sequence[Checkpoint], hosts: Sequence[str]) -> bool:
-    """Whether all nodes see the very same files: one directory that they share."""
+    """Return whether all nodes have the same files, in one shared directory."""
     copies = [copies for c in checkpoints for copies in c.files.values()]
     return (
         bool(copies)
@@ -304,10 +306,10 @@ def _same(copy: Copy) -> tuple[str, int, int]:
 
 
 def to_prune(checkpoints: Sequence[Checkpoint], keep: int) -> list[Checkpoint]:
-    """The checkpoints to remove so that the newest `keep` complete ones are left.
+    """Return the checkpoints to remove, to keep the newest `keep` complete ones.
 
-    One that is incomplete and newer than those stays, since it may be being saved; so does one
-    that a `latest` names. `checkpoints` are in the order of their saving.
+    Also kept are newer incomplete ones, which may be still in progress, and those that a `latest`
+    names. `checkpoints` are in the order of their saving.
     """
     whole = [checkpoint for checkpoint in checkpoints if checkpoint.complete][-keep:]
     if len(whole) < keep:

@@ -1,7 +1,7 @@
-"""What the GPUs send each other in one step of training, and how long that takes at least. Pure.
+"""Estimate the communication of one training step, and its minimum time. Pure.
 
-Volumes are bytes that each GPU sends, as rings do it: (N-1)/N of the data for an all-gather or a
-reduce-scatter, twice that for an all-reduce.
+Volumes are bytes that each GPU sends with ring algorithms: (N-1)/N of the data for an all-gather or
+a reduce-scatter, twice that for an all-reduce.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ class Collective:
 
     operation: str
     what: str
-    """The same for people; gradients are reduced, parameters gathered."""
+    """Its name for users."""
     times: int
-    """In one step, with all its micro-batches."""
+    """Number of operations per step, with all its micro-batches."""
     sent: int
-    """Bytes that each GPU sends, all times together."""
+    """Total bytes that each GPU sends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Bytes per second; None: not stated."""
+    """Bytes per second; None: unknown."""
 
     network: float | None = None
-    """Of each node to the others."""
+    """Between a node and the others."""
     inside: float | None = None
-    """Of each GPU to the others of its node."""
+    """Between a GPU and the others of its node."""
 
 
 def collectives(
@@ -43,14 +43,14 @@ def collectives(
     settings: MemorySettings = DEFAULTS,
     accumulation: int = 1,
 ) -> tuple[Collective, ...]:
-    """The collectives of one step.
+    """Return the collectives of one step.
 
-    Stages 1 and 2 reduce gradients by all-reduce, not reduce-scatter, unless
+    Stages 1 and 2 reduce gradients with all-reduce, not reduce-scatter, unless
     use_multi_rank_bucket_allreduce is false (DeepSpeed 0.19.8, zero/config.py and
-    stage_1_and_2.py `average_tensor`; measured): half as much again as the ZeRO paper's 2 per
-    parameter. Stage 2 does so after every micro-batch, stages 0 and 1 once per step. Stage 3
-    gathers parameters for every forward and backward pass, but those of the last layers, less
-    than stage3_max_reuse_distance from their next use, only once.
+    stage_1_and_2.py `average_tensor`; measured): 1.5 times the volume of the ZeRO paper. Stage 2
+    reduces after every micro-batch, stages 0 and 1 once per step. Stage 3 gathers parameters for
+    every forward and backward pass, but once only for the last layers, whose next use is nearer
+    than stage3_max_reuse_distance.
     """
     total = model.params
     if strategy.stage == 3:
@@ -75,9 +75,9 @@ def collectives(
 def seconds(
     moved: tuple[Collective, ...], machines: Machines, bandwidth: Bandwidth
 ) -> float | None:
-    """The least time for it, with nothing hidden behind computing; None: bandwidth not stated.
+    """Return the minimum time in seconds without overlap with computation; None: unknown bandwidth.
 
-    A ring over all GPUs enters and leaves each node once, so a node sends what one GPU does.
+    A ring over all GPUs enters and leaves each node once, so a node sends as much as one GPU.
     """
     sent = sum(each.sent for each in moved)
     if machines.gpus == 1:

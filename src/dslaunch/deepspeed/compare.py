@@ -1,4 +1,4 @@
-"""What differs in effect between two configs. Pure."""
+"""Compare the effective values of two configs. Pure."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ OFFLOAD = {
     f"{ZERO}.cpu_offload": f"{ZERO}.offload_optimizer.device",
     f"{ZERO}.cpu_offload_param": f"{ZERO}.offload_param.device",
 }
-"""Old switches, and what DeepSpeed sets where they are on."""
+"""Deprecated switches, and the settings that DeepSpeed makes of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key at which two configs do not do the same."""
+    """A key with different effective values in two configs."""
 
     path: str
     first: Any
     second: Any
     written: tuple[bool, bool]
-    """Whether it is written in each; else it is the default."""
+    """Whether each config sets the key; otherwise the value is the default."""
 
 
 def differences(
     first: ConfigDocument, second: ConfigDocument, table: Table
 ) -> tuple[Difference, ...]:
-    """The keys whose values differ once defaults are filled in and names resolved.
+    """Return the keys whose values differ, with defaults applied and names resolved.
 
-    Keys that DeepSpeed does not know are left out, since they have no effect.
+    Unknown keys are excluded, because they have no effect.
     """
     subjects = (LintedConfig(first, table), LintedConfig(second, table))
     written = [effective(config) for config in subjects]
@@ -50,7 +50,7 @@ def differences(
 
 
 def _value(config: LintedConfig, written: Mapping[str, Any], path: str) -> Any:
-    """What holds at a path; `overlap_comm` follows from the stage where nothing is written."""
+    """Return the effective value at a path; the default of `overlap_comm` depends on the stage."""
     value = written[path] if path in written else _default(config.table, path)
     if path == OVERLAP and value is None:
         return config.stage == 3
@@ -58,7 +58,7 @@ def _value(config: LintedConfig, written: Mapping[str, Any], path: str) -> Any:
 
 
 def effective(config: LintedConfig) -> Mapping[str, Any]:
-    """What is written, under each key's own name, as DeepSpeed works with it."""
+    """Return the effective values of the keys that are set, by their current names."""
     found: dict[str, Any] = {}
     for path, value, key in config.walk():
         inside = isinstance(value, dict) and config.table.names(config.table.general(path) or "")
@@ -75,7 +75,7 @@ def effective(config: LintedConfig) -> Mapping[str, Any]:
 
 
 def _free(path: Path) -> bool:
-    """Whether the key is handed on as it is: a parameter of an optimizer or scheduler."""
+    """Return whether the key is passed on unchanged: a parameter of an optimizer or scheduler."""
     return len(path) == 3 and path[1] == "params"
 
 

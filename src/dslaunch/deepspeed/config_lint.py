@@ -1,4 +1,4 @@
-"""A DeepSpeed config's text, linted and mended for what is known around it."""
+"""Lint and fix the text of a DeepSpeed config, with the known facts about the job."""
 
 from __future__ import annotations
 
@@ -7,41 +7,44 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dslaunch.deepspeed.arguments import Arguments
+from dslaunch.deepspeed.arguments import read as read_arguments
+from dslaunch.deepspeed.batch import Parallelism, parallelism
 from dslaunch.deepspeed.lint import read, unreadable, verdict
 from dslaunch.deepspeed.linted_config import READERS, LintedConfig, Reader
-from dslaunch.errors import ConfigError, UsageError
+from dslaunch.deepspeed.schema import table
+from dslaunch.errors import ConfigError, ErrorCode, UsageError
 from dslaunch.lint import Screened, mended
 
 if TYPE_CHECKING:
-    from dslaunch.deepspeed.arguments import Arguments
-    from dslaunch.deepspeed.batch import Parallelism
     from dslaunch.deepspeed.config_text import ConfigDocument
     from dslaunch.deepspeed.hardware import NodeHardware
 
 ROUNDS = 5
-"""How often a text is mended, since mending one thing can show another."""
+"""Maximum number of rounds of fixes, because a fix can reveal another mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class LintContext:
-    """What is known around a config."""
+    """Known facts about the job of a config."""
 
     reader: str | None = None
     version: str | None = None
-    """Of DeepSpeed; None: the newest that is known."""
+    """DeepSpeed version; None: the newest known."""
     script_args: tuple[str, ...] | None = None
-    """The training script's arguments; None: not known."""
+    """Arguments of the training script; None: unknown."""
     world: int | None = None
     tensor: int = 1
     pipeline: int = 1
     parameters: float | None = None
     nodes: tuple[NodeHardware, ...] = ()
     ignore: frozenset[str] = frozenset()
-    """Rules that are left out."""
+    """Rules to ignore."""
 
 
 def check_config(text: str, name: str, context: LintContext) -> Screened:
-    """Return all remarks on a config's text. Raises UsageError for an unknown reader or version."""
+    """Return all findings in a config's text. Raises UsageError for an unknown reader or
+    version."""
     reader = _reader(context.reader)
     try:
         document, found = read(text, name, reader, context.script_args or ())
@@ -51,7 +54,7 @@ def check_config(text: str, name: str, context: LintContext) -> Screened:
 
 
 def mend_config(text: str, name: str, context: LintContext) -> tuple[str, Screened]:
-    """Return the text with all edits that are certain, and the remarks that are left."""
+    """Return the text with all certain edits, and the remaining findings."""
     left = check_config(text, name, context)
     for _ in range(ROUNDS):
         if not any(remark.edits for remark in left.kept):
@@ -66,14 +69,13 @@ def _reader(name: str | None) -> Reader | None:
         if reader == name:
             return reader
     if name is not None:
-        raise UsageError(f"--for {name}: one of {', '.join(READERS)}")
+        raise UsageError.coded(
+            ErrorCode.UNKNOWN_CHOICE, option="--for", value=name, choices=READERS
+        )
     return None
 
 
 def _subject(document: ConfigDocument, reader: Reader, context: LintContext) -> LintedConfig:
-    from dslaunch.deepspeed.arguments import read as read_arguments
-    from dslaunch.deepspeed.schema import table
-
     words = context.script_args
     arguments = None if words is None else read_arguments(words)
     return LintedConfig(
@@ -89,16 +91,15 @@ def _subject(document: ConfigDocument, reader: Reader, context: LintContext) -> 
 
 
 def _parallelism(document: ConfigDocument, context: LintContext) -> Parallelism | None:
-    """Return how the ranks divide the work, by the context and the config."""
-    from dslaunch.deepspeed.batch import parallelism
-
+    """Return the parallelism of the ranks, from the context and the config."""
     if context.world is None:
         return None
     return parallelism(document.data, context.world, context.tensor, context.pipeline)
 
 
 def _model_dtype(arguments: Arguments | None) -> str | None:
-    """Return the type in the config.json of the model that the arguments name, if it is here."""
+    """Return the dtype in the config.json of the model in the arguments, if it is on this
+    machine."""
     name = arguments["model_name_or_path"] if arguments else None
     file = Path(str(name)) / "config.json"
     try:

@@ -1,8 +1,8 @@
-"""The text of a DeepSpeed config: its data, and where in the text each key and value is.
+"""Parse a DeepSpeed config: its data, and the position of each key and value in the text.
 
-DeepSpeed reads a file as HJSON (0.19.8, runtime/config.py), Hugging Face and accelerate read it as
-JSON. Read here is what the package `hjson` 3.1 reads, with the same result; where that is looser
-than JSON, `ConfigDocument.loose` says so, place by place.
+DeepSpeed parses a file as HJSON (0.19.8, runtime/config.py), Hugging Face and accelerate as JSON.
+This parser has the same results as the package `hjson` 3.1; `ConfigDocument.loose` lists each place
+that is not valid JSON.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dslaunch.errors import ConfigError, Problem
 from dslaunch.lint import Edit
 
 Path = tuple[str | int, ...]
-"""Where in the data: keys and indexes from the top."""
+"""A position in the data: keys and indexes from the top."""
 DEPTH = 64
-"""The most objects and lists in each other."""
+"""Maximum depth of nested objects and lists."""
 WHOLE = 1e10
-"""Below it, `hjson` makes a whole number of one that is written as 5e8 or 2.0."""
+"""Below this value, `hjson` converts 5e8 or 2.0 to an integer."""
 
 Kind = Literal[
     "comment",
@@ -41,7 +41,7 @@ _WHITE = " \t\n\r"
 _PUNCTUATION = "{}[],:"
 _NUMBER = re.compile(r"(-?(?:0|[1-9]\d*))(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 _OF_PYTHON = re.compile(r"(?:NaN|-?Infinity)(?=[\s,}\]]|\Z)")
-"""Numbers that Python's json writes and reads, and JSON has not (json, `parse_constant`)."""
+"""Numbers that Python's json supports, although they are not JSON (json, `parse_constant`)."""
 _WORDS: dict[str, Any] = {"null": None, "true": True, "false": False}
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"} | {c: c for c in "\"'\\/"}
 _CONTROL = re.compile(r"[\x00-\x1f]")
@@ -49,9 +49,9 @@ _CONTROL = re.compile(r"[\x00-\x1f]")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a value is, and the key before it: offsets, the end not included.
+    """Position of a value and of its key, as offsets; the end is exclusive.
 
-    An item of a list and the whole have no key: `key` and `key_end` are `start`.
+    Items of lists and the top level have no key: `key` and `key_end` equal `start`.
     """
 
     key: int
@@ -62,17 +62,17 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Loose:
-    """One thing that JSON does not allow."""
+    """A part of the text that is not valid JSON."""
 
     kind: Kind
     offset: int
     edits: tuple[Edit, ...]
-    """What makes it JSON; none where it cannot be, as with a comment."""
+    """Edits that convert it to JSON; none if impossible, as for a comment."""
 
 
 @dataclass
 class ConfigDocument:
-    """The data of one config, and the place of each part."""
+    """The data of one config, and the position of each part."""
 
     file: str
     text: str
@@ -80,44 +80,43 @@ class ConfigDocument:
     spans: dict[Path, Span] = field(default_factory=dict)
     loose: list[Loose] = field(default_factory=list)
     twice: list[tuple[Path, int]] = field(default_factory=list)
-    """Keys that are there already, and where again."""
+    """Duplicate keys, with their positions."""
 
     def place(self, offset: int) -> tuple[int, int]:
-        """Line and column of a character, from 1."""
+        """Return line and column of an offset, from 1."""
         line = bisect_right(self._lines, offset)
         return line, offset - self._lines[line - 1] + 1
 
     @cached_property
     def _lines(self) -> list[int]:
-        """Where each line begins. Counted once: a large config may have a remark on every line."""
+        """Return the offset of each line; cached, since every line may have a finding."""
         return [0, *(found.end() for found in re.finditer("\n", self.text))]
 
     def span(self, path: Path) -> Span:
-        """Where `path` is; for a path that is not there, its nearest part that is."""
+        """Return the position of `path`; if it does not exist, of its nearest existing parent."""
         while path not in self.spans:
             path = path[:-1]
         return self.spans[path]
 
 
 def path_text(path: Path) -> str:
-    """Write a path as `optimizer.params.betas[0]`."""
+    """Render a path as `optimizer.params.betas[0]`."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.removeprefix(".")
 
 
 def parse(text: str, file: str, *, by_python: bool = False) -> ConfigDocument:
-    """Read a config. Raises ConfigError for what DeepSpeed could not read either.
+    """Parse a config. Raises ConfigError for a text that DeepSpeed cannot parse either.
 
-    The data of a key that is there twice is the last one's; `ConfigDocument.twice` says so. With
-    `by_python`, NaN and Infinity are the numbers that Python's `json.load` makes of them (`hjson`
-    makes texts of them).
+    Of duplicate keys the last one counts; `ConfigDocument.twice` lists them. With `by_python`, NaN
+    and Infinity are numbers, as in Python's `json.load` (strings in `hjson`).
     """
     body = text.removeprefix("\ufeff")
     return _Reader(body, file, by_python=by_python).document()
 
 
 class _Reader:
-    """Goes through the text once, from left to right."""
+    """Parses the text in one pass."""
 
     def __init__(self, text: str, file: str, *, by_python: bool) -> None:
         self._text = text
@@ -127,7 +126,7 @@ class _Reader:
         self._document = ConfigDocument(file, text, None)
 
     def document(self) -> ConfigDocument:
-        """Read the whole text."""
+        """Parse the whole text."""
         self._skip()
         if self._here() in ("{", "["):
             self._document.data = self._value(())
@@ -135,11 +134,11 @@ class _Reader:
             self._bare()
         self._skip()
         if self._at < len(self._text):
-            raise self._broken("text goes on after the end of the config")
+            raise self._broken("trailing-text", "unexpected text after the end of the config")
         return self._document
 
     def _bare(self) -> None:
-        """An object without the braces around it."""
+        """Parse an object without braces."""
         start = self._at
         self._document.data = self._members((), braces=False)
         end = Edit(len(self._text), len(self._text), "\n}")
@@ -152,7 +151,7 @@ class _Reader:
         if read:
             self._deep += 1
             if self._deep > DEPTH:
-                raise self._broken(f"more than {DEPTH} objects and lists in each other")
+                raise self._broken("too-deep", f"nested more than {DEPTH} levels deep")
             value = read(path)
             self._deep -= 1
         elif self._text.startswith("'''", start):
@@ -182,7 +181,7 @@ class _Reader:
             key_end = self._at
             self._skip()
             if self._here() != ":":
-                raise self._broken(f"`:` is expected after the key {key!r}")
+                raise self._broken("missing-colon", f"expected `:` after the key {key!r}")
             self._at += 1
             self._skip()
             if key in found:
@@ -204,9 +203,11 @@ class _Reader:
         return found
 
     def _ends(self, bracket: str, closed: bool, comma: int | None) -> bool:
-        """Whether the object or list ends here; its bracket is passed over."""
+        """Return whether the object or list ends here, and skip its bracket."""
         if self._here() == "" and closed:
-            raise self._broken(f"the text ends where `{bracket}` is expected")
+            raise self._broken(
+                "unclosed-bracket", f"unexpected end of the file, expected `{bracket}`"
+            )
         if self._here() != (bracket if closed else ""):
             return False
         if comma is not None:
@@ -215,7 +216,7 @@ class _Reader:
         return True
 
     def _comma(self) -> int | None:
-        """Pass over a comma behind a value, and say where it was."""
+        """Skip a comma after a value, and return its offset."""
         self._end = self._at
         self._skip()
         if self._here() != ",":
@@ -235,12 +236,12 @@ class _Reader:
         end = re.compile(r"[\s:{}\[\],]|$").search(self._text, start)
         self._at = end.start() if end else len(self._text)
         if self._at == start:
-            raise self._broken("a key is expected")
+            raise self._broken("missing-key", "expected a key")
         key = self._text[start : self._at]
         self._note("unquoted key", start, *self._in_quotes(start, self._at))
-        self._white()  # no comment can be here
+        self._white()  # comments are not allowed here
         if self._here() != ":":
-            raise self._broken(f"`:` is expected after the key {key!r}")
+            raise self._broken("missing-colon", f"expected `:` after the key {key!r}")
         return key
 
     def _in_quotes(self, start: int, end: int) -> tuple[Edit, ...]:
@@ -253,12 +254,14 @@ class _Reader:
         while (char := self._here()) != quote:
             if char == "":
                 self._at = start
-                raise self._broken("text that begins here has no end")
+                raise self._broken("unclosed-string", "string is not closed")
             if char == "\\":
                 parts.append(self._escape())
             else:
                 if _CONTROL.match(char):
-                    raise self._broken(f"the character {char!r} cannot be in quoted text")
+                    raise self._broken(
+                        "invalid-character", f"invalid character {char!r} in a string"
+                    )
                 parts.append(char)
                 self._at += 1
         self._at += 1
@@ -278,7 +281,7 @@ class _Reader:
             return _ESCAPES[letter]
         code = self._code(self._at)
         if code is None:
-            raise self._broken(f"`\\{letter}` is no escape")
+            raise self._broken("invalid-escape", f"invalid escape `\\{letter}`")
         self._at += 6
         low = self._code(self._at) if 0xD800 <= code < 0xDC00 else None
         if low is not None and 0xDC00 <= low < 0xE000:
@@ -291,13 +294,13 @@ class _Reader:
         return int(found[1], 16) if found else None
 
     def _lines(self) -> str:
-        """Text between three single quotes; its lines lose the indentation of the first."""
+        """Parse text between three single quotes; the indentation of the first line is removed."""
         start = self._at
         end = self._text.find("'''", start + 3)
         if end < 0:
-            raise self._broken("text that begins here has no end")
+            raise self._broken("unclosed-string", "string is not closed")
         self._at = end + 3
-        while self._here() == "'":  # the last three of more quotes are the end
+        while self._here() == "'":  # of more than three quotes, the last three end the text
             self._at += 1
         value = _unindented(self._text, start, self._at - 3)
         mended = Edit(start, self._at, json.dumps(value, ensure_ascii=False))
@@ -305,10 +308,10 @@ class _Reader:
         return value
 
     def _word(self) -> Any:
-        """A number, a word of JSON, or text without quotes up to the end of the line."""
+        """Parse a number, a word of JSON, or text without quotes up to the end of the line."""
         start = self._at
         if self._here() == "" or self._here() in _PUNCTUATION:
-            raise self._broken("a value is expected")
+            raise self._broken("missing-value", "expected a value")
         special = _OF_PYTHON.match(self._text, start) if self._by_python else None
         if special:
             self._at = special.end()
@@ -332,17 +335,17 @@ class _Reader:
         return value
 
     def _number(self, word: str) -> int | float:
-        """As `hjson` reads it: 5e8 is a whole number, 1e12 is not."""
+        """Convert a number as `hjson` does: 5e8 is an integer, 1e12 is not."""
         try:
             if word.lstrip("-").isdigit():
                 return int(word)
             number = float(word)
             return int(number) if int(number) == number and abs(number) < WHOLE else number
         except (ValueError, OverflowError):  # Python's limit on digits; infinity
-            raise self._broken("the number is too large") from None
+            raise self._broken("too-large", "number too large") from None
 
     def _skip(self) -> None:
-        """Pass over white space and comments."""
+        """Skip whitespace and comments."""
         while True:
             self._white()
             start = self._at
@@ -352,7 +355,7 @@ class _Reader:
             elif self._text.startswith("/*", start):
                 stop = self._text.find("*/", start + 2)
                 if stop < 0:
-                    raise self._broken("a comment that begins here has no end")
+                    raise self._broken("unclosed-comment", "comment is not closed")
                 self._at = stop + 2
             else:
                 return
@@ -368,14 +371,17 @@ class _Reader:
     def _note(self, kind: Kind, offset: int, *edits: Edit) -> None:
         self._document.loose.append(Loose(kind, offset, edits))
 
-    def _broken(self, message: str) -> ConfigError:
+    def _broken(self, rule: str, message: str) -> ConfigError:
         at = min(self._at, len(self._text))
         line, column = self._document.place(at)
-        return ConfigError((Problem(self._document.file, line, column, "", message),))
+        problem = Problem(
+            file=self._document.file, line=line, column=column, path="", message=message, rule=rule
+        )
+        return ConfigError((problem,))
 
 
 def _unindented(text: str, start: int, end: int) -> str:
-    """What `hjson` makes of the lines between three quotes at `start` and at `end`."""
+    """Return the text between three quotes at `start` and `end`, as `hjson` does."""
     indent = start - text.rfind("\n", 0, start) - 1
     lines = text[start + 3 : end].replace("\r", "").split("\n")
     first = lines[0].lstrip(" \t")

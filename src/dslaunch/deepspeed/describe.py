@@ -1,18 +1,19 @@
-"""What is known of the keys, for people and editors: explanations and a JSON Schema. Pure."""
+"""Explain the keys of a config: texts for users, and a JSON Schema for editors. Pure."""
 
 from __future__ import annotations
 
 import json
+from textwrap import wrap
 from typing import Any
 
 from dslaunch.deepspeed import schema, values
 from dslaunch.deepspeed.rules.keys import closest
 from dslaunch.deepspeed.schema import Key, Table
-from dslaunch.errors import UsageError
+from dslaunch.errors import ErrorCode, UsageError
 
 NAMES = {"hf_trainer": "Hugging Face's Trainer", "accelerate": "accelerate"}
 NARROWEST = 24
-"""Columns that an explanation takes however narrow the terminal is."""
+"""Minimum width of an explanation in columns."""
 _TYPES = {
     "int": "integer",
     "float": "number",
@@ -25,9 +26,9 @@ _TYPES = {
 
 
 def find(table: Table, words: str) -> tuple[Key, ...]:
-    """The keys that are meant by a path, or by the end of one.
+    """Return the keys that match a path, or the end of one.
 
-    Raises UsageError for what no version knows, with what is like it.
+    Raises UsageError for an unknown key, with similar ones.
     """
     wanted = words.strip(".")
     for version in (table, *map(schema.load, reversed(schema.versions()))):
@@ -39,12 +40,13 @@ def find(table: Table, words: str) -> tuple[Key, ...]:
     every = {key.path: key.path for key in table.keys.values()}
     every |= {key.name: key.path for key in table.keys.values()}
     similar, _ = closest(wanted, list(every))
-    hint = f"did you mean {every[similar]}?" if similar else None
-    raise UsageError(f"no DeepSpeed config key {words!r}", hint=hint)
+    meant = every[similar] if similar else ""
+    noun = "DeepSpeed config key"
+    raise UsageError.coded(ErrorCode.UNKNOWN_NAME, noun=noun, name=words, meant=meant)
 
 
 def explained(key: Key, table: Table) -> dict[str, Any]:
-    """All that is known of a key, in the order in which it is shown; what is not known is out."""
+    """Return the known facts of a key, in their display order; unknown facts are not included."""
     by_hand = schema.by_hand("keys").get(key.path, {})
     general = schema.by_hand("keys").get(key.alias_of or "", {})
     facts = {
@@ -69,8 +71,8 @@ def explained(key: Key, table: Table) -> dict[str, Any]:
     return {name: words for name, words in facts.items() if words not in (None, "")}
 
 
-UNKNOWN = {"forbid": "DeepSpeed stops at them", "ignore": "ignored without a word"}
-"""What comes of unknown keys in a section."""
+UNKNOWN = {"forbid": "DeepSpeed stops at them", "ignore": "silently ignored"}
+"""The effect of unknown keys in a section."""
 
 
 def _checked(key: Key) -> str | None:
@@ -80,7 +82,7 @@ def _checked(key: Key) -> str | None:
 
 
 def known_in(path: str) -> str:
-    """In which of the versions that have a table the key is."""
+    """Return the DeepSpeed versions that have a key."""
     versions = schema.versions()
     having = [v for v in versions if path in schema.load(v).keys and not _removed(v, path)]
     gone = [v for v in versions if _removed(v, path)]
@@ -98,14 +100,12 @@ def _removed(version: str, path: str) -> bool:
 
 
 def explanation(facts: dict[str, Any], width: int | None = None) -> str:
-    """One key's facts as text: the path, then a line for each, as long as it is.
+    """Return the facts of a key as text: the path, then a line for each.
 
-    With `width`, a line is continued below itself, until it has so many columns or less.
+    With `width`, lines are wrapped at that number of columns.
     """
     lines = [f"    {name}: {words}" for name, words in facts.items() if name != "key"]
     if width is not None:
-        from textwrap import wrap
-
         room = max(NARROWEST, width)
         lines = [
             part
@@ -122,11 +122,11 @@ def explanation(facts: dict[str, Any], width: int | None = None) -> str:
 
 
 def json_schema(table: Table) -> dict[str, Any]:
-    """A JSON Schema (draft 2020-12) of the config, for editors.
+    """Return a JSON Schema (draft 2020-12) of the config, for editors.
 
-    `auto` is allowed at the keys that somebody fills in. Sections whose unknown keys DeepSpeed
-    ignores are closed too, since an editor is there to point at them; the top level alone is not,
-    as some scripts keep settings of their own there.
+    `auto` is allowed at keys for which a framework replaces it. Unknown keys are errors in all
+    sections, also where DeepSpeed ignores them; but not at the top level, where some scripts keep
+    their own settings.
     """
     top = _object("", table)
     top.pop("additionalProperties", None)

@@ -1,7 +1,8 @@
-"""Which ways to train fit a cluster, in the order fastest first, and which one to take. Pure."""
+"""Estimate which ZeRO strategies fit a cluster, fastest first, and recommend one. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -10,7 +11,6 @@ from dslaunch.deepspeed.activations import Activations, MicroBatch, activations
 from dslaunch.deepspeed.communication import Bandwidth, Collective, collectives, seconds
 from dslaunch.deepspeed.memory import (
     FASTEST_FIRST,
-    GIB,
     Machines,
     MemoryNeed,
     MemoryPart,
@@ -26,16 +26,16 @@ from dslaunch.deepspeed.memory import (
 from dslaunch.deepspeed.model_size import Sized
 
 HEADROOM = 0.1
-"""The part of the memory left for CUDA, NCCL, fragmentation and everything else."""
+"""The share of the memory kept free for CUDA, NCCL and fragmentation."""
 MOST_NODES = 4096
 Fits = Literal["yes", "checkpointing", "no", "unknown"]
-"""`checkpointing`: only with activation checkpointing; `unknown`: a size was not given."""
+"""`checkpointing`: only with activation checkpointing; `unknown`: a memory size is missing."""
 GIVEN_BY = {"gpu": "--gpu-memory", "cpu": "--cpu-memory", "nvme": "--nvme"}
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What there is, in bytes; None: not said."""
+    """Available memory in bytes; None: unknown."""
 
     gpu: int | None = None
     cpu: int | None = None
@@ -58,18 +58,18 @@ class EstimateInput:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way to train."""
+    """The estimate for one strategy."""
 
     strategy: Strategy
     theirs: MemoryNeed | None
     """DeepSpeed's own estimate of the model states."""
     states: MemoryNeed
-    """The model states, with the faults of that mended."""
+    """The model states, with the errors of that estimate corrected."""
     faults: tuple[str, ...]
     parts: tuple[MemoryPart, ...]
-    """What states and buckets consist of."""
+    """The parts of model states and buckets."""
     buckets: int
-    """Bytes per GPU of reduce buckets and of what stage 3 gathers; not all at the peak's moment."""
+    """Bytes per GPU of reduce buckets and gathered parameters; not all in use at the peak."""
     activations: Activations | None
     gpu: int
     """Per GPU: states, buckets and activations at their peak, without checkpointing."""
@@ -80,16 +80,16 @@ class Row:
     seconds: float | None
     fits: Fits
     unknown: tuple[str, ...] = ()
-    """What must be given to learn whether it fits: `gpu`, `cpu`, `nvme`."""
+    """The memory sizes that are needed to tell whether it fits: `gpu`, `cpu`, `nvme`."""
 
 
 def estimate(question: EstimateInput) -> tuple[Row, ...]:
-    """All ways to train, fastest first."""
+    """Return the estimates of all strategies, fastest first."""
     return tuple(_row(question, strategy) for strategy in FASTEST_FIRST)
 
 
 def by_nodes(question: EstimateInput, counts: Sequence[int]) -> dict[int, tuple[Row, ...]]:
-    """The same on other numbers of such nodes."""
+    """Return the estimates for other numbers of such nodes."""
     gpus = question.machines.gpus_per_node
     return {n: estimate(replace(question, machines=Machines(n, gpus))) for n in counts}
 
@@ -132,10 +132,10 @@ def _row(q: EstimateInput, strategy: Strategy) -> Row:
 def _fits(
     limits: Limits, strategy: Strategy, *, full: int, checkpointed: int, cpu: int, nvme: int
 ) -> tuple[Fits, tuple[str, ...]]:
-    """Say whether it fits, and which sizes must be given to know.
+    """Return whether it fits, and which memory sizes are missing to tell.
 
-    A size that is given and too small decides, whatever else is not given. What a node needs only
-    while a model is loaded is no reason to ask for its memory.
+    A size that is known and too small decides, even if others are missing. Memory that a node needs
+    only while the model is loaded does not count as missing.
     """
     share = 1 - limits.headroom
     offloads = "cpu" in (strategy.optimizer, strategy.params) or nvme > 0
@@ -152,47 +152,81 @@ def _fits(
 
 
 Outcome = Literal["fits", "does-not-fit", "unknown"]
+Place = Literal["gpu", "cpu", "nvme"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A strategy that does not fit, and the memory that it needs most urgently."""
+
+    strategy: Strategy
+    place: Place
+    """`gpu`: bytes per GPU; `cpu` and `nvme`: bytes per node."""
+    need: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A change with which something fits: a smaller micro-batch, or more nodes."""
+
+    row: Row
+    micro_batch: int | None = None
+    accumulation: int | None = None
+    """Micro-batches per step, for the same batch size; set with `micro_batch`."""
+    nodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """What to do, in one line."""
+    """The strategy to use; or what would make one fit, or what must be known to tell."""
 
-    row: Row | None
-    """None: nothing fits, or nobody said what there is."""
-    checkpointing: bool
-    text: str
-    outcome: Outcome = "fits"
+    outcome: Outcome
+    row: Row | None = None
+    """None unless the outcome is `fits`."""
+    checkpointing: bool = False
+    shortage: Shortage | None = None
+    """Fits: of the next faster strategy. Does not fit: of the strategy that needs least."""
+    candidate: Strategy | None = None
+    """Unknown: the fastest strategy that may fit."""
     missing: tuple[str, ...] = ()
     """Unknown: the options that would tell."""
-    micro_batch: int | None = None
-    """Nothing fits: the largest micro-batch that would."""
+    alternatives: tuple[Alternative, ...] = ()
+
+    @property
+    def micro_batch(self) -> int | None:
+        """Return the largest micro-batch that fits, if the requested one does not."""
+        return next((each.micro_batch for each in self.alternatives if each.micro_batch), None)
 
 
 def recommend(question: EstimateInput, rows: Sequence[Row]) -> Recommendation:
-    """The fastest that fits, with the reason; or what would make something fit.
+    """Return the fastest strategy that fits; if none does, what would make one fit.
 
     Among ZeRO-0 to 2 on the GPU, activation checkpointing, which computes a third more, comes
     after all without it.
     """
     if question.limits.gpu is None and question.limits.cpu is None:
-        text = "not known what fits: give --gpu-memory and --cpu-memory"
-        both = (GIVEN_BY["gpu"], GIVEN_BY["cpu"])
-        return Recommendation(None, False, text, "unknown", both)
+        return Recommendation("unknown", missing=(GIVEN_BY["gpu"], GIVEN_BY["cpu"]))
     order = _fitting(rows)
     if order:
         row = order[0]
-        return Recommendation(row, row.fits == "checkpointing", _reason(question, rows, row))
-    micro = _smaller_batch(question)
+        faster = [each for each in rows[: rows.index(row)] if each.fits == "no"]
+        shortage = _shortage(question.limits, faster[-1]) if faster else None
+        return Recommendation("fits", row, row.fits == "checkpointing", shortage)
+    smaller = _smaller_batch(question)
     unknown = next((row for row in rows if row.fits == "unknown"), None)
     if unknown is None:
-        text = _what_would_fit(question, rows, micro)
-        return Recommendation(None, False, text, "does-not-fit", micro_batch=micro)
-    missing = tuple(GIVEN_BY[name] for name in unknown.unknown)
-    text = f"{unknown.strategy} may fit: give {' and '.join(missing)} to learn whether it does"
-    if micro is not None:
-        text += f"; {_what_would_fit(question, rows, micro)}"
-    return Recommendation(None, False, text, "unknown", missing, micro_batch=micro)
+        least = min(rows, key=lambda row: row.gpu_checkpointed)
+        return Recommendation(
+            "does-not-fit",
+            shortage=_shortage(question.limits, least),
+            alternatives=(*smaller, *_more_nodes(question)),
+        )
+    return Recommendation(
+        "unknown",
+        candidate=unknown.strategy,
+        missing=tuple(GIVEN_BY[name] for name in unknown.unknown),
+        alternatives=(*smaller, *_more_nodes(question)) if smaller else (),
+    )
 
 
 def _fitting(rows: Sequence[Row]) -> list[Row]:
@@ -207,10 +241,10 @@ def _with_micro(question: EstimateInput, micro: int) -> list[Row]:
     return _fitting(estimate(replace(question, batch=batch)))
 
 
-def _smaller_batch(question: EstimateInput) -> int | None:
-    """Return the largest smaller micro-batch with which something fits; None: there is none."""
+def _smaller_batch(question: EstimateInput) -> tuple[Alternative, ...]:
+    """Return the largest smaller micro-batch with which something fits; empty if none does."""
     if question.sized.shape is None or not _with_micro(question, 1):
-        return None
+        return ()
     fits, too_large = 1, question.batch.micro
     while too_large - fits > 1:
         middle = (fits + too_large) // 2
@@ -218,58 +252,29 @@ def _smaller_batch(question: EstimateInput) -> int | None:
             fits = middle
         else:
             too_large = middle
-    return fits if fits < question.batch.micro else None
+    if fits >= question.batch.micro:
+        return ()
+    batch = question.batch.micro * question.accumulation
+    row = _with_micro(question, fits)[0]
+    return (Alternative(row, micro_batch=fits, accumulation=math.ceil(batch / fits)),)
 
 
-def _reason(question: EstimateInput, rows: Sequence[Row], row: Row) -> str:
-    need = row.gpu_checkpointed if row.fits == "checkpointing" else row.gpu
-    faster = [each for each in rows[: rows.index(row)] if each.fits == "no"]
-    why = f"; {_shortage(question.limits, faster[-1])}" if faster else ""
-    return (
-        f"{row.strategy}{_checkpointing(row)}: the fastest that fits, "
-        f"{need / GIB:.1f} GiB of each GPU and {row.cpu / GIB:.1f} GiB of each node{why}"
-    )
-
-
-def _shortage(limits: Limits, row: Row) -> str:
+def _shortage(limits: Limits, row: Row) -> Shortage:
     share = 1 - limits.headroom
     if limits.gpu is not None and row.gpu_checkpointed > share * limits.gpu:
-        return f"{row.strategy} needs {row.gpu_checkpointed / GIB:.1f} GiB of each GPU"
+        return Shortage(row.strategy, "gpu", row.gpu_checkpointed)
     if limits.cpu is not None and row.cpu > share * limits.cpu:
-        return f"{row.strategy} needs {row.cpu / GIB:.1f} GiB of each node"
-    return f"{row.strategy} needs {row.nvme / GIB:.1f} GiB of NVMe on each node"
+        return Shortage(row.strategy, "cpu", row.cpu)
+    return Shortage(row.strategy, "nvme", row.nvme)
 
 
-def _what_would_fit(question: EstimateInput, rows: Sequence[Row], micro: int | None) -> str:
-    """Name a smaller micro-batch and a number of nodes, where one of them is enough."""
-    size = question.batch.micro
-    asked = f" with micro-batch {size}" if question.sized.shape is not None else ""
-    ways = []
-    if micro is not None:
-        row = _with_micro(question, micro)[0]
-        ways.append(
-            f"with micro-batch {micro}, {row.strategy}{_checkpointing(row)} would (accumulate "
-            f"{-(-size * question.accumulation // micro)} of them for the same batch)"
-        )
-    ways += _more_nodes(question)
-    if ways:
-        return f"nothing fits{asked}; {'; or '.join(ways)}"
-    least = min(rows, key=lambda row: row.gpu_checkpointed)
-    shortage = _shortage(question.limits, least)
-    return f"nothing fits{asked}, on no number of such nodes; {shortage}"
-
-
-def _more_nodes(question: EstimateInput) -> list[str]:
+def _more_nodes(question: EstimateInput) -> tuple[Alternative, ...]:
+    """Return the number of such nodes with which something fits; empty if none does."""
     nodes = question.machines.nodes * 2
     while nodes <= MOST_NODES:
         more = replace(question, machines=Machines(nodes, question.machines.gpus_per_node))
         fitting = _fitting(estimate(more))
         if fitting:
-            row = fitting[0]
-            return [f"{row.strategy}{_checkpointing(row)} would on {nodes} nodes like these"]
+            return (Alternative(fitting[0], nodes=nodes),)
         nodes *= 2
-    return []
-
-
-def _checkpointing(row: Row) -> str:
-    return " with activation checkpointing" if row.fits == "checkpointing" else ""
+    return ()

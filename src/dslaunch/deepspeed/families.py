@@ -1,8 +1,8 @@
-"""Rules for models that are not built like Llama, GPT, BERT or T5; and all rules by name. Pure.
+"""Rules for models with other architectures than Llama, GPT, BERT or T5; and all rules by name.
+Pure.
 
-As in `architectures`, the rules were made from, and are tested against, the modeling files of
-transformers 5.23.0. Where no shape is given, activations are not counted: the formulas for them
-are those of dense decoders over text.
+As in `architectures`, the rules follow, and are tested against, the modeling files of transformers
+5.23.0. Without a shape, activations are not estimated: their formulas are for dense text decoders.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _falcon(c: Config) -> tuple[Parts, Shape | None]:
 
 
 def _mpt(c: Config) -> tuple[Parts, Shape | None]:
-    """MPT has no biases at all, in linear modules and in norms (transformers, modeling_mpt.py)."""
+    """Return MPT, whose linear modules and norms have no biases (transformers, modeling_mpt.py)."""
     h, n, heads = named(c, "hidden_size"), named(c, "n_layers"), named(c, "n_heads")
     inner = c.get("expansion_ratio", 4) * h
     parts = [
@@ -70,8 +70,8 @@ def _mpt(c: Config) -> tuple[Parts, Shape | None]:
 
 
 def _deepseek(c: Config) -> tuple[Parts, Shape | None]:
-    """DeepSeek V2 and V3: latent attention, shared and routed experts; the layers that predict
-    further tokens (`num_nextn_predict_layers`) are not in transformers' model."""
+    """Return DeepSeek V2 and V3: latent attention, shared and routed experts. The layers that
+    predict more tokens (`num_nextn_predict_layers`) are not in the model of transformers."""
     h, n, heads = c["hidden_size"], c["num_hidden_layers"], c["num_attention_heads"]
     rope, nope, value = c["qk_rope_head_dim"], c["qk_nope_head_dim"], c["v_head_dim"]
     latent, q_latent = c["kv_lora_rank"], c.get("q_lora_rank")
@@ -175,14 +175,14 @@ def _distilbert(c: Config) -> tuple[Parts, Shape | None]:
         linear(h, inner, True, n),
         linear(inner, h, True, n),
         Layer(vocab),
-        # the output embedding is the input's; with its bias it is one module
+        # the output embedding is tied to the input embedding; with its bias it is one module
         Layer(vocab * h + vocab, shared=True),
     ]
     return parts, multi_head(layers=n, hidden=h, heads=heads, intermediate=inner, vocab=vocab)
 
 
 def _electra(c: Config) -> tuple[Parts, Shape | None]:
-    """ELECTRA's discriminator as it is trained."""
+    """Return ELECTRA's discriminator."""
     h, n = c["hidden_size"], c["num_hidden_layers"]
     inner, words = c["intermediate_size"], c.get("embedding_size") or c["hidden_size"]
     parts = [
@@ -237,11 +237,11 @@ def _whisper(c: Config) -> tuple[Parts, Shape | None]:
     return parts, None
 
 
-# ---------------------------------------------------------------- pictures
+# ---------------------------------------------------------------- images
 
 
 def _encoder(h: int, n: int, inner: int) -> Parts:
-    """Return the layers of a transformer with LayerNorm and biases everywhere."""
+    """Return the layers of a transformer with LayerNorm and all biases."""
     return [
         linear(h, h, True, 4 * n),
         linear(h, inner, True, n),
@@ -256,7 +256,8 @@ def _patches(c: Config) -> int:
 
 
 def _vit(c: Config) -> tuple[Parts, Shape | None]:
-    """ViT with a head for classes; how many there are, `id2label` or `num_labels` says."""
+    """Return ViT with a classification head; `id2label` or `num_labels` has the number of
+    classes."""
     h, n, labels = c["hidden_size"], c["num_hidden_layers"], c.get("num_labels")
     classes = labels or len(c.get("id2label") or "12")
     patch = c["patch_size"] * c["patch_size"] * c.get("num_channels", 3)
@@ -275,7 +276,7 @@ def _vit(c: Config) -> tuple[Parts, Shape | None]:
 
 
 def _clip(c: Config) -> tuple[Parts, Shape | None]:
-    # what transformers fills in where a config leaves it out
+    # defaults of transformers
     defaults = by_hand("models")
     text = {**defaults["clip_text"], **(c.get("text_config") or {})}
     vision = {**defaults["clip_vision"], **(c.get("vision_config") or {})}
@@ -299,7 +300,7 @@ def _clip(c: Config) -> tuple[Parts, Shape | None]:
 
 
 def _of_text(c: Config, family: str) -> tuple[Parts, Shape | None]:
-    """Return the text part of a model that also sees; old configs have its numbers at the top."""
+    """Return the text part of a multimodal model; old configs have its numbers at the top level."""
     text = {**c, **(c.get("text_config") or {})}
     return FAMILIES[family]({**text, "model_type": family})
 

@@ -1,4 +1,4 @@
-"""What the nodes of a run have, as far as it is known; None: not known. Pure."""
+"""The known hardware of the nodes of a run; None: unknown. Pure."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation
 
 NO_BF16 = r"V100|T4|P100|P40|P4|GTX \d+|TITAN (?:V|XP|RTX)|RTX 20\d\d|QUADRO RTX \d+"
-"""Names of GPUs before Ampere (compute capability 8.0), which have no bf16."""
+"""Names of GPUs before Ampere (compute capability 8.0), without bf16."""
 BY_PCIE = r"T4|3090|4090|A10|A10G|A40|L4|L40|L40S|RTX A\d+"
-"""GPUs that talk to each other over PCIe, though some have a bridge for pairs."""
+"""GPUs that are connected over PCIe, although some support an NVLink bridge between two."""
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryFacts:
-    """A directory as one node sees it."""
+    """A directory on one node."""
 
     path: str
     exists: bool | None = None
     filesystem: str | None = None
-    """As the kernel names it: ext4, xfs, tmpfs, nfs4."""
+    """Name of the file system in the kernel: ext4, xfs, tmpfs, nfs4."""
     shared: bool | None = None
-    """Whether other nodes see the same files."""
+    """Whether other nodes share it."""
     direct: bool | None = None
     """Whether files can be opened with O_DIRECT."""
 
@@ -38,21 +38,21 @@ class NodeHardware:
 
     host: str
     slots: int
-    """How many GPUs the run uses."""
+    """Number of GPUs that the run uses."""
     gpus: int | None = None
-    """How many GPUs there are."""
+    """Number of GPUs of the node."""
     gpu: str | None = None
-    """Their name, as nvidia-smi has it or a label of the cluster file says: V100, A100."""
+    """Their model, from nvidia-smi or a label in the cluster file: V100, A100."""
     gpu_memory: int | None = None
-    """Of the GPU with least, in bytes."""
+    """Memory of the smallest GPU in bytes."""
     nvlink: bool | None = None
-    """Whether GPUs have NVLink with each other."""
+    """Whether the GPUs are connected by NVLink."""
     memory: int | None = None
-    """Of the CPU, in bytes."""
+    """CPU memory in bytes."""
     directories: tuple[DirectoryFacts, ...] = ()
 
     def directory(self, path: str) -> DirectoryFacts | None:
-        """What is known of a directory, or else of the nearest one above it."""
+        """Return the facts of a directory, otherwise of its nearest known parent."""
         wanted = posixpath.normpath(path)
         around = [d for d in self.directories if _is_below(wanted, posixpath.normpath(d.path))]
         return max(around, key=lambda d: len(posixpath.normpath(d.path)), default=None)
@@ -63,7 +63,8 @@ def _is_below(path: str, other: str) -> bool:
 
 
 def hardware_of(allocation: Allocation) -> tuple[NodeHardware, ...]:
-    """What the cluster file says: slots, and the labels `gpu` (a name) and `memory` (as 512G)."""
+    """Return the hardware in the cluster file: slots, and the labels `gpu` (a model) and `memory`
+    (such as 512G)."""
     return tuple(
         NodeHardware(
             placement.node.host,
@@ -81,13 +82,13 @@ def _size(labels: Mapping[str, str]) -> int | None:
 
 
 def facts_from_json(text: str) -> tuple[NodeHardware, ...]:
-    """Read what was found out. Raises pydantic's ValidationError, a ValueError."""
+    """Parse recorded hardware. Raises pydantic's ValidationError, a ValueError."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(tuple[NodeHardware, ...]).validate_json(text)
 
 
 def is_one_of(gpu: str | None, names: str) -> bool:
-    """Whether one of these names is in a GPU's name, as whole words."""
+    """Return whether a GPU's name contains one of these names as whole words."""
     words = re.sub(r"[-_/]", " ", gpu or "").upper()
     return bool(re.search(rf"\b(?:{names})\b", words))

@@ -1,20 +1,20 @@
 """A first DeepSpeed config: small, valid, and with a comment for every choice. Pure.
 
-DeepSpeed reads comments, since it reads HJSON; Hugging Face's Trainer and accelerate read strict
-JSON, so for them the comments are values of a key `_comment`, which DeepSpeed passes over at the
-top level (0.19.8, runtime/config.py).
+DeepSpeed parses HJSON, which has comments. Hugging Face's Trainer and accelerate parse strict JSON,
+so for them the comments are values of a key `_comment`, which DeepSpeed ignores at the top level
+(0.19.8, runtime/config.py).
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Literal, cast, get_args
 
 from dslaunch.deepspeed.memory import Strategy
-from dslaunch.errors import UsageError
+from dslaunch.errors import ErrorCode, UsageError
+from dslaunch.registry import unknown_name
 
 Precision = Literal["bf16", "fp16", "fp32"]
 For = Literal["hf", "native"]
@@ -26,7 +26,7 @@ NVME_PATH = "/local_nvme"
 
 @dataclass(frozen=True, slots=True)
 class ConfigPurpose:
-    """What the config is for."""
+    """The purpose of the config."""
 
     strategy: Strategy
     precision: Precision = "bf16"
@@ -38,14 +38,14 @@ class ConfigPurpose:
 def purpose(
     stage: int, offload: str, precision: str, target: str, nvme_path: str = NVME_PATH
 ) -> ConfigPurpose:
-    """Read what a user asked for; `offload` is `none`, `cpu`, `cpu-params` or `nvme`.
+    """Return the purpose from options; `offload` is `none`, `cpu`, `cpu-params` or `nvme`.
 
-    Raises UsageError for what does not exist or does not go together.
+    Raises UsageError for unknown values and for conflicts.
     """
     if precision not in get_args(Precision):
-        raise UsageError(f"--precision: `{precision}` is none of bf16, fp16 and fp32")
+        raise _unknown("--precision", precision, get_args(Precision))
     if target not in get_args(For):
-        raise UsageError(f"--for: `{target}` is none of hf and native")
+        raise _unknown("--for", target, get_args(For))
     strategies = {
         "none": Strategy(stage),
         "cpu": Strategy(stage, "cpu"),
@@ -53,20 +53,29 @@ def purpose(
         "nvme": Strategy(stage, "nvme", "nvme"),
     }
     if offload not in strategies:
-        raise UsageError(f"--offload: `{offload}` is none of {', '.join(strategies)}")
+        raise _unknown("--offload", offload, tuple(strategies))
     if not 0 <= stage <= 3:
-        raise UsageError(f"--stage: there is no ZeRO-{stage}", hint="0, 1, 2 or 3")
+        raise _unknown("--stage", str(stage), ("0", "1", "2", "3"))
     least = {"none": 0, "cpu": 1}.get(offload, 3)
     if stage < least:
-        hint = "offload_param and NVMe are ignored below stage 3" if stage else None
-        raise UsageError(f"--offload {offload} needs --stage {least} or more", hint=hint)
+        raise UsageError.coded(
+            ErrorCode.OFFLOAD_NEEDS_STAGE,
+            offload=offload,
+            least=least,
+            stage=stage,
+            fitting="cpu" if stage else "none",
+        )
     return ConfigPurpose(
         strategies[offload], cast(Precision, precision), cast(For, target), nvme_path=nvme_path
     )
 
 
+def _unknown(option: str, value: str, choices: tuple[str, ...]) -> UsageError:
+    return UsageError.coded(ErrorCode.UNKNOWN_CHOICE, option=option, value=value, choices=choices)
+
+
 def config(purpose: ConfigPurpose) -> Json:
-    """The settings."""
+    """Return the settings of the config."""
     auto = purpose.target == "hf"
     batch: Json = {
         "train_micro_batch_size_per_gpu": "auto" if auto else 1,
@@ -123,40 +132,40 @@ def _zero(purpose: ConfigPurpose) -> Json:
 
 
 def comments(purpose: ConfigPurpose) -> dict[str, str]:
-    """Why each of the settings is there, by its path."""
+    """Return a comment for each setting, by its path."""
     said = dict(_COMMENTS)
     if purpose.target == "hf":
         said |= _HF_COMMENTS
     if purpose.precision == "fp32":
-        said["fp16"] = "off, or transformers would load the model in fp16"
+        said["fp16"] = "disabled, otherwise transformers would load the model in fp16"
     said["zero_optimization.stage"] = _STAGES[purpose.strategy.stage]
     if "nvme" in (purpose.strategy.optimizer, purpose.strategy.params):
         said["zero_optimization.offload_optimizer"] = (
-            "nvme_path must be a disk of each node's own, no shared directory and no tmpfs"
+            "nvme_path must be on a local disk of each node, not shared storage or tmpfs"
         )
     there = set(_paths(config(purpose)))
     return {path: text for path, text in said.items() if path in there}
 
 
 _STAGES = {
-    0: "0: nothing is partitioned; each GPU has the whole model, its gradients and Adam's states",
-    1: "1: optimizer states are partitioned over the GPUs",
-    2: "2: optimizer states and gradients are partitioned over the GPUs",
-    3: "3: optimizer states, gradients and parameters are partitioned over the GPUs",
+    0: "0: no partitioning; each GPU has the whole model, its gradients and optimizer states",
+    1: "1: partition optimizer states across the GPUs",
+    2: "2: partition optimizer states and gradients across the GPUs",
+    3: "3: partition optimizer states, gradients and parameters across the GPUs",
 }
 _COMMENTS = {
-    "train_micro_batch_size_per_gpu": "samples that one GPU works on at a time; raise it until "
-    "the memory is used",
+    "train_micro_batch_size_per_gpu": "samples per GPU and micro-batch; increase it until the GPU "
+    "memory is used",
     "gradient_accumulation_steps": "micro-batches per step; batch = micro-batch * this * GPUs",
-    "gradient_clipping": "the largest norm of the gradients",
-    "bf16": "needs Ampere or later; has the range of fp32, so no loss scaling",
-    "fp16": "for GPUs before Ampere; the loss is scaled dynamically. Models that were trained "
-    "in bf16 may overflow",
-    "optimizer": "lr is yours to choose",
-    "zero_optimization.offload_optimizer": "states and step of the optimizer are the CPU's",
-    "zero_optimization.offload_param": "parameters are on the GPU only while they are used",
-    "zero_optimization.stage3_gather_16bit_weights_on_model_save": "save whole weights, not "
-    "placeholders; gathers the model on the first rank",
+    "gradient_clipping": "maximum norm of the gradients",
+    "bf16": "needs Ampere or later; range of fp32, so no loss scaling",
+    "fp16": "for GPUs before Ampere; dynamic loss scaling. Models that were trained in bf16 may "
+    "overflow",
+    "optimizer": "choose lr for your training",
+    "zero_optimization.offload_optimizer": "optimizer states and step on CPU",
+    "zero_optimization.offload_param": "copy parameters to the GPU only while they are used",
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save": "save complete "
+    "weights; gathers the model on rank 0",
     "activation_checkpointing": "the model must call deepspeed.checkpointing.checkpoint",
 }
 _HF_COMMENTS = {
@@ -165,10 +174,10 @@ _HF_COMMENTS = {
     "train_micro_batch_size_per_gpu": "auto: from --per_device_train_batch_size",
     "gradient_accumulation_steps": "auto: from --gradient_accumulation_steps",
     "gradient_clipping": "auto: from --max_grad_norm",
-    "optimizer": "offloaded states need an optimizer of DeepSpeed's own; auto: from the "
-    "Trainer's arguments",
-    "bf16": "pass --bf16 to the Trainer too; needs Ampere or later",
-    "fp16": "pass --fp16 to the Trainer too; for GPUs before Ampere",
+    "optimizer": "offloading needs an optimizer of DeepSpeed; auto: from the arguments of the "
+    "Trainer",
+    "bf16": "also pass --bf16 to the Trainer; needs Ampere or later",
+    "fp16": "also pass --fp16 to the Trainer; for GPUs before Ampere",
 }
 
 
@@ -182,7 +191,8 @@ def _paths(value: Json, above: str = "") -> list[str]:
 
 
 def text(purpose: ConfigPurpose) -> str:
-    """The config as a file: strict JSON for Hugging Face, JSON with `//` comments for DeepSpeed."""
+    """Return the config as a file: strict JSON for Hugging Face, JSON with `//` comments for
+    DeepSpeed."""
     settings, said = config(purpose), comments(purpose)
     if purpose.target == "hf":
         return json.dumps({"_comment": said, **settings}, indent=2) + "\n"
@@ -214,7 +224,7 @@ class Example:
 
 
 def library(grep: str = "") -> tuple[Example, ...]:
-    """The examples with `grep` in their name, description or text, in any case."""
+    """Return the examples with `grep` in their name, description or text, in any case."""
     index = json.loads((EXAMPLES / INDEX).read_text("utf-8"))
     found = [
         Example(name, entry["description"], entry["for"], _example(name))
@@ -225,12 +235,10 @@ def library(grep: str = "") -> tuple[Example, ...]:
 
 
 def example(name: str) -> Example:
-    """The example of that name. Raises UsageError."""
+    """Return the example of that name. Raises UsageError."""
     every = {each.name: each for each in library()}
     if name not in every:
-        close = difflib.get_close_matches(name, every, 1)
-        hint = f"did you mean `{close[0]}`?" if close else f"there are: {', '.join(every)}"
-        raise UsageError(f"no example is named `{name}`", hint=hint)
+        raise unknown_name("example", name, tuple(every))
     return every[name]
 
 

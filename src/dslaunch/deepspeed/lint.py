@@ -1,4 +1,4 @@
-"""Lint a DeepSpeed config: what DeepSpeed would ignore, coerce or stop at, before it is started."""
+"""Lint a DeepSpeed config: report what DeepSpeed would ignore, convert or stop at."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ KEY = "_dslaunch_ignore"
 
 
 def lint(config: LintedConfig) -> tuple[Remark, ...]:
-    """All that the rules have to say, by place in the text, without what the config ignores."""
+    """Return the findings of all rules, by position, without those that the config ignores."""
     return verdict(config).kept
 
 
 def verdict(config: LintedConfig, ignore: Collection[str] = ()) -> Screened:
-    """All that the rules have to say, by place in the text, without the rules that the config
-    ignores and those of `ignore`."""
+    """Return the findings of all rules, by position, and the number of ignored ones.
+
+    Ignored are the rules that the config lists, and those of `ignore`.
+    """
     document = config.document
     remarks = _remarks(config)
     said = (*mentions(document.text), *_listed(document))
@@ -33,7 +35,7 @@ def verdict(config: LintedConfig, ignore: Collection[str] = ()) -> Screened:
 
 
 def _remarks(config: LintedConfig) -> Iterable[Remark]:
-    """What there is to say: of a template or another program's file one thing."""
+    """Return all findings; one for a template or a file of another program."""
     alone = template(config) or other_file(config)
     if alone:
         return (alone,)
@@ -41,7 +43,7 @@ def _remarks(config: LintedConfig) -> Iterable[Remark]:
 
 
 def _listed(document: reading.ConfigDocument) -> Iterator[Mention]:
-    """What the config's own key says to ignore."""
+    """Yield the rules that the config itself lists to ignore."""
     data = document.data
     listed = data.get(KEY) if isinstance(data, dict) else None
     for index, entry in enumerate(listed if isinstance(listed, list) else ()):
@@ -53,9 +55,9 @@ def _listed(document: reading.ConfigDocument) -> Iterator[Mention]:
 def read(
     text: str, file: str, reader: Reader | None = None, words: Iterable[str] = ()
 ) -> tuple[reading.ConfigDocument, Reader]:
-    """Read a config as its reader does; None: the one that `guess_reader` finds.
+    """Parse a config as its reader does; None: the reader that `guess_reader` returns.
 
-    Raises ConfigError for what nobody can read.
+    Raises ConfigError for invalid syntax.
     """
     document = reading.parse(text, file, by_python=reader != "native")
     found = reader or guess_reader(document, words)
@@ -65,7 +67,7 @@ def read(
 
 
 def unreadable(error: ConfigError, text: str = "") -> tuple[Remark, ...]:
-    """A text that nobody can read, as remarks."""
+    """Return the findings for a text that cannot be parsed."""
     filled_in = unreadable_template(text, error.problems[0].file)
     if filled_in:
         return (filled_in,)
@@ -78,7 +80,7 @@ def unreadable(error: ConfigError, text: str = "") -> tuple[Remark, ...]:
             column=problem.column,
             path=problem.path,
             message=problem.message,
-            fix="mend it here: it is neither JSON nor HJSON, and nothing else was looked at",
+            fix="correct the syntax; nothing else was checked",
             source="DeepSpeed reads HJSON",
         )
         for problem in error.problems
@@ -86,19 +88,19 @@ def unreadable(error: ConfigError, text: str = "") -> tuple[Remark, ...]:
 
 
 def guess_reader(document: reading.ConfigDocument, words: Iterable[str] = ()) -> Reader:
-    """Who hands a config to DeepSpeed, where nobody says: Hugging Face where `auto` is in it or
-    the script's arguments are its; else the script itself."""
+    """Return the program that passes a config to DeepSpeed: Hugging Face if the config has `auto`
+    or the script has arguments of the Trainer; otherwise the script itself."""
     of_trainer = set(arguments.DEFAULTS) - {"gradient_accumulation_steps"}
     named = set(arguments.read(list(words)).given) & of_trainer
     return "hf" if named or _has_auto(document.data) else "native"
 
 
 def _has_auto(value: object) -> bool:
-    """`auto` where the key's own default is not that."""
+    """Return whether a value is `auto`, except where DeepSpeed itself has that value."""
     if isinstance(value, dict):
         return any(_has_auto(v) for k, v in value.items() if k not in OWN_AUTO)
     return value == "auto"
 
 
 OWN_AUTO = ("pipeline", "zenflow", "expert_parallel", "data_types")
-"""Sections in which `auto` is a value of DeepSpeed's own."""
+"""Sections in which `auto` is a value of DeepSpeed itself."""

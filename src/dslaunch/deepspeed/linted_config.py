@@ -1,4 +1,4 @@
-"""A config with all that is known around it, as the rules of the lint see it."""
+"""A config with the known facts about its job: the input of the lint rules."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from dslaunch.deepspeed.schema import Key, Table
 from dslaunch.lint import Edit, Level, Remark
 
 Reader = Literal["native", "hf", "accelerate"]
-"""Who hands the config to DeepSpeed: the script itself, Hugging Face's Trainer, accelerate."""
+"""Passes the config to DeepSpeed: the script itself, Hugging Face's Trainer, or accelerate."""
 READERS: tuple[Reader, ...] = ("native", "hf", "accelerate")
 
 ACCELERATES_STAGE = 2
-"""What accelerate makes of a stage of `auto` (1.15, DeepSpeedPlugin), for the Trainer too."""
+"""The stage by which accelerate replaces `auto` (1.15, DeepSpeedPlugin), also for the Trainer."""
 FILLED = {f"{mode}.enabled": (mode, f"{mode}_full_eval") for mode in ("fp16", "bf16")}
-"""By which arguments the Trainer fills in `auto`: transformers 5.23, integrations/deepspeed.py."""
+"""Arguments by which the Trainer replaces `auto`: transformers 5.23, integrations/deepspeed.py."""
 
 
 class How(TypedDict, total=False):
-    """What may be added to a remark."""
+    """Optional parts of a finding."""
 
     fix: str | None
     source: str | None
@@ -36,49 +36,49 @@ class How(TypedDict, total=False):
 
 
 class WithFix(How):
-    """The same for an error, which always has a way out."""
+    """The same for an error, whose fix is required."""
 
     fix: Required[str]  # type: ignore[misc]  # narrower, and never written to
 
 
 @dataclass(frozen=True)
 class LintedConfig:
-    """What the rules look at."""
+    """The input of the lint rules."""
 
     document: ConfigDocument
     table: Table
     reader: Reader = "native"
     arguments: Arguments | None = None
-    """The script's; None: not known."""
+    """Arguments of the script; None: unknown."""
     parallelism: Parallelism | None = None
-    """How many ranks there will be; None: not known."""
+    """Parallelism of the run; None: unknown."""
     nodes: tuple[NodeHardware, ...] = ()
     parameters: float | None = None
-    """How many the model has; None: not known."""
+    """Number of parameters of the model; None: unknown."""
     model_dtype: str | None = None
-    """In which type the model was trained before, as Hugging Face names it: bfloat16."""
+    """Data type in which the model was pretrained, as named by Hugging Face: bfloat16."""
 
     @property
     def version(self) -> str:
-        """The DeepSpeed that is meant."""
+        """Return the DeepSpeed version of the table."""
         return f"DeepSpeed {self.table.version}"
 
     def raw(self, path: str) -> Any:
-        """What is written at a path; None also where nothing is."""
+        """Return the written value at a path; None: not set, or null."""
         here: Any = self.document.data
         for step in path.split("."):
             here = here.get(step) if isinstance(here, dict) else None
         return here
 
     def has(self, path: str) -> bool:
-        """Whether something is written at a path."""
+        """Return whether a path is set."""
         return tuple(path.split(".")) in self.document.spans
 
     def get(self, path: str) -> Any:
-        """What DeepSpeed works with: spellings and defaults resolved, and made of the right type.
+        """Return the effective value, with names and defaults resolved, and its type converted.
 
-        An `auto` that is filled in is what the arguments say of it, or None where that is not known
-        here; one that DeepSpeed leaves out is the default. What it would refuse is the default too.
+        An `auto` that a framework replaces is the value of the argument, None if it is unknown; an
+        `auto` that DeepSpeed drops is the default. A value that DeepSpeed rejects is the default.
         """
         key = self.table.keys.get(path)
         found = next((p for p in self._spellings(path) if self.has(p)), None)
@@ -92,19 +92,19 @@ class LintedConfig:
         return value
 
     def _filled(self, path: str) -> Any:
-        """What the Trainer makes of `auto`, of what the rules ask for; None: not known."""
+        """Return the Trainer's value for `auto`, for the keys that rules use; None: unknown."""
         names = FILLED.get(path)
         if names is None or self.reader != "hf" or self.arguments is None:
             return None
         return any(self.arguments[name] is True for name in names)
 
     def on(self, path: str) -> bool:
-        """Whether a switch is on."""
+        """Return whether a switch is on."""
         return self.get(path) is True
 
     @cached_property
     def stage(self) -> int:
-        """The ZeRO stage; 0: off."""
+        """Return the ZeRO stage; 0: off."""
         zero = self.raw("zero_optimization")
         if isinstance(zero, bool):
             return int(zero)
@@ -114,7 +114,7 @@ class LintedConfig:
         return int(stage) if stage is not None else 0
 
     def fills(self, key: Key) -> bool:
-        """Whether somebody replaces an `auto` at this key."""
+        """Return whether a framework replaces `auto` at this key."""
         name = {"hf": "hf_trainer", "accelerate": "accelerate"}.get(self.reader)
         return name in key.auto
 
@@ -124,7 +124,8 @@ class LintedConfig:
         return (path, *others, *([old] if old and self.raw("bf16") is None else []))
 
     def walk(self) -> Iterator[tuple[Path, Any, Key | None]]:
-        """All keys of the config from the top, with what the table says; not below unknown ones."""
+        """Yield all keys of the config from the top, with their table entries; unknown sections are
+        not entered."""
         if isinstance(self.document.data, dict):
             yield from self._walk((), self.document.data)
 
@@ -136,22 +137,22 @@ class LintedConfig:
             inner = value[step]
             if isinstance(step, str):
                 yield here, inner, key
-            # a place in the table that is no key is a group that the user names
+            # a section in the table that is not a key has names that the user chooses
             named = self.table.general(here) is not None
             unread = here == ("bfloat16",) and self.raw("bf16") is not None
             if isinstance(inner, dict | list) and named and not unread:
                 yield from self._walk(here, inner)
 
     def error(self, rule: str, path: str | Path, message: str, **how: Unpack[WithFix]) -> Remark:
-        """Something that fails, or does something else than it says."""
+        """Return a finding about a setting that fails, or has another effect than it seems."""
         return self.remark(rule, "error", path, message, **how)
 
     def warning(self, rule: str, path: str | Path, message: str, **how: Unpack[How]) -> Remark:
-        """Something that is likely not meant."""
+        """Return a finding about a setting that is probably not intended."""
         return self.remark(rule, "warning", path, message, **how)
 
     def info(self, rule: str, path: str | Path, message: str, **how: Unpack[How]) -> Remark:
-        """Something to know."""
+        """Return a finding for information."""
         return self.remark(rule, "info", path, message, **how)
 
     def remark(
@@ -165,7 +166,7 @@ class LintedConfig:
         source: str | None = None,
         edits: tuple[Edit, ...] = (),
     ) -> Remark:
-        """Something to say about a key; of its value where the rule is about that."""
+        """Return a finding about a key, or about its value if the rule is about values."""
         steps: Path = tuple(path.split(".")) if isinstance(path, str) and path else ()
         steps = path if isinstance(path, tuple) else steps
         line, column = self.document.place(self.document.span(steps).key)
@@ -184,22 +185,22 @@ class LintedConfig:
         )
 
     def rename(self, path: Path, name: str) -> tuple[Edit, ...]:
-        """The edit that gives a key another name; none if that name is there already."""
+        """Return the edit that renames a key; none if the new name is already set."""
         if (*path[:-1], name) in self.document.spans:
             return ()
         span = self.document.span(path)
         return (Edit(span.key, span.key_end, json.dumps(name)),)
 
     def rewrite(self, path: Path, value: Any) -> tuple[Edit, ...]:
-        """The edit that gives a key another value."""
+        """Return the edit that changes the value of a key."""
         span = self.document.span(path)
         return (Edit(span.start, span.end, json.dumps(value)),)
 
     def lift(self, path: Path) -> tuple[Edit, ...]:
-        """The edit that moves a key out of its section to the top level, behind that section.
+        """Return the edit that moves a key from its section to the top level, after that section.
 
-        None where the name is there already, or where it is not certain what belongs to the key,
-        as with a comment beside it.
+        None if the name is already set there, or if the end of the key is ambiguous, for example
+        with a comment beside it.
         """
         text, section = self.document.text, self.document.span(path[:-1])
         cut = self._cut(path)
@@ -210,7 +211,7 @@ class LintedConfig:
         return (Edit(cut[0], section.end, text[cut[1] : section.end] + new),)
 
     def _cut(self, path: Path) -> tuple[int, int] | None:
-        """What to take out with a key, its comma included; None: that is not certain."""
+        """Return the range to remove for a key, including its comma; None: ambiguous."""
         text, span = self.document.text, self.document.span(path)
         beside = [s for p, s in self.document.spans.items() if p[:-1] == path[:-1] and p != path]
         before = max((s.end for s in beside if s.end <= span.key), default=None)
@@ -222,13 +223,13 @@ class LintedConfig:
         return (span.key, span.end) if text[span.end :].lstrip().startswith("}") else None
 
     def _shifted(self, path: Path, line: str) -> str:
-        """A value as it is written, its lines moved to another depth."""
+        """Return a value as written, with its lines indented for another depth."""
         text, span = self.document.text, self.document.span(path)
         whole = textwrap.dedent(_line_start(text, span.key) + text[span.start : span.end])
         return textwrap.indent(whole, line).strip()
 
 
 def _line_start(text: str, offset: int) -> str:
-    """The white space before what begins a line; nothing where something else begins it."""
+    """Return the indentation before an offset; empty if other text precedes it on the line."""
     line = text[text.rfind("\n", 0, offset) + 1 : offset]
     return "" if line.strip() else line

@@ -1,9 +1,9 @@
-"""Which classes and functions a checkpoint's files may name.
+"""The classes and functions that a checkpoint's files may name.
 
-To load a file of torch.save is to call what it names, with arguments that it gives. Those listed
-in `tables/pickled_names.json` build values and do nothing else: torch's own list for
-`weights_only=True`, and what DeepSpeed 0.19.8 and common client states add to it. fp16, bf16 and
-fp32 of all ZeRO stages hold no others.
+Loading a file of torch.save calls the functions that it names, with its arguments. Those in
+`tables/pickled_names.json` only build values: torch's own list for `weights_only=True`, with the
+additions of DeepSpeed 0.19.8 and common client states. Checkpoints of all ZeRO stages in fp16, bf16
+and fp32 contain no others.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dslaunch.deepspeed.schema import by_hand
 
 
 def beyond_torch() -> list[str]:
-    """Return what torch must be allowed to load in addition to its own list."""
+    """Return the names that torch must accept in addition to its own list."""
     return list(by_hand("pickled_names")["more"])
 
 
 def unknown(names: Iterable[Iterable[str]]) -> list[str]:
-    """Return those of a file's names, pairs of a module and a name in it, that are not listed."""
+    """Return the names of a file, as pairs of module and name, that are not in the list."""
     listed = by_hand("pickled_names")
     known = {*listed["torch"], *listed["more"]}
     return sorted(name for name in map(".".join, names) if name not in known)

@@ -1,7 +1,8 @@
-"""What the model states of a training need: as DeepSpeed's estimators say it, and as it is. Pure.
+"""Estimate the memory of the model states: as DeepSpeed's estimators do, and corrected. Pure.
 
-All figures are bytes. DeepSpeed's tables print them divided by 2^30 and call that GB; here that is
-GiB, and GB is 10^9 bytes. A `gpu` figure is per GPU, `cpu` and `nvme` figures are per node.
+All figures are bytes. DeepSpeed's tables print them in units of 2^30 bytes and call these GB; here
+these are GiB, and GB is 10^9 bytes. A `gpu` figure is per GPU, `cpu` and `nvme` figures are per
+node.
 """
 
 from __future__ import annotations
@@ -11,45 +12,45 @@ from typing import Literal
 
 GB, GIB = 10**9, 2**30
 BUFFER_FACTOR = 1.5
-"""By which DeepSpeed's estimators multiply CPU memory (0.19.8, `additional_buffer_factor`)."""
+"""Factor of DeepSpeed's estimators for CPU memory (0.19.8, `additional_buffer_factor`)."""
 Device = Literal["gpu", "cpu", "nvme"]
 When = Literal["always", "loading", "backward", "step"]
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """How large a model is, in parameters."""
+    """The size of a model in parameters."""
 
     params: int
-    """All, with those that are shared counted once."""
+    """Total number of parameters; shared ones are counted once."""
     largest_layer: int
-    """The most parameters that one module itself holds, without its children's."""
+    """Largest number of parameters of one module, without its children's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """What it is trained on. All GPUs count as data parallel."""
+    """The nodes and GPUs of the training. All GPUs count as data-parallel."""
 
     nodes: int
     gpus_per_node: int
 
     @property
     def gpus(self) -> int:
-        """All of them."""
+        """Return the total number of GPUs."""
         return self.nodes * self.gpus_per_node
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """What ZeRO partitions, and where it keeps it."""
+    """The ZeRO stage, and the devices of the model states."""
 
     stage: int
     optimizer: Device = "gpu"
-    """Where master weights and Adam's moments are, and the step is made (offload_optimizer)."""
+    """Device of the master weights, of Adam's moments and of the step (offload_optimizer)."""
     params: Device = "gpu"
-    """Where the parameters' partitions are (offload_param; stage 3 only)."""
+    """Device of the partitioned parameters (offload_param; stage 3 only)."""
     zero_init: bool = True
-    """Whether the model is made under `zero.Init`, partitioned from the start; stage 3 only."""
+    """Whether the model is created with `zero.Init`, partitioned from the start; stage 3 only."""
 
     def __str__(self) -> str:
         names = {"cpu": "CPU", "nvme": "NVMe"}
@@ -75,8 +76,9 @@ FASTEST_FIRST = (
     Strategy(3, "nvme", "cpu"),
     Strategy(3, "nvme", "nvme"),
 )
-"""In the order of Hugging Face's DeepSpeed guide (transformers, docs/source/en/deepspeed.md); it
-does not have ZeRO-1 with offload, which is no faster than ZeRO-2 with it and takes more."""
+"""In the order of Hugging Face's DeepSpeed guide (transformers, docs/source/en/deepspeed.md). Not
+included is ZeRO-1 with offload, which needs more memory than ZeRO-2 with offload and is not
+faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +91,22 @@ class MemoryNeed:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
-    """Something that takes memory."""
+    """A part of the memory."""
 
     name: str
     place: Device
     size: float
-    """In bytes, per GPU if `place` is `gpu`, else per node."""
+    """Bytes per GPU if `place` is `gpu`, otherwise per node."""
     when: When = "always"
 
 
 def deepspeed_estimate(
     model: Model, machines: Machines, strategy: Strategy, factor: float = BUFFER_FACTOR
 ) -> MemoryNeed | None:
-    """What DeepSpeed's estimator says; None where it has none: stages 0 and 1, and NVMe.
+    """Return the estimate of DeepSpeed's estimator; None for stages 0 and 1 and NVMe, which it
+    lacks.
 
-    The same to the byte as `estimate_zero2_model_states_mem_needs` and
+    Equal to the byte to `estimate_zero2_model_states_mem_needs` and
     `estimate_zero3_model_states_mem_needs` (0.19.8, zero/stage_1_and_2.py and zero/stage3.py).
     """
     if "nvme" in (strategy.optimizer, strategy.params):
@@ -139,17 +142,17 @@ def _zero3_estimate(
 
 @dataclass(frozen=True, slots=True)
 class MemorySettings:
-    """What of the config decides about memory; the defaults are DeepSpeed's (0.19.8)."""
+    """The settings of the config that affect memory; the defaults are DeepSpeed's (0.19.8)."""
 
     width: Literal[2, 4] = 2
-    """Bytes of a parameter: 2 under fp16 and bf16, 4 in full precision."""
+    """Bytes per parameter: 2 with fp16 and bf16, 4 in full precision."""
     reduce_bucket: int = 500_000_000
     prefetch_bucket: int = 50_000_000
     max_reuse_distance: int = 1_000_000_000
     sub_group: int = 1_000_000_000
-    """Parameters that stage 3's optimizer steps through at a time."""
+    """Parameters that the optimizer of stage 3 updates at a time."""
     overlap_comm: bool | None = None
-    """None: only stage 3 does."""
+    """None: enabled for stage 3 only."""
     factor: float = BUFFER_FACTOR
 
 
@@ -157,15 +160,15 @@ DEFAULTS = MemorySettings()
 NVME_BUFFERS = 4
 """offload_optimizer.buffer_count (DeepSpeed 0.19.8, zero/offload_config.py)."""
 NVME_PARAM_BUFFERS, NVME_PARAM_BUFFER = 5, 100_000_000
-"""offload_param.buffer_count and .buffer_size, in parameters (likewise)."""
+"""offload_param.buffer_count and .buffer_size, in parameters (same file)."""
 
 
 def state_parts(
     model: Model, machines: Machines, strategy: Strategy, settings: MemorySettings = DEFAULTS
 ) -> tuple[MemoryPart, ...]:
-    """The model states as they are: what DeepSpeed's estimators leave out or get wrong is mended.
+    """Return the parts of the model states, without the errors of DeepSpeed's estimators.
 
-    The sizes were read in the source of 0.19.8 and measured with it; `FAULTS` says what differs.
+    The sizes follow the source of 0.19.8 and were measured with it; `FAULTS` lists the errors.
     """
     gpu = _partitioned(model, machines, strategy, settings) if strategy.stage == 3 else ()
     gpu = gpu or _replicated(model, machines, strategy, settings)
@@ -173,7 +176,7 @@ def state_parts(
 
 
 def _step_parts(shard: float, per_group: float, width: int) -> tuple[MemoryPart, ...]:
-    """What the step adds: the gradients flattened, and in fp32 where they are not already."""
+    """Return the additional memory during the step: flattened gradients, and gradients in fp32."""
     upcast = 4 if width == 2 else 0
     return (
         MemoryPart(
@@ -186,7 +189,7 @@ def _step_parts(shard: float, per_group: float, width: int) -> tuple[MemoryPart,
 def _replicated(
     model: Model, machines: Machines, strategy: Strategy, settings: MemorySettings
 ) -> tuple[MemoryPart, ...]:
-    """Stages 0 to 2: each GPU has all parameters."""
+    """Return the parts of stages 0 to 2, in which each GPU has all parameters."""
     total, width = model.params, settings.width
     shard = total / machines.gpus
     params = MemoryPart("parameters", "gpu", width * total)
@@ -244,13 +247,14 @@ def _partitioned(
 def _host_parts(
     model: Model, machines: Machines, strategy: Strategy, settings: MemorySettings
 ) -> tuple[MemoryPart, ...]:
-    """On the node: what is offloaded, and the model while every process loads it."""
+    """Return the parts in CPU memory: offloaded states, and the model while each process loads
+    it."""
     node = model.params / machines.nodes
     each = model.largest_layer if strategy.stage == 3 and strategy.zero_init else model.params
     loading = 4 * each * machines.gpus_per_node * settings.factor
     if strategy.stage == 3 and strategy.zero_init and strategy.optimizer != "gpu":
         loading = 0
-    parts = [MemoryPart("the model while it is loaded", "cpu", loading, "loading")]
+    parts = [MemoryPart("model during loading", "cpu", loading, "loading")]
     if strategy.optimizer == "cpu":
         size = (16 + (2 if strategy.params == "cpu" else 0)) * node * settings.factor
         parts.append(MemoryPart("offloaded states, with DeepSpeed's factor", "cpu", size, "step"))
@@ -262,7 +266,8 @@ def _host_parts(
 def _swapped(
     model: Model, machines: Machines, strategy: Strategy, settings: MemorySettings
 ) -> tuple[MemoryPart, ...]:
-    """Master weights, moments and fp32 gradients on NVMe, through buffers in the CPU's memory."""
+    """Return master weights, moments and fp32 gradients on NVMe, with their buffers in CPU
+    memory."""
     node, each = model.params / machines.nodes, machines.gpus_per_node
     group = min(model.params / machines.gpus, settings.sub_group)
     parts = [
@@ -284,11 +289,11 @@ def _swapped(
 def bucket_parts(
     model: Model, strategy: Strategy, settings: MemorySettings = DEFAULTS
 ) -> tuple[MemoryPart, ...]:
-    """Buffers for communication, and what stage 3 keeps gathered.
+    """Return the communication buffers, and the parameters that stage 3 keeps gathered.
 
     Stages 1 and 2 have one reduce bucket, or two with overlap_comm, during the backward pass;
-    stage 3 always has one. Stage 3 keeps a parameter gathered whose next use is nearer than
-    stage3_max_reuse_distance parameters: a model smaller than that becomes whole on every GPU.
+    stage 3 always has one. Stage 3 keeps a parameter gathered if its next use is nearer than
+    stage3_max_reuse_distance parameters: a smaller model is complete on every GPU.
     (0.19.8: stage_1_and_2.py `ipg_buckets`, stage3.py, partitioned_param_coordinator.py; measured.)
     """
     width = settings.width
@@ -306,13 +311,13 @@ def bucket_parts(
     return (
         MemoryPart("reduce bucket", "gpu", width * settings.reduce_bucket),
         MemoryPart("gathered parameters", "gpu", width * gathered, "backward"),
-        # one all-gather has a buffer of its own, from which the parameters are copied
+        # one all-gather has a separate buffer, from which the parameters are copied
         MemoryPart("prefetch bucket", "gpu", width * prefetched, "backward"),
     )
 
 
 def peak(parts: tuple[MemoryPart, ...], place: Device) -> int:
-    """The most bytes that are needed there at one time."""
+    """Return the peak in bytes on this device."""
     here = [part for part in parts if part.place == place]
     moments = ("loading", "backward", "step")
     always = sum(part.size for part in here if part.when == "always")
@@ -322,26 +327,26 @@ def peak(parts: tuple[MemoryPart, ...], place: Device) -> int:
 def corrected(
     model: Model, machines: Machines, strategy: Strategy, settings: MemorySettings = DEFAULTS
 ) -> MemoryNeed:
-    """The model states per GPU and per node, with the estimators' faults mended."""
+    """Return the model states per GPU and per node, without the errors of the estimators."""
     parts = state_parts(model, machines, strategy, settings)
     return MemoryNeed(peak(parts, "gpu"), peak(parts, "cpu"))
 
 
 FAULTS = {
-    "a": "counts the 16-bit gradients once; for the step they are flattened into a second copy",
-    "b": "leaves out the 16-bit parameters that ZeRO-3 keeps on the GPU, 2 bytes each / GPUs",
-    "c": "counts fp32 gradients for all parameters; ZeRO-3 has them for one sub-group at a time",
-    "d": "multiplies the CPU memory of one node by the GPUs of all nodes; and a node holds its "
-    "share of the optimizer, not all of it",
-    "e": "knows 16-bit training only",
+    "a": "counts the 16-bit gradients once; the step makes a second, flat copy of them",
+    "b": "omits the 16-bit parameters that ZeRO-3 keeps on the GPUs, 2 bytes each / GPUs",
+    "c": "counts fp32 gradients of all parameters; ZeRO-3 has those of one sub-group at a time",
+    "d": "multiplies the CPU memory of one node by the GPUs of all nodes; a node holds only its "
+    "share of the optimizer states",
+    "e": "covers 16-bit training only",
 }
-"""What DeepSpeed's estimators (0.19.8) get wrong, each told apart from the rest."""
+"""Errors of DeepSpeed's estimators (0.19.8), by letter."""
 
 
 def faults(
     model: Model, machines: Machines, strategy: Strategy, settings: MemorySettings = DEFAULTS
 ) -> tuple[str, ...]:
-    """Which of FAULTS are in DeepSpeed's figures for this; empty where they agree with ours."""
+    """Return which of FAULTS are in DeepSpeed's figures; empty if they agree with ours."""
     theirs = deepspeed_estimate(model, machines, strategy, settings.factor)
     if theirs is None:
         return ()

@@ -1,7 +1,7 @@
-"""How many parameters a model has, without its weights in memory.
+"""Count the parameters of a model without loading its weights.
 
-From a Hugging Face config.json, by rules per family of architectures or by transformers itself on
-torch's meta device; from a safetensors file, whose head says it; or from an index of several.
+From a Hugging Face config.json, by rules per family of architectures or by transformers on torch's
+meta device; from the header of a safetensors file; or from an index of several files.
 """
 
 from __future__ import annotations
@@ -16,52 +16,59 @@ from typing import Any
 from dslaunch.deepspeed.architectures import Shape, total
 from dslaunch.deepspeed.families import FAMILIES
 from dslaunch.deepspeed.memory import Model
-from dslaunch.errors import ConfigError, DslaunchError, Problem, ToolMissingError
+from dslaunch.errors import ConfigError, DslaunchError, ErrorCode, Problem, ToolMissingError
 
 INDEX_SUFFIX, WEIGHTS_SUFFIX = ".safetensors.index.json", ".safetensors"
 MOST_HEADER = 100_000_000
-"""Bytes; safetensors' own limit on the head of a file (safetensors 0.8, tensor.rs)."""
+"""Maximum size of the header in bytes (safetensors 0.8, tensor.rs)."""
 WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A model's size, how it was found, and its shape if that is known."""
+    """The size of a model, its source, and its shape if known."""
 
     model: Model
     source: str
     shape: Shape | None = None
     family: str = ""
-    """Its `model_type`, where the shape is known."""
+    """Its `model_type`, if the shape is known."""
     partial: bool = False
-    """Only the text part of a model with other parts is counted."""
+    """Only the text part of a multimodal model is counted."""
 
 
 def from_config(text: str, name: str) -> Sized:
-    """Count the parameters that a Hugging Face config.json describes.
+    """Count the parameters of a model from its Hugging Face config.json.
 
-    Raises ConfigError for broken JSON, an unknown family, and values that are missing.
+    Raises ConfigError for invalid JSON, an unknown family, and missing values.
     """
     config = _object(text, name)
     family = config.get("model_type")
     if family not in list(FAMILIES) and "text_config" in config:
         alone = from_config(json.dumps(config["text_config"]), name)
-        return replace(alone, partial=True)  # what else it has, such as a vision tower, is unknown
+        return replace(alone, partial=True)  # other parts, such as a vision tower, are unknown
     if family is None:
-        hint = "name a model's config.json; or give --params and --largest-layer"
-        raise ConfigError((Problem(name, 0, 0, "model_type", "is missing"),), hint=hint)
+        hint = "use the config.json of a model, or --params and --largest-layer"
+        problem = _problem(name, "missing-key", "required, but not set", path="model_type")
+        raise ConfigError((problem,), hint=hint)
     if not isinstance(family, str) or family not in FAMILIES:
-        hint = "--meta counts it with transformers; or give --params and --largest-layer"
-        message = f"no rule counts the parameters of {json.dumps(family)}"
-        raise ConfigError((Problem(name, 0, 0, "model_type", message),), hint=hint)
+        hint = "add --meta to count it with transformers, or use --params and --largest-layer"
+        message = f"unknown model type {json.dumps(family)}"
+        problem = _problem(name, "unknown-model-type", message, path="model_type")
+        raise ConfigError((problem,), hint=hint)
     try:
         parts, shape = FAMILIES[family](config)
-        return Sized(total(parts), f"{name}, counted by the rules for {family}", shape, family)
+        return Sized(total(parts), f"{name}, model type {family}", shape, family)
     except KeyError as error:
-        problem = Problem(name, 0, 0, str(error.args[0]), "is missing")
+        path = str(error.args[0])
+        problem = _problem(name, "missing-key", "required, but not set", path=path)
     except (TypeError, ValueError, ZeroDivisionError) as error:
-        problem = Problem(name, 0, 0, "", f"has sizes that cannot be right: {error}")
-    raise ConfigError((problem,), hint="a config.json as `save_pretrained` writes it has all sizes")
+        problem = _problem(name, "invalid-sizes", f"invalid sizes: {error}")
+    raise ConfigError((problem,), hint="use a config.json written by `save_pretrained`")
+
+
+def _problem(file: str, rule: str, message: str, path: str = "") -> Problem:
+    return Problem(file=file, line=0, column=0, path=path, message=message, rule=rule)
 
 
 def _object(text: str, name: str) -> dict[str, Any]:
@@ -70,25 +77,25 @@ def _object(text: str, name: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ConfigError((Problem(name, error.lineno, error.colno, "", error.msg),)) from None
     except RecursionError:
-        raise ConfigError((Problem(name, 0, 0, "", "nested too deeply"),)) from None
-    except ValueError:  # int() reads no more than 4,300 digits
-        raise ConfigError((Problem(name, 0, 0, "", "has a number that is too long"),)) from None
+        raise ConfigError((_problem(name, "too-deep", "nested too deeply"),)) from None
+    except ValueError:  # int() accepts at most 4,300 digits
+        raise ConfigError((_problem(name, "too-large", "a number is too large"),)) from None
     if not isinstance(data, dict):
-        raise ConfigError((Problem(name, 0, 0, "", "must be an object"),))
+        raise ConfigError((_problem(name, "wrong-type", "expected a JSON object"),))
     return data
 
 
 def from_path(path: Path) -> Sized:
-    """Size a model by what is at `path`: a config, weights, an index, or a directory with them.
+    """Count the parameters of the model at `path`: a config, weights, an index, or their directory.
 
-    Raises ConfigError for what is broken, DslaunchError for what cannot be read.
+    Raises ConfigError for invalid files, DslaunchError for unreadable ones.
     """
     if path.is_dir():
         return from_path(_in_directory(path))
     if path.name.endswith(INDEX_SUFFIX):
         return _from_index(path)
     if path.name.endswith(WEIGHTS_SUFFIX):
-        sized = Sized(_model([_header(path)]), f"{path}, its head")
+        sized = Sized(_model([_header(path)]), f"the header of {path}")
         return replace(sized, shape=_shape_beside(path))
     return from_config(_text(path), str(path))
 
@@ -97,49 +104,50 @@ def _in_directory(path: Path) -> Path:
     for pattern in ("config.json", f"*{INDEX_SUFFIX}", f"*{WEIGHTS_SUFFIX}"):
         for found in sorted(path.glob(pattern)):
             return found
-    hint = "name the model's directory, its config.json, or a safetensors file or index"
-    problem = Problem(str(path), 0, 0, "", "has no config.json and no safetensors")
+    hint = "use the directory of a model, its config.json, or a safetensors file or index"
+    problem = _problem(str(path), "missing-file", "no config.json and no safetensors file found")
     raise ConfigError((problem,), hint=hint)
 
 
 def _text(path: Path) -> str:
-    """A file's text; of a device there might be no end. Raises ConfigError."""
+    """Return the text of a file of limited size. Raises ConfigError."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(MOST_HEADER + 1)
     except OSError as error:
-        raise ConfigError((Problem(str(path), 0, 0, "", str(error.strerror)),)) from None
+        raise ConfigError((_problem(str(path), "unreadable", str(error.strerror)),)) from None
     except UnicodeDecodeError:
-        raise ConfigError((Problem(str(path), 0, 0, "", "is no UTF-8 text"),)) from None
+        raise ConfigError((_problem(str(path), "not-utf-8", "not UTF-8 text"),)) from None
     if len(text) > MOST_HEADER:
-        raise ConfigError((Problem(str(path), 0, 0, "", "is far longer than any such file"),))
+        raise ConfigError((_problem(str(path), "too-large", "file too large"),))
     return text
 
 
 def _from_index(path: Path) -> Sized:
-    """From the heads of the files that the index names; without them, from its total."""
+    """Count from the headers of the files in the index; without them, from its total size."""
     index = _object(_text(path), str(path))
     names = index.get("weight_map")
     if not isinstance(names, dict) or not names:
-        raise ConfigError((Problem(str(path), 0, 0, "weight_map", "names no weights"),))
+        raise ConfigError(
+            (_problem(str(path), "empty-value", "no weights listed", path="weight_map"),)
+        )
     files = [path.parent / name for name in sorted({str(name) for name in names.values()})]
     shape = _shape_beside(path)
     if all(file.is_file() for file in files):
         model = _model([_header(file) for file in files])
-        return Sized(model, f"the heads of {len(files)} files that {path} names", shape)
+        return Sized(model, f"the headers of {len(files)} files in {path}", shape)
     return replace(_from_total(path, index), shape=shape)
 
 
 def _from_total(path: Path, index: dict[str, Any]) -> Sized:
-    """From the index alone: it has the bytes of all weights, not the size of each."""
+    """Count from the index alone, which has the total bytes, not the size of each weight."""
     config = path.parent / "config.json"
     metadata = index.get("metadata") or {}
     size = metadata.get("total_size") if isinstance(metadata, dict) else None
     if not isinstance(size, int) or not config.is_file():
-        problem = Problem(
-            str(path), 0, 0, "metadata", "does not tell the parameters without the files it names"
-        )
-        raise ConfigError((problem,), hint="put the model's config.json or its weights beside it")
+        message = "cannot count the parameters without the weights"
+        problem = _problem(str(path), "missing-weights", message, path="metadata")
+        raise ConfigError((problem,), hint="add the config.json or the weights to its directory")
     data = _object(_text(config), str(config))
     width = WIDTHS.get(str(data.get("dtype") or data.get("torch_dtype")), 4)
     counted = from_config(_text(config), str(config))
@@ -162,7 +170,7 @@ def _is_shape(shape: Any) -> bool:
 
 
 def _header(path: Path) -> Header:
-    """The head of a safetensors file: 8 bytes of length, then JSON."""
+    """Return the header of a safetensors file: 8 bytes of length, then JSON."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -173,14 +181,15 @@ def _header(path: Path) -> Header:
             raise ValueError
         return tensors
     except OSError as error:
-        raise ConfigError((Problem(str(path), 0, 0, "", str(error.strerror)),)) from None
+        raise ConfigError((_problem(str(path), "unreadable", str(error.strerror)),)) from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        problem = Problem(str(path), 0, 0, "", "is no safetensors file")
-        raise ConfigError((problem,), hint="is it a pointer of Git LFS?") from None
+        problem = _problem(str(path), "not-safetensors", "not a safetensors file")
+        hint = "if it is a Git LFS pointer, run: git lfs pull"
+        raise ConfigError((problem,), hint=hint) from None
 
 
 def _model(headers: list[Header]) -> Model:
-    """All tensors' elements, and the most under one module's name."""
+    """Return the elements of all tensors, and the largest sum for one module."""
     modules: Counter[str] = Counter()
     for header in headers:
         for name, shape in header.items():
@@ -189,22 +198,20 @@ def _model(headers: list[Header]) -> Model:
 
 
 def on_meta(path: Path) -> Sized:
-    """Count with transformers and torch, on torch's meta device, which holds no data.
+    """Count with transformers and torch, on torch's meta device, which has no data.
 
-    The model is the one with the head that its config names first, else a causal language
-    model. Code that comes with a model is not run.
+    The model has the first head in its config, otherwise that of a causal language model. Code of
+    the model itself is not run.
 
-    Raises ToolMissingError where they are not installed, DslaunchError where they fail.
+    Raises ToolMissingError if they are not installed, DslaunchError if they fail.
     """
     try:
         import torch
         import transformers
     except ImportError as error:
-        raise ToolMissingError(
-            f"--meta needs torch and transformers: {error}", hint="without --meta, rules count"
-        ) from None
+        raise ToolMissingError.coded(ErrorCode.NO_TRANSFORMERS, error=str(error)) from None
     try:
-        # False, not left out: transformers asks on a terminal whether to run a model's own code
+        # explicit: without it transformers asks on a terminal whether to run the code of a model
         config = transformers.AutoConfig.from_pretrained(
             str(path), local_files_only=True, trust_remote_code=False
         )
@@ -219,7 +226,9 @@ def on_meta(path: Path) -> Sized:
                 model = auto.from_config(config, trust_remote_code=False)
         model.tie_weights()
     except (ValueError, OSError, KeyError, ImportError, AttributeError, TypeError) as error:
-        raise DslaunchError(f"{path}: transformers cannot make it: {error}") from None
+        raise DslaunchError.coded(
+            ErrorCode.MODEL_NOT_BUILT, path=str(path), error=str(error)
+        ) from None
     largest = max(sum(p.numel() for p in m.parameters(recurse=False)) for m in model.modules())
     size = Model(sum(p.numel() for p in model.parameters()), largest)
     return Sized(size, f"{path}, as {type(model).__name__} on torch's meta device")

@@ -1,4 +1,4 @@
-"""The DeepSpeed configs that a program names in its own code, not on its command line. Pure.
+"""Find the DeepSpeed configs that the code of a program names. Pure.
 
 `deepspeed.initialize(config="ds.json")`, `TrainingArguments(deepspeed=...)`, accelerate's
 `DeepSpeedPlugin`, Lightning's `DeepSpeedStrategy`, defaults of `--deepspeed_config`.
@@ -28,7 +28,7 @@ from dslaunch.pysource.values import (
 )
 
 MOST_MODULES = 300
-"""Modules of a job that are read; a training that imports more of its own is read in part."""
+"""Maximum number of modules of a job to read; the others are skipped."""
 KEYWORDS: Mapping[str, tuple[str, ...]] = {
     "initialize": ("config", "config_params"),
     "HfDeepSpeedConfig": ("config_file_or_dict",),
@@ -36,49 +36,49 @@ KEYWORDS: Mapping[str, tuple[str, ...]] = {
     "DeepSpeedPlugin": ("hf_ds_config", "config"),
     "DeepSpeedStrategy": ("config",),
 }
-"""Callables, by the end of their names, and the parameters that take a config: DeepSpeed 0.19.8
+"""Callables, by the last part of their names, and their parameters for a config: DeepSpeed 0.19.8
 (`__init__.py`), transformers 5.23 (integrations/deepspeed.py), accelerate 1.15
 (utils/dataclasses.py), Lightning 2.5 (strategies/deepspeed.py)."""
 FIRST = ("HfDeepSpeedConfig", "HfTrainerDeepSpeedConfig", "DeepSpeedPlugin")
-"""Those whose first positional argument is the config."""
+"""Callables whose first positional argument is the config."""
 BUILDERS = ("DeepSpeedPlugin", "DeepSpeedStrategy")
-"""Those that make a config from their other parameters where they are given none; it never has a
+"""Callables that make a config from their other parameters if they get none; it never has a
 section `checkpoint`."""
 NODE_LOCAL = "use_node_local_storage"
 ANYWHERE = ("deepspeed", "deepspeed_config", "ds_config", "ds_config_path")
-"""Parameters that take a config whatever is called: Hugging Face's arguments and those of projects
-built on them (TRL's `SFTConfig`), Composer's Trainer."""
+"""Parameters for a config of any callable: Hugging Face's arguments, those of projects that extend
+them (TRL's `SFTConfig`), and Composer's Trainer."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedConfig:
-    """A config that code names."""
+    """A config that the code names."""
 
     file: str
     """The module, relative to the program's directory."""
     line: int
-    """0: the file as a whole."""
+    """0: the whole file."""
     by: str
-    """What is called or defined there: `TrainingArguments(deepspeed=...)`."""
+    """The call or definition: `TrainingArguments(deepspeed=...)`."""
     path: str | None = None
-    """The config's file: relative to the working directory, absolute, or below `SOURCE`."""
+    """Path of the config: relative to the working directory, absolute, or below `SOURCE`."""
     node_local: bool | None = None
     """For a dictionary in the code: its `checkpoint.use_node_local_storage`."""
     option: str | None = None
-    """The option of the program's command line that gives the path."""
+    """The option of the program that sets the path."""
     known: bool = True
-    """Whether the config is what is said here; False: only the running program knows it."""
+    """Whether the config is known; False: it is computed at run time."""
 
     @property
     def place(self) -> str:
-        """File and line, for people."""
+        """Return file and line as text."""
         return f"{self.file}:{self.line}" if self.line else self.file
 
 
 def modules_of(script: str, read: Callable[[str], str | None]) -> tuple[SourceModule, ...]:
-    """The script and the modules of the job that it imports, directly or not.
+    """Return the script and the modules of the job that it imports, directly or indirectly.
 
-    `read` gives the text of a file of the job, None for what is not among them.
+    `read` returns the text of a file of the job; None: not a file of the job.
     """
     found: dict[str, SourceModule] = {}
     waiting = [script]
@@ -92,7 +92,7 @@ def modules_of(script: str, read: Callable[[str], str | None]) -> tuple[SourceMo
         found[path] = module
         for origin, name in module.imported.values():
             for dotted in filter(None, (origin, f"{origin}.{name}" if name else "")):
-                # `read` says of each whether it exists
+                # `read` returns None for those that do not exist
                 new = [each for each in module_paths(dotted, path) if each not in seen]
                 seen.update(new)
                 waiting.extend(new)
@@ -102,7 +102,7 @@ def modules_of(script: str, read: Callable[[str], str | None]) -> tuple[SourceMo
 def named_in_code(
     modules: tuple[SourceModule, ...], given: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[NamedConfig, ...]:
-    """Every config that the modules name, in their order.
+    """Return every config that the modules name, in their order.
 
     `given`: the options on the program's command line, `-` as `_`; `environment`: the variables
     that the job sets.
@@ -119,7 +119,7 @@ def named_in_code(
 
 
 def _config_arguments(call: CallSite, module: SourceModule) -> Iterator[tuple[str, ast.expr]]:
-    """The parameters of a call that take a config, with what they are given."""
+    """Yield the parameters of a call for a config, with their arguments."""
     name, keywords = call.last_name, call.keywords
     if name == "initialize" and not _is_deepspeed(call, module):
         return
@@ -134,12 +134,12 @@ def _config_arguments(call: CallSite, module: SourceModule) -> Iterator[tuple[st
         yield from ((each, keywords[each]) for each in ANYWHERE if each in keywords)
     strategy = keywords.get("strategy")
     if isinstance(strategy, ast.Constant) and str(strategy.value).startswith("deepspeed"):
-        # Lightning's names for strategies with a config of its own making
+        # Lightning's names for strategies that make their own config
         yield "strategy", ast.Dict(keys=[], values=[], lineno=call.node.lineno)
 
 
 def _is_deepspeed(call: CallSite, module: SourceModule) -> bool:
-    """Whether it is deepspeed that is called: many libraries have an `initialize`."""
+    """Return whether a call is one of deepspeed: many libraries have an `initialize`."""
     first = call.name.partition(".")[0]
     origin, name = module.imported.get(first, ("", ""))
     return origin.partition(".")[0] == "deepspeed" and (name in ("", "initialize") or first != name)
@@ -170,10 +170,10 @@ def _file(where: NamedConfig, text: str, option: str | None = None) -> NamedConf
 
 
 def _says_node_local(settings: DictLiteral, program: Program) -> bool:
-    """What a dictionary in the source says of `checkpoint.use_node_local_storage`.
+    """Return `checkpoint.use_node_local_storage` of a dictionary in the source.
 
-    Unset counts as false (DeepSpeed 0.19.8, runtime/config.py), unless the program names the key
-    somewhere else: its author sets it in a way that is not read here.
+    Unset counts as false (DeepSpeed 0.19.8, runtime/config.py), unless the program contains the key
+    elsewhere: then it is probably set in a way that is not parsed here.
     """
     checkpoint = entries(settings).get("checkpoint")
     inner = entries(DictLiteral(checkpoint)) if isinstance(checkpoint, ast.Dict) else {}
@@ -186,9 +186,9 @@ def _says_node_local(settings: DictLiteral, program: Program) -> bool:
 def _from_defaults(
     modules: tuple[SourceModule, ...], program: Program, given: Mapping[str, str]
 ) -> list[NamedConfig]:
-    """The options for a config that have one by default, where the command line gives none.
+    """Return the default configs of options that are not on the command line.
 
-    DeepSpeed reads `args.deepspeed_config` by itself, so that no call names it.
+    DeepSpeed reads `args.deepspeed_config` itself, so no call names it.
     """
     names = [option.removeprefix("--") for option in (*OPTIONS, SWITCH)]
     found = []
@@ -206,6 +206,6 @@ def _from_defaults(
 
 
 def in_source(path: str) -> str | None:
-    """A path below `SOURCE`, relative to it; None for others."""
+    """Return a path relative to `SOURCE`; None: not below it."""
     inside = path.removeprefix(f"{SOURCE}/")
     return inside if inside != path else None

@@ -1,4 +1,4 @@
-"""Files that are JSON or HJSON, and no DeepSpeed config."""
+"""Recognize JSON or HJSON files that are not DeepSpeed configs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dslaunch.deepspeed.rules import keys
 from dslaunch.lint import Remark
 
 ENOUGH = 3
-"""So many keys of a program make a file that program's."""
+"""A file with this number of keys of a program belongs to that program."""
 COMPARED = 50
-"""So many keys of a file are compared with DeepSpeed's."""
+"""Maximum number of keys of a file that are compared with DeepSpeed's."""
 OWN = (
     "zero_optimization",
     "zero_optimisation",
@@ -25,11 +25,11 @@ OWN = (
     "fp16",
     "bf16",
 )
-"""Keys by which a file is a DeepSpeed config, however much else is in it."""
+"""A file with one of these keys is a DeepSpeed config."""
 
 
 def other_file(config: LintedConfig) -> Remark | None:
-    """The one thing to say about a file of another program; None: it may be a config."""
+    """Return the finding for a file of another program; None: it may be a config."""
     data = config.document.data
     if not isinstance(data, dict) or _has_own(data):
         return None
@@ -43,7 +43,8 @@ def other_file(config: LintedConfig) -> Remark | None:
 
 
 def _nothing_known(config: LintedConfig, data: Mapping[str, Any]) -> Remark | None:
-    """A file without any key of DeepSpeed's, or with the config one level too deep."""
+    """Return the finding for a file without any DeepSpeed key, or with the config one level
+    deeper."""
     names = [str(name) for name in data]
     if any(config.table.general((name,)) for name in names):
         return None
@@ -51,16 +52,16 @@ def _nothing_known(config: LintedConfig, data: Mapping[str, Any]) -> Remark | No
         return None
     nested = [name for name, value in data.items() if isinstance(value, dict) and _has_own(value)]
     if nested:
-        message = f"the config is within {nested[0]}: DeepSpeed reads the top level alone"
-        fix = f"put what is in {nested[0]} into a file of its own, and name that"
+        message = f"the config is below {nested[0]}, but DeepSpeed reads only the top level"
+        fix = f"move the contents of {nested[0]} into a separate file, and use that file"
         return config.error("other-file", (nested[0],), message, fix=fix)
     if len(names) < ENOUGH:
         return None
     listed = ", ".join(name[: keys.LONGEST] for name in names[:ENOUGH])
-    message = f"not a DeepSpeed config: it has none of its keys, but {listed}"
-    return config.error("other-file", "", message, fix="name the DeepSpeed config instead")
+    message = f"not a DeepSpeed config: no known keys, found {listed}"
+    return config.error("other-file", "", message, fix="use the path of the DeepSpeed config")
 
 
 def _has_own(data: Mapping[str, Any]) -> bool:
-    """Whether a key is DeepSpeed's; `fp16: true` is an argument of the Trainer as well."""
+    """Return whether a key is DeepSpeed's; `fp16: true` is an argument of the Trainer as well."""
     return any(name in data and not isinstance(data[name], bool) for name in OWN)

@@ -1,7 +1,7 @@
-"""What people write that is not DeepSpeed's: names of other programs, and what to do about them.
+"""Keys of other programs in a DeepSpeed config, and what to write instead.
 
-Names alone mislead (`max_grad_norm` looks like a parameter of an optimizer), so they are looked up
-before any comparison of letters. They and their sources are in `tables/other_programs.json`.
+They are looked up before similar names, which can mislead: `max_grad_norm` looks like a parameter
+of an optimizer. The names and their sources are in `tables/other_programs.json`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dslaunch.deepspeed.schema import Table, by_hand
 
 @dataclass(frozen=True, slots=True)
 class KeyAdvice:
-    """What to do about a key that is not DeepSpeed's."""
+    """The advice for a key that is not DeepSpeed's."""
 
     fix: str
     target: str | None = None
-    """The key of the config that is meant; None: it has none, another program reads this."""
+    """The DeepSpeed key that is meant; None: no such key."""
 
 
 def names(kind: str) -> Any:
@@ -35,24 +35,28 @@ def meanings(kind: str) -> Mapping[str, str]:
 
 
 def advice(path: Path, table: Table) -> KeyAdvice | None:
-    """Return what to do about an unknown key, where its name is known from elsewhere."""
+    """Return the advice for an unknown key that another program has; else None."""
     name = normalized(path[-1])
     if len(path) == 1:
         found = _top_level().get(name)
         return found if found and _exists(found, table) else None
     section = names("in_sections").get(path_text(path[:-1]), {})
-    fix = next((fix for fix, listed in section.items() if name in listed), None)
-    if fix is None:
+    meaning = next((meaning for meaning, listed in section.items() if name in listed), None)
+    if meaning is None:
         return None
-    target = fix.removeprefix("the key is ") if fix.startswith("the key is ") else ""
-    return KeyAdvice(fix, target if target.replace("_", "").isalnum() else None)
+    # the table has the name of a key, or an advice in words
+    return _renamed(meaning) if meaning.isidentifier() else KeyAdvice(meaning)
 
 
 @cache
 def _top_level() -> Mapping[str, KeyAdvice]:
     keys = meanings("keys")
-    renamed = {name: KeyAdvice(f"the key is {target}", target) for name, target in keys.items()}
+    renamed = {name: _renamed(target) for name, target in keys.items()}
     return renamed | {name: KeyAdvice(fix) for name, fix in meanings("advice").items()}
+
+
+def _renamed(target: str) -> KeyAdvice:
+    return KeyAdvice(f"write {target}", target)
 
 
 def with_letter(letter: str) -> list[str]:
@@ -61,7 +65,7 @@ def with_letter(letter: str) -> list[str]:
 
 
 def normalized(name: object) -> str:
-    """Return a name without what differs between programs: dashes, capitals."""
+    """Return a name without differences between programs: dashes and capitals."""
     return str(name).lower().replace("-", "_").strip()
 
 

@@ -1,9 +1,9 @@
-"""Which file of a checkpoint must be on which node, for DeepSpeed to load it there. Pure.
+"""Decide which files of a checkpoint each node needs for DeepSpeed to load it. Pure.
 
 Each rank reads its own shards by name, from its own node's disk, and the tag from `latest` beside
-them (DeepSpeed 0.19.8, runtime/engine.py, `load_checkpoint`). Where `latest` is missing, that rank
-starts afresh while others do not: with ZeRO-1 and 2 silently (`global_rank == 0` alone writes it
-since 0.17.1, #7215).
+them (DeepSpeed 0.19.8, runtime/engine.py, `load_checkpoint`). A rank without `latest` starts from
+the beginning while the others resume, silently with ZeRO-1 and 2 (since 0.17.1 only rank 0 writes
+it, #7215).
 """
 
 from __future__ import annotations
@@ -16,37 +16,36 @@ from typing import TYPE_CHECKING
 from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import OFFLOADED, Checkpoint
 from dslaunch.deepspeed.shards import parse_name
-from dslaunch.errors import PlanError
+from dslaunch.errors import ErrorCode, PlanError
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation, Placement
-    from dslaunch.protocol.checkpoints import RankMap
 
 _OF_RANK = re.compile(r"rng_state_(\d+)\.pth")
-"""One per rank, read from its own node (transformers 5.23, trainer.py, `_load_rng_state`)."""
+"""One per rank, on the node of the rank (transformers 5.23, trainer.py, `_load_rng_state`)."""
 _WEIGHTS = re.compile(r"(model|pytorch_model|adapter_model).*\.(safetensors|bin)(\.index\.json)?")
-"""Not read by a training that DeepSpeed resumes; kept with the first rank."""
+"""Not read when DeepSpeed resumes; kept on the node of rank 0."""
 
 
 def check_world(checkpoint: Checkpoint, ranks: int) -> None:
-    """Raise PlanError if so many ranks cannot load it, each from its own node."""
+    """Raise PlanError if this number of ranks cannot load it, each from its own node."""
     if checkpoint.parallel > 1:
-        raise PlanError(
-            f"{checkpoint.name} is of {checkpoint.parallel} model-parallel ranks: which node needs "
-            "which shard is not known",
-            hint="load it from storage that all nodes share: `dslaunch checkpoint gather` into it",
+        raise PlanError.coded(
+            ErrorCode.MODEL_PARALLEL_CHECKPOINT,
+            checkpoint=checkpoint.name,
+            ranks=checkpoint.parallel,
         )
     if checkpoint.stage != 0 and checkpoint.world != ranks:
-        raise PlanError(
-            f"{checkpoint.name} was saved by {checkpoint.world} ranks, this would be {ranks}: "
-            "DeepSpeed refuses to load it ('used a DP world size of')",
-            hint=f"use {checkpoint.world} slots in all, or make a universal checkpoint of the "
-            "gathered one with DeepSpeed's ds_to_universal.py, on storage that all nodes share",
+        raise PlanError.coded(
+            ErrorCode.WORLD_SIZE_DIFFERS,
+            checkpoint=checkpoint.name,
+            saved=checkpoint.world,
+            ranks=ranks,
         )
 
 
 def needed(checkpoint: Checkpoint, placement: Placement) -> tuple[str, ...]:
-    """The paths that one node needs."""
+    """Return the paths of the files that a node needs."""
     return tuple(
         path
         for path in dict.fromkeys((*checkpoint.contents(), *checkpoint.wanted()))
@@ -74,28 +73,29 @@ def _offloaded_rank(path: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """What one node lacks of a checkpoint that its ranks are to load."""
+    """The shards of a checkpoint that a node needs and does not have."""
 
     host: str
     ranks: range
     shards: tuple[str, ...]
     """Paths."""
     nowhere: tuple[str, ...]
-    """Those of them that no node of those that were asked has."""
+    """The shards that are on no reachable node."""
     elsewhere: tuple[str, ...]
-    """The nodes that have the others."""
+    """The nodes that have the other shards."""
 
     def __str__(self) -> str:
         lost = self.nowhere
         names = [posixpath.basename(path) for path in lost or self.shards]
         some = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
-        where = "which none of these nodes has" if lost else f"which {fold(self.elsewhere)} has"
-        ranks = f"{self.ranks.start}-{self.ranks[-1]}" if len(self.ranks) > 1 else self.ranks.start
-        return f"{self.host} (ranks {ranks}) lacks {some}, {where}"
+        where = "found on no node" if lost else f"found on {fold(self.elsewhere)}"
+        first, last = self.ranks.start, self.ranks[-1]
+        ranks = f"ranks {first}-{last}" if last > first else f"rank {first}"
+        return f"{self.host} ({ranks}) lacks {some} ({where})"
 
 
 def lacking(checkpoint: Checkpoint, allocation: Allocation) -> tuple[Lacking, ...]:
-    """The nodes that could not load it as it lies, and what each lacks."""
+    """Return the nodes that lack shards, with what each lacks."""
     found = []
     known = {*checkpoint.shards, *checkpoint.wanted()}
     for placement in allocation.placements:
@@ -114,7 +114,7 @@ def lacking(checkpoint: Checkpoint, allocation: Allocation) -> tuple[Lacking, ..
 
 
 def _has(checkpoint: Checkpoint, path: str, host: str) -> bool:
-    """Whether the node's copy is whole, and the one that the checkpoint is made of."""
+    """Return whether the node has a complete copy, the same as the one in the checkpoint."""
     copies = checkpoint.files.get(path, ())
     mine = next((copy for copy in copies if copy.host == host), None)
     if mine is None or mine.broken:
@@ -126,28 +126,18 @@ def _has(checkpoint: Checkpoint, path: str, host: str) -> bool:
     return True
 
 
-def same_order(ranks: RankMap | None, allocation: Allocation) -> str | None:
-    """Compare the rank map that a run left on a node with that of a new one: what differs."""
-    now = allocation.hosts
-    if ranks is None or tuple(ranks.hosts) == tuple(now):
-        return None
-    before = ", ".join(ranks.hosts)
-    return f"it was saved by {before} in this order, now they are {', '.join(now)}"
-
-
 def ranks_place(directory: str) -> tuple[str, str]:
-    """Where the rank map is, as a directory and a name: beside the directory that a training saves
-    to, on every node.
+    """Return the directory and the file name of the rank map on every node.
 
-    Not in it: scripts refuse to begin with an output directory that is not empty (transformers,
-    examples of 4.x, `run_clm.py`).
+    It is beside the checkpoint directory, not in it: some scripts refuse an output directory that
+    is not empty (transformers, examples of 4.x, `run_clm.py`).
     """
     above, name = posixpath.split(posixpath.normpath(directory))
     return above, f".dslaunch-ranks.{name}.json"
 
 
 def rank_map(run: str, allocation: Allocation) -> dict[str, object]:
-    """The order of the nodes and their ranks, as it is kept beside the checkpoints."""
+    """Return the order of the nodes and their ranks, to keep beside the checkpoints."""
     return {
         "run": run,
         "hosts": list(allocation.hosts),

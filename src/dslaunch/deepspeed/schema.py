@@ -1,8 +1,7 @@
-"""What a DeepSpeed version knows of its config: one table per version, as data.
+"""The config keys of each DeepSpeed version: one table per version, as data.
 
-The tables are written by tools/deepspeed_schema.py from installed packages. A version that has no
-table of its own is read with the newest table that is not newer, since that is what it grew from.
-Beside them lie tables that are kept by hand: see `by_hand`.
+tools/deepspeed_schema.py generates the tables from installed packages. A version without a table
+uses the newest table that is not newer. Other tables are written by hand: see `by_hand`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from dslaunch.deepspeed.config_text import Path
-from dslaunch.errors import UsageError
+from dslaunch.errors import ErrorCode, UsageError
 
 TABLES = files("dslaunch.deepspeed") / "tables"
 LISTS = ("choices", "rejects", "auto", "requires")
@@ -37,39 +36,39 @@ class Key:
     max: float | None = None
     below: float | None = None
     checked: bool = False
-    """Whether pydantic checks it when DeepSpeed reads the config."""
+    """Whether pydantic validates it when DeepSpeed reads the config."""
     unknown_keys: str | None = None
-    """Of a section: `forbid` or `ignore`; None: it is no section."""
+    """Effect of unknown keys in a section: `forbid` or `ignore`; None: not a section."""
     rejects: tuple[str, ...] = ()
-    """The kinds of values at which DeepSpeed stops, as found out by trying; see `kind_of`."""
+    """The kinds of values at which DeepSpeed stops, as tested; see `kind_of`."""
     auto: tuple[str, ...] = ()
-    """Who fills in `auto`: `hf_trainer`, `accelerate`."""
+    """Frameworks that replace `auto`: `hf_trainer`, `accelerate`."""
     deprecated: bool = False
     replaced_by: str | None = None
     alias_of: str | None = None
     applies_to: Mapping[str, Any] | None = None
-    """Of an optimizer's or scheduler's parameter: the types that take it, and their defaults."""
+    """For parameters of optimizers and schedulers: the types that accept it, with defaults."""
     requires: tuple[str, ...] = ()
-    """Of a section: the keys without which DeepSpeed stops."""
+    """Required keys of a section."""
 
     @property
     def name(self) -> str:
-        """The last step of the path."""
+        """Return the last step of the path."""
         return self.path.rpartition(".")[2]
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The parts of the type."""
+        """Return the parts of the type."""
         return tuple(self.type.split("|"))
 
     @property
     def is_section(self) -> bool:
-        """Whether it has keys of its own."""
+        """Return whether it is a section with keys."""
         return "object" in self.types
 
 
 def kind_of(value: Any) -> str:
-    """The kind of a value, in the words of `Key.rejects`."""
+    """Return the kind of a value, as in `Key.rejects`."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, dict):
@@ -92,9 +91,9 @@ class Table:
     version: str
     keys: Mapping[str, Key]
     optimizers: tuple[str, ...] = ()
-    """DeepSpeed's own, in lower case."""
+    """Names of DeepSpeed's optimizers, in lower case."""
     schedulers: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    """DeepSpeed's own: the parameters of each and their defaults, or `required`."""
+    """DeepSpeed's schedulers, with their parameters and defaults, or `required`."""
 
     @cached_property
     def _children(self) -> Mapping[str, tuple[str, ...]]:
@@ -108,11 +107,11 @@ class Table:
         return {path: tuple(names) for path, names in found.items()}
 
     def names(self, section: str) -> tuple[str, ...]:
-        """The keys that a section has; `<name>` among them: any."""
+        """Return the names of the keys of a section; `<name>`: any name."""
         return self._children.get(section, ())
 
     def general(self, path: Path) -> str | None:
-        """The path as the table has it, with `<name>` and `[]`; None: not in it."""
+        """Return the path in the table, with `<name>` and `[]`; None: unknown."""
         here = ""
         for step in path:
             names = self.names(here)
@@ -125,12 +124,12 @@ class Table:
         return here
 
     def find(self, path: Path) -> Key | None:
-        """The key at a path of a config; None: this version does not know it."""
+        """Return the key at a path of a config; None: unknown in this version."""
         general = self.general(path)
         return self.keys.get(general) if general is not None else None
 
     def below(self, section: str) -> Iterator[Key]:
-        """The keys of a section that are in the table."""
+        """Return the keys of a section that are in the table."""
         for name in self.names(section):
             key = self.keys.get(_joined([section, name] if section else [name]))
             if key:
@@ -147,26 +146,32 @@ def _joined(steps: list[str]) -> str:
 
 @cache
 def versions() -> tuple[str, ...]:
-    """The versions that have a table, oldest first."""
+    """Return the versions with a table, oldest first."""
     names = (each.name.removesuffix(".json") for each in TABLES.iterdir())
     return tuple(sorted((name for name in names if name[:1].isdigit()), key=number))
 
 
 def number(version: str) -> tuple[int, ...]:
-    """A version as numbers; what is behind them, as in `0.19.8+cu121`, is left out.
+    """Return a version as numbers, without a suffix as in `0.19.8+cu121`.
 
-    Raises UsageError for what is none.
+    Raises UsageError for an invalid version.
     """
     found = re.match(r"v?(\d+(?:\.\d+)*)", version)
     if not found:
-        raise UsageError(f"{version!r} is no version of DeepSpeed", hint="as in 0.19.8")
+        raise UsageError.coded(
+            ErrorCode.INVALID_OPTION,
+            option="--deepspeed",
+            value=version,
+            expected="a version number",
+            example="0.19.8",
+        )
     return tuple(map(int, found[1].split(".")))
 
 
 def table(version: str | None = None) -> Table:
-    """The table to read a config of this version with; None: the newest.
+    """Return the table for configs of this version; None: the newest.
 
-    Raises UsageError for what is no version.
+    Raises UsageError for an invalid version.
     """
     known = versions()
     if version is None:
@@ -177,7 +182,7 @@ def table(version: str | None = None) -> Table:
 
 @cache
 def load(version: str) -> Table:
-    """Read the table of exactly this version."""
+    """Load the table of exactly this version."""
     content = json.loads((TABLES / f"{version}.json").read_text("utf-8"))
     keys = {path: _key(path, row) for path, row in content["keys"].items()}
     return Table(content["deepspeed"], keys, tuple(content["optimizers"]), content["schedulers"])
@@ -195,12 +200,12 @@ def _key(path: str, row: dict[str, Any]) -> Key:
 
 @cache
 def by_hand(name: str) -> Mapping[str, Any]:
-    """Return a table that no package tells.
+    """Return a table that is written by hand.
 
     `keys`: meanings and notes; `unknown_keys`: names that only documentation or older versions
-    have, and the sections whose names mean other things elsewhere; `other_programs`: names that
-    are not DeepSpeed's; `torch`: torch's optimizers and schedulers; `models`: defaults of
-    transformers; `pickled_names`: what files of checkpoints may load.
+    have, and sections whose names have other meanings elsewhere; `other_programs`: names of other
+    programs; `torch`: torch's optimizers and schedulers; `models`: defaults of transformers;
+    `pickled_names`: names that files of checkpoints may load.
     """
     found: dict[str, Any] = json.loads((TABLES / f"{name}.json").read_text("utf-8"))
     return found

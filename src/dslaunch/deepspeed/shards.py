@@ -1,4 +1,4 @@
-"""The names of DeepSpeed's checkpoint files, and what each says. Pure.
+"""Parse and build the names of DeepSpeed's checkpoint files. Pure.
 
 DeepSpeed 0.19.8, runtime/engine.py: `_get_ckpt_name`, `_get_rank_zero_ckpt_name`,
 `_get_expert_ckpt_name`; runtime/pipe/module.py: `ckpt_layer_path`.
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["optimizer", "partition", "model", "layer", "expert"]
-"""`optimizer`: one rank's part of the optimizer; `partition`: one rank's part of the model, as of
-ZeRO-3; `model`: a whole model-parallel rank's; `layer` and `expert`: of pipelines and mixtures."""
+"""`optimizer`: optimizer part of one rank; `partition`: model part of one rank (ZeRO-3); `model`:
+model of a model-parallel rank; `layer`: layer of a pipeline; `expert`: expert of a MoE model."""
 
 _N = "([0-9]{1,6})"
 _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
-    # until 0.3 the underscore before `optim` was missing; it is still read (engine.py)
+    # until 0.3 without the underscore before `optim`, which is still supported (engine.py)
     ("optimizer", re.compile(rf"(\w{{0,40}}?)zero_pp_rank_{_N}_mp_rank_{_N}_?optim_states\.pt")),
     ("partition", re.compile(rf"()zero_pp_rank_{_N}_mp_rank_{_N}_model_states\.pt")),
     ("expert", re.compile(rf"(layer_[0-9]+_)?expert_{_N}_mp_rank_{_N}_model_states\.pt")),
@@ -28,11 +28,11 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What a name says."""
+    """A parsed file name."""
 
     kind: Kind
     rank: int
-    """The data-parallel rank; of layers and experts their number; 0 for what has none."""
+    """Data-parallel rank, or the number of a layer or expert; 0: without one."""
     parallel: int
     """The model-parallel rank."""
     prefix: str = ""
@@ -40,7 +40,7 @@ class Shard:
 
 
 def parse_name(name: str) -> Shard | None:
-    """Read a file's name; None if DeepSpeed writes no such shard."""
+    """Parse the name of a file; None: not a shard of DeepSpeed."""
     for kind, pattern in _PATTERNS:
         if match := pattern.fullmatch(name):
             prefix, rank, parallel = match.groups()
@@ -49,15 +49,15 @@ def parse_name(name: str) -> Shard | None:
 
 
 def optimizer_name(rank: int, parallel: int, prefix: str = "") -> str:
-    """The file of one rank's part of the optimizer."""
+    """Return the file name of one rank's optimizer part."""
     return f"{prefix}zero_pp_rank_{rank}_mp_rank_{parallel:02d}_optim_states.pt"
 
 
 def partition_name(rank: int, parallel: int) -> str:
-    """The file of one rank's part of a ZeRO-3 model."""
+    """Return the file name of one rank's part of a ZeRO-3 model."""
     return f"zero_pp_rank_{rank}_mp_rank_{parallel:02d}_model_states.pt"
 
 
 def model_name(parallel: int) -> str:
-    """The file of a model-parallel rank's whole model."""
+    """Return the file name of a model-parallel rank's model."""
     return f"mp_rank_{parallel:02d}_model_states.pt"

@@ -1,4 +1,4 @@
-"""The DeepSpeed config that fits the storage: shared by all nodes, or each node's own. Pure."""
+"""Adapt the DeepSpeed config to the storage of the nodes: shared or node-local. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from dslaunch.launch.command import Word
 
 OPTIONS = ("--deepspeed_config", "--deepscale_config", "--ds_config", "--ds_config_path")
-"""Options whose value is a config: DeepSpeed's own (0.19.8, __init__.py) and those that scripts
-commonly define. `-` and `_` count as equal."""
+"""Options whose value is a config: DeepSpeed's (0.19.8, __init__.py) and common ones of scripts.
+`-` and `_` are equal."""
 SWITCH = "--deepspeed"
 """A path in Hugging Face's arguments (transformers, training_args.py), a switch in DeepSpeed's."""
 SUFFIXES = (".json", ".hjson")
@@ -26,10 +26,10 @@ SUFFIXES = (".json", ".hjson")
 
 @dataclass(frozen=True, slots=True)
 class FoundConfig:
-    """Where in the arguments the DeepSpeed config is named."""
+    """The argument with the path of the DeepSpeed config."""
 
     index: int
-    """Of the argument that holds the path."""
+    """Index of the argument with the path."""
     flag: str
     path: str
     joined: bool
@@ -37,12 +37,12 @@ class FoundConfig:
 
 
 def find_config(args: Sequence[Word], more: Sequence[str] = ()) -> FoundConfig | None:
-    """Find the path of the DeepSpeed config; the last one, as argparse does.
+    """Return the path of the DeepSpeed config; of several the last one, as in argparse.
 
-    `more`: further options that take one, without dashes in front and with `_` for `-`.
+    `more`: additional options with a path, without leading dashes and with `_` for `-`.
 
-    What follows `--deepspeed` is a path only if it ends in `.json` or `.hjson`, since in
-    scripts that follow DeepSpeed's own examples that option takes no value.
+    The word after `--deepspeed` is a path only if it ends in `.json` or `.hjson`, because this
+    option has no value in scripts that follow DeepSpeed's examples.
     """
     texts = [word if isinstance(word, str) else "" for word in args]
     following = [*texts[1:], ""]
@@ -69,7 +69,7 @@ def _at(index: int, text: str, after: str, more: Sequence[str]) -> FoundConfig |
 
 
 def replace_config(args: Sequence[Word], found: FoundConfig, new: Word) -> tuple[Word, ...]:
-    """The arguments with another path for the config."""
+    """Return the arguments with another path of the config."""
     word = new
     if found.joined:
         parts = (new,) if isinstance(new, str) else new
@@ -78,48 +78,58 @@ def replace_config(args: Sequence[Word], found: FoundConfig, new: Word) -> tuple
 
 
 @dataclass(frozen=True, slots=True)
-class Localised:
-    """A config that fits the storage."""
+class Localized:
+    """A config that is adapted to the storage."""
 
     text: str
     change: str | None = None
-    """What was changed, for people; None: the text is as it was given."""
+    """The change as text; None: the config is unchanged."""
 
 
-def localise(text: str, shared: bool, name: str = "ds_config.json") -> Localised:
-    """Make `checkpoint.use_node_local_storage` say whether the checkpoints are `shared`.
+def localize(text: str, shared: bool, name: str = "ds_config.json") -> Localized:
+    """Set `checkpoint.use_node_local_storage` to the opposite of `shared`.
 
-    Unset counts as false (DeepSpeed 0.19.8, runtime/config.py). On storage of its own, each
-    node must write its part (#2319); on shared storage, all nodes would write the same files.
-    The order of keys stays; comments of an HJSON config do not, where something changes.
-    Raises ConfigError, under the file's `name`, for what DeepSpeed could not read either.
+    Unset counts as false (DeepSpeed 0.19.8, runtime/config.py). On separate storage, each node must
+    write its part (#2319); on shared storage, all nodes would write the same files. The order of
+    keys is kept; a changed HJSON config loses its comments. Raises ConfigError, with the `name` of
+    the file, for a config that DeepSpeed cannot parse either.
     """
     config = parse(text, name)
     checkpoint = config.setdefault("checkpoint", {})
     if not isinstance(checkpoint, dict):
-        found = shortened(checkpoint)
-        problem = Problem(name, 0, 0, "checkpoint", f"must be an object, found {found}")
-        raise ConfigError((problem,))
+        raise ConfigError((_no_object(name, "checkpoint", checkpoint),))
     value = checkpoint.get("use_node_local_storage", False)
     fits = not value if shared else value is True
     if fits:
-        return Localised(text)
+        return Localized(text)
     checkpoint["use_node_local_storage"] = not shared
-    why = "is shared by all nodes" if shared else "is each node's own"
-    change = f"checkpoint.use_node_local_storage: {json.dumps(not shared)}, since storage {why}"
-    return Localised(json.dumps(config, indent=2) + "\n", change)
+    change = f"checkpoint.use_node_local_storage {json.dumps(not shared)}"
+    return Localized(json.dumps(config, indent=2) + "\n", change)
+
+
+def _no_object(file: str, path: str, value: object) -> Problem:
+    message = f"expected an object, got {shortened(value)}"
+    return Problem(file=file, line=0, column=0, path=path, message=message, rule="wrong-type")
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
-    """Read a config as DeepSpeed does: JSON, or its looser form HJSON.
+    """Parse a config as DeepSpeed does: JSON or HJSON.
 
-    Raises ConfigError for broken text, with line and column, for a key that is there twice,
-    and for anything but an object.
+    Raises ConfigError for invalid syntax, with line and column, for duplicate keys, and for
+    anything but an object.
     """
     document = reader.parse(text, name, by_python=True)
     for path, offset in document.twice:
         line, column = document.place(offset)
-        raise ConfigError((Problem(name, line, column, path_text(path), "is there twice"),))
+        problem = Problem(
+            file=name,
+            line=line,
+            column=column,
+            path=path_text(path),
+            message="duplicate key",
+            rule="duplicate-key",
+        )
+        raise ConfigError((problem,))
     if not isinstance(document.data, dict):
-        raise ConfigError((Problem(name, 0, 0, "", "must be an object of settings"),))
+        raise ConfigError((_no_object(name, "", document.data),))
     return document.data

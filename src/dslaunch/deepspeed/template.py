@@ -14,20 +14,20 @@ FILLED_IN = re.compile(
     r"|(?<![A-Z0-9])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|[A-Z]{3,}",
     re.ASCII,
 )
-"""How scripts write what they fill in: sed's CONFIG_BATCH_SIZE, ${NAME}, <name>, @NAME@, {name}."""
+"""Placeholders of scripts: CONFIG_BATCH_SIZE for sed, ${NAME}, <name>, @NAME@, {name}."""
 UNQUOTED = re.compile(
     r":[ \t]*(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|\$\{?\w+\}?|@\w+@|<[\w -]+>)[ \t]*[,}\r\n]",
     re.ASCII,
 )
-"""The same without quotes, where text goes on to the end of the line for HJSON."""
+"""The same without quotes; in HJSON such text ends with the line."""
 WORDS = frozenset({"INF", "NAN", "NONE", "NULL", "TRUE", "FALSE", "AUTO", "CPU", "NVME"})
-"""Values in capitals that fill in nothing."""
-FIX = "fill it in first, and check the result"
+"""Values in capitals that are not placeholders."""
+FIX = "fill in the template first, and lint the result"
 SOURCE = "Megatron-DeepSpeed, examples_deepspeed: sed fills in ds_config_gpt_TEMPLATE.json"
 
 
 def template(config: LintedConfig) -> Remark | None:
-    """The one thing to say about a template; None: it is none."""
+    """Return the finding for a template; None: not a template."""
     found = list(_placeholders(config))
     if not found:
         return None
@@ -38,7 +38,7 @@ def template(config: LintedConfig) -> Remark | None:
 
 
 def unreadable_template(text: str, file: str) -> Remark | None:
-    """The same about a text that cannot be read because of its placeholders."""
+    """Return the finding for a text that cannot be parsed because of its placeholders."""
     found = JINJA.search(text) or UNQUOTED.search(text)
     if found is None:
         return None
@@ -62,11 +62,11 @@ def unreadable_template(text: str, file: str) -> Remark | None:
 def _message(value: str, count: int) -> str:
     more = f" and {count - 1} more" if count > 1 else ""
     shown = value if len(value) <= 40 else f"{value[:37]}..."
-    return f"a template: `{shown}`{more} must be filled in, so nothing else was judged"
+    return f"a template with placeholders: `{shown}`{more}; nothing else was checked"
 
 
 def _placeholders(config: LintedConfig) -> Iterator[str]:
-    """The places at which a placeholder stands where DeepSpeed needs a number or a switch."""
+    """Yield the placeholders for keys that need a number or a boolean."""
     for path, value, key in config.walk():
         if not isinstance(value, str) or key is None or "any" in key.types:
             continue
@@ -77,7 +77,7 @@ def _placeholders(config: LintedConfig) -> Iterator[str]:
 
 
 def _text(value: object) -> str:
-    """A value without the comma that HJSON takes for a part of it."""
+    """Return a value without a trailing comma, which HJSON includes."""
     return str(value).rstrip(", ")
 
 

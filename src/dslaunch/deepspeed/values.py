@@ -1,4 +1,4 @@
-"""Whether DeepSpeed takes a value for a key, and what it makes of it."""
+"""Validate and convert values as DeepSpeed does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from dslaunch.deepspeed.schema import Key, kind_of
 
 LEAVES = "zero_optimization.leaf_module"
-"""One name counts as a list of it (DeepSpeed 0.19.8, runtime/zero/leaf_module_config.py)."""
+"""A single name counts as a list (DeepSpeed 0.19.8, runtime/zero/leaf_module_config.py)."""
 _PLAIN: dict[str, Any] = {
     "bool": bool,
     "int": int,
@@ -36,9 +36,9 @@ _OF_PYTHON: dict[str, Any] = {
 
 
 def taken(key: Key, value: Any) -> bool:
-    """Whether DeepSpeed's reading of the config goes on, for a key that pydantic checks.
+    """Return whether DeepSpeed accepts the value of a key that pydantic validates.
 
-    `auto` is, since such keys are left out before they are checked (DeepSpeed 0.19.8,
+    `auto` is accepted: DeepSpeed drops these keys before it validates the config (0.19.8,
     runtime/config_utils.py).
     """
     from pydantic import ValidationError
@@ -54,7 +54,7 @@ def taken(key: Key, value: Any) -> bool:
 
 
 def coerced(key: Key, value: Any) -> Any:
-    """What pydantic makes of a value that it takes."""
+    """Return an accepted value as pydantic converts it."""
     if value == "auto" or _leaves(key, value):
         return value
     made = _adapter(key.type, key.choices).validate_python(value)
@@ -62,13 +62,13 @@ def coerced(key: Key, value: Any) -> Any:
 
 
 def _leaves(key: Key, value: Any) -> bool:
-    """What the section of leaf modules takes beside lists."""
+    """Return whether a value is accepted for leaf modules, besides lists."""
     one = isinstance(value, str) and key.path.startswith(f"{LEAVES}.")
     return one or (value is None and key.path == LEAVES)
 
 
 def in_bounds(key: Key, value: float) -> bool:
-    """Whether a number is within the key's limits."""
+    """Return whether a number is within the key's limits."""
     return (
         (key.min is None or value >= key.min)
         and (key.above is None or value > key.above)
@@ -78,7 +78,7 @@ def in_bounds(key: Key, value: float) -> bool:
 
 
 def bounds_text(key: Key) -> str:
-    """The limits in words; empty if there are none."""
+    """Return the limits as text; empty without limits."""
     words = (
         ("at least", key.min),
         ("more than", key.above),
@@ -89,7 +89,7 @@ def bounds_text(key: Key) -> str:
 
 
 def fits(key: Key, value: Any) -> bool:
-    """Whether a value is of the key's type as it is, without anything made of it."""
+    """Return whether a value has the type of the key, without a conversion."""
     kinds = key.types
     if isinstance(value, bool):
         return "bool" in kinds or "any" in kinds
@@ -109,7 +109,7 @@ def _items_fit(kind: str, value: list[Any]) -> bool:
 
 
 def allowed(key: Key, value: Any) -> bool:
-    """Whether a value is one of the key's choices, where it has any."""
+    """Return whether a value is one of the key's choices; True without choices."""
     if (
         not key.choices
         or _open_ended(key.choices)
@@ -123,7 +123,8 @@ def allowed(key: Key, value: Any) -> bool:
 
 
 def refused(key: Key, value: Any) -> bool:
-    """Whether DeepSpeed stops at a value of this kind, for a key that pydantic does not check."""
+    """Return whether DeepSpeed stops at a value of this kind, for a key that pydantic does not
+    validate."""
     kind = kind_of(value)
     if kind == "text" and "other text" in key.rejects:
         return not (value in key.choices if "other case" in key.rejects else allowed(key, value))
@@ -142,7 +143,7 @@ def _adapter(kind: str, choices: tuple[Any, ...]) -> Any:
 
 
 def _annotation(kind: str, choices: tuple[Any, ...]) -> Any:
-    """The type that pydantic checks: the enumerations of DeepSpeed as enumerations."""
+    """Return the type for pydantic; choices of DeepSpeed's enumerations are enumerations."""
     parts: list[Any] = []
     for name in kind.split("|"):
         items = re.fullmatch(r"list\[(\w+)\]", name)

@@ -1,1 +1,1 @@
-"""What will happen, as values: jobs, commands, plans."""
+"""Jobs, commands and plans as values."""

@@ -1,4 +1,4 @@
-"""What an activate line uses: read to explain why it failed, never to decide whether it did."""
+"""Parse an activate line, to explain why it failed; the exit code decides whether it failed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 
 LONGEST = 4096
-"""Characters of a line that are read."""
+"""Number of characters of a line that are parsed."""
 _SOURCES = ("source", ".")
 _OPERATORS = frozenset(";&|\n(){}")
 _REDIRECTED = re.compile(r"[0-9]?[<>]&[0-9-]|&>")
@@ -18,15 +18,15 @@ _PREFIXES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """The commands of a shell line, by their names, and the files that it reads into the shell."""
+    """The names of the commands of a shell line, and the files that it sources."""
 
     commands: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
 
 
 def used(line: str) -> Used:
-    """Return what a shell line plainly names; words with `$`, `*` or quotes that do not end are
-    left out, since only the shell knows what they mean."""
+    """Return the commands and files of a shell line. Words with `$`, `*` or unclosed quotes are
+    excluded, because only a shell can expand them."""
     commands, files = [], []
     for words in _commands(line[:LONGEST]):
         name, *rest = words
@@ -40,7 +40,7 @@ def used(line: str) -> Used:
 
 
 def _commands(line: str) -> list[list[str]]:
-    """The words of each simple command."""
+    """Return the words of each simple command."""
     text = _REDIRECTED.sub(" ", line).replace("\n", " ; ")
     reader = shlex.shlex(text, posix=True, punctuation_chars=";&|()")
     reader.whitespace_split = True
@@ -51,7 +51,7 @@ def _commands(line: str) -> list[list[str]]:
                 found.append([])
             elif found[-1] or not (word in _PREFIXES or _assignment(word)):
                 found[-1].append(word)
-    except ValueError:  # a quotation that does not end
+    except ValueError:  # an unclosed quote
         return []
     return [words for words in found if words]
 

@@ -1,4 +1,4 @@
-"""What a plan assumes of nodes that nobody has asked: enough to render, not to run."""
+"""Assumptions about nodes that were not queried: enough to render a plan, not to run it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation, Cluster
 
 DEFAULT_PORT = 29500
-"""The port that torch, DeepSpeed and accelerate take when none is named."""
+"""Default port of torch, DeepSpeed and accelerate."""
 
 
 def assume(cluster: Cluster, allocation: Allocation, cwd: str) -> Decided:
-    """Decide by the cluster file alone; every decision is marked as assumed.
+    """Decide from the cluster file alone; every decision is marked as assumed.
 
-    `cwd` is where the job runs if the file names no `storage.workdir`.
+    `cwd` is the working directory of the job if `storage.workdir` is not set.
     """
     code, address = _address(cluster, allocation)
     given = cluster.network.master_port

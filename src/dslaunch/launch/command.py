@@ -11,7 +11,7 @@ from dslaunch.cluster.model import Pairs
 from dslaunch.terminal import one_line
 
 WIDTH = 96
-"""Columns that a command is kept in, by continued lines."""
+"""Maximum line length of a wrapped command, in columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,25 +22,26 @@ class Var:
 
 
 Word = str | tuple[str | Var, ...]
-"""One argument: text as it is, or text and variables joined."""
+"""One argument: literal text, or text and variables joined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An argument vector. Text in it is never interpreted by a shell."""
+    """An argument vector. A shell never interprets its text."""
 
     argv: tuple[Word, ...]
 
     def shell(self) -> str:
-        """Render as words of a POSIX shell line that start the command unchanged."""
+        """Return the words of a POSIX shell line that starts the command unchanged."""
         return " ".join(map(quote, self.argv))
 
     def words(self) -> list[Any]:
-        """Give the words as JSON for a node: text, or a list of texts and `{"name": variable}`."""
+        """Return the words as JSON for a node: text, or a list of texts and `{"name":
+        variable}`."""
         return [w if isinstance(w, str) else list(map(_part, w)) for w in self.argv]
 
     def expand(self, env: Mapping[str, str]) -> list[str]:
-        """Give the argument vector with every variable replaced from `env`.
+        """Return the argument vector with every variable replaced from `env`.
 
         Raises KeyError for a variable that `env` lacks.
         """
@@ -56,9 +57,9 @@ def quote(word: Word) -> str:
 
 
 def quote_in_line(text: str) -> str:
-    """Quote one word for bash so that it stays on its line: for a comment, or for people to copy.
+    """Quote one word for bash on a single line, for a comment or a command to copy.
 
-    What cannot be seen, or would break the line, is written as bytes: `$'a\\x0ab'`.
+    Unprintable characters and newlines are escaped as bytes: `$'a\\x0ab'`.
     """
     quoted = shlex.quote(text)
     if one_line(quoted) == quoted:
@@ -77,9 +78,9 @@ def _as_bytes(character: str) -> str:
 def activated(command: Command, line: str | None) -> Command:
     """Run `command` after the shell line `line`, such as `source venv/bin/activate`.
 
-    Bash, since `source` is not POSIX; the command's words are parameters, never shell text.
-    Several lines are a script whose last one must succeed. What a comment, or `;` at the end,
-    would keep from being read stands in a line of its own.
+    Uses bash, because `source` is not POSIX; the words of the command are parameters, never shell
+    text. Several lines are a script whose last line must succeed. The text after a line that ends
+    with a comment or `;` is on a line by itself.
     """
     text = (line or "").strip()
     if not text:
@@ -90,7 +91,7 @@ def activated(command: Command, line: str | None) -> Command:
 
 
 def at_home(path: str) -> Word:
-    """A path on a node as a word: `~` at its beginning is the home of the node's user."""
+    """Return a path on a node as a word: a leading `~` is the home directory of the node's user."""
     if path == "~" or path.startswith("~/"):
         return (Var("HOME"), path[1:])
     return path
@@ -99,7 +100,7 @@ def at_home(path: str) -> Word:
 def exports(env: Iterable[tuple[str, str]]) -> list[str]:
     """Render one `export NAME=value` line per variable.
 
-    A value that begins with `=` is quoted, since zsh takes `=eth0` for the path of a program.
+    A value that begins with `=` is quoted, because zsh expands `=eth0` to the path of a program.
     """
     return [f"export {name}={_value(value)}" for name, value in env]
 
@@ -120,9 +121,9 @@ def shell_line(command: Command, *, env: Pairs = (), cwd: Word | None = None) ->
 
 
 def wrapped(command: Command, together: int = 1) -> str:
-    """The command as shell words, continued on further lines where it is long.
+    """Return the command as shell words, wrapped to several lines if it is long.
 
-    The last words, as many as `together`, stay on one line.
+    The last `together` words stay on one line.
     """
     quoted = [quote(word) for word in command.argv]
     lines = [""]

@@ -1,4 +1,4 @@
-"""Judge what the nodes said: where the ranks meet, over which interface, what is shared. Pure."""
+"""Decide the rendezvous, the interfaces and the shared storage from facts of the nodes. Pure."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dslaunch.cluster.model import Allocation, Cluster, Placement
+from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import ErrorCode, PlanError, PreflightError
 from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.facts import Directory, Facts, Interface, NodeFacts
 from dslaunch.launch.plan import Rendezvous
 
 DEFAULT_PORTS = range(20_000, 30_000)
-"""Where a free port is looked for: below the range that Linux takes outgoing ports from
-(32768-60999), so that no client can take it between the check and the start."""
+"""The range to find a free port in: below the ephemeral ports of Linux (32768-60999), so that no
+client can use the port between the check and the start."""
 PORTS_TRIED = 16
 
 
 def ports_to_try(cluster: Cluster, seed: int) -> list[int]:
-    """The ports that the master is to try, in order: the file's, or some that `seed` picks."""
+    """Return the ports to try on the master, in order: that of the file, or some by `seed`."""
     if cluster.network.master_port is not None:
         return [cluster.network.master_port]
     size = len(DEFAULT_PORTS)
@@ -28,11 +29,11 @@ def ports_to_try(cluster: Cluster, seed: int) -> list[int]:
 def master_addresses(
     cluster: Cluster, master: Placement, interfaces: tuple[Interface, ...], resolved: list[str]
 ) -> list[str]:
-    """The addresses at which the master may be reached, the likeliest first.
+    """Return possible addresses of the master, the most likely first.
 
-    The file's own address if it names one. Else what the other nodes' resolvers say of its
-    name, then its interfaces, the fastest first; loopback is last, for nodes emulated on one
-    machine. With `network.interface` only that interface's addresses.
+    The address in the file if it is set. Otherwise the addresses to which the other nodes resolve
+    its name, then those of its interfaces, the fastest first; loopback is last, for nodes emulated
+    on one machine. With `network.interface` only the addresses of that interface.
     """
     if master.node.address is not None:
         return [master.node.address]
@@ -45,16 +46,16 @@ def master_addresses(
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The address at which all nodes reach the master, and the master's interface that has it."""
+    """The address at which all nodes reach the master, and its interface."""
 
     address: str
     interface: str
 
 
 def choose_route(facts: Facts) -> Route:
-    """Take the first address at which every other node reached the master.
+    """Return the first address at which every other node reached the master.
 
-    A loopback address only for one machine. Raises PreflightError with what each node said.
+    A loopback address is valid on one machine only. Raises PreflightError with the errors per node.
     """
     master, *others = facts.nodes
     loopback = {i.address for i in master.interfaces if i.loopback}
@@ -64,23 +65,16 @@ def choose_route(facts: Facts) -> Route:
     else:
         addresses = [address for address in addresses if address not in loopback]
     if not addresses:
-        has = ", ".join(f"{i.name} {i.address}" for i in master.interfaces)
-        raise PreflightError(
-            f"{master.host} has no usable address" + (f", only {has}" if has else ""),
-            hint="correct `network.interface`, or name the node's `address:`",
-            code=ErrorCode.NO_ADDRESS,
+        interfaces = tuple(f"{i.name} {i.address}" for i in master.interfaces)
+        raise PreflightError.coded(
+            ErrorCode.NO_ADDRESS, host=master.host, interfaces=interfaces or ("no interface",)
         )
     for address in addresses:
         if all(_reached(node, address) for node in facts.nodes):
             names = (i.name for i in master.interfaces if i.address == address)
             return Route(address, next(names, "?"))
-    said = [f"{n.host}: {d.address}: {d.error}" for n in others for d in n.dialled if d.error]
-    raise PreflightError(
-        "\n".join([f"no address of {master.host} can be reached by all other nodes", *said]),
-        hint=f"let the nodes reach {master.host} on every port, or name the right network with "
-        "`address:` of the node or `network.interface`",
-        code=ErrorCode.MASTER_UNREACHABLE,
-    )
+    failed = (f"{n.host}: {d.address}: {d.error}" for n in others for d in n.dialled if d.error)
+    raise PreflightError.coded(ErrorCode.MASTER_UNREACHABLE, host=master.host, lines=tuple(failed))
 
 
 def _reached(node: NodeFacts, address: str) -> bool:
@@ -88,7 +82,7 @@ def _reached(node: NodeFacts, address: str) -> bool:
 
 
 def interfaces_used(facts: Facts, route: Route) -> tuple[tuple[str, str], ...]:
-    """Each node's interface on the way to the master, by the address that it dialled from."""
+    """Return the interface of each node on its route to the master, from its source address."""
     pairs = []
     for node in facts.nodes:
         local = next(d.local for d in node.dialled if d.address == route.address)
@@ -99,20 +93,16 @@ def interfaces_used(facts: Facts, route: Route) -> tuple[tuple[str, str], ...]:
 
 
 def choose_port(cluster: Cluster, facts: Facts) -> int:
-    """The port that the master holds free. Raises PreflightError if it has none."""
+    """Return the port that the master reserved. Raises PreflightError if none was free."""
     if facts.port.free is not None:
         return facts.port.free
-    port, why = facts.port.taken[0]
-    raise PreflightError(
-        f"{facts.nodes[0].host}: port {port} cannot be used: {why.lower()}",
-        hint="set `network: {master_port: auto}` to have a free one chosen, or stop what holds it: "
-        f"`ss -ltnp sport = :{port}` shows it",
-        code=ErrorCode.PORT_TAKEN,
-    )
+    port, error = facts.port.taken[0]
+    host = facts.nodes[0].host
+    raise PreflightError.coded(ErrorCode.PORT_TAKEN, host=host, port=port, error=error.lower())
 
 
 def decide_rendezvous(cluster: Cluster, facts: Facts) -> tuple[Rendezvous, tuple[Decision, ...]]:
-    """Where the ranks meet, and why. Raises PreflightError."""
+    """Return the rendezvous, and the decisions with their evidence. Raises PreflightError."""
     port = choose_port(cluster, facts)
     route = choose_route(facts)
     interfaces = interfaces_used(facts, route)
@@ -135,9 +125,9 @@ def decide_rendezvous(cluster: Cluster, facts: Facts) -> tuple[Rendezvous, tuple
 
 
 def check_interface(cluster: Cluster, facts: Facts, route: Route, used: Mapping[str, str]) -> None:
-    """Raise PreflightError where `network.interface` is not what the nodes use.
+    """Raise PreflightError if nodes do not use `network.interface`.
 
-    The master's address decides the route; where the file names both, they must agree.
+    The master's address decides the route; if the file sets both, they must agree.
     """
     wanted = cluster.network.interface
     if wanted is None or facts.one_machine:
@@ -147,20 +137,20 @@ def check_interface(cluster: Cluster, facts: Facts, route: Route, used: Mapping[
         there = {interface.name for interface in node.interfaces}
         if there and wanted not in there:
             has = ", ".join(sorted(there))
-            wrong.append(f"{node.host}: no interface {wanted!r}, it has {has}")
+            wrong.append(f"{node.host}: no interface {wanted!r}; it has {has}")
         elif used.get(node.host, wanted) != wanted:
             wrong.append(f"{node.host}: the route to {route.address} uses {used[node.host]!r}")
     if wrong:
-        raise PreflightError(
-            "\n".join([f"network.interface is {wanted!r}, but the nodes do not use it", *wrong]),
-            hint="correct `network.interface`, or give "
-            f"{facts.nodes[0].host} an `address:` that it has on that interface",
-            code=ErrorCode.WRONG_INTERFACE,
+        raise PreflightError.coded(
+            ErrorCode.WRONG_INTERFACE,
+            interface=wanted,
+            host=facts.nodes[0].host,
+            lines=tuple(wrong),
         )
 
 
 def own_addresses(facts: Facts, route: Route) -> tuple[tuple[str, str], ...]:
-    """Each node's own address on the way to the master."""
+    """Return the address of each node on its route to the master."""
     pairs = (
         (n.host, next((d.local for d in n.dialled if d.address == route.address), None))
         for n in facts.nodes
@@ -169,9 +159,9 @@ def own_addresses(facts: Facts, route: Route) -> tuple[tuple[str, str], ...]:
 
 
 def decide_shared(cluster: Cluster, facts: Facts, path: str) -> tuple[bool | None, Decision]:
-    """Whether all nodes see one directory at `path`, and why; None: it could not be tested.
+    """Return whether all nodes share the directory `path`, and the evidence; None: not testable.
 
-    Raises PlanError if that contradicts the file, or checkpoints that it names cannot be written.
+    Raises PlanError if this contradicts the file, or if its `checkpoints` are not writable.
     """
     views = [(node, directory_at(node, path)) for node in facts.nodes]
     broken = [f"{n.host}: {d.path}: {d.error}" for n, d in views if d.error]
@@ -179,19 +169,15 @@ def decide_shared(cluster: Cluster, facts: Facts, path: str) -> tuple[bool | Non
         untested = DecisionCode.STORAGE_NOT_TESTED
         return None, decision(untested, assumed=True, path=path, error=broken[0])
     if broken:
-        raise PlanError(
-            "\n".join(["checkpoints cannot be written", *broken]),
-            hint="set `storage.checkpoints` to a directory that the job's user can write",
-            code=ErrorCode.CHECKPOINTS_NOT_WRITABLE,
-        )
+        raise PlanError.coded(ErrorCode.CHECKPOINTS_NOT_WRITABLE, lines=tuple(broken))
     everyone = {node.host for node in facts.nodes}
     shared = all(set(d.seen) == everyone for _, d in views)
     if cluster.storage.shared is not None and cluster.storage.shared != shared:
-        raise PlanError(
-            f"storage.shared is {str(cluster.storage.shared).lower()}, but {path} is "
-            f"{'one directory for all nodes' if shared else 'not the same directory everywhere'}",
-            hint="mount it on every node, or set `storage: {shared: auto}`",
-            code=ErrorCode.STORAGE_DIFFERS,
+        raise PlanError.coded(
+            ErrorCode.STORAGE_DIFFERS,
+            said=str(cluster.storage.shared).lower(),
+            path=path,
+            found="shared by all nodes" if shared else "not shared by all nodes",
         )
     return shared, decision(_how_shared(views, shared=shared), path=path)
 
@@ -204,7 +190,7 @@ def _how_shared(views: list[tuple[NodeFacts, Directory]], *, shared: bool) -> De
 
 
 def decide_workdir(facts: Facts, path: str) -> tuple[Decision, ...]:
-    """Name the nodes on which the working directory was made: a typo makes one on every node."""
+    """Return the nodes that had no working directory: a typing mistake creates it on every node."""
     made = tuple(node.host for node in facts.nodes if directory_at(node, path).made)
     if not made:
         return ()
@@ -212,53 +198,37 @@ def decide_workdir(facts: Facts, path: str) -> tuple[Decision, ...]:
 
 
 def check_destination(facts: Facts, path: str, hosts: Sequence[str]) -> None:
-    """Raise PlanError for nodes that cannot be sent the job's files."""
+    """Raise PlanError for nodes that cannot receive the files of the job."""
     views = [(node.host, directory_at(node, path)) for node in facts.nodes if node.host in hosts]
     broken = [f"{host}: {view.path}: {view.error}" for host, view in views if view.error]
     if broken:
-        raise PlanError(
-            "\n".join(["the working directory cannot be written", *broken]),
-            hint="set `storage.workdir` or --workdir to a directory that the job's user can write",
-            code=ErrorCode.WORKDIR_NOT_WRITABLE,
-        )
+        raise PlanError.coded(ErrorCode.WORKDIR_NOT_WRITABLE, lines=tuple(broken))
 
 
 def directory_at(node: NodeFacts, path: str) -> Directory:
-    """What a node said of a directory that it was asked about."""
+    """Return the facts of a node about a directory."""
     return next(d for d in node.directories if d.asked == path)
 
 
 def check_interpreters(allocation: Allocation, facts: Facts) -> None:
-    """Raise PreflightError naming every node that lacks the job's interpreter."""
+    """Raise PreflightError with every node that lacks the interpreter of the job."""
     missing = [
-        f"{p.node.host}: no interpreter {p.node.python or 'python3'!r}"
+        f"{p.node.host}: {p.node.python or 'python3'}"
         for p, n in zip(allocation.placements, facts.nodes, strict=True)
         if n.interpreter is None and p.node.activate is None
     ]
     if missing:
-        raise PreflightError(
-            "\n".join(missing),
-            hint="install it there, or set `python:` or `activate:` for those nodes",
-            code=ErrorCode.NO_INTERPRETER,
-        )
+        raise PreflightError.coded(ErrorCode.NO_INTERPRETER, lines=tuple(missing))
 
 
 def check_program(facts: Facts, script: str | None, *, same: bool = True) -> None:
-    """Raise PlanError if a script that is not here is missing on some node, or different there
-    although it must be the `same`."""
+    """Raise PlanError if a script that is not on this machine is missing on a node, or differs
+    between nodes although it must be the `same`."""
     if script is None:
         return
     found = {n.host: dict(n.different).get(script) for n in facts.nodes}
     missing = [host for host, digest in found.items() if digest is None]
     if missing:
-        raise PlanError(
-            f"script {script!r} is neither here nor on {', '.join(missing)}",
-            hint="check its name; it is looked for from the working directory",
-            code=ErrorCode.SCRIPT_MISSING,
-        )
+        raise PlanError.coded(ErrorCode.SCRIPT_MISSING, script=script, hosts=fold(missing))
     if same and len(set(found.values())) > 1:
-        raise PlanError(
-            f"script {script!r} is not the same on all nodes: {', '.join(found)}",
-            hint="run dslaunch where the right one is, and it is shipped",
-            code=ErrorCode.SCRIPT_DIFFERS,
-        )
+        raise PlanError.coded(ErrorCode.SCRIPT_DIFFERS, script=script, hosts=fold(found))

@@ -1,6 +1,6 @@
-"""What was decided before a run, and from what: codes with parameters, and their texts. Pure.
+"""Decisions before a run, with their evidence: codes with parameters, and their texts. Pure.
 
-The texts stand beside the codes, since plans, rendered files and views show them alike.
+The texts are here because plans, rendered files and views all show them.
 docs/reference/codes.md lists the codes.
 """
 
@@ -18,7 +18,7 @@ Value = str | int | bool | tuple[str, ...]
 
 
 class DecisionCode(StrEnum):
-    """What was decided, and on which kind of evidence."""
+    """A decision together with the kind of its evidence."""
 
     MASTER_REACHED = "master-reached"
     MASTER_ON_ONE_MACHINE = "master-on-one-machine"
@@ -37,6 +37,7 @@ class DecisionCode(StrEnum):
     STORAGE_NOT_TESTED = "storage-not-tested"
     DEVICES_FOUND = "devices-found"
     DEVICES_CPU = "devices-cpu"
+    THREADS_LIMITED = "threads-limited"
     TRANSPORT_CHOSEN = "transport-chosen"
     CODE_ON_NODES = "code-on-nodes"
     CODE_SAME = "code-same"
@@ -70,30 +71,30 @@ MASTER_ASSUMED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One thing that was decided: `master  10.0.0.11:29500  (eth0 of node01: answered ...)`."""
+    """One decision: `master  10.0.0.11:29500  (eth0 of node01, reached by ...)`."""
 
     code: DecisionCode
     values: Mapping[str, Value] = field(default_factory=dict)
     assumed: bool = False
-    """Nobody asked the nodes; it may be wrong."""
+    """Not checked on the nodes; it may be wrong."""
 
     @property
     def what(self) -> str:
-        """The subject, such as `master`."""
+        """Return the subject, such as `master`."""
         return _TEXTS[self.code][0]
 
     @property
     def value(self) -> str:
-        """What was decided."""
+        """Return what was decided."""
         return self._filled(1)
 
     @property
     def why(self) -> str:
-        """What it was decided from."""
+        """Return the evidence or the reason."""
         return self._filled(2)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The code, the parameters and the texts, for JSON."""
+    def as_data(self) -> dict[str, Any]:
+        """Return the code, the parameters and the texts, for JSON."""
         texts = {"what": self.what, "value": self.value, "why": self.why}
         data = {"code": self.code, "values": self.values, "assumed": self.assumed}
         return data | texts
@@ -115,34 +116,42 @@ def parameters(code: DecisionCode) -> tuple[str, ...]:
 
 
 def _word(name: str, value: Value) -> str:
+    """Return the text of a parameter."""
     if name in _WORDS:
         return _WORDS[name][str(value)]
+    if name == "others":
+        return "the other node" if value == 1 else f"all {value} other nodes"
     if isinstance(value, tuple):
-        return fold(value) if name == "hosts" else ", ".join(value)
+        return fold(value) if name in _NODE_LISTS else ", ".join(value)
     return str(value)
 
 
+_NODE_LISTS = ("hosts", "nodes")
 _WORDS: Mapping[str, Mapping[str, str]] = {
-    "port_origin": {"file": "port given", "free": "port free there", "default": "default port"},
+    "port_origin": {
+        "file": "requested port",
+        "free": "free port",
+        "default": "default port",
+    },
     "means_itself": {
-        "True": ", but each machine means itself by it: name the node's `address:`",
+        "True": ", which every machine resolves to itself: set `address:` of the node",
         "False": "",
     },
     "shared": {"True": "checkpoints are shared", "False": "checkpoints are not shared"},
 }
-"""Words for parameters that are codes or truth values."""
+"""Texts of parameters that are codes or booleans."""
 _NODE_LOCAL = 'set "checkpoint": {{"use_node_local_storage": true}} in it'
 _NOT_SHARED = "checkpoints are not shared"
 _TEXTS: Mapping[DecisionCode, tuple[str, str, str]] = {
     DecisionCode.MASTER_REACHED: (
         "master",
         "{address}:{port}",
-        "{interface} of {host}: answered {others} of {others} other nodes; {port_origin}, checked",
+        "{interface} of {host}, reached by {others}; {port_origin}, checked",
     ),
     DecisionCode.MASTER_ON_ONE_MACHINE: (
         "master",
         "{address}:{port}",
-        "{interface} of {host}: all nodes are one machine; {port_origin}, checked",
+        "{interface} of {host}, all nodes are on one machine; {port_origin}, checked",
     ),
     DecisionCode.MASTER_BY_ADDRESS: (
         "master",
@@ -152,92 +161,97 @@ _TEXTS: Mapping[DecisionCode, tuple[str, str, str]] = {
     DecisionCode.MASTER_BY_NAME: (
         "master",
         "{address}:{port}",
-        "name of the first node{means_itself}; {port_origin}",
+        "host name of the first node{means_itself}; {port_origin}",
     ),
     DecisionCode.MASTER_LOCAL: (
         "master",
         "{address}:{port}",
-        "all nodes are this machine; {port_origin}",
+        "all nodes are on this machine; {port_origin}",
     ),
-    DecisionCode.MASTER_GIVEN: ("master", "{address}:{port}", "given by --master-addr"),
+    DecisionCode.MASTER_GIVEN: ("master", "{address}:{port}", "from --master-addr"),
     DecisionCode.INTERFACE_OF_ROUTE: (
         "interface",
         "{interfaces}",
-        "each node's own on its route to the master",
+        "on the route of each node to the master",
     ),
-    DecisionCode.INTERFACE_GIVEN: ("interface", "{interface}", "given for all nodes"),
-    DecisionCode.WORKDIR_GIVEN: ("workdir", "{path}", "given for all nodes"),
-    DecisionCode.WORKDIR_HERE: ("workdir", "{path}", "where dslaunch was called"),
-    DecisionCode.WORKDIR_MADE: ("workdir", "{path}", "made on {hosts}: it was not there"),
+    DecisionCode.INTERFACE_GIVEN: ("interface", "{interface}", "from the cluster file"),
+    DecisionCode.WORKDIR_GIVEN: ("workdir", "{path}", "set for all nodes"),
+    DecisionCode.WORKDIR_HERE: ("workdir", "{path}", "current directory"),
+    DecisionCode.WORKDIR_MADE: ("workdir", "{path}", "created on {hosts}, where it did not exist"),
     DecisionCode.STORAGE_SHARED: (
         "storage",
         "{path} is shared",
-        "a file written by each node was seen by all",
+        "every node saw the test files of all nodes",
     ),
     DecisionCode.STORAGE_NOT_SHARED: (
         "storage",
         "{path} is not shared",
-        "a file written by each node was seen by that node only",
+        "each node saw only its own test file",
     ),
     DecisionCode.STORAGE_PARTLY_SHARED: (
         "storage",
         "{path} is not shared",
-        "a file written by each node was seen by some others only",
+        "some nodes did not see the test files of others",
     ),
     DecisionCode.STORAGE_NOT_TESTED: (
         "storage",
         "{path}",
-        "not tested, since nothing can be written there: {error}",
+        "not tested, because it is not writable: {error}",
     ),
     DecisionCode.DEVICES_FOUND: ("devices", "{devices} per node", "{sources}"),
-    DecisionCode.DEVICES_CPU: ("devices", "CPU", "no node has an accelerator"),
+    DecisionCode.DEVICES_CPU: ("devices", "CPU", "no accelerator found on any node"),
+    DecisionCode.THREADS_LIMITED: (
+        "threads",
+        "OMP_NUM_THREADS=1",
+        "several ranks per node; change it with --env or `env:`",
+    ),
     DecisionCode.TRANSPORT_CHOSEN: ("transport", "{transport}", "{reason}"),
-    DecisionCode.CODE_ON_NODES: ("code", "{path}", "on the nodes, the same everywhere"),
+    DecisionCode.CODE_ON_NODES: ("code", "{path}", "already on the nodes, identical"),
     DecisionCode.CODE_SAME: (
         "code",
-        "{path} is the same everywhere",
+        "{path} is up to date on all nodes",
         "{files} compared on {nodes}",
     ),
     DecisionCode.CODE_SHIPPED: (
         "code",
-        "{files}, {size} to {nodes}:{path}",
-        "missing or different there: {examples}",
+        "{files}, {size}, copied to {nodes}:{path}",
+        "missing or different on the nodes: {examples}",
     ),
-    DecisionCode.CONFIG_FITS: ("DeepSpeed config", "{path}", "fits the storage as it is"),
-    DecisionCode.CONFIG_COPIED: ("DeepSpeed config", "a copy of {path}: {change}", "{shared}"),
+    DecisionCode.CONFIG_FITS: ("DeepSpeed config", "{path}", "unchanged, fits the storage"),
+    DecisionCode.CONFIG_COPIED: ("DeepSpeed config", "copy of {path} with {change}", "{shared}"),
     DecisionCode.CONFIG_SHIPPED: (
         "DeepSpeed config",
-        "{path}, named by {place}, is shipped with {change}",
+        "copy of {path}, used in {place}, with {change}",
         _NOT_SHARED,
     ),
     DecisionCode.CONFIG_NOT_HERE: (
         "warning",
-        "the DeepSpeed config {path} is not on this machine: neither checked nor fitted",
-        "check its name; every node must have it",
+        "DeepSpeed config {path} not found on this machine: neither checked nor adapted",
+        "check its name; it must exist on every node",
     ),
     DecisionCode.CONFIG_NOT_SHIPPED: (
         "warning",
-        "{place}: {by} names {path}, which is not among the job's files",
+        "{place}: {by} uses {path}, which is not a file of the job",
         f"{_NOT_SHARED}: {_NODE_LOCAL} on every node",
     ),
     DecisionCode.CONFIG_IN_CODE: (
         "warning",
-        "{place}: the DeepSpeed config of {by} is written in the code",
+        "{place}: the DeepSpeed config of {by} is in the code",
         f"{_NOT_SHARED}: {_NODE_LOCAL}",
     ),
     DecisionCode.CONFIG_OF_PROGRAM: (
         "warning",
-        "{place}: the DeepSpeed config of {by} is known only to the program",
+        "{place}: the DeepSpeed config of {by} is computed by the program",
         f"{_NOT_SHARED}: {_NODE_LOCAL}",
     ),
     DecisionCode.CONFIG_UNCHANGED: (
         "warning",
-        "{place}: {by} names {path}, which is used unchanged",
+        "{place}: {by} uses {path}, which is not adapted",
         "it needs {change}",
     ),
     DecisionCode.CONFIG_OWN_COPY: (
         "warning",
-        "{path} is used unchanged on {nodes}, since it is your own file there",
+        "{path} on {nodes} is not adapted, because it is your own file",
         f"{_NOT_SHARED}: {_NODE_LOCAL}",
     ),
     DecisionCode.CONFIG_ERROR: (
@@ -249,39 +263,44 @@ _TEXTS: Mapping[DecisionCode, tuple[str, str, str]] = {
     DecisionCode.CHECKPOINT_RESUMABLE: (
         "checkpoints",
         "{checkpoint} can be resumed",
-        "every rank finds its shards on its own node",
+        "every rank has its shards on its own node",
     ),
     DecisionCode.CHECKPOINT_HANDED_OUT: (
         "checkpoints",
         "{checkpoint} can be resumed",
-        "every rank finds its shards on its own node; `latest` now names it on {nodes} too",
+        "every rank has its shards on its own node; `latest` was written on {nodes}",
     ),
     DecisionCode.CHECKPOINT_NOT_RESUMABLE: (
         "checkpoints",
-        "{checkpoint} cannot be resumed here",
-        "{problem}; nothing says that this run resumes",
+        "{checkpoint} cannot be resumed on these nodes",
+        "{problem}; this run does not seem to resume",
     ),
-    DecisionCode.CHECKPOINTS_UNKNOWN: ("checkpoints", "{path} not looked through", "{error}"),
-    DecisionCode.TRAINER_ADVICE: ("Trainer", "{advice}", _NOT_SHARED),
+    DecisionCode.CHECKPOINTS_UNKNOWN: ("checkpoints", "{path} not searched", "{error}"),
+    DecisionCode.TRAINER_ADVICE: (
+        "Trainer",
+        "--save_on_each_node is not set: only the first node saves trainer_state.json; the others "
+        "cannot resume and never delete old checkpoints",
+        _NOT_SHARED,
+    ),
     DecisionCode.TRAINER_WITHOUT_CPU: (
         "Trainer",
-        "--use_cpu is not given: add it to train with DeepSpeed on CPU",
-        "no node has an accelerator; without it the Trainer counts one process",
+        "--use_cpu is not set: add it to train with DeepSpeed on CPU",
+        "no accelerator on any node; without --use_cpu the Trainer uses one process",
     ),
     DecisionCode.ACCELERATE_ON_CPU: (
         "environment",
         "{variable}=true",
-        "without it each rank trains alone on nodes without accelerators",
+        "without it, ranks on nodes without accelerators do not join a process group",
     ),
     DecisionCode.ACCELERATE_PLUGIN: (
         "Accelerate",
         "trains with DDP: DeepSpeedPlugin has no effect on CPU",
-        "AcceleratorState takes DeepSpeed only without CPU; use launcher `deepspeed`, or the "
-        "Trainer with --use_cpu",
+        "Accelerate does not support DeepSpeed on CPU; use launcher `deepspeed`, or the Trainer "
+        "with --use_cpu",
     ),
     DecisionCode.ACCELERATE_NOT_SET: (
         "environment",
         "{variable} not set",
-        "with it the Trainer ignores its DeepSpeed config",
+        "with it, the Trainer ignores its DeepSpeed config",
     ),
 }

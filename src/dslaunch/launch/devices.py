@@ -1,4 +1,4 @@
-"""What the ranks run on: the accelerators that the nodes have, held against the slots in use."""
+"""Compare the accelerators of the nodes with the slots in use. Pure."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ NAMES = {
     "neuron": "AWS Neuron device",
     "mlu": "Cambricon MLU",
 }
-"""How people call one accelerator of each vendor."""
+"""The name of one accelerator of each vendor."""
 ONE_RANK_EACH = frozenset(("amd", "ascend", "gaudi", "mlu"))
-"""Vendors whose devices are what ranks count. A card of Intel's Data Center GPU Max series is two
-devices to PyTorch (ZE_FLAT_DEVICE_HIERARCHY=FLAT), and a Neuron device has several cores."""
+"""Vendors with one rank per device. Not Intel: PyTorch sees a Data Center GPU Max as two devices
+(ZE_FLAT_DEVICE_HIERARCHY=FLAT). Not Neuron: a device has several cores."""
 
 
 def has_accelerator(node: NodeFacts) -> bool:
-    """Whether a node has an accelerator of any vendor, with or without a working driver."""
+    """Return whether a node has an accelerator of any vendor, with or without a working driver."""
     return node.gpus is not None or node.gpu_error is not None or bool(node.accelerators)
 
 
 def check_devices(allocation: Allocation, facts: Facts) -> tuple[Decision, ...]:
-    """Compare accelerators with the slots in use, and say what the ranks run on.
+    """Return the decision about the devices of the ranks: accelerators or CPUs.
 
-    Raises PreflightError if a node has fewer than a used slot needs.
+    Raises PreflightError if a slot in use has no accelerator.
     """
     problems = [
         problem
@@ -39,9 +39,7 @@ def check_devices(allocation: Allocation, facts: Facts) -> tuple[Decision, ...]:
         for problem in _problems(placement, node)
     ]
     if problems:
-        hint = "correct `slots`, or leave the node out: -e NODE"
-        code = ErrorCode.TOO_FEW_DEVICES
-        raise PreflightError("\n".join(problems), hint=hint, code=code)
+        raise PreflightError.coded(ErrorCode.TOO_FEW_DEVICES, lines=tuple(problems))
     if not any(map(has_accelerator, facts.nodes)):
         return (decision(DecisionCode.DEVICES_CPU),)
     described = {node.host: _described(node) for node in facts.nodes}
@@ -57,16 +55,16 @@ def _problems(placement: Placement, node: NodeFacts) -> list[str]:
         found.append(f"{node.host}: nvidia-smi: {node.gpu_error}")
     if node.gpus is not None and node.gpus <= last and not _others(node):
         listed = counted(node.gpus, "GPU")
-        found.append(f"{node.host}: slot {last} is used, but the driver lists {listed}")
+        found.append(f"{node.host}: slot {last} in use, {listed} found by nvidia-smi")
     for vendor, devices in _others(node).items():
         if vendor in ONE_RANK_EACH and devices <= last and not node.gpus:
             there = counted(devices, NAMES[vendor])
-            found.append(f"{node.host}: slot {last} is used, but the node has {there}")
+            found.append(f"{node.host}: slot {last} in use, {there} found")
     return found
 
 
 def _others(node: NodeFacts) -> dict[str, int]:
-    """Devices that can be used, of other vendors than NVIDIA, whose driver is asked itself."""
+    """Return the number of usable devices by vendor, except NVIDIA, which nvidia-smi counts."""
     return {
         each.vendor: each.devices
         for each in node.accelerators
@@ -75,7 +73,7 @@ def _others(node: NodeFacts) -> dict[str, int]:
 
 
 def _described(node: NodeFacts) -> tuple[str, str]:
-    """What a node has, and how that is known."""
+    """Return the accelerators of a node as text, and their source."""
     others = _others(node)
     if node.gpus:
         return counted(node.gpus, "GPU"), "nvidia-smi on each node"
@@ -84,7 +82,7 @@ def _described(node: NodeFacts) -> tuple[str, str]:
         return words, "device files on each node"
     if node.accelerators:
         names = " and ".join(f"{NAMES[each.vendor]}s" for each in node.accelerators)
-        return f"{names} not usable by nvidia-smi or a driver", "the PCI bus and /dev"
+        return f"{names} without a working driver", "the PCI bus and /dev"
     if node.gpus == 0:
         return "no GPU", "nvidia-smi on each node"
     return "no accelerator", "device files on each node"

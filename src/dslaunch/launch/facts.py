@@ -1,4 +1,4 @@
-"""What was found out on the nodes. Recordable to a file."""
+"""Facts that were measured on the nodes. They can be saved to a file."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ class Interface:
     loopback: bool = False
     up: bool = True
     speed: int | None = None
-    """Mbit/s; None: the driver does not say."""
+    """Mbit/s; None: not reported by the driver."""
     mtu: int | None = None
-    """Bytes; None: the driver does not say."""
+    """Bytes; None: not reported by the driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialled:
-    """Whether the master answered at one of its addresses."""
+    """The result of a connection to one address of the master."""
 
     address: str
     local: str | None = None
-    """The caller's own address on that route; None: no answer."""
+    """The source address of the connection; None: not connected."""
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory as one node sees it."""
+    """A directory on one node."""
 
     asked: str
     path: str
     """Absolute."""
     error: str | None = None
-    """Why nothing can be written there."""
+    """Why it is not writable."""
     seen: tuple[str, ...] = ()
-    """The nodes whose marks are visible there, this one's included."""
+    """The nodes whose test files are visible there, including this node."""
     made: bool = False
-    """Whether it was not there before it was asked about."""
+    """Whether the test created it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +52,38 @@ class Accelerators:
     vendor: str
     """`nvidia`, `amd`, ...; see `protocol/values.py`, `Vendor`."""
     devices: int
-    """That programs can open."""
+    """Number of devices that programs can open."""
     bus: int = 0
-    """On the PCI bus, with or without a driver."""
+    """Number of devices on the PCI bus, with or without a driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What one node said of itself."""
+    """The facts of one node."""
 
     host: str
     machine: str
-    """Equal for two nodes that are one machine: they share kernel and network."""
+    """Equal for nodes that are the same machine: they share kernel and network."""
     home: str
     interfaces: tuple[Interface, ...] = ()
     master_resolves: tuple[str, ...] = ()
-    """The addresses that the master's name has on this node."""
+    """The addresses to which this node resolves the name of the master."""
     interpreter: str | None = None
-    """Where the job's interpreter is; None: not there."""
+    """Path of the job's interpreter; None: not found."""
     gpus: int | None = None
-    """How many GPUs the driver lists; None: no driver."""
+    """Number of GPUs of the driver; None: no driver."""
     gpu_error: str | None = None
     accelerators: tuple[Accelerators, ...] = ()
-    """What the kernel shows, of every vendor; empty: none, or not recorded."""
+    """Accelerators of all vendors in sysfs and /dev; empty: none, or not recorded."""
     dialled: tuple[Dialled, ...] = ()
     directories: tuple[Directory, ...] = ()
     different: tuple[tuple[str, str | None], ...] = ()
-    """The job's files that are missing (None) or have another SHA-256 here."""
+    """Files of the job that are missing (None) or have another SHA-256 on this node."""
 
 
 @dataclass(frozen=True, slots=True)
 class PortFact:
-    """What the master said of the ports that it was to try."""
+    """The result of the master for the ports to try."""
 
     free: int | None
     taken: tuple[tuple[int, str], ...] = ()
@@ -91,20 +91,20 @@ class PortFact:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was found out, node by node in rank order; the first is the master."""
+    """The facts of all nodes in rank order; the first node is the master."""
 
     nodes: tuple[NodeFacts, ...]
     port: PortFact
     own_files: tuple[str, ...] = ()
-    """The nodes that see the job's directory of the machine that launches: its files are the
-    user's own there."""
+    """The nodes that share the job's directory with the launching machine; its files there are the
+    user's own."""
 
     @property
     def one_machine(self) -> bool:
-        """Whether all nodes are emulated on one machine, or there is only one."""
+        """Return whether all nodes are emulated on one machine, or there is only one."""
         return len({n.machine for n in self.nodes}) == 1
 
 
 def facts_to_json(facts: Facts) -> str:
-    """Render facts as JSON, for a file."""
+    """Return facts as JSON, for a file."""
     return json.dumps(asdict(facts), indent=1) + "\n"

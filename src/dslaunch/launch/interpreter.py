@@ -1,4 +1,4 @@
-"""Which Python runs a node's job."""
+"""The Python interpreter of the job on a node."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def interpreter(node: Node) -> Word:
-    """The node's interpreter as a word of its command line."""
+    """Return the interpreter of a node as a word of its command line."""
     return at_home(node.python or "python3")

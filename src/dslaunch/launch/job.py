@@ -1,4 +1,4 @@
-"""What to run: a script, module or command with its arguments and environment."""
+"""The job: a script, module or command with its arguments and environment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from dslaunch.cluster.model import Cluster, JobDefaults, Pairs, SecretSource
-from dslaunch.errors import UsageError
+from dslaunch.errors import ErrorCode, UsageError
 from dslaunch.launch.command import Word
 
 Kind = Literal["script", "module", "command"]
@@ -17,26 +17,28 @@ Kind = Literal["script", "module", "command"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program and all that it is given, independent of where it runs."""
+    """A program with its arguments and environment, independent of the nodes."""
 
     program: str
-    """The script's path as the nodes see it from their working directory, a module's dotted
-    name, or the program of a command, by `kind`."""
+    """By `kind`: the path of the script, relative to the working directory on the nodes; the dotted
+    name of the module; or the program of the command."""
     args: tuple[Word, ...] = ()
-    """Text as it is; a word with a variable in it names a file of the node's run directory."""
+    """Literal text; a word with a variable is a file in the run directory of the node."""
     kind: Kind = "script"
     launcher: str = "torchrun"
+    launcher_args: tuple[str, ...] = ()
+    """Options to pass through to the launcher."""
     env: Pairs = ()
-    """The variables for every node: those of the cluster file, of the caller (`env_from`) and
-    of the command line, the later ones winning; a node's own `env` wins over the cluster's."""
+    """Environment variables of every node, from the cluster file, the caller (`env_from`) and the
+    command line; later ones override earlier ones. `env` of a node overrides that of the file."""
     overrides: Pairs = ()
-    """Variables that the user set for this one run; they win over everything."""
+    """Environment variables of this run only; they override all others."""
     secrets: tuple[SecretSource, ...] = ()
-    """Only names and sources; the values go to the agents and nowhere else."""
+    """Names and sources only; the values are sent to the agents only."""
     restarts: int = 0
-    """How often a launcher that can is to start failed ranks again by itself."""
+    """Number of restarts by the launcher itself, if it supports them."""
     min_nodes: int | None = None
-    """With how few nodes the job can do, for a launcher that can go on without some."""
+    """Minimum number of nodes, for a launcher that can continue without lost nodes."""
 
     @classmethod
     def on(
@@ -47,36 +49,48 @@ class Job:
         *,
         kind: Kind = "script",
         launcher: str | None = None,
+        launcher_args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> Job:
-        """Return the job with what the cluster file says of jobs: variables, secrets, launcher.
+        """Return the job with the variables, secrets and launcher of the cluster file.
 
-        Without a program it is the cluster file's job. `env` wins over all other variables;
-        `environ` is what `env_from` copies from, by default this process's environment. Of one
-        variable the later value wins: the cluster file's `env`, the caller's by `env_from`, the
-        file's `job.env`. Raises UsageError.
+        Without a program it is the job of the cluster file. `env` overrides all other variables.
+        The others come from `env` of the cluster file, `env_from` and `job.env`; later ones
+        override earlier ones. `env_from` copies from `environ` (default: the current environment).
+        `launcher_args` follow those of the cluster file, which are for the launcher of the file
+        only. Raises UsageError.
         """
+        from dslaunch.launch.launcher_args import check_launcher_args
+
         defaults = cluster.job or JobDefaults()
         if program is None:
             program, kind, args = _default_program(defaults, kind)
         program = os.fspath(program)
         if kind not in get_args(Kind):
-            raise UsageError(f"kind={kind!r}: one of {', '.join(get_args(Kind))}")
+            raise UsageError.coded(
+                ErrorCode.UNKNOWN_CHOICE, option="kind", value=kind, choices=get_args(Kind)
+            )
         _check_program(program, kind)
         overrides = dict(env or {})
         _check_texts(args, overrides)
+        chosen = launcher or cluster.launcher
+        own = cluster.launcher_args if chosen == cluster.launcher else ()
+        passed = (*own, *launcher_args)
+        check_launcher_args(chosen, passed)
         _refuse_secrets(cluster, overrides)
         variables = dict(cluster.env)
         variables |= copied(cluster.env_from, os.environ if environ is None else environ)
         variables |= dict(defaults.env)
-        for secret in cluster.secrets:  # which `env_from` may match; their values are in no file
+        # `env_from` may match the secrets, whose values must not be in a file
+        for secret in cluster.secrets:
             variables.pop(secret.name, None)
         return cls(
             program=program,
             args=tuple(args),
             kind=kind,
-            launcher=launcher or cluster.launcher,
+            launcher=chosen,
+            launcher_args=passed,
             env=tuple(variables.items()),
             overrides=tuple(overrides.items()),
             secrets=cluster.secrets,
@@ -84,56 +98,46 @@ class Job:
 
 
 def _default_program(defaults: JobDefaults, kind: Kind) -> tuple[str, Kind, tuple[str, ...]]:
-    """Return what the cluster file says to run."""
+    """Return the program of the cluster file's job, its kind and its arguments."""
     if kind != "script":
         flag = "--module" if kind == "module" else "--no-python"
-        raise UsageError(f"{flag} says what SCRIPT is, and none is given")
+        raise UsageError.coded(ErrorCode.OPTION_WITHOUT_SCRIPT, option=flag)
     if defaults.module is not None:
         return defaults.module, "module", defaults.args
     if defaults.script is not None:
         return defaults.script, "script", defaults.args
-    raise UsageError(
-        "no script: none given, and the cluster file has no `job:`",
-        hint="name one, or add `job:` to the cluster file",
-    )
+    raise UsageError.coded(ErrorCode.NO_SCRIPT)
 
 
 def _check_texts(args: Sequence[str], env: Mapping[str, str]) -> None:
-    """Raise UsageError for arguments and variables that are no texts: a caller in Python can give
-    anything, and processes take texts only."""
+    """Raise UsageError for arguments and variables that are not strings, which callers in Python
+    can pass by mistake."""
     if isinstance(args, str):
-        raise UsageError("args: one text instead of a list of texts", hint=f"args={args.split()!r}")
+        raise UsageError.coded(ErrorCode.NO_ARGUMENT_LIST, split=repr(args.split()))
     given: list[tuple[str, object]] = [(f"args[{at}]", value) for at, value in enumerate(args)]
     given += [("a name in env", name) for name in env]
     given += [(f"env[{name!r}]", value) for name, value in env.items()]
     for where, value in given:
         if not isinstance(value, str):
-            raise UsageError(f"{where}: {value!r} is not a text", hint=f"write {str(value)!r}")
+            raise UsageError.coded(
+                ErrorCode.NOT_A_STRING, where=where, value=repr(value), written=repr(str(value))
+            )
 
 
 def _check_program(program: str, kind: Kind) -> None:
-    """Raise UsageError for what is certainly no program's name."""
+    """Raise UsageError for text that cannot be the name of a program."""
     if kind == "module" and program.endswith(".py"):
         module = program.removeprefix("./").removesuffix(".py").replace("/", ".")
-        raise UsageError(
-            f"--module {program}: a module's name has no .py",
-            hint=f"leave --module out to run the file, or name the module: {module}",
-        )
+        raise UsageError.coded(ErrorCode.FILE_AS_MODULE, program=program, module=module)
     if program.startswith("-"):
-        raise UsageError(
-            f"{program} stands where the script is expected",
-            hint=f"a script of that name is ./{program}; after `--` nothing is an option",
-        )
+        raise UsageError.coded(ErrorCode.OPTION_AS_SCRIPT, program=program)
 
 
 def _refuse_secrets(cluster: Cluster, overrides: Mapping[str, str]) -> None:
-    """Raise UsageError for secrets among variables whose values are written down."""
+    """Raise UsageError for secrets among variables with plain values."""
     names = [secret.name for secret in cluster.secrets if secret.name in overrides]
     if names:
-        raise UsageError(
-            f"--env {', '.join(names)}: secrets of the cluster file, whose values are in no file",
-            hint="leave them out: they come from where `secrets` says, mostly your environment",
-        )
+        raise UsageError.coded(ErrorCode.SECRET_ON_COMMAND_LINE, names=tuple(names))
 
 
 def copied(patterns: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:

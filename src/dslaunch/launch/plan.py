@@ -1,4 +1,4 @@
-"""The plan: the whole decision for a run, as one frozen value."""
+"""The plan: all decisions for a run, as one frozen value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dslaunch.cluster.model import Allocation, Pairs, Placement
+from dslaunch.cluster.model import Allocation, Node, Pairs, Placement
 from dslaunch.launch.command import Command, Var
 from dslaunch.launch.decisions import Decision
 
@@ -15,58 +15,61 @@ if TYPE_CHECKING:
     from dslaunch.launch.job import Job
 
 LOG_DIRECTORY = Var("DSLAUNCH_LOGS")
-"""The node's directory for per-rank output files of launchers that write such."""
+"""The node's directory for output files per rank of launchers that write them."""
 RUN_DIRECTORY = Var("DSLAUNCH_NODE_DIR")
 """The node's private directory for one run; removed when the run ends."""
+DS_CONFIG = "ds_config.json"
+"""The file in it with the DeepSpeed config that replaces the one among the arguments."""
 
 
-@dataclass(frozen=True)  # no slots, which leave no place for cached properties
+@dataclass(frozen=True)  # without slots, because of the cached properties
 class Rendezvous:
-    """Where the ranks meet."""
+    """The rendezvous: the master's address and port, and the network of each node."""
 
     address: str
     port: int
     interfaces: Pairs = ()
-    """Host -> network interface that its ranks use to reach the others; absent: not known."""
+    """Host -> network interface of its ranks; missing: unknown."""
     addresses: Pairs = ()
-    """Host -> its own address on that way; absent: not known."""
+    """Host -> its address on that interface; missing: unknown."""
 
     @cached_property
     def interface_of(self) -> dict[str, str]:
-        """`interfaces`, to be looked up in."""
+        """Return `interfaces` as a mapping."""
         return dict(self.interfaces)
 
     @cached_property
     def address_of(self) -> dict[str, str]:
-        """`addresses`, to be looked up in."""
+        """Return `addresses` as a mapping."""
         return dict(self.addresses)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class World:
-    """What every node's launcher must know of the whole run.
+    """The input of every node's launcher about the whole run.
 
-    Equal to itself alone, so that a launcher can keep what it made of the whole for every node.
+    Compared by identity, so that a launcher can cache values that are equal for all nodes.
     """
 
     allocation: Allocation
     rendezvous: Rendezvous
     min_nodes: int | None = None
-    """With how few nodes an elastic run may go on; None: all."""
+    """The least number of nodes of an elastic run; None: all."""
 
     def address_of(self, placement: Placement) -> str:
-        """A node's own address: found out, or the file's, or its name."""
+        """Return the address of a node: as detected, otherwise that of the file, otherwise its
+        name."""
         node = placement.node
         return self.rendezvous.address_of.get(node.host) or node.address or node.host
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """Return the number of ranks."""
         return self.allocation.world_size
 
     @property
     def node_count(self) -> int:
-        """How many nodes there are."""
+        """Return the number of nodes."""
         return len(self.allocation.placements)
 
 
@@ -76,14 +79,14 @@ class Process:
 
     command: Command
     env: Pairs = ()
-    """What it needs beyond the node's environment."""
+    """Variables besides those of the node's environment."""
     rank: int | None = None
-    """Its global rank; None: a launcher that starts the node's ranks itself."""
+    """Its global rank; None: a launcher, which starts the ranks of the node itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A text file in the node's run directory, made before the start and removed at the end."""
+    """A text file in the node's run directory, created before the start and removed at the end."""
 
     name: str
     text: str
@@ -91,7 +94,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What one node does."""
+    """The part of the plan for one node."""
 
     host: str
     node_rank: int
@@ -105,7 +108,7 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The whole decision: what happens on every node."""
+    """All decisions for a run: what each node runs."""
 
     cluster: str
     launcher: str
@@ -113,7 +116,7 @@ class Plan:
     rendezvous: Rendezvous
     nodes: tuple[NodePlan, ...]
     secrets: tuple[str, ...] = ()
-    """Names of secret variables that every process gets as well."""
+    """Names of secret variables, which every process also gets."""
     decisions: tuple[Decision, ...] = ()
 
 
@@ -128,13 +131,13 @@ def plan_to_json(plan: Plan) -> str:
 
 def _members(value: Any) -> dict[str, Any]:
     if isinstance(value, Decision):
-        return value.as_dict()
+        return value.as_data()
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What evidence, or assumption, says about the nodes: the input to a plan beside the job."""
+    """Decisions about the nodes, from evidence or assumed: the input of a plan besides the job."""
 
     rendezvous: Rendezvous
     workdir: str
@@ -142,15 +145,28 @@ class Decided:
     files: tuple[File, ...] = ()
 
 
-def node_environment(placement: Placement, job: Job, rendezvous: Rendezvous) -> Pairs:
-    """The environment of a node's processes, less what their launcher adds.
+THREADS = "OMP_NUM_THREADS"
 
-    The job's variables, then the node's own, then this run's, then what evidence found for what
-    none of them sets: the interface for Gloo and NCCL, and the visible GPUs if only some are used,
-    or if SLURM gave them, which does not hide the others at every site (cgroup.conf(5),
-    ConstrainDevices).
-    The interface is given to NCCL in its exact form `=eth0`; a bare name is a prefix there
-    (NCCL documentation, NCCL_SOCKET_IFNAME).
+
+def thread_limit(job: Job, node: Node, slots: int) -> Pairs:
+    """The variable that gives each rank of a node one OpenMP thread; empty: there is one rank, or
+    the user has set it.
+
+    Otherwise each rank would use all cores. torch sets the same, with a warning on every node
+    (2.13, distributed/run.py), and so does Accelerate (1.15, commands/launch.py).
+    """
+    given = {name for name, _ in (*job.env, *node.env, *job.overrides)}
+    return ((THREADS, "1"),) if slots > 1 and THREADS not in given else ()
+
+
+def node_environment(placement: Placement, job: Job, rendezvous: Rendezvous) -> Pairs:
+    """Return the environment of a node's processes, without the variables of their launcher.
+
+    The variables of the job, of the node, and of this run, then those that none of them sets: the
+    detected interface for Gloo and NCCL; and the visible GPUs if only some are in use, or if SLURM
+    allocated them, because not every site hides the other GPUs (cgroup.conf(5), ConstrainDevices).
+    The interface for NCCL has the exact form `=eth0`; a bare name is a prefix (NCCL documentation,
+    NCCL_SOCKET_IFNAME).
     """
     env = dict(job.env) | dict(placement.node.env) | dict(job.overrides)
     interface = rendezvous.interface_of.get(placement.node.host)

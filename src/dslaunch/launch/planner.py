@@ -1,4 +1,4 @@
-"""From an allocation, a job and what was decided to the plan."""
+"""Make the plan from an allocation, a job and decisions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import activated
 from dslaunch.launch.launchers import check_launcher
-from dslaunch.launch.plan import LOG_DIRECTORY, NodePlan, Plan, World, node_environment
+from dslaunch.launch.plan import LOG_DIRECTORY, NodePlan, Plan, Process, World, node_environment
 from dslaunch.registry import LAUNCHERS
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: str) -> Plan:
-    """Decide who runs what. Pure: no clock, no environment, no file, no network.
+    """Return the plan. Pure: no clock, no environment, no file, no network.
 
-    Raises PlanError where the launcher cannot run this allocation.
+    Raises PlanError if the launcher cannot run this allocation.
     """
     launcher = LAUNCHERS.get(job.launcher)
     world = World(allocation, decided.rendezvous, job.min_nodes)
@@ -27,6 +27,9 @@ def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: st
 
     def node_plan(placement: Placement) -> NodePlan:
         processes = launcher.processes(placement, world, job, logs=LOG_DIRECTORY)
+        LAUNCHERS.check_returned(job.launcher, processes, tuple)
+        for process in processes:
+            LAUNCHERS.check_returned(job.launcher, process, Process)
         return NodePlan(
             host=placement.node.host,
             node_rank=placement.node_rank,

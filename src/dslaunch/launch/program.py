@@ -1,4 +1,4 @@
-"""The job's program and arguments in the forms that launchers and Python take."""
+"""The job's program and arguments in the forms that launchers and Python expect."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 def program(job: Job) -> str:
-    """The program's name; a script that is called like an option becomes `./-name`."""
+    """Return the program's name; a script whose name starts with `-` becomes `./-name`."""
     if job.kind == "script" and job.program.startswith("-"):
         return f"./{job.program}"
     return job.program
 
 
 def python_command(python: Word, job: Job) -> tuple[Word, ...]:
-    """The words that start the program once, unbuffered if Python runs it."""
+    """Return the command that starts the program once, unbuffered if Python runs it."""
     if job.kind == "command":
         return (program(job), *job.args)
     module = ("-m",) if job.kind == "module" else ()
@@ -25,11 +25,12 @@ def python_command(python: Word, job: Job) -> tuple[Word, ...]:
 
 
 def positional(job: Job) -> tuple[Word, ...]:
-    """The program and its arguments for a launcher that reads them with argparse's REMAINDER.
+    """Return the program and its arguments for a launcher that reads them with argparse's
+    REMAINDER.
 
-    argparse takes the first `--` for itself when it directly follows the program, so that the
-    program never sees it (torch 2.13, accelerate 1.15 and deepspeed 0.19.8 alike); one more in
-    front is taken instead. The same one lets a command's name begin with `-`.
+    argparse removes a `--` directly after the program (torch 2.13, accelerate 1.15, deepspeed
+    0.19.8); an additional `--` before it is removed instead. It also allows the name of a command
+    to begin with `-`.
     """
     words = (program(job), *job.args)
     swallowed = job.args[:1] == ("--",) or program(job).startswith("-")
@@ -37,25 +38,25 @@ def positional(job: Job) -> tuple[Word, ...]:
 
 
 def piped(job: Job, logs: Var, variable: str = "LOCAL_RANK") -> tuple[Word, ...]:
-    """The script that the agent puts into `logs`, and its arguments: it gives a rank its pipes and
-    becomes the program.
+    """Return the script that the agent writes to `logs`, and its arguments: it connects a rank to
+    its pipes and then executes the program.
 
-    Launchers can redirect ranks only into files of names that they choose; what a rank writes,
-    secrets among it, must not lie in a file. `variable` is the one whose value tells the ranks of
-    a node apart.
+    Launchers can redirect ranks only to files whose names they choose; but the output of a rank may
+    contain secrets, and must not be in a file. `variable` has a different value for each rank of a
+    node.
     """
     return ((logs, "/rank.py"), variable, job.kind, program(job), *job.args)
 
 
 def kind_flag(job: Job, no_python: str, logs: Var | None = None) -> tuple[str, ...]:
-    """The launcher's option for what the program is; `no_python` as that launcher spells it."""
-    if logs is not None:  # it starts a script of ours
+    """Return the launcher's option for the kind of program; `no_python` is its spelling."""
+    if logs is not None:  # it starts our script
         return ()
     return {"script": (), "module": ("--module",), "command": (no_python,)}[job.kind]
 
 
 def without_macros(words: tuple[Word, ...]) -> tuple[Word, ...]:
-    """Double each `$` in the text, as torch's agent halves them.
+    """Double each `$` in the text, because torch's agent halves them.
 
     It runs `string.Template.safe_substitute` over the arguments of the ranks, so that `$$`
     would arrive as `$` and `${local_rank}` as a number (torch 2.13,
@@ -71,9 +72,9 @@ def without_macros(words: tuple[Word, ...]) -> tuple[Word, ...]:
 
 
 def torch_positional(job: Job, logs: Var | None = None) -> tuple[Word, ...]:
-    """Like `positional`, for launchers that hand the ranks to torch's agent.
+    """Return the same as `positional`, for launchers with torch's agent.
 
-    A command's name is not a rank's argument there, and is not substituted.
+    The agent substitutes the arguments of ranks, but not the name of a command.
     """
     if logs is not None:
         script, *arguments = piped(job, logs)

@@ -1,4 +1,4 @@
-"""Who takes part in the next attempt of a run that lost nodes. Pure."""
+"""Select the nodes of the next attempt after nodes were lost. Pure."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from dslaunch.errors import ErrorCode, PlanError
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What was done about a lost node."""
+    """A lost node, and the spare node that replaces it."""
 
     lost: str
     spare: str | None = None
-    """Takes its place; None: the node is left out."""
+    """None: no replacement; the run continues without the node."""
 
 
 def without(
     cluster: Cluster, allocation: Allocation, lost: Collection[str], min_nodes: int
 ) -> tuple[Allocation, tuple[Replacement, ...]]:
-    """The allocation less its lost nodes, and what was done about each.
+    """Return the allocation without its lost nodes, and the replacement of each.
 
-    A spare with as many slots takes a lost node's place in the rank order; without one the
-    others move up. Raises PlanError when fewer than `min_nodes` would be left.
+    A spare node with enough slots takes a lost node's place in the rank order. Without one the
+    following nodes move up. Raises PlanError if fewer than `min_nodes` would remain.
     """
     used = {*allocation.hosts, *lost}
     spares = [node for node in cluster.nodes if node.spare and node.host not in used]
@@ -43,18 +43,14 @@ def without(
         chosen.append((spare, spare.slots[:count]))
         replaced.append(Replacement(host, spare.host))
     if len(chosen) < max(min_nodes, 1):
-        raise PlanError(
-            f"{len(chosen)} nodes are left, at least {min_nodes} are wanted",
-            hint="add `spare: true` nodes to the cluster file, or lower --min-nodes",
-            code=ErrorCode.TOO_FEW_NODES,
-        )
+        raise PlanError.coded(ErrorCode.TOO_FEW_NODES, count=len(chosen), wanted=max(min_nodes, 1))
     return Allocation.of(chosen), tuple(replaced)
 
 
 def enough_without(
     cluster: Cluster, allocation: Allocation, lost: Collection[str], min_nodes: int
 ) -> bool:
-    """Whether as many nodes would be left without these."""
+    """Return whether `min_nodes` would remain without the lost nodes."""
     try:
         without(cluster, allocation, lost, min_nodes)
     except PlanError:

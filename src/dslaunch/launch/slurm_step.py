@@ -1,7 +1,7 @@
-"""What a launcher knows of a SLURM step, and what it says each task of the step runs.
+"""The input and the output of a launcher for a SLURM step.
 
-The counterpart of `World` and `Process`, which know every node by name: here none is known, and
-SLURM's variables say on the node what differs from task to task.
+The counterpart of `World` and `Process`, in which every node has a name. Here the nodes are
+unknown, and SLURM's variables contain the differences between tasks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import Command, Var, Word
 from dslaunch.launch.interpreter import interpreter
+from dslaunch.launch.plan import thread_limit
 from dslaunch.launch.program import kind_flag, torch_positional
 
 if TYPE_CHECKING:
@@ -23,11 +24,11 @@ MASTER_ADDRESS, MASTER_PORT = Var("MASTER_ADDR"), Var("MASTER_PORT")
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """Nodes that are alike: the whole job, or one component of a heterogeneous job."""
+    """Equal nodes: the whole job, or one component of a heterogeneous job."""
 
     nodes: int
     slots: int
-    """GPUs used of each."""
+    """Number of GPUs in use per node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,32 +37,32 @@ class SlurmStep:
 
     job: Job
     node: Node
-    """One of the component's nodes, which stands for all."""
+    """One of the nodes of the component, which are equal."""
     component: Component
     components: tuple[Component, ...]
     min_nodes: int | None = None
-    """With how few nodes an elastic run may go on; None: all."""
+    """Minimum number of nodes of an elastic run; None: all."""
     suffix: str = ""
-    """What makes a node's name one of the fast network."""
+    """Suffix of host names in the fast network."""
 
     @property
     def python(self) -> Word:
-        """The interpreter."""
+        """Return the interpreter."""
         return interpreter(self.node)
 
     @property
     def slots(self) -> int:
-        """How many ranks each node of the component has."""
+        """Return the number of ranks per node of the component."""
         return self.component.slots
 
     @property
     def heterogeneous(self) -> bool:
-        """Whether the job has several components: its numbers are fixed then."""
+        """Return whether the job has several components; then its numbers are fixed."""
         return len(self.components) > 1
 
     @property
     def nodes(self) -> Word:
-        """How many nodes the job has: SLURM says, which may change when a job is requeued
+        """Return the number of nodes of the job, from SLURM: it may change in a requeued job
         (submitit #1613)."""
         if self.heterogeneous:
             return str(sum(c.nodes for c in self.components))
@@ -69,12 +70,12 @@ class SlurmStep:
 
     @property
     def tasks(self) -> Word:
-        """How many ranks the job has, where each is a task."""
+        """Return the number of ranks of the job, if each rank is a task."""
         return self._fixed_ranks if self.heterogeneous else (Var("SLURM_NTASKS"),)
 
     @property
     def single_rank(self) -> bool:
-        """Whether the job has one rank."""
+        """Return whether the job has one rank."""
         return self._fixed_ranks == "1"
 
     @property
@@ -84,14 +85,14 @@ class SlurmStep:
 
 @dataclass(frozen=True, slots=True)
 class StepCommand:
-    """What a task runs: shell lines, and the command after them."""
+    """The shell lines of a task, and the command after them."""
 
     command: Command
     before: tuple[str, ...] = ()
 
 
 def joined(*parts: Word | Var) -> Word:
-    """Join text, variables and words to one word."""
+    """Return text, variables and words joined to one word."""
     flat: list[str | Var] = []
     for part in parts:
         flat += part if isinstance(part, tuple) else [part]
@@ -99,6 +100,17 @@ def joined(*parts: Word | Var) -> Word:
 
 
 def teed(job: Job, no_python: str = "--no-python") -> tuple[Word, ...]:
-    """The end of a line for torch's agent. `--tee` makes each line say its local rank:
-    `[default0]:`; `no_python` is the launcher's spelling of that option."""
+    """Return the last words of a command of torch's agent. `--tee` prefixes each line with the
+    local rank, `[default0]:`; `no_python` is the launcher's spelling of that option."""
     return ("--tee=3", *kind_flag(job, no_python), *torch_positional(job))
+
+
+def default_line(name: str, value: str) -> str:
+    """The shell line that sets a variable unless it is set on the node."""
+    return f'export {name}="${{{name}:-{value}}}"'
+
+
+def thread_lines(step: SlurmStep) -> tuple[str, ...]:
+    """The shell lines that give each rank of a node one OpenMP thread; see `thread_limit`."""
+    limit = thread_limit(step.job, step.node, step.slots)
+    return tuple(default_line(name, value) for name, value in limit)

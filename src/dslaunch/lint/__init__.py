@@ -1,11 +1,10 @@
-"""What the lints share: remarks on a user's text, edits that mend it, rules that are ignored."""
+"""The common parts of both lints: findings in a text, fixes, and ignored rules."""
 
 from dslaunch.lint.remark import ORDER, Edit, Level, Remark, fails, in_order, mended
 from dslaunch.lint.suppression import (
     UNKNOWN_RULE,
     Mention,
     Screened,
-    closest_rule,
     mentions,
     screened,
 )
@@ -18,7 +17,6 @@ __all__ = [
     "Mention",
     "Remark",
     "Screened",
-    "closest_rule",
     "fails",
     "in_order",
     "mended",

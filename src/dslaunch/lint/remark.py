@@ -1,5 +1,4 @@
-"""What a reader of a user's text has to say about it: one value for DeepSpeed configs and sbatch
-scripts alike, so that they are shown, counted and handed to other tools in one way."""
+"""Findings in a user's text: one value for DeepSpeed configs and sbatch scripts. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ ORDER: tuple[Level, ...] = ("error", "warning", "info")
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A replacement that mends a text for certain: characters `start` to `end` become `text`."""
+    """A certain correction: characters `start` to `end` are replaced by `text`."""
 
     start: int
     end: int
@@ -22,26 +21,25 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """One thing to say about a text. Lines and columns count from 1; 0 means the whole file."""
+    """One finding in a text. Lines and columns count from 1; 0 means the whole file."""
 
     rule: str
     """Its name for machines, stable over releases, such as `unknown-key`."""
     level: Level
-    """`error`: it fails, or does something else than it says; `warning`: likely not what is meant;
-    `info`: worth knowing."""
+    """`error`: fails, or is silently misread; `warning`: probably a mistake; `info`: note."""
     file: str
     line: int
     column: int
     path: str
-    """Where in the data, as `zero_optimization.stage`; empty where a text has no such places."""
+    """The path in the data, as `zero_optimization.stage`; empty for texts without paths."""
     message: str
-    """What was found and what comes of it: lower case, no full stop."""
+    """What was found and what it causes: lower case, no full stop."""
     fix: str | None = None
-    """What to do."""
+    """What to write instead."""
     source: str | None = None
-    """Where the rule is from: project, file or issue, version."""
+    """The source of the rule: project, file or issue, version."""
     edits: tuple[Edit, ...] = ()
-    """What `--fix` does; empty: nothing that is certain."""
+    """The changes of `--fix`; empty: none is certain."""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
@@ -49,18 +47,18 @@ class Remark:
 
 
 def in_order(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
-    """By place in the text; at one place the worst first."""
+    """Return the findings by position; at one position, the most severe first."""
     return tuple(sorted(remarks, key=lambda r: (r.file, r.line, r.column, ORDER.index(r.level))))
 
 
 def fails(remarks: Iterable[Remark], *, strict: bool = False) -> bool:
-    """Whether a check with these remarks has failed: at an error, and if strict at a warning."""
+    """Return whether the findings fail a check: errors do, and with `strict` warnings."""
     failing = ("error", "warning") if strict else ("error",)
     return any(remark.level in failing for remark in remarks)
 
 
 def mended(text: str, remarks: Iterable[Remark]) -> str:
-    """The text with all edits made; of edits that overlap, the first in the text."""
+    """Return the text with all edits applied; of overlapping edits, the first one."""
     edits = sorted(
         {edit for r in remarks for edit in r.edits}, key=lambda e: (e.start, e.end, e.text)
     )

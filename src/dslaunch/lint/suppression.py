@@ -1,36 +1,36 @@
-"""Rules that a user has ignored: for one call, for a file, or at one place of it.
+"""Ignored rules: for one call, for a file, or for one place in it.
 
-A comment names rules for its own line, or, alone on a line, for the next one:
+A comment applies to its own line, or, alone on a line, to the next one:
 
     export MASTER_PORT=29500  # dslaunch: ignore[fixed-port]
     # dslaunch: ignore[fixed-port, shared-output]
     # dslaunch: ignore-file[no-srun]
 
-Rules are always named: a comment that ignores everything would hide the next mistake too.
+Comments must name rules: one that ignores everything would hide later mistakes too.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from dslaunch.errors import UsageError
+from dslaunch.errors import ErrorCode, UsageError
 from dslaunch.lint.remark import Remark, in_order
+from dslaunch.texts import closest
 
 UNKNOWN_RULE = "unknown-rule"
-"""The rule for a comment or key that ignores a rule which does not exist. It cannot be ignored."""
+"""The rule that reports an unknown rule in a comment or key. It cannot be ignored."""
 LONGEST = 100
-"""Characters of a rule's name that are compared with others, or shown."""
+"""The most characters of a rule's name that are compared or shown."""
 _COMMENT = re.compile(r"(?:#|//)[ \t]*dslaunch:[ \t]*(ignore-file|ignore)\[([^\[\]\n]*)\]")
 _NAME = re.compile(r"[^,\s]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """One rule that a text says to ignore, and where."""
+    """A rule to ignore, and where the text names it."""
 
     rule: str
     line: int
@@ -45,15 +45,15 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """Remarks without those that the user ignores."""
+    """Findings without ignored ones."""
 
     kept: tuple[Remark, ...]
     ignored: int = 0
-    """How many were left out."""
+    """Number of ignored remarks."""
 
 
 def mentions(text: str) -> tuple[Mention, ...]:
-    """Return what the comments of a text say to ignore. `#` and `//` begin a comment."""
+    """Return the rules that comments of a text ignore. `#` and `//` start a comment."""
     return tuple(_mentions(text.split("\n"))) if "dslaunch:" in text else ()
 
 
@@ -69,10 +69,10 @@ def _mentions(lines: list[str]) -> Iterator[Mention]:
 
 
 def _extents(lines: list[str]) -> list[tuple[int, int]]:
-    """For each line, the first and last line that a comment on it is about.
+    """Return for each line the first and last line that a comment on it applies to.
 
-    That is the line itself; for a comment alone on a line the next one; with the lines that
-    continue it behind a backslash.
+    That is the line itself, or the next one for a comment alone on a line, with its continuation
+    lines after a backslash.
     """
     found: list[tuple[int, int]] = []
     for number in range(len(lines), 0, -1):
@@ -100,9 +100,9 @@ def screened(
     ignore: Collection[str] = (),
     said: Iterable[Mention] = (),
 ) -> Screened:
-    """Leave out the remarks that `ignore` (for the call) or `said` (in the file) names.
+    """Return the findings without the rules of `ignore` (the command) and `said` (the file).
 
-    A rule of `said` that is not in `known` becomes a warning: a misspelt name ignores nothing.
+    A rule of `said` that is not in `known` becomes a warning, because it ignores nothing.
     """
     every, said = tuple(remarks), tuple(said)
     index = _Index(said)
@@ -112,7 +112,7 @@ def screened(
 
 
 class _Index:
-    """What is ignored, found by rule and line: a hostile file may have a comment on every line."""
+    """Ignored rules by name and line; fast also for a comment on every line."""
 
     def __init__(self, said: Iterable[Mention]) -> None:
         self._whole_file: set[tuple[str, str | None]] = set()
@@ -127,7 +127,7 @@ class _Index:
             ranges.sort()
 
     def covers(self, remark: Remark) -> bool:
-        """Whether a remark is ignored."""
+        """Return whether a finding is ignored."""
         rule = remark.rule
         if (rule, None) in self._whole_file or (rule, remark.path) in self._whole_file:
             return True
@@ -139,9 +139,9 @@ class _Index:
 
 def _misnamed(mention: Mention, file: str, known: Collection[str]) -> Remark:
     name = mention.rule[:LONGEST]
-    similar = closest_rule(name, known)
-    fix = f"write {similar}" if similar else "name a rule as it stands in brackets behind a remark"
-    message = f"`{name}` is not a rule, so nothing is ignored"
+    similar = closest(name, sorted(known))
+    fix = f"write {similar}" if similar else "use the name in brackets at the end of a finding"
+    message = f"unknown rule `{name}`, nothing is ignored"
     return Remark(
         rule=UNKNOWN_RULE,
         level="warning",
@@ -155,15 +155,8 @@ def _misnamed(mention: Mention, file: str, known: Collection[str]) -> Remark:
 
 
 def check_rules(names: Collection[str], known: Collection[str]) -> None:
-    """Raise UsageError for a rule to ignore that does not exist."""
+    """Raise UsageError for an unknown rule."""
     for name in names:
         if name not in known:
-            similar = closest_rule(name, known)
-            hint = f"did you mean `{similar}`?" if similar else "a remark ends with its rule"
-            raise UsageError(f"--ignore: no rule is named `{name}`", hint=hint)
-
-
-def closest_rule(name: str, known: Collection[str]) -> str | None:
-    """Return the rule whose name is most like this one, if any is."""
-    found = difflib.get_close_matches(name[:LONGEST], sorted(known), 1)
-    return found[0] if found else None
+            similar = closest(name, sorted(known))
+            raise UsageError.coded(ErrorCode.UNKNOWN_RULE, name=name, meant=similar)

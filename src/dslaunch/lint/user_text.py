@@ -7,7 +7,7 @@ from pathlib import Path
 from dslaunch.errors import ConfigError, Problem
 
 LARGEST = 16 * 2**20
-"""Bytes of a text that is read; no file of settings has so many."""
+"""Maximum size of a text in bytes, far above that of real files."""
 
 
 def read_file(path: Path, most: int = LARGEST) -> str:

@@ -1,5 +1,5 @@
-"""What runs on the nodes.
+"""The program that runs on the nodes.
 
-Only the standard library, Python 3.8 or newer: these modules are sent as text and run by
-whatever Python a node has. They import nothing of dslaunch but each other.
+It uses only the standard library and runs on Python 3.8 and newer: the modules are sent to a node
+and run by its Python. They import nothing of dslaunch but each other.
 """

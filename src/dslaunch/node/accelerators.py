@@ -1,6 +1,6 @@
 """Accelerators of this node, by what the kernel shows: device files and PCI devices.
 
-No program is run, so that a node can be asked before every run. Where the device files are from:
+No program is run, so that it is fast enough to ask before every run. Sources of the device files:
 
 nvidia  the driver makes /dev/nvidiaN (NVIDIA driver's README, "Device Nodes").
 amd     one /dev/kfd for all; the GPUs are nodes with SIMDs below /sys/class/kfd, of which a
@@ -29,7 +29,7 @@ ACCEL = "/sys/class/accel"
 KFD = "/sys/class/kfd/kfd/topology/nodes"
 RENDER = "/sys/class/drm"
 PROCESSOR_GRAPHICS = "0000:00:02.0"
-"""Where Intel's processors have their own graphics."""
+"""The address of the graphics in Intel's processors."""
 NUMBERED = {
     "nvidia": "nvidia",
     "ascend": "davinci",
@@ -80,7 +80,7 @@ def _amd() -> int:
 
 
 def _simds(properties: str) -> int:
-    """The number of SIMDs of a node of KFD; a processor has none."""
+    """Return the number of SIMDs of a node of KFD; a processor has none."""
     for line in properties.splitlines():
         name, _, value = line.partition(" ")
         if name == "simd_count" and value.isdigit():

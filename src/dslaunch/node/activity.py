@@ -1,4 +1,4 @@
-"""Whether the ranks do anything: a rank that neither prints nor computes may be waiting forever."""
+"""Idle time of the ranks: one that neither prints nor computes may wait forever."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import Collection, Optional
 
 BUSY = 0.02
-"""The part of one CPU below which a process only wakes up to look, as idle threads do."""
+"""The share of one CPU below which a process counts as idle: its threads only poll."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -24,11 +24,12 @@ class Activity:
         self._seconds: Optional[float] = None
 
     def spoke(self) -> None:
-        """A rank printed."""
+        """Note that a rank printed."""
         self._last = time.monotonic()
 
     def idle(self, pids: Collection[int]) -> float:
-        """Seconds since a rank, or a child of one, printed or used the CPU. Ask now and then."""
+        """Return seconds since a rank, or a child of one, printed or used the CPU. Ask now and
+        then."""
         now = time.monotonic()
         tree = {*pids, *processes.descendants(*pids)}
         seconds = sum(map(_cpu_seconds, tree))

@@ -1,9 +1,9 @@
 """The one program on each node: starts, watches, streams and ends that node's processes.
 
-It talks frames with its clients. The launcher of a run holds it: when the launcher is gone, and
-does not come back in time, the agent ends everything that it started and leaves. A detached run
-is held by nobody and lasts until its processes end. A guardian process, the agent's parent, does
-the same should the agent itself be killed.
+It exchanges frames with its clients. The launcher of a run holds it: when the launcher is gone and
+does not reconnect in time, the agent ends everything that it started and exits. A detached run has
+no launcher and lasts until its processes end. A guardian process, the agent's parent, ends the
+processes if the agent itself is killed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dslaunch.node import (
     probe,
     processes,
     questions,
+    rank_signals,
     run_files,
     stacks,
     survey,
@@ -39,12 +40,13 @@ from dslaunch.node.client import AgentClient
 from dslaunch.node.journal import FileJournal, Journal
 from dslaunch.node.ranks import Ranks
 from dslaunch.node.redact import Secrets
+from dslaunch.node.usage import UsageMeter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
-    from dslaunch.node import links
+    from dslaunch.node import gpu_meter, links
 
 TICK = 0.05
 BEAT = 5.0
@@ -53,26 +55,28 @@ LOST_GRACE = 5.0
 FAREWELL = 10.0
 JOURNAL_FULL, JOURNAL_LOW = 8 << 20, 1 << 20
 MOST_OF_ERROR, MOST_OF_TRACE = 300, 16 * 1024
-"""Characters that are told of an error of our own."""
+"""Characters of an error of the agent itself that are sent."""
 KEPT_OUTPUT = 2 << 30
 """Bytes of output that a detached run keeps on each node."""
 
 
 class Agent:
-    """One node's end of a run. A single thread; questions that may hang have their own."""
+    """One node's end of a run. It has a single thread; questions that may hang have their own."""
 
     def __init__(
         self,
         run: str,
         host: str,
-        times: Dict[str, float],
+        timeouts: Dict[str, float],
         guardian: int,
         surveyor: Optional[survey.Surveyor] = None,
+        gpus: Optional[gpu_meter.GpuMeter] = None,
     ) -> None:
-        """`times`, in seconds: `silence` after which a launcher is not there, `reconnect` in
-        which it may come back. `guardian`: the process that is our parent while it lives.
-        `surveyor`: who answers before the start what may hang."""
-        self.run, self.host, self.times, self.surveyor = run, host, times, surveyor
+        """`timeouts`, in seconds: `heartbeat` without a message until a launcher counts as gone,
+        `reconnect` in which it may reconnect. `guardian`: the process that is our parent while it
+        lives. `surveyor`: answers questions that may hang, before the start. `gpus`: reads the
+        GPUs, if there are any."""
+        self.run, self.host, self.timeouts, self.surveyor = run, host, timeouts, surveyor
         self.home = os.path.expanduser("~")
         self.directory: Optional[str] = None
         self.selector = selectors.DefaultSelector()
@@ -84,19 +88,22 @@ class Agent:
         self.left_at: Optional[float] = None
         """`free_since`, once it is known that the launcher has left and its machine answers."""
         self.left_limit = 0.0
-        """Seconds that such a launcher has to come back."""
+        """Seconds that such a launcher has to reconnect."""
         self.dismissed: Optional[float] = None
-        """When we were told to leave; what others still read is sent for a moment."""
+        """Time of the request to exit; other clients are sent the rest for `FAREWELL`
+        seconds."""
         self.detached = False
         self.replies: Deque[Tuple[AgentClient, frames.Message]] = deque()
         self.archives: Dict[int, files.Archive] = {}
         self.ranks: Optional[Ranks] = None
         self.group: Optional[str] = None
-        """The control group of the ranks, where there is one; else they are known as our
-        descendants and by their environment."""
+        """The control group of the ranks. Without one, the ranks are known as descendants of the
+        agent and by their environment."""
         self.secrets = Secrets()
-        """Of the run, once it has started. No text leaves this program before it went through."""
+        """The run's secrets, once it has started. Every text is masked before it is kept or
+        sent."""
         self.activity = Activity()
+        self.usage = UsageMeter(gpus)
         self.idle = 0.0
         """Seconds since a rank printed or computed, as of the last beat."""
         self.links: Optional[links.Links] = None
@@ -110,43 +117,44 @@ class Agent:
     # ------------------------------------------------------------ the loop
 
     def serve(self, first: socket.socket) -> None:
-        """Serve clients until the run is over and nobody wants anything more."""
+        """Serve clients until the run is over and no client needs the agent any more."""
         self.prepare(first)
         while not self.over():
-            for key, _ in self.selector.select(self.patience()):
+            for key, _ in self.selector.select(self.wait_timeout()):
                 key.data()
             self.tick()
+        self.usage.end()
         run_files.remove_run(self.run, self.host, self.home)
 
     def over(self) -> bool:
-        """Whether the agent may leave."""
+        """Return whether the agent may exit."""
         if self.ranks is not None and not self.done:
             return False
         if self.links is not None and self.links.busy():
             return False
         if not self.clients:
             return self.detached or self.dismissed is not None or self.abandoned()
-        # whoever still reads is sent what there is, but cannot keep us
+        # clients that still read are sent the rest, but cannot keep the agent alive
         since = self.done_at if self.detached else self.dismissed
         return since is not None and time.monotonic() - since > FAREWELL
 
     def abandoned(self) -> bool:
-        """Whether the launcher is gone and has had time to come back."""
+        """Return whether the launcher is gone and its time to reconnect is over."""
         if self.free_since is None or self.detached:
             return False
-        patience = self.times["reconnect"] if self.ranks else 0
+        limit = self.timeouts["reconnect"] if self.ranks else 0
         if self.left_at == self.free_since:
-            patience = min(patience, self.left_limit)
-        return time.monotonic() - self.free_since >= patience
+            limit = min(limit, self.left_limit)
+        return time.monotonic() - self.free_since >= limit
 
-    def patience(self) -> float:
-        """Seconds to wait for something to happen before looking ourselves."""
+    def wait_timeout(self) -> float:
+        """Return the seconds to wait for an event before the next `tick`."""
         if self.ranks is None or self.done:
-            return min(BEAT, self.times["silence"]) / 5
-        return TICK if self.deadline is not None else self.ranks.patience()
+            return min(BEAT, self.timeouts["heartbeat"]) / 5
+        return TICK if self.deadline is not None else self.ranks.wait_timeout()
 
     def prepare(self, first: socket.socket) -> None:
-        """Set up signals and streams, and greet."""
+        """Set up signals and the loop, and greet the first client."""
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: self.asked_to_end())
@@ -159,20 +167,20 @@ class Agent:
         self.welcome(first, holds=True)
 
     def woken(self, wake: int) -> None:
-        """A child ended, or a thread has an answer."""
+        """Handle a wake-up: a child ended, or a thread has an answer."""
         os.read(wake, 4096)
         while self.replies:
             client, reply = self.replies.popleft()
-            client.say({**self.secrets.values(reply), "time": time.time()})
+            client.say({**reply, "time": time.time()})
 
     def tick(self) -> None:
-        """What is done whether or not something happened."""
+        """Do the periodic work: heartbeats, timeouts and the state of the ranks."""
         now = time.monotonic()
-        if now - self.beaten >= min(BEAT, self.times["silence"] / 3):
+        if now - self.beaten >= min(BEAT, self.timeouts["heartbeat"] / 3):
             self.beaten = now
             self.beat()
-        self.miss_the_launcher()
-        self.look_after_the_guardian()
+        self.check_heartbeat()
+        self.check_guardian()
         if self.abandoned():
             self.end(LOST_GRACE, "the launcher is gone")
         if self.links is not None:
@@ -183,24 +191,25 @@ class Agent:
             self.ranks.watch()
             self.advance()
 
-    def miss_the_launcher(self) -> None:
-        """Let go of a launcher that has not been heard for too long."""
-        silence = self.times["silence"]
-        if self.holder is None or time.monotonic() - self.holder.heard <= silence:
+    def check_heartbeat(self) -> None:
+        """Close the launcher's connection after its heartbeat timeout."""
+        timeout = self.timeouts["heartbeat"]
+        if self.holder is None or time.monotonic() - self.holder.heard <= timeout:
             return
-        self.holder.read()  # we may have been stopped ourselves, and not have listened
-        if self.holder is not None and time.monotonic() - self.holder.heard > silence:
+        self.holder.read()  # this process may have been stopped, and messages may be waiting
+        if self.holder is not None and time.monotonic() - self.holder.heard > timeout:
             self.holder.close()
 
-    def look_after_the_guardian(self) -> None:
-        """End if our guardian is dead: nobody would end what we have started if we are killed."""
+    def check_guardian(self) -> None:
+        """End the run if the guardian is dead: if the agent were killed then, its processes would
+        stay."""
         if os.getppid() != self.guardian:
             self.end(0, "the agent's guardian was killed", process="guardian")
             if self.ranks is None:
                 self.dismissed = time.monotonic()
 
     def beat(self) -> None:
-        """Show that we are there, and how long the ranks have been idle."""
+        """Send all clients a heartbeat, with the seconds for which the ranks have been idle."""
         if processes.is_stopped(self.guardian):
             processes.resume([self.guardian])
         pids = self.ranks.pids() if self.ranks and not self.done else {}
@@ -211,11 +220,13 @@ class Agent:
     # ------------------------------------------------------------ clients
 
     def welcome(self, connection: socket.socket, *, holds: bool = False) -> None:
-        """Take a new client and greet it. With `holds` it is the launcher of the run."""
+        """Add a new client and greet it. With `holds` it is the launcher of the run."""
         client = AgentClient(connection, self)
         self.clients.append(client)
         self.listen(connection.fileno(), client.read)
-        if holds:  # before anything is written, which may find out that it has gone already
+        if (
+            holds
+        ):  # before anything is written: a failing write closes the client, which must be noticed
             client.ssh = peer.connection()
             self.hold(client)
         known: frames.Message = {"run": self.run, "last": self.journal.last}
@@ -224,12 +235,12 @@ class Agent:
         client.say({"event": "hello", "time": time.time(), **known, **questions.identity()})
 
     def hold(self, client: AgentClient) -> None:
-        """Let this client hold the run, unless it has gone: nobody would notice that again."""
+        """Let this client hold the run, unless it is closed already: its end was handled then."""
         if not client.closed:
             self.holder, self.free_since = client, None
 
     def watch_client(self, client: AgentClient, *, writing: bool) -> None:
-        """Be told when a client can take more, only while there is more."""
+        """Watch the client for writability while output is pending."""
         fd = client.socket.fileno()
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writing else 0)
         if self.selector.get_key(fd).events == events:
@@ -244,12 +255,12 @@ class Agent:
         self.selector.modify(fd, events, ready)
 
     def forget(self, client: AgentClient) -> None:
-        """A client is gone; if it was the launcher, it may come back."""
+        """Remove a client that is gone; if it was the launcher, it may reconnect."""
         self.ignore(client.socket.fileno())
         self.clients.remove(client)
         if client is self.holder:
-            # later than that it was gone without our noticing, as when we were stopped
-            gone = client.heard + self.times["silence"]
+            # at the latest: a stopped agent notices the end of a connection later
+            gone = client.heard + self.timeouts["heartbeat"]
             since = min(time.monotonic(), gone)
             self.holder, self.free_since = None, since
             if client.ended and client.closed_limit is not None:
@@ -258,12 +269,13 @@ class Agent:
                 look.start()
 
     def look_for(self, connection: str, since: float) -> None:
-        """Find out whether the launcher that was lost then has left; in a thread."""
+        """Find out, in a thread, whether the launcher that was lost at `since` has exited."""
         if peer.has_left(connection):
             self.left_at = since
 
     def say(self, message: frames.Message) -> None:
-        """Note an event of the run, with our time; those who follow are sent it."""
+        """Record an event of the run, with the node's time, and send it to the clients that
+        follow."""
         message = {"time": time.time(), **self.secrets.values(message)}
         self.journal.append(frames.MESSAGE, frames.message_body(message))
         if self.directory is not None:
@@ -273,21 +285,22 @@ class Agent:
         self.publish()
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        """Note a piece of output; if the launcher is far behind, stop reading the ranks."""
+        """Record a piece of output; stop reading the ranks while the launcher is far behind."""
         self.activity.spoke()
+        self.usage.output(rank, data)
         self.journal.append(frames.OUTPUT, frames.output_body(rank, stream, time.time(), data))
         if self.journal.waiting > JOURNAL_FULL and self.ranks:
             self.ranks.pause()
         self.publish()
 
     def publish(self) -> None:
-        """Send what is new to all who follow."""
+        """Send what is new to all clients that follow."""
         for client in list(self.clients):
             if client.sent is not None:
                 client.write()
 
     def take(self, client: AgentClient, frame: frames.Frame) -> None:
-        """Do what a client says."""
+        """Carry out a client's message."""
         if isinstance(frame, frames.Data):
             self.receive(client, frame)
         elif isinstance(frame, dict):
@@ -297,69 +310,90 @@ class Agent:
             operation(client, frame)
 
     def do_ping(self, client: AgentClient, message: frames.Message) -> None:
-        """Nothing: that we were spoken to is all."""
+        """Do nothing: any message counts as a heartbeat."""
 
     def do_coming(self, client: AgentClient, message: frames.Message) -> None:
-        """The launcher has reached us again: the time in which it may do so begins anew."""
+        """Note that the launcher is reconnecting, and restart its reconnect timeout."""
         client.ssh = message.get("ssh", "")
         if self.free_since is not None:
             self.free_since = time.monotonic()
 
     def do_clock(self, client: AgentClient, message: frames.Message) -> None:
-        """Say what time it is."""
+        """Reply with the node's time."""
         client.say({"reply": message["id"], "value": None, "time": time.time()})
 
     def do_follow(self, client: AgentClient, message: frames.Message) -> None:
-        """Send the journal from there on; with `hold`, this is the launcher of the run."""
+        """Send the journal from a frame on; with `hold`, the client is the launcher of the run."""
         if message.get("hold"):
             client.closed_limit = message.get("closed")
             self.hold(client)
         client.follow(message["after"])
 
     def do_got(self, client: AgentClient, message: frames.Message) -> None:
-        """The launcher has what the journal holds up to there."""
+        """Release the frames of the journal that the launcher has received."""
         if client is self.holder:
             self.journal.release(message["number"])
             if self.journal.waiting < JOURNAL_LOW and self.ranks:
                 self.ranks.resume()
 
     def do_bye(self, client: AgentClient, message: frames.Message) -> None:
-        """Goodbye: of the launcher, the run's end; of another, nothing."""
+        """Close a client's connection; if it is the launcher of an attached run, end the run."""
         if client is self.holder and not self.detached:
             self.dismissed = time.monotonic()
             self.end(LOST_GRACE, "the launcher left")
             if self.ranks is None or self.done:
-                # before the connection ends: then the launcher takes it that nothing is left here
+                # before the connection ends: the launcher then assumes that all processes have
+                # exited
                 run_files.remove_run(self.run, self.host, self.home)
         client.close()
 
     def do_stop(self, client: AgentClient, message: frames.Message) -> None:
-        """End the processes; if it is not the launcher who asks, it must know."""
+        """End the processes; notify the launcher if another client requested it."""
         if client is not self.holder and not self.done:
             self.say({"event": "stopping", "rank": frames.NO_RANK, "by": message.get("by")})
         self.end(message["grace"], message.get("why") or "asked to stop")
 
-    def do_notice(self, client: AgentClient, message: frames.Message) -> None:
-        """Send the ranks the signal that they may handle."""
-        if self.ranks is not None and client is self.holder:
-            processes.send(self.ranks.pids().values(), message["number"])
+    def do_signal(self, client: AgentClient, message: frames.Message) -> None:
+        """Send the ranks a signal, and reply which got it."""
+        pids = self.ranks.pids() if self.ranks is not None and not self.done else {}
+        reply: frames.Message = {"reply": message["id"], "time": time.time()}
+        try:
+            reply["value"] = rank_signals.deliver(
+                pids,
+                message["number"],
+                message["ranks"],
+                force=message["force"],
+                check=message["check"],
+            )
+        except ValueError as error:
+            reply["error"] = str(error)
+        client.say(reply)
 
     def do_stacks(self, client: AgentClient, message: frames.Message) -> None:
-        """Tell what every rank is doing."""
+        """Reply with the stacks of every rank."""
         pids = self.ranks.pids() if self.ranks else {}
         directory, timeout = self.directory or "", message["timeout"]
         self.in_thread(client, message["id"], lambda: stacks.collect(pids, directory, timeout))
 
+    def do_usage(self, client: AgentClient, message: frames.Message) -> None:
+        """Reply with what the node and every rank use."""
+        pids = self.ranks.pids() if self.ranks else {}
+        output = message["output"]
+        self.in_thread(client, message["id"], lambda: self.usage.read(pids, output))
+
     # ------------------------------------------------------------ questions and files
 
     def in_thread(self, client: AgentClient, id: int, work: Callable[[], Any]) -> None:
-        """Do what may take long, or hang on a dead file system, without holding up the rest."""
+        """Do work in a thread that may take long or hang on a dead file system, and reply."""
 
         def run() -> None:
             try:
-                reply = {"reply": id, "value": work()}
+                reply = {"reply": id, "value": self.secrets.values(work())}
             except (OSError, ValueError) as error:
-                reply = {"reply": id, "error": str(error)}
+                reply = {"reply": id, "error": self.secrets.text(str(error))}
+            except Exception as error:  # noqa: BLE001 - a question must not end the run
+                text = f"{type(error).__name__}: {error}"
+                reply = {"reply": id, "error": self.secrets.text(text)}
             self.replies.append((client, reply))
             os.write(self.wake, b"r")
 
@@ -372,25 +406,25 @@ class Agent:
         self.in_thread(client, message["id"], lambda: probe.answer(asked, context))
 
     def do_survey(self, client: AgentClient, message: frames.Message) -> None:
-        """Have the questions of a preflight answered."""
+        """Answer the questions of a preflight, in the surveyor."""
         surveyor = self.surveyor
         if surveyor is not None:
             self.in_thread(client, message["id"], lambda: surveyor.ask(message))
 
     def do_put(self, client: AgentClient, message: frames.Message) -> None:
-        """Take an archive that follows as data, and unpack it below `root`."""
+        """Begin an archive, which follows as data and is unpacked below `root`."""
         root = paths.absolute(message["root"])
         self.archives[message["id"]] = files.Archive(root)
 
     def receive(self, client: AgentClient, frame: frames.Data) -> None:
-        """A piece of an archive; the empty one is its end."""
+        """Add a piece to an archive; the empty one is its end."""
         if frame.data:
             self.archives[frame.id].add(frame.data)
         else:
             self.in_thread(client, frame.id, self.archives.pop(frame.id).unpack)
 
     def node_directory(self) -> str:
-        """This run's directory on this node, made when first needed."""
+        """Return this run's directory on this node; the first call makes it."""
         if self.directory is None:
             made = directories.make(self.run, self.host, self.home, lasting=self.detached)
             self.directory = made
@@ -400,8 +434,8 @@ class Agent:
     # ------------------------------------------------------------ processes
 
     def do_detach(self, client: AgentClient, message: frames.Message) -> None:
-        """From now on nobody holds this run: it ends by itself, or with its other nodes."""
-        from dslaunch.node import links  # with what it needs to show that it is genuine
+        """Detach the run: it has no launcher from now on, and ends by itself or with its nodes."""
+        from dslaunch.node import links  # with hmac and hashlib: only detached runs need them
 
         self.detached = True
         try:
@@ -419,8 +453,8 @@ class Agent:
         """Start the node's processes."""
         self.secrets = Secrets(message["env"][name] for name in message["secret"])
         notice = message.get("notice")
-        if notice is not None:  # what a program ignores, those that it starts ignore too,
-            signal.signal(notice, signal.SIG_IGN)  # until one sets a handler
+        if notice is not None:  # ignored signals are inherited until a program sets a handler
+            signal.signal(notice, signal.SIG_IGN)
         try:
             directory = self.node_directory()
             logs = os.path.join(directory, "logs")
@@ -461,13 +495,13 @@ class Agent:
             self.refuse(f"no pipes for the ranks' output: {error}")
 
     def refuse(self, why: str) -> None:
-        """Nothing can be started here."""
+        """Report that no process can be started on this node."""
         self.say({"event": "unstarted", "rank": frames.NO_RANK, "error": why})
         self.say({"event": "done", "left": []})
         self.done = True
 
     def open_door(self, connection: socket.socket, _: Any) -> None:
-        """Greet another client, if it is of this user or of root."""
+        """Add another client if it belongs to this user or root."""
         with contextlib.suppress(OSError):
             if bridge.user_of(connection) in (0, os.geteuid()):
                 self.welcome(connection)
@@ -475,7 +509,7 @@ class Agent:
         connection.close()
 
     def crashed(self, error: BaseException, trace: str) -> None:
-        """Note an error of our own and tell the launcher; the guardian ends the rest."""
+        """Record an error of the agent and send it to the launcher; the guardian ends the rest."""
         last = f"{type(error).__name__}: {error}"
         told = {"how": "failed", "error": last[:MOST_OF_ERROR], "trace": trace[-MOST_OF_TRACE:]}
         note = {"event": "gone", "time": time.time(), **self.secrets.values(told)}
@@ -485,7 +519,7 @@ class Agent:
             self.holder.say_last(note)
 
     def listen(self, fd: int, callback: Callable[[], None]) -> None:
-        """Have `callback` called when `fd` has something."""
+        """Call `callback` whenever `fd` is readable."""
         self.selector.register(fd, selectors.EVENT_READ, callback)
 
     def ignore(self, fd: int) -> None:
@@ -494,16 +528,16 @@ class Agent:
             self.selector.unregister(fd)
 
     def asked_to_end(self) -> None:
-        """Somebody sent us SIGTERM: end what runs, or leave where nothing does yet."""
+        """Handle SIGTERM: end the ranks, or exit if none has been started."""
         if self.ranks is None:
             self.dismissed = time.monotonic()
-        why = "the agent was asked to end"
+        why = "the agent received SIGTERM"
         self.end(LOST_GRACE, why, process="agent", signal=int(signal.SIGTERM))
 
     def end(self, grace: float, why: str, **cause: Any) -> None:
-        """Ask what runs to end, and make it after `grace` seconds. A second call can only hurry.
+        """End the ranks: TERM, and KILL after `grace` seconds. A second call can only shorten that.
 
-        `cause`: which `process` of ours was ended, and by which `signal` if that is known.
+        `cause`: which `process` of dslaunch was ended, and by which `signal` if known.
         """
         deadline = time.monotonic() + grace
         if self.ranks is None or self.done:
@@ -515,7 +549,7 @@ class Agent:
         self.deadline = min(deadline, self.deadline or deadline)
 
     def advance(self) -> None:
-        """Go on towards the end: all started processes, then what they left, then the proof."""
+        """Continue the end: all started processes, then what they left, then the final check."""
         if self.ranks is None or (self.deadline is None and self.ranks.running()):
             return
         living = self.living()
@@ -530,12 +564,12 @@ class Agent:
             self.finish()
 
     def living(self) -> Set[int]:
-        """The processes of the run that live, other than our own programs."""
+        """Return the living processes of the run, without dslaunch's own."""
         found = processes.descendants(os.getpid()) | processes.tagged(self.run, self.host)
         return found if self.group is None else found | processes.alive(cgroup.members(self.group))
 
     def finish(self) -> None:
-        """All processes have ended: say so, and whether that is so."""
+        """Report that all processes have ended, with those that still live nevertheless."""
         assert self.ranks is not None
         self.ranks.finish()
         if self.group is not None:

@@ -45,7 +45,7 @@ def components(path: str) -> List[str]:
 def opened(root: str, directory: str = "", *, make: bool = False) -> Iterator[int]:
     """Open a directory below `root`, with `make` after creating what is missing; empty: `root`.
 
-    Raises OSError, also for a link on the way, and ValueError as `components` does.
+    Raises OSError, also for a link in the path, and ValueError as `components` does.
     """
     names = components(directory) if directory else []
     if make:

@@ -1,6 +1,6 @@
-"""What runs at the node's end of a connection: it joins its own streams and the agent's socket.
+"""The node's end of a connection: it copies between its own streams and the agent's socket.
 
-The agent is no child of the connection: it lives on when the connection does not.
+The agent is not a child of the connection and outlives it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ DIAL_TIMEOUT = 10.0
 _CREDENTIALS = struct.Struct("3i")
 """struct ucred: process, user, group (man 7 unix)."""
 REST = 1.0
-"""Seconds that a door stays closed after an error."""
+"""Seconds for which nothing is accepted after an error."""
 AT_ONCE = 16
 """Connections that are accepted before the agent does something else."""
 
 
 def bridge(agent: socket.socket) -> None:
-    """Copy standard input to the agent and what it says to standard output, until either ends.
+    """Copy standard input to the agent and its messages to standard output, until either ends.
 
-    Each way has a thread: a launcher that does not read must still be heard.
+    Each direction has a thread: a launcher that does not read can still send.
     """
     threading.Thread(target=_inwards, args=(agent,), daemon=True).start()
     with contextlib.suppress(OSError):
@@ -58,7 +58,7 @@ def _inwards(agent: socket.socket) -> None:
 
 
 def listen(directory: str) -> socket.socket:
-    """A socket in a directory that is private, for clients that come later."""
+    """Return a listening socket in a private directory, for further clients."""
     server = socket.socket(socket.AF_UNIX)
     with _short(directory) as path:
         server.bind(path)
@@ -67,9 +67,9 @@ def listen(directory: str) -> socket.socket:
 
 
 def dial(directory: str) -> socket.socket:
-    """Connect to the agent whose directory it is.
+    """Return a connection to the agent of a run's directory.
 
-    Raises OSError if it is gone, PermissionError if another user answers.
+    Raises OSError if the agent is gone, PermissionError if another user listens there.
     """
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(DIAL_TIMEOUT)
@@ -83,7 +83,7 @@ def dial(directory: str) -> socket.socket:
 
 
 def user_of(connection: socket.socket) -> int:
-    """The user at the other end of a Unix socket, as the kernel knows it."""
+    """Return the user at the other end of a Unix socket, as reported by the kernel."""
     about = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     user: int = _CREDENTIALS.unpack(about)[1]
     return user
@@ -91,7 +91,7 @@ def user_of(connection: socket.socket) -> int:
 
 @contextlib.contextmanager
 def _short(directory: str) -> Iterator[str]:
-    """A path of the socket that fits into the 108 bytes of sockaddr_un (man 7 unix)."""
+    """Yield a path of the socket that fits into the 108 bytes of sockaddr_un (man 7 unix)."""
     with private.opened(directory) as fd:
         yield f"/proc/self/fd/{fd}/agent"
 
@@ -99,14 +99,14 @@ def _short(directory: str) -> Iterator[str]:
 class Door:
     """A listening socket in the agent's loop.
 
-    After an error, such as too many open files, it rests for a moment: what waits to be accepted
-    would otherwise keep the loop busy.
+    After an error, such as too many open files, it accepts nothing for `REST` seconds: pending
+    connections would otherwise keep the loop busy.
     """
 
     def __init__(
         self, server: socket.socket, agent: Agent, welcome: Callable[[socket.socket, Any], None]
     ) -> None:
-        """`welcome` gets each new connection and the address that it comes from."""
+        """`welcome` is called with each new connection and its address."""
         server.setblocking(False)
         self.server, self.agent, self.welcome = server, agent, welcome
         self._open_at = 0.0
@@ -114,7 +114,7 @@ class Door:
         self.tick(time.monotonic())
 
     def tick(self, now: float) -> None:
-        """Open again after a rest."""
+        """Accept again after a rest."""
         if not self._is_open and now >= self._open_at:
             self._is_open = True
             self.agent.listen(self.server.fileno(), self._accept)

@@ -1,4 +1,4 @@
-"""One who speaks to the agent: the launcher of the run, or somebody who looks or stops."""
+"""A client of the agent: the launcher of the run, or a command such as `status` or `stop`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
     from dslaunch.node.agent import Agent
 
 
-LAST_WORD = 2.0
-"""Seconds for a client to take what an agent says that has failed."""
+LAST_MESSAGE_TIMEOUT = 2.0
+"""Seconds for a client to take the last message of an agent that has failed."""
 
 
 class AgentClient:
-    """A connection with what is still to be written to it."""
+    """A connection, with the frames that are still to be written to it."""
 
     def __init__(self, connection: socket.socket, agent: Agent) -> None:
         connection.setblocking(False)
@@ -31,11 +31,11 @@ class AgentClient:
         """The number of the last journal frame written to it; None: it follows nothing."""
         self.closed = False
         self.ended = False
-        """It closed the connection; it was not given up."""
+        """Whether the client closed the connection, and not the agent."""
         self.ssh = ""
         """The SSH connection that it came by; see `peer`."""
         self.closed_limit: Optional[float] = None
-        """Seconds that it has to come back where it is known to have left."""
+        """Seconds that it has to reconnect once it is known to have exited."""
         self._decoder = frames.Decoder()
         self._outbox: Deque[bytes] = deque([frames.GREETING])
 
@@ -45,20 +45,20 @@ class AgentClient:
         self.write()
 
     def say_last(self, message: frames.Message) -> None:
-        """Send what is still to be sent and a last message, if it is taken within a moment."""
+        """Send what is pending and a last message, unless the client takes too long."""
         try:
-            self.socket.settimeout(LAST_WORD)
+            self.socket.settimeout(LAST_MESSAGE_TIMEOUT)
             self.socket.sendall(b"".join(self._outbox) + frames.pack_message(message))
-        except OSError:  # it has gone as well
+        except OSError:  # the client is gone as well
             pass
 
     def follow(self, after: int) -> None:
-        """Send the journal from behind frame `after` on, for as long as the client is there."""
+        """Send the journal after frame `after`, for as long as the client is connected."""
         self.sent = after
         self.write()
 
     def write(self) -> None:
-        """Write what can be written now, and be told when more can."""
+        """Write what can be written now, and watch for writability if more is pending."""
         try:
             while not self.closed and self._fill():
                 taken = self.socket.send(self._outbox[0])
@@ -73,14 +73,14 @@ class AgentClient:
             self.agent.watch_client(self, writing=bool(self._outbox))
 
     def _fill(self) -> bool:
-        """Have something to write, if there is anything."""
+        """Fill the outbox from the journal; return whether anything is to be written."""
         if not self._outbox and self.sent is not None and self.sent < self.agent.journal.last:
             data, self.sent = self.agent.journal.read(self.sent)
             self._outbox.append(data)
         return bool(self._outbox)
 
     def read(self) -> None:
-        """Take what it says; the end of it means that it is gone."""
+        """Read and carry out its messages; at their end the client is gone."""
         try:
             data = self.socket.recv(1 << 20)
         except BlockingIOError:
@@ -94,14 +94,14 @@ class AgentClient:
             return
         try:
             for frame in self._decoder.feed(data):
-                if self.closed:  # by what it said before, or by an answer that did not reach it
+                if self.closed:  # by an earlier message, or because a reply could not be written
                     return
                 self.agent.take(self, frame)
         except frames.FrameError:
             self.close()
 
     def close(self) -> None:
-        """Let go of it. Safe to call twice."""
+        """Close the connection. Safe to call twice."""
         if not self.closed:
             self.closed = True
             self.agent.forget(self)

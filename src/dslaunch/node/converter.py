@@ -1,18 +1,18 @@
-"""Runs DeepSpeed's converter so that it loads nothing but what is known to be harmless.
+"""Run DeepSpeed's converter so that it loads nothing but what is known to be harmless.
 
 The text of this file is given to a Python that has DeepSpeed: `python -c TEXT NAMES ARGUMENTS...`.
 The converter loads shards with `torch.load(weights_only=False)`, which runs whatever a shard names.
-This makes torch use its restricted unpickler anyway. NAMES, separated by commas, are what it may
-load in addition to torch's own. Without NAMES it loads everything.
+This program makes torch use its restricted unpickler anyway. NAMES, separated by commas, are what
+it may load in addition to torch's own. Without NAMES it loads everything.
 
-Without DeepSpeed it ends with EX_UNAVAILABLE (sysexits.h).
+Without DeepSpeed it exits with EX_UNAVAILABLE (sysexits.h).
 """
 
 from __future__ import annotations
 
 import sys
 
-sys.path[:] = [place for place in sys.path if place]  # the directory it is called in is not trusted
+sys.path[:] = [place for place in sys.path if place]  # the working directory is not trusted
 
 import contextlib  # noqa: E402 - see above
 import importlib.util  # noqa: E402
@@ -22,7 +22,7 @@ import warnings  # noqa: E402
 
 
 def main() -> None:
-    """Take the names off the arguments, and let DeepSpeed see the others."""
+    """Remove the names from the arguments, and run DeepSpeed's converter with the others."""
     names = sys.argv.pop(1)
     if importlib.util.find_spec("deepspeed") is None:
         sys.exit(os.EX_UNAVAILABLE)
@@ -34,11 +34,11 @@ def main() -> None:
 
 
 def restrict(names: list[str]) -> None:
-    """Have torch load nothing but tensors, plain values and what is named."""
+    """Make torch load nothing but tensors, plain values and `names`."""
     import torch
 
     allow = getattr(torch.serialization, "add_safe_globals", None)
-    if allow is None:  # torch 2.3 and older: the shards have been checked before, which must do
+    if allow is None:  # torch 2.3 and older: only the check of the shards protects
         return
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     for name in names:

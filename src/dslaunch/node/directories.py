@@ -54,7 +54,7 @@ def make(run: str, host: str, home: str, *, lasting: bool) -> str:
 
 
 def find(home: str, host: str, run: Optional[str] = None) -> Iterator[str]:
-    """Find the directories of ours that a node's runs have left, or those of one run."""
+    """Yield the directories of a node's runs, or those of one run, that belong to this user."""
     start, middle = (f"{run}.{host}." if run else ""), f".{host}."
     for place in _places(home):
         for name in _names(place):
@@ -64,7 +64,7 @@ def find(home: str, host: str, run: Optional[str] = None) -> Iterator[str]:
 
 
 def run_of(path: str, host: str) -> str:
-    """The run whose directory it is, by its name."""
+    """Return the run whose directory it is, by its name."""
     return os.path.basename(path).rpartition(f".{host}.")[0]
 
 
@@ -82,7 +82,7 @@ def remove(path: str, keep: Collection[str] = ()) -> None:
 
 
 def is_lasting(path: str, home: str) -> bool:
-    """Whether a run's directory lies in the lasting place."""
+    """Return whether a run's directory is persistent."""
     return os.path.dirname(path) == _lasting(home)
 
 
@@ -105,14 +105,14 @@ def _usual(above: str) -> str:
 
 
 def _fallbacks(above: str) -> List[str]:
-    """The places with names that cannot be guessed, if there are any of ours."""
+    """Return the places with names that cannot be guessed, if there are any of ours."""
     prefix = os.path.basename(_usual(above)) + "-"
     paths = (os.path.join(above, name) for name in _names(above) if name.startswith(prefix))
     return [path for path in paths if private.is_ours(path)]
 
 
 def _places(home: str) -> Iterator[str]:
-    """All places of ours that exist, the lasting one first."""
+    """Yield all places of ours that exist, the lasting one first."""
     if private.is_ours(_lasting(home)):
         yield _lasting(home)
     for above in _temporary_parents():

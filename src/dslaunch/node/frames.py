@@ -4,8 +4,8 @@ A frame is a header (length of the body, kind, number) and a body. Messages are 
 output is raw bytes of one rank's stream with its time; data is a piece of a file that is being
 sent. Frames that must survive a broken connection carry a number, counted from 1 on each node.
 
-Either end may be hostile: every length is bounded before anything is kept, and what takes far
-more memory than bytes (JSON of many small values) is counted before it is parsed.
+Either end may be hostile: every length is bounded before anything is kept, and the values of a JSON
+text, which take far more memory than bytes, are counted before it is parsed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
     Frame = Union[Message, "Output", "Data"]
 
 GREETING = b"\0dslaunch-agent-2\n"
-"""The agent's first bytes. Whatever a login shell printed before them is noise."""
+"""The agent's first bytes. Output of a login shell before them is noise."""
 
 HEADER = struct.Struct(">IBQ")
 _OUTPUT = struct.Struct(">iBd")
@@ -29,10 +29,14 @@ _DATA = struct.Struct(">I")
 MESSAGE, OUTPUT, DATA = 1, 2, 3
 LONGEST = {MESSAGE: 16 << 20, OUTPUT: 1 << 20, DATA: 1 << 20}
 """Bytes of a body, by kind. The largest messages list the files of all checkpoints of a node."""
+_MOST_FIRST_BYTE = max(LONGEST.values()) >> 24
+"""The largest first byte of a header. Any text begins with a larger one."""
+_MOST_FOUND = 1024
+"""Bytes that an error quotes."""
 _SHORTEST = {MESSAGE: 2, OUTPUT: _OUTPUT.size, DATA: _DATA.size}
 MOST_VALUES = 500_000
-"""Values in one JSON text. A value of three bytes takes up to 200 in memory, so that a text that is
-short enough to be read could otherwise take more than a gigabyte."""
+"""Values in one JSON text, at most. A value of 3 bytes takes up to 200 in memory: a text of the
+largest size could take more than 1 GB."""
 NO_RANK = -1
 
 
@@ -59,29 +63,34 @@ class Data:
 class FrameError(ValueError):
     """The bytes are no frames: something else writes into the connection."""
 
+    def __init__(self, text: str, found: bytes = b"") -> None:
+        """`found`: the first bytes that are no frame, where a frame must begin."""
+        super().__init__(text)
+        self.found = found
+
 
 def frame(kind: int, body: bytes, number: int = 0) -> bytes:
-    """Put a header before a body."""
+    """Return a body with its header."""
     return HEADER.pack(len(body), kind, number) + body
 
 
 def message_body(message: Message) -> bytes:
-    """A JSON object as the body of a message."""
+    """Return a JSON object as the body of a message."""
     return json.dumps(message, separators=(",", ":")).encode()
 
 
 def output_body(rank: int, stream: int, time: float, data: bytes) -> bytes:
-    """A piece of output as the body of a frame."""
+    """Return a piece of output as the body of a frame."""
     return _OUTPUT.pack(rank, stream, time) + data
 
 
 def pack_message(message: Message) -> bytes:
-    """Frame a JSON object that has no number."""
+    """Return a JSON object as a frame without a number."""
     return frame(MESSAGE, message_body(message))
 
 
 def pack_data(id: int, data: bytes) -> bytes:
-    """Frame a piece of a file."""
+    """Return a piece of a file as a frame."""
     return frame(DATA, _DATA.pack(id) + data)
 
 
@@ -90,7 +99,7 @@ class Decoder:
 
     def __init__(self) -> None:
         self.number = 0
-        """That of the last frame that had one."""
+        """The number of the last frame that had one."""
         self.size = 0
         """Bytes of the last frame's body."""
         self._buffer = bytearray()
@@ -100,7 +109,12 @@ class Decoder:
         self._buffer += data
         start = 0
         try:
-            while len(self._buffer) - start >= HEADER.size:
+            while len(self._buffer) > start:
+                if self._buffer[start] > _MOST_FIRST_BYTE:  # no header, whatever follows
+                    found = bytes(self._buffer[start : start + _MOST_FOUND])
+                    raise FrameError("not a frame", found)
+                if len(self._buffer) - start < HEADER.size:
+                    break
                 length, kind, number = HEADER.unpack_from(self._buffer, start)
                 if not _SHORTEST.get(kind, 1) <= length <= LONGEST.get(kind, 0):
                     raise FrameError(f"not a frame: kind {kind}, {length} bytes")
@@ -131,7 +145,7 @@ def most_values(text: bytes) -> int:
 
 
 def read_message(body: bytes) -> Message:
-    """A JSON object. Raises FrameError for anything else, and for one too large to keep."""
+    """Return a JSON object. Raises FrameError for anything else, and for one too large to keep."""
     if most_values(body) > MOST_VALUES:
         raise FrameError(f"a message of more than {MOST_VALUES} values")
     try:

@@ -1,8 +1,8 @@
-"""Where the program on a node begins: an agent under its guardian, or the way to one that is there.
+"""The start of the program on a node: a new agent with its guardian, or a running agent.
 
-The guardian is the agent's parent and does nothing but wait for it. Should the agent be killed, the
-guardian ends all that it started, and notes for the launcher how the agent ended. An agent that is
-stopped it wakes. Both leave the connection's session at once: they are no children of it.
+The guardian is the agent's parent and only waits for it. If the agent is killed, the guardian ends
+all that it started and records for the launcher how the agent ended. It resumes an agent that is
+stopped. Both leave the connection's session at once, so that they outlive the connection.
 """
 
 from __future__ import annotations
@@ -13,18 +13,27 @@ import signal
 import socket
 import time
 
-from dslaunch.node import bridge, directories, frames, peer, processes, run_files, survey
+from dslaunch.node import (
+    bridge,
+    directories,
+    frames,
+    gpu_meter,
+    peer,
+    processes,
+    run_files,
+    survey,
+)
 from dslaunch.node.agent import Agent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict
+    from typing import Any, Dict, Optional
 
 LOOK = 0.05
 NOTE_TIMEOUT = 8.0
-"""Seconds for a guardian to end what a dead agent has left."""
+"""Seconds for a guardian to end the processes of a dead agent."""
 NO_AGENT, STOPPED = 3, 4
-"""Exit codes for a launcher that wants to join an agent: there is none; it was stopped."""
+"""Exit codes for a launcher that connects to a running agent: not found; it was stopped."""
 
 
 def guard(agent: int, run: str, host: str) -> None:
@@ -53,7 +62,7 @@ def guard(agent: int, run: str, host: str) -> None:
 
 
 def wait_for(agent: int) -> int:
-    """Wait until the agent has ended, and wake it whenever it is stopped; its wait status."""
+    """Return the agent's wait status when it has ended; resume it whenever it is stopped."""
     while True:
         pid, status = os.waitpid(-1, os.WUNTRACED)
         if os.WIFSTOPPED(status):
@@ -66,11 +75,12 @@ def wait_for(agent: int) -> int:
 def be_guardian(
     run: str,
     host: str,
-    times: Dict[str, float],
+    timeouts: Dict[str, float],
     first: socket.socket,
     surveyor: survey.Surveyor,
+    gpus: Optional[gpu_meter.GpuMeter],
 ) -> None:
-    """Become the guardian of a new agent, in a session of our own. Never returns."""
+    """Become the guardian of a new agent, in a new session. Never returns."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
@@ -81,37 +91,50 @@ def be_guardian(
     if agent:
         first.close()
         surveyor.leave()
+        if gpus is not None:
+            gpus.leave()
         os.dup2(null, 2)
         guard(agent, run, host)
     processes.become_subreaper()
-    served = Agent(run, host, times, guardian, surveyor)
+    served = Agent(run, host, timeouts=timeouts, guardian=guardian, surveyor=surveyor, gpus=gpus)
     try:
         served.serve(first)
     except Exception as error:  # noqa: BLE001 - its trace may hold a secret: it is masked
-        import traceback
+        import traceback  # only where it is needed: 7 ms
 
         served.crashed(error, traceback.format_exc())
         os._exit(1)
-    processes.resume([guardian])  # if it is stopped, it would stay
+    processes.resume([guardian])  # a stopped guardian would not notice the end
     os._exit(0)
 
 
 def main(arguments: Dict[str, Any]) -> None:
-    """Start the agent of a run, or find one that is there, and join our streams with it."""
+    """Start the agent of a run, or find the running one, and copy between it and our streams."""
     run, host = arguments["run"], arguments["host"]
     if arguments["join"]:
         connection = find(run, host)
         if arguments["hold"]:
             connection.sendall(frames.pack_message({"op": "coming", "ssh": peer.connection()}))
     else:
+        # the first: it must not hold the connection of another, whose end would not be noticed
+        gpus = gpu_meter.GpuMeter() if gpu_meter.needed() else None
         surveyor = survey.Surveyor()
         connection, other = socket.socketpair()
         if os.fork() == 0:
             connection.close()
-            be_guardian(run, host, arguments["times"], other, surveyor)
+            be_guardian(
+                run,
+                host,
+                timeouts=arguments["timeouts"],
+                first=other,
+                surveyor=surveyor,
+                gpus=gpus,
+            )
         other.close()
         surveyor.leave()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # neither of them is waited for
+        if gpus is not None:
+            gpus.leave()
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no exit status of the two is collected
     bridge.bridge(connection)
     os._exit(0)
 
@@ -119,8 +142,8 @@ def main(arguments: Dict[str, Any]) -> None:
 def find(run: str, host: str) -> socket.socket:
     """Connect to the agent of a run.
 
-    Leaves with exit code NO_AGENT if there is none, after saying how it ended if that is known;
-    with STOPPED if it was stopped, and wakes it.
+    Exits with code NO_AGENT if there is none, after reporting how it ended if that is known; with
+    STOPPED if it was stopped, and resumes it.
     """
     home = os.path.expanduser("~")
     for directory in directories.find(home, host, run):
@@ -135,8 +158,8 @@ def find(run: str, host: str) -> socket.socket:
 
 
 def say_how_it_ended(directory: str, host: str) -> None:
-    """Tell the launcher what the guardian of an agent has noted, once that is done with its work;
-    what remains is removed."""
+    """Send the launcher what the guardian of an agent has recorded, once the guardian has finished;
+    remove the directory."""
     deadline = time.monotonic() + NOTE_TIMEOUT
     while run_files.guardian_lives(directory, host) and time.monotonic() < deadline:
         time.sleep(LOOK)

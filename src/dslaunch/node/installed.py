@@ -1,8 +1,8 @@
-"""What the interpreter that runs this has installed. A program of its own, given to the job's
-interpreter with `-c`: its first argument is the file that it reports into, its second what to look
-for. Nothing is imported that it looks for: to import PyTorch takes seconds.
+"""Report what the interpreter that runs this has installed.
 
-It also says so of interpreters that are too old for a job: any since 3.6 runs it.
+A separate program, given to the job's interpreter with `-c`: its first argument is the file that it
+reports into, its second what to look for. It imports none of that: importing PyTorch takes seconds.
+It runs on Python 3.6 and newer, to report also interpreters that are too old for a job.
 """
 
 import importlib.util
@@ -17,11 +17,11 @@ if TYPE_CHECKING:  # to import `typing` takes longer than to look
 TORCH = ("__version__", "cuda", "hip", "xpu")
 """The names in `torch/version.py` that say what torch is built for."""
 LONGEST = 65536
-"""Characters that are read of a file."""
+"""Characters of a file that are read."""
 
 
 def main(told: "Dict[str, Any]") -> "Dict[str, Any]":
-    """Give the interpreter, and where the wanted modules and packages are."""
+    """Return the interpreter, and where the wanted modules and packages are."""
     first = sys.path[:1] if sys.path[:1] == [""] else []
     others = sys.path[len(first) :]
     modules = {name: module(name) for name in told["modules"]}
@@ -40,7 +40,8 @@ def main(told: "Dict[str, Any]") -> "Dict[str, Any]":
 
 
 def elsewhere() -> str:
-    """The environment that is said to be active, if this interpreter is of another; else empty."""
+    """Return the environment that is said to be active, if this interpreter is of another; else
+    empty."""
     said = [os.environ.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
     active = [path for path in said if path]
     own = os.path.realpath(sys.prefix)
@@ -48,13 +49,14 @@ def elsewhere() -> str:
 
 
 def module(name: str) -> "Optional[Dict[str, Any]]":
-    """Where a module is, and whether the whole of a dotted name is there; None: nothing is."""
+    """Return where a module is, and whether the whole of a dotted name is there; None: nothing
+    is."""
     top, *below = name.split(".")
     try:
         spec = importlib.util.find_spec(top)
     except ImportError:
         return None
-    except ValueError:  # it is imported already, and nobody knows from where
+    except ValueError:  # it is imported already, from an unknown place
         return {"at": "", "package": False, "places": [], "whole": not below}
     if spec is None:
         return None
@@ -67,13 +69,14 @@ def module(name: str) -> "Optional[Dict[str, Any]]":
 
 
 def is_module(path: str) -> bool:
-    """Whether a path without its ending is a module's."""
+    """Return whether a path without its ending is a module's."""
     files = (path + ".py", os.path.join(path, "__init__.py"))
     return any(map(os.path.isfile, files))
 
 
 def packages(directories: "List[str]", names: "List[str]") -> "Dict[str, List[str]]":
-    """Versions of installed packages by their .dist-info directories, as pip writes them."""
+    """Return the versions of installed packages by their .dist-info directories, as pip writes
+    them."""
     found: "Dict[str, List[str]]" = {}
     for directory in directories:
         try:
@@ -90,7 +93,7 @@ def packages(directories: "List[str]", names: "List[str]") -> "Dict[str, List[st
 
 
 def torch(found: "Optional[Dict[str, Any]]") -> "Dict[str, str]":
-    """What torch's own file says that it is built for: names with their values, `None` for none."""
+    """Return what torch is built for, from its version file: names with their values or `None`."""
     if not found or not found["places"]:
         return {}
     try:

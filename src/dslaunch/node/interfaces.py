@@ -17,16 +17,22 @@ if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most 
 _GETLINK, _GETADDR, _DUMP, _ERROR, _DONE = 18, 22, 0x301, 2, 3
 _NAME, _MTU, _ADDRESS, _LOCAL = 3, 4, 1, 2
 _UP, _LOOPBACK, _SCOPE_LINK = 1, 8, 253
+_MESSAGE_HEADER = struct.Struct("IHHII")
+"""struct nlmsghdr: length, type, flags, sequence number, port."""
+_ALL_ADDRESSES = struct.pack("B7x", socket.AF_UNSPEC)
+"""struct ifaddrmsg of a question about all families; the other fields are 0."""
+_ALL_LINKS = struct.pack("B15x", socket.AF_UNSPEC)
+"""struct ifinfomsg, in the same order."""
 PIECE = 65536
 
 
 def held() -> List[Answer]:
-    """One entry per address as the kernel lists them, IPv4 first: interface, address, whether it
-    is up, its speed and MTU; rtnetlink(7). Link-local ones of IPv6 are left out: they need a
-    scope. Raises OSError."""
+    """Return one entry per address as the kernel lists them, IPv4 first: interface, address,
+    whether it is up, its speed and MTU; rtnetlink(7). Link-local IPv6 addresses are left out: they
+    need a scope. Raises OSError."""
     links = dict(_links())
     found = []
-    for message in _dump(_GETADDR, struct.pack("BBBBI", socket.AF_UNSPEC, 0, 0, 0, 0)):
+    for message in _dump(_GETADDR, _ALL_ADDRESSES):
         family, _, _, scope, index = struct.unpack_from("BBBBI", message)
         usable = family == socket.AF_INET or (family == socket.AF_INET6 and scope != _SCOPE_LINK)
         if usable and index in links:
@@ -37,8 +43,8 @@ def held() -> List[Answer]:
 
 
 def _links() -> Iterator[Tuple[int, Answer]]:
-    """The interfaces by their index."""
-    for message in _dump(_GETLINK, struct.pack("BxHiII", socket.AF_UNSPEC, 0, 0, 0, 0)):
+    """Yield the interfaces by their index."""
+    for message in _dump(_GETLINK, _ALL_LINKS):
         _, index, flags = struct.unpack_from("iiI", message)
         given = dict(_attributes(message[16:]))
         name = given[_NAME].rstrip(b"\0").decode()
@@ -53,16 +59,18 @@ def _links() -> Iterator[Tuple[int, Answer]]:
 
 
 def _speed(name: str) -> Optional[int]:
-    """In Mbit/s; None where the driver does not say."""
+    """Return the speed in Mbit/s; None where the driver does not report it."""
     text = text_of(f"/sys/class/net/{name}/speed")
     return int(text) if text.isdigit() else None
 
 
 def _dump(kind: int, question: bytes) -> Iterator[bytes]:
-    """The kernel's answers to a question of netlink(7), without their headers."""
+    """Yield the kernel's answers to a question of netlink(7), without their headers."""
     handle = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
     try:
-        handle.send(struct.pack("IHHII", 16 + len(question), kind, _DUMP, 1, 0) + question)
+        length = _MESSAGE_HEADER.size + len(question)
+        sequence, port = 1, 0
+        handle.send(_MESSAGE_HEADER.pack(length, kind, _DUMP, sequence, port) + question)
         while True:
             left = handle.recv(PIECE)
             while left:
@@ -93,7 +101,7 @@ def _aligned(size: int) -> int:
 
 
 def resolve(names: List[str]) -> Dict[str, List[str]]:
-    """The addresses of each name on this node; none if it is not known here."""
+    """Return the addresses of each name on this node; none if it is not known here."""
     return {name: _addresses(name) for name in names}
 
 
@@ -106,19 +114,20 @@ def _addresses(name: str) -> List[str]:
 
 
 def _encoded(name: str) -> Union[str, bytes]:
-    """What the library need not encode itself, for which it would import all of IDNA."""
+    """Return a name that the library need not encode itself: it would import its IDNA codec."""
     plain = name.isascii() and all(0 < len(label) < 64 for label in name.split("."))
     return name.encode() if plain else name
 
 
 def own_names() -> Answer:
-    """What this node is called by itself, and which addresses it thinks that name has."""
+    """Return this node's own host name, and the addresses that it resolves to here."""
     name = socket.gethostname()
     return {"hostname": name, "fqdn": _full_name(name), "addresses": _addresses(name)}
 
 
 def _full_name(name: str) -> str:
-    """The first name with a domain that the resolver has for it, as `socket.getfqdn` finds it."""
+    """Return the first name with a domain that the resolver has for it, as `socket.getfqdn` finds
+    it."""
     try:
         first, others, _ = socket.gethostbyaddr(_encoded(name))  # type: ignore[arg-type]
     except (OSError, UnicodeError):

@@ -1,5 +1,5 @@
-"""What a node has said so far, kept until it is known to have arrived: nothing is lost with a
-connection. In memory for a launcher that listens, in a file for a run that nobody watches.
+"""The frames that a node has sent, kept until the launcher has confirmed them: a broken connection
+loses nothing. They are in memory for an attached run, in a file for a detached one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Journal:
         self.last = 0
         """The number of the newest frame."""
         self.waiting = 0
-        """Bytes that nobody has confirmed yet."""
+        """Bytes that are not confirmed yet."""
         self._frames: List[bytes] = []
         self._released = 0
 
@@ -34,7 +34,8 @@ class Journal:
         self.waiting += len(self._frames[-1])
 
     def read(self, after: int, most: int = PIECE) -> Tuple[bytes, int]:
-        """The frames behind number `after`, about `most` bytes; and the last one's number."""
+        """Return the frames behind number `after`, about `most` bytes; and the last one's
+        number."""
         first = index = max(after - self._released, 0)
         size = 0
         while index < len(self._frames) and size < most:
@@ -43,7 +44,7 @@ class Journal:
         return b"".join(self._frames[first:index]), self._released + index
 
     def release(self, number: int) -> None:
-        """All frames up to `number` have arrived; let go of them."""
+        """Drop all frames up to `number`, which have arrived."""
         count = number - self._released
         if count > 0:
             self.waiting -= sum(map(len, self._frames[:count]))
@@ -52,15 +53,15 @@ class Journal:
 
 
 class FileJournal:
-    """Numbered frames in a file, for as long as the file has room. It holds nobody up."""
+    """Numbered frames in a file of limited size. Nothing waits for it."""
 
     waiting = 0
 
     def __init__(self, path: str, most: int) -> None:
-        """`most` is how many bytes of output are kept; what comes later is only counted."""
+        """`most`: bytes of output that are kept; later output is only counted."""
         self.last = 0
         self.dropped = 0
-        """Bytes of output for which there was no room."""
+        """Bytes of output that were dropped."""
         self._most = most
         self._file = private.open_file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         self._ends = array("Q", [0])
@@ -83,7 +84,8 @@ class FileJournal:
         self._ends.append(end + len(data))
 
     def read(self, after: int, most: int = PIECE) -> Tuple[bytes, int]:
-        """The frames behind number `after`, about `most` bytes; and the last one's number."""
+        """Return the frames behind number `after`, about `most` bytes; and the last one's
+        number."""
         until = after
         while until < self.last and self._ends[until] - self._ends[after] < most:
             until += 1
@@ -91,4 +93,4 @@ class FileJournal:
         return os.pread(self._file, self._ends[until] - start, start), until
 
     def release(self, number: int) -> None:
-        """Nothing: the file stays for those who ask later."""
+        """Do nothing: the file stays for later requests."""

@@ -1,12 +1,12 @@
-"""How the nodes of a detached run coordinate among themselves, without a launcher.
+"""The nodes of a detached run coordinate among themselves, without a launcher.
 
 The first node's agent listens, the others connect to it (`member_link` has the protocol). Each
 reports how its ranks end; the first decides when all must end, as the launcher would. A node that
-cannot reach the first for too long ends.
+cannot reach the first node within its timeout ends.
 
-Everyone who reaches the port can connect. The first node listens at one address only, closes
-connections from addresses that no member has, keeps few whose other end has proved nothing, and
-those for a few seconds. Members that are connected are not affected by any of that.
+Every host that reaches the port can connect. The first node listens at one address only and closes
+connections from addresses that no member has. It keeps few connections that are not authenticated,
+for a few seconds. Authenticated members are not affected.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 BEAT = 5.0
 REDIAL = 1.0
 PROOF_TIMEOUT = 5.0
-"""Seconds for the other end to prove who it is."""
+"""Seconds for the other end to authenticate."""
 MOST_UNPROVED = 128
-"""Connections that have proved nothing yet."""
+"""Connections that are not authenticated yet, at most."""
 MOST_UNPROVED_OF_ONE = 32
 """The same, from one address; the oldest is closed for a new one."""
 SPARE_FILES = 64
-"""Open files that connections leave to the agent, which needs some to look at processes."""
+"""Open files that connections leave to the agent, which needs some to inspect processes."""
 MOST_TEXT = 300
-"""Characters of a reason that another node gives."""
+"""Characters of a reason that another node sends, at most."""
 MOST_SECONDS = 1e9
 
 
 def make(link: Dict[str, Any], agent: Agent) -> Links:
-    """The end of the link for this node: the first node coordinates. Raises OSError."""
+    """Return this node's end of the link: the first node coordinates. Raises OSError."""
     return Coordinator(link, agent) if link["first"] else Member(link, agent)
 
 
 class Links:
-    """What both ends have in common. `link` holds keys, hosts, addresses and times (seconds)."""
+    """The common part of both ends. `link` holds keys, hosts, addresses and times (seconds)."""
 
     port: Optional[int] = None
 
@@ -58,23 +58,23 @@ class Links:
         self.grace: float = link["grace"]
         self.exit_timeout: float = link["exit_timeout"]
         self.hang_timeout: Optional[float] = link["hang_timeout"]
-        self.beat = min(BEAT, agent.times["silence"] / 3)
-        self.patience: float = agent.times["silence"] + agent.times["reconnect"]
+        self.beat = min(BEAT, agent.timeouts["heartbeat"] / 3)
+        self.timeout: float = agent.timeouts["heartbeat"] + agent.timeouts["reconnect"]
         self.agent = agent
         self.beaten = 0.0
 
     def dial(self, link: Dict[str, Any]) -> None:
-        """Where the first node is: `address` and `port`."""
+        """Connect to the first node at `address` and `port`."""
 
     def note(self, message: Message) -> None:
-        """Something happened on this node."""
+        """Handle an event of this node."""
 
     def busy(self) -> bool:
-        """Whether the agent must stay for the others' sake."""
+        """Return whether the agent must stay because other nodes still need it."""
         return False
 
     def tick(self, now: float) -> None:
-        """Do what time demands."""
+        """Do the periodic work."""
 
 
 def listen(address: str, ports: Tuple[int, int]) -> socket.socket:
@@ -93,13 +93,15 @@ def listen(address: str, ports: Tuple[int, int]) -> socket.socket:
 
 
 def _is_scarce(fd: int) -> bool:
-    """Whether few files can be opened after this one: descriptors are given from the lowest up."""
+    """Return whether few files can be opened after this one: descriptors are given from the lowest
+    up."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limit != resource.RLIM_INFINITY and fd >= limit - SPARE_FILES
 
 
 def plain(address: str) -> str:
-    """An address in one form: an IPv4 one that arrives at an IPv6 socket, and without a zone."""
+    """Return an address in one form: an IPv4 one that arrives at an IPv6 socket, and without a
+    zone."""
     address = address.partition("%")[0]
     return address[len("::ffff:") :] if address.startswith("::ffff:") else address
 
@@ -115,9 +117,10 @@ class Coordinator(Links):
         self.server = listen(where["address"], where["ports"])
         self.port = self.server.getsockname()[1]
         self.members: Dict[str, MemberLink] = {}
-        """Host -> the connection of a member that has proved who it is."""
+        """Host -> the connection of an authenticated member."""
         self.unproved: Dict[MemberLink, Tuple[str, float]] = {}
-        """The other connections, the oldest first -> address, and since when."""
+        """The connections that are not authenticated, the oldest first -> address, and since
+        when."""
         now = time.monotonic()
         self.heard = dict.fromkeys(self.others, now)
         self.idle = dict.fromkeys(link["hosts"], 0.0)
@@ -129,7 +132,7 @@ class Coordinator(Links):
     # ------------------------------------------------------------ connections
 
     def accept(self, connection: socket.socket, where: Any) -> None:
-        """Take a connection; who it is must be proved by its first message."""
+        """Add a connection; its first message must authenticate it."""
         address = plain(where[0])
         if address not in self.addresses:
             connection.close()
@@ -149,7 +152,7 @@ class Coordinator(Links):
         self.agent.listen(connection.fileno(), lambda: self.read(member))
 
     def make_room(self, address: str) -> None:
-        """Close the oldest connections that have proved nothing, if there are too many."""
+        """Close the oldest connections that are not authenticated, if there are too many."""
         same = [member for member, (other, _) in self.unproved.items() if other == address]
         if len(same) >= MOST_UNPROVED_OF_ONE:
             self.drop(same[0])
@@ -157,7 +160,7 @@ class Coordinator(Links):
             self.drop(next(iter(self.unproved)))
 
     def read(self, member: MemberLink) -> None:
-        """Take what a member says."""
+        """Read and handle a member's messages."""
         try:
             for message in member.receive():
                 self.take(member, message)
@@ -165,7 +168,7 @@ class Coordinator(Links):
             self.drop(member)
 
     def take(self, member: MemberLink, message: Message) -> None:
-        """One genuine message of a member. Raises Broken."""
+        """Handle an authenticated message of a member. Raises Broken."""
         host = member.host
         assert host is not None
         if member in self.unproved:
@@ -176,7 +179,8 @@ class Coordinator(Links):
             self.tell(member, {"stop": self.grace})
 
     def welcome(self, member: MemberLink, host: str) -> None:
-        """A member has proved who it is: so do we. A new connection replaces an older one."""
+        """Authenticate to a member that has authenticated; a new connection replaces an older
+        one."""
         del self.unproved[member]
         older = self.members.get(host)
         if older is not None:
@@ -185,7 +189,7 @@ class Coordinator(Links):
         self.tell(member, {})
 
     def drop(self, member: MemberLink) -> None:
-        """A connection is over; its member may connect again. Safe to call twice."""
+        """Close a connection; its member may connect again. Safe to call twice."""
         if member.socket.fileno() < 0:
             return
         self.agent.ignore(member.socket.fileno())
@@ -195,13 +199,13 @@ class Coordinator(Links):
         member.socket.close()
 
     def say(self, message: Message) -> None:
-        """Tell all members."""
+        """Send a message to all members."""
         for member in list(self.members.values()):
             self.tell(member, message)
 
     def tell(self, member: MemberLink, message: Message) -> None:
-        """Tell a member. One that cannot be told may have ended; what it said before that, and we
-        have not yet taken, still counts."""
+        """Send a message to a member. If that fails it may have ended: the messages that it sent
+        before, and that were not read yet, still count."""
         try:
             member.send(message)
         except Broken:
@@ -210,12 +214,12 @@ class Coordinator(Links):
     # ------------------------------------------------------------ decisions
 
     def note(self, message: Message) -> None:
-        """Something happened on this node."""
+        """Handle an event of this node."""
         self.judge(self.agent.host, News(_news(message)))
 
     def judge(self, host: str, news: News) -> None:
-        """Decide what a node's news mean for all."""
-        # news of anything else are a sign of life
+        """Decide what a node's report means for all nodes."""
+        # any other report only shows that the node is alive
         self.idle[host] = news.idle or 0.0
         if news.failed:
             self.stop(f"{news.failed} on {host}")
@@ -232,23 +236,21 @@ class Coordinator(Links):
             self.agent.end(self.grace, why)
 
     def busy(self) -> bool:
-        """Whether a member that can be reached has not ended."""
+        """Return whether a reachable member has not ended."""
         now = time.monotonic()
-        return any(
-            not self.finished[h] and now - self.heard[h] < self.patience for h in self.others
-        )
+        return any(not self.finished[h] and now - self.heard[h] < self.timeout for h in self.others)
 
     def tick(self, now: float) -> None:
-        """Look for members that are gone, hang or will not end; show that we are there."""
+        """Check for members that are lost, hang or do not end; send a heartbeat."""
         self.door.tick(now)
         for member, (_, since) in list(self.unproved.items()):
             if now - since > PROOF_TIMEOUT:
                 self.drop(member)
         for host, heard in self.heard.items():
-            if not self.finished[host] and now - heard > self.patience:
-                self.stop(f"{host} was lost: nothing was heard of it for {now - heard:.0f} s")
+            if not self.finished[host] and now - heard > self.timeout:
+                self.stop(f"{host} was lost: no heartbeat for {now - heard:.0f} s")
         if self.good_since is not None and now - self.good_since > self.exit_timeout:
-            self.stop(f"still there {self.exit_timeout:g} s after others had ended well")
+            self.stop(f"still running {self.exit_timeout:g} s after others succeeded")
         if now - self.beaten > self.beat:
             self.beaten = now
             self.idle[self.agent.host] = self.agent.idle
@@ -259,7 +261,7 @@ class Coordinator(Links):
 
 
 class Member(Links):
-    """Every other node's end."""
+    """The end of every other node."""
 
     def __init__(self, link: Dict[str, Any], agent: Agent) -> None:
         super().__init__(link, agent)
@@ -268,23 +270,23 @@ class Member(Links):
         self.heard = self.dialled = time.monotonic()
         self.unsaid: List[Message] = []
         self.finished = self.known = False
-        """Whether all processes of this node have ended, and whether the first node knows it or is
-        gone."""
+        """Whether all processes of this node have ended, and whether the first node knows that or
+        is lost."""
 
     def dial(self, link: Dict[str, Any]) -> None:
-        """Connect to the first node, now and whenever the connection is lost."""
+        """Connect to the first node, now and after each loss of the connection."""
         self.target = link
         self.connect()
 
     def connect(self) -> None:
-        """Try once, without waiting long."""
+        """Try to connect once, with a short timeout."""
         assert self.target is not None
         self.dialled = time.monotonic()
         address = (self.target["address"], self.target["port"])
         try:
             connection = socket.create_connection(address, timeout=1)
         except ConnectionRefusedError:
-            # it listens as long as it is there: nobody waits for our end
+            # it listens for as long as it runs: it has ended
             self.known = self.finished
         except OSError:
             pass  # tried again, see `tick`
@@ -293,8 +295,8 @@ class Member(Links):
             self.agent.listen(connection.fileno(), self.read)
 
     def read(self) -> None:
-        """Take what the first node says."""
-        if self.member is None:  # it was dropped after the loop saw it readable
+        """Read and handle the first node's messages."""
+        if self.member is None:  # it was closed after the loop saw it readable
             return
         try:
             for message in self.member.receive():
@@ -312,7 +314,7 @@ class Member(Links):
             self.drop()
 
     def drop(self) -> None:
-        """The connection is over."""
+        """Close the connection."""
         if self.member is not None:
             self.agent.ignore(self.member.socket.fileno())
             self.member.socket.close()
@@ -322,7 +324,7 @@ class Member(Links):
             self.unsaid.append({"done": True})
 
     def note(self, message: Message) -> None:
-        """Something happened on this node; what comes after its end is no news."""
+        """Handle an event of this node; those after its end are not reported."""
         if self.finished:
             return
         news = _news(message)
@@ -331,7 +333,7 @@ class Member(Links):
             self.say(news)
 
     def say(self, news: Message) -> None:
-        """Say it, and what could not be said before."""
+        """Send a report, after those that could not be sent before."""
         self.unsaid.append(news)
         if self.member is not None and self.member.proved:
             try:
@@ -351,12 +353,13 @@ class Member(Links):
             self.member.finish()
 
     def busy(self) -> bool:
-        """Whether the first node does not know yet how this one ended."""
+        """Return whether the first node does not know yet how this node ended."""
         wanted = not self.known and (self.finished or bool(self.unsaid))
-        return wanted and time.monotonic() - self.heard < self.patience
+        return wanted and time.monotonic() - self.heard < self.timeout
 
     def tick(self, now: float) -> None:
-        """Keep in touch, and end when that has failed for too long."""
+        """Send heartbeats and reconnect; end the node when the first node is unreachable too
+        long."""
         if self.target is None or self.known:
             return
         if (
@@ -367,9 +370,9 @@ class Member(Links):
             self.drop()
         if self.member is None and now - self.dialled > REDIAL:
             self.connect()
-        if now - self.heard > self.patience and not self.agent.done:
+        if now - self.heard > self.timeout and not self.agent.done:
             self.agent.end(
-                self.grace, f"the first node was lost: silent for {now - self.heard:.0f} s"
+                self.grace, f"the first node was lost: no heartbeat for {now - self.heard:.0f} s"
             )
         proved = self.member is not None and self.member.proved
         if now - self.beaten > self.beat and proved and not self.finished:
@@ -381,7 +384,7 @@ class Member(Links):
 
 
 class News:
-    """What a node reports: valid values only. Raises Broken for anything else."""
+    """A node's report, validated. Raises Broken for anything invalid."""
 
     def __init__(self, message: Message) -> None:
         self.idle = _seconds(message, "idle")
@@ -391,7 +394,7 @@ class News:
 
 
 class StopOrder:
-    """What the first node demands: valid values only. Raises Broken for anything else."""
+    """An order of the first node, validated. Raises Broken for anything invalid."""
 
     def __init__(self, message: Message) -> None:
         self.stop = _seconds(message, "stop")
@@ -423,7 +426,7 @@ def _flag(message: Message, name: str) -> bool:
 
 
 def _news(event: Message) -> Message:
-    """What the others must know of an event."""
+    """Return the report about an event that other nodes must know."""
     kind = event.get("event")
     if kind == "exit" and not event["asked"]:
         bad = event["code"] or event["signal"] is not None
@@ -436,5 +439,5 @@ def _news(event: Message) -> Message:
 
 
 def _short(text: str) -> str:
-    """A text that `_text` takes."""
+    """Return a text that `_text` accepts."""
     return "".join(c if c.isprintable() else "?" for c in text)[:MOST_TEXT]

@@ -1,6 +1,6 @@
 """Messages between the nodes of a detached run: lines of JSON that only the two ends can make.
 
-Each member has a secret key of its own, which the launcher gave to it and to the first node only.
+Each member has its own secret key, which the launcher gave to it and to the first node only.
 
     first node -> member   NONCE_1
     member -> first node   NONCE_2 HOST
@@ -36,17 +36,17 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 LONGEST = 4096
 """Bytes of one line."""
 LONGEST_HELLO = 512
-"""Bytes of a line before the other end has proved who it is: two nonces and a host name."""
+"""Bytes of a line before the other end is authenticated: two nonces and a host name."""
 NONCE_BYTES = 32
 LISTENER, MEMBER = b"listener", b"member"
 
 
 class Broken(Exception):
-    """The other end is gone, or is not who it should be."""
+    """The other end is gone, or failed to authenticate."""
 
 
 class Closed(Broken):
-    """The other end has said all that it had to say, and has closed the connection."""
+    """The other end has sent all its messages and closed the connection."""
 
 
 class MemberLink:
@@ -63,7 +63,7 @@ class MemberLink:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
         self.host = host
-        """Which member it is, or at the listening end says it is."""
+        """The member; at the listening end, the one that it claims to be."""
         self.proved = False
         """Whether the other end has shown that it knows the key."""
         self._keys = keys
@@ -89,7 +89,7 @@ class MemberLink:
             raise Broken(str(error)) from None
 
     def receive(self) -> Iterator[Message]:
-        """The genuine messages that have come. Raises Broken."""
+        """Yield the authenticated messages that have arrived. Raises Broken."""
         self._read()
         while True:
             line, newline, rest = self._buffer.partition(b"\n")
@@ -130,7 +130,7 @@ class MemberLink:
     # ------------------------------------------------------------ proof
 
     def _greet(self, line: bytes) -> None:
-        """Take the other end's nonce; a member answers with its own and its proof."""
+        """Read the other end's nonce; a member answers with its own and authenticates."""
         nonce, _, host = line.decode("utf-8", errors="replace").partition(" ")
         if len(nonce) != 2 * NONCE_BYTES or not nonce.isalnum():
             raise Broken("the other end does not speak this protocol")

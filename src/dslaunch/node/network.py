@@ -1,4 +1,4 @@
-"""TCP between nodes: who answers, and do big packets pass."""
+"""TCP between nodes: which ports answer, and whether large packets arrive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CLOSED = (errno.EINVAL, errno.EBADF)
 
 
 def listen(argument: Answer) -> Answer:
-    """Hold the first free port of `ports` and answer dialers with `token`, until `hang_up`."""
+    """Hold the first free port of `ports` and answer clients with `token`, until `hang_up`."""
     taken = []
     for port in argument["ports"]:
         try:
@@ -63,9 +63,9 @@ def _bind(port: int) -> socket.socket:
 
 
 class Server(threading.Thread):
-    """Greets every dialer with the token, and confirms a payload when all of it has arrived.
+    """Sends every client the token, and confirms a payload when all of it has arrived.
 
-    The dialer closes first, so that TIME_WAIT is on its side and not on the port.
+    The client closes first, so that TIME_WAIT is on its side and not on the port.
     """
 
     def __init__(self, listener: socket.socket, token: bytes) -> None:
@@ -74,7 +74,7 @@ class Server(threading.Thread):
         self.poll = select.epoll()
         self.peers: Dict[int, socket.socket] = {}
         self.expected: Dict[int, Optional[int]] = {}
-        """Bytes of each peer's payload that are still to come; None: it has not said how many."""
+        """Bytes of each peer's payload that are still missing; None: its size has not arrived."""
         # here, not in the thread: the listener may be closed before that has begun
         self.door = listener.fileno()
         self.poll.register(self.door, select.EPOLLIN)
@@ -115,7 +115,7 @@ class Server(threading.Thread):
         self.peers[fd], self.expected[fd] = peer, None
         peer.setblocking(False)
         self.poll.register(fd, select.EPOLLIN)
-        with contextlib.suppress(OSError):  # it is gone again: there is nothing to be read from it
+        with contextlib.suppress(OSError):  # the peer has closed it again
             peer.send(self.token)
 
     def _read(self, fd: int) -> None:
@@ -142,7 +142,7 @@ class Server(threading.Thread):
 
 
 def hang_up() -> None:
-    """Let go of the ports that `listen` holds."""
+    """Release the ports that `listen` holds."""
     while _SERVERS:
         server = _SERVERS.pop()
         with contextlib.suppress(OSError):
@@ -151,17 +151,23 @@ def hang_up() -> None:
         server.listener.close()
 
 
-# ---------------------------------------------------------------- dialling
+# ---------------------------------------------------------------- dialing
 
 
 def dial(argument: Answer) -> Dict[str, Answer]:
-    """Call every one of `targets`, name -> [address, port], all at once.
+    """Connect to all `targets`, name -> [address, port], at the same time.
 
-    `payload`: bytes to send it after its token came. Gives for each the own address on that route
-    and how far it came: `local`, or `error`.
+    `payload`: bytes to send after the token has arrived. Returns for each target `local`, the own
+    address on that route, or `error`, how far the connection came.
     """
     calls = [
-        Dialing(name, address, port, argument["token"], argument.get("payload", {}).get(name, 0))
+        Dialing(
+            name,
+            address,
+            port,
+            token=argument["token"],
+            payload=argument.get("payload", {}).get(name, 0),
+        )
         for name, (address, port) in argument["targets"].items()
     ]
     by_fd = {call.peer.fileno(): call for call in calls}
@@ -202,7 +208,7 @@ class Dialing:
         poll.register(self.peer.fileno(), select.EPOLLOUT)
 
     def go_on(self, poll: select.epoll) -> None:
-        """Do what can be done now."""
+        """Continue as far as possible without waiting."""
         try:
             self._go_on(poll)
         except OSError as error:
@@ -216,7 +222,7 @@ class Dialing:
             if error:
                 raise OSError(error, os.strerror(error))
             self.local = self.peer.getsockname()[0]
-            self.stage = "it accepts the connection but says nothing"
+            self.stage = "it accepts the connection but sends nothing"
             poll.modify(self.peer.fileno(), select.EPOLLIN)
         elif self.got == self.token and self.left:
             self.left = self.left[self.peer.send(self.left) :]
@@ -230,7 +236,7 @@ class Dialing:
         self.got += piece
         wanted = self.token + (b"ok\n" if self.stage == "big" else b"")
         if not piece or not wanted.startswith(self.got):
-            self.answer = {"error": "somebody else answers there"}
+            self.answer = {"error": "another program answers there"}
         elif self.got == wanted and self.left:
             self.stage = "big"
             poll.modify(self.peer.fileno(), select.EPOLLIN | select.EPOLLOUT)
@@ -238,7 +244,7 @@ class Dialing:
             self.answer = {"local": self.local}
 
     def end(self) -> Answer:
-        """Hang up, and give the answer."""
+        """Close the connection, and return the answer."""
         self.peer.close()
         if self.answer is None and self.stage == "big":
             return {"local": self.local, "error": "small packets arrive, big ones do not"}
@@ -246,7 +252,7 @@ class Dialing:
 
 
 def established(port: int) -> int:
-    """How many TCP connections of this node lead to `port` of some node."""
+    """Return the number of TCP connections of this node to `port` of any node."""
     lines = [
         line.split()
         for table in ("/proc/net/tcp", "/proc/net/tcp6")

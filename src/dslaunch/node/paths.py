@@ -1,4 +1,4 @@
-"""What is at a path: a text, a digest, and the marks that show which nodes share a directory."""
+"""Paths on a node: texts, digests, and the marks that show which nodes share a directory."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def home() -> str:
-    """The user's home directory."""
+    """Return the user's home directory."""
     return os.path.expanduser("~")
 
 
 def absolute(path: str) -> str:
-    """A path as this node means it: `~` and relative paths start at the user's home."""
+    """Return the absolute path on this node: `~` and relative paths start at the user's home."""
     return os.path.abspath(os.path.join(home(), os.path.expanduser(path)))
 
 
 def program(name: str, search: Optional[str] = None) -> Optional[str]:
-    """Where a program is, by default on the session's PATH."""
+    """Return the path of a program, by default on the session's PATH; None: not found."""
     # not `shutil.which`: to import that takes a node longer than to look
     directories = (search or os.environ.get("PATH") or SYSTEM).split(":")
     places = [name] if "/" in name else [os.path.join(d, name) for d in directories]
@@ -39,14 +39,14 @@ def program(name: str, search: Optional[str] = None) -> Optional[str]:
 
 
 def expanded(word: Any, environment: Dict[str, str]) -> str:
-    """A word of a command: text, or parts in which `{"name": X}` stands for a variable."""
+    """Return a word of a command as text; `{"name": X}` in its parts stands for a variable."""
     if isinstance(word, str):
         return word
     return "".join(p if isinstance(p, str) else environment.get(p["name"], "") for p in word)
 
 
 def text_of(path: str, most: int = MOST_TEXT) -> str:
-    """A file's text, stripped; empty if it cannot be read."""
+    """Return a file's text, stripped; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(most).decode(errors="replace").strip()
@@ -55,8 +55,8 @@ def text_of(path: str, most: int = MOST_TEXT) -> str:
 
 
 def sha256(path: str) -> str:
-    """A file's SHA-256, however large it is. Raises OSError."""
-    import hashlib
+    """Return a file's SHA-256, however large it is. Raises OSError."""
+    import hashlib  # 3 ms, which most preflights do not need
 
     made = hashlib.sha256()
     with open(path, "rb") as file:
@@ -68,7 +68,7 @@ def sha256(path: str) -> str:
 
 
 def digest(path: str) -> Optional[str]:
-    """A file's SHA-256, None if it cannot be read."""
+    """Return a file's SHA-256, None if it cannot be read."""
     try:
         return sha256(path)
     except OSError:
@@ -76,7 +76,7 @@ def digest(path: str) -> Optional[str]:
 
 
 def leave(directory: str, name: str) -> Optional[str]:
-    """Leave a mark of that name, or find it: nobody else knows it; why it could not be left."""
+    """Create the file `name`, which no other user can guess; return why that failed, else None."""
     try:
         with open(os.path.join(directory, name), "x", encoding="ascii"):
             return None
@@ -87,15 +87,15 @@ def leave(directory: str, name: str) -> Optional[str]:
 
 
 def seen(directory: str, names: Iterable[str]) -> List[str]:
-    """Which of the nodes' marks a directory has.
+    """Return which of the nodes' marks a directory has.
 
-    Opened by name, not listed: a name never looked up before is asked of the server even by an
-    NFS client whose directory cache is old.
+    They are opened by name, not listed: an NFS client asks the server about a name that it has
+    never looked up, even if its directory cache is old.
     """
     return [name for name in names if os.path.exists(os.path.join(directory, name))]
 
 
 def remove(directory: str, name: str) -> None:
-    """Take a mark away, if it is there."""
+    """Remove a mark, if it exists."""
     with contextlib.suppress(OSError):
         os.unlink(os.path.join(directory, name))

@@ -1,4 +1,4 @@
-"""Who ended the SSH connection that a launcher had, and whether its machine still answers."""
+"""Which end closed a launcher's SSH connection, and whether its machine still answers."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ TIMEOUT = 2.0
 
 
 def connection() -> str:
-    """The SSH connection that this process was started by; empty if it was none."""
+    """Return the SSH connection that started this process; empty: none did."""
     return os.environ.get(VARIABLE, "")
 
 
 def address(told: str) -> Optional[str]:
-    """The address that the launcher came from."""
+    """Return the address that the launcher came from."""
     ends = _ends(told)
     return ends[0] if ends else None
 
 
 def has_left(told: str) -> bool:
-    """Whether the launcher's end closed the connection, and its machine answers: then the launcher
-    has ended, or would be back at once. False where that cannot be known."""
+    """Return whether the launcher's end closed the connection and its machine answers: the launcher
+    has ended then, or it would reconnect at once. False where that is unknown."""
     ends = _ends(told)
     return ends is not None and not _ended_here(ends[1], ends[2]) and _answers(ends[0], ends[1])
 
 
 def _ends(told: str) -> Optional[Tuple[str, int, int]]:
-    """The client's address and port, and the server's port."""
+    """Return the client's address and port, and the server's port."""
     words = told.split()
     if len(words) != 4 or not (words[1].isdigit() and words[3].isdigit()):
         return None
@@ -47,7 +47,7 @@ def _ends(told: str) -> Optional[Tuple[str, int, int]]:
 
 
 def _ended_here(client_port: int, server_port: int) -> bool:
-    """Whether this machine's end was closed first, as when its sshd was killed."""
+    """Return whether this machine's end was closed first, as when its sshd was killed."""
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in paths.text_of(name, paths.WHOLE).splitlines()[1:]:
             local, remote, state = line.split()[1:4]
@@ -58,7 +58,7 @@ def _ended_here(client_port: int, server_port: int) -> bool:
 
 
 def _answers(host: str, port: int) -> bool:
-    """Whether a machine answers to an attempt to connect, if only with a refusal."""
+    """Return whether a machine answers to an attempt to connect, if only with a refusal."""
     try:
         socket.create_connection((host, port), TIMEOUT).close()
     except ConnectionRefusedError:

@@ -1,4 +1,4 @@
-"""What a node can tell about the death of a process: memory and space. Never raises."""
+"""A node's evidence about the end of a process: memory and disk space. Never raises."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FULL = 1 << 20
 
 
 class Postmortem:
-    """Compares what is after a death with what was before the start."""
+    """Compares the state of the node after the end of a process with that before its start."""
 
     def __init__(self) -> None:
         self._killed = oom_kills()
         self._log = KernelLog()
 
     def examine(self, pid: int, number: Optional[int], paths: List[str]) -> Dict[str, Any]:
-        """What speaks for a reason: the OOM killer, and which of `paths` are full."""
+        """Return evidence for a reason: the out-of-memory killer, and which of `paths` are full."""
         found: Dict[str, Any] = {"signal": number, "shm_free": free("/dev/shm")}
         if number == 9:
             now = oom_kills()
@@ -39,8 +39,8 @@ class Postmortem:
 
 
 def oom_kills() -> Optional[int]:
-    """How many processes of our memory cgroup the kernel has killed (memory.events of cgroup v2,
-    memory.oom_control of v1); None where that cannot be read."""
+    """Return how many processes of our memory cgroup the kernel has killed (memory.events of cgroup
+    v2, memory.oom_control of v1); None where that cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         for line in _read("/proc/self/cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
@@ -62,8 +62,8 @@ def _counters(controllers: str, path: str) -> List[str]:
 
 
 class KernelLog:
-    """What the kernel says of processes that it kills, where its log may be read. What it said
-    before is left out: numbers of processes come again."""
+    """The kernel log's lines about killed processes, where it is readable. Earlier lines are left
+    out, since process numbers are reused."""
 
     def __init__(self) -> None:
         self._said: Dict[int, str] = {}
@@ -73,7 +73,7 @@ class KernelLog:
             os.lseek(self._fd, 0, os.SEEK_END)
 
     def killed(self, pid: int) -> Optional[str]:
-        """The kernel's own line about killing this process, if there is one."""
+        """Return the kernel's own line about killing this process, if there is one."""
         while True:
             record = self._next()
             if record is None:
@@ -84,7 +84,8 @@ class KernelLog:
                 self._said[int(found[1])] = text
 
     def _next(self) -> Optional[str]:
-        """One record; what was overwritten before it was read, which EPIPE tells, is left out."""
+        """Return one record; what was overwritten before it was read, which EPIPE tells, is left
+        out."""
         while self._fd is not None:
             try:
                 return os.read(self._fd, 8192).decode(errors="replace") or None

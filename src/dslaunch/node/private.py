@@ -54,7 +54,7 @@ def opened(path: str, within: Optional[int] = None) -> Iterator[int]:
 
 
 def is_ours(path: str) -> bool:
-    """Whether a path is a directory of ours."""
+    """Return whether a path is a directory of ours."""
     try:
         os.close(open_directory(path))
     except OSError:
@@ -79,7 +79,7 @@ def make_directory(path: str) -> None:
             os.fchmod(fd, 0o700)
     finally:
         os.close(fd)
-    # looked at again: some file systems ignore modes
+    # checked again: some file systems ignore modes
     os.close(open_directory(path))
 
 

@@ -1,4 +1,4 @@
-"""What the agent is asked: the kinds of `questions`, and what concerns a run or an interpreter."""
+"""Questions to the agent: the kinds of `questions`, and those about runs and interpreters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import os
 import subprocess
 
-from dslaunch.node import paths, questions, run_files
+from dslaunch.node import paths, questions, rank_signals, run_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -16,16 +16,16 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 
 
 class Context:
-    """Who is asked."""
+    """The node and run that a question is about."""
 
     def __init__(self, home: str, host: str, run: str) -> None:
-        """`host`: the name that the cluster file gives this node; `run`: the run, or the inquiry,
-        for which it is asked."""
+        """`host`: this node's name in the cluster file; `run`: the agent's run, or its own name if
+        it only answers questions."""
         self.home, self.host, self.run = home, host, run
 
 
 def answer(asked: Dict[str, Any], context: Context) -> Dict[str, Answer]:
-    """Answer each question by its name: what only the program of a run is asked, or any kind."""
+    """Return the answers by name: to questions for agents only, and to any of `questions`."""
 
     def one(name: str, argument: Any) -> Any:
         if name in QUESTIONS:
@@ -39,12 +39,12 @@ def answer(asked: Dict[str, Any], context: Context) -> Dict[str, Answer]:
 
 
 def _interpreter(path: str, _: Context) -> Optional[str]:
-    """Where the interpreter is, None if there is none."""
+    """Return where the interpreter is, None if there is none."""
     return paths.program(path if "/" not in path else paths.absolute(path))
 
 
 def _gpus(_: Any, __: Context) -> Optional[int]:
-    """How many GPUs the driver lists, None without nvidia-smi."""
+    """Return how many GPUs the driver lists, None without nvidia-smi."""
     program = paths.program("nvidia-smi")
     if program is None:
         return None
@@ -57,8 +57,8 @@ def _gpus(_: Any, __: Context) -> Optional[int]:
 
 
 def _directories(wanted: List[str], _: Context) -> Dict[str, Answer]:
-    """Make the directories that are missing: where each is, whether it was made, why it could not
-    be."""
+    """Create missing directories; return for each its path, whether it was created, and the
+    error."""
 
     def one(path: str) -> Answer:
         where = paths.absolute(path)
@@ -81,19 +81,29 @@ def _clean(argument: Answer, context: Context) -> Answer:
 
 
 def _journal(argument: Answer, context: Context) -> Answer:
-    """A piece of what a detached run has kept, as text that JSON can carry."""
-    import base64
+    """Return a piece of what a detached run has kept, as text that JSON can carry."""
+    import base64  # only for `logs` of a detached run: 1 ms
 
     data, size = run_files.read_journal(
-        context.home, context.host, argument["run"], argument["position"], argument["most"]
+        context.home,
+        context.host,
+        argument["run"],
+        position=argument["position"],
+        most=argument["most"],
     )
     return {"data": base64.b64encode(data).decode(), "size": size}
 
 
 def _shards(argument: Answer, context: Context) -> Any:
-    from dslaunch.node import shards  # with pickle and zipfile: more than all else imports
+    from dslaunch.node import (
+        shards,
+    )  # with pickle and zipfile, which take longer than all other imports
 
     return shards.do({**argument, "path": paths.absolute(argument["path"])})
+
+
+def _job_signal(argument: Answer, _: Context) -> Answer:
+    return rank_signals.answer(argument)
 
 
 QUESTIONS: Dict[str, Callable[[Any, Context], Any]] = {
@@ -101,6 +111,7 @@ QUESTIONS: Dict[str, Callable[[Any, Context], Any]] = {
     "directories": _directories,
     "gpus": _gpus,
     "interpreter": _interpreter,
+    "job_signal": _job_signal,
     "journal": _journal,
     "runs": _runs,
     "shards": _shards,

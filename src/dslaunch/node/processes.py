@@ -1,7 +1,7 @@
-"""The node's processes as /proc shows them: which are ours, how they ended, how to end them.
+"""The node's processes as /proc shows them: which belong to a run, how they ended, signals.
 
-A process is ours because we started it or one of its ancestors, or because its environment
-carries the run's id. Never because of its name.
+A process belongs to a run because the agent started it or one of its ancestors, or because its
+environment has the run's id; never because of its name.
 """
 
 from __future__ import annotations
@@ -16,46 +16,50 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 RUN_ID = "DSLAUNCH_RUN_ID"
 """The variable that every process of a run carries."""
 HOST = "DSLAUNCH_HOST"
-"""Likewise the node's name: several nodes may be emulated on one machine."""
+"""The node's name: several nodes may be emulated on one machine."""
 PROGRAM = "DSLAUNCH_PROGRAM"
-"""The variable that our own programs carry: bridges, guardians, agents. Ranks do not."""
+"""The variable of dslaunch's own programs: bridges, guardians, agents. Ranks do not have it."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def become_subreaper() -> None:
-    """Have the orphans among our descendants become our children, not init's (Linux >= 3.4)."""
-    import ctypes  # only the agent needs it, and it takes a preflight long to import
+    """Adopt orphans among the descendants, instead of init (Linux >= 3.4)."""
+    import ctypes  # only agents need it: 2 ms
 
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def pids() -> Iterator[int]:
-    """All processes that we can see."""
+    """Yield all visible processes."""
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
 def stat(pid: int) -> Optional[List[str]]:
-    """The fields of /proc/PID/stat from the state on; None if it is gone.
+    """Return the fields of /proc/PID/stat from the state on; None if it is gone.
 
     Field 0 is the state, 1 the parent, 19 the start time, the last but one the exit code.
     """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].decode().split()
+        # not a file object, which costs as much again: agents read thousands of these
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+        try:
+            return os.read(fd, 4096).rpartition(b")")[2].decode().split()
+        finally:
+            os.close(fd)
     except OSError:
         return None
 
 
 def descendants(*roots: int) -> Set[int]:
-    """All living descendants of some processes, zombies left out."""
+    """Return all living descendants of some processes, zombies left out."""
     return Descendants(*roots).find()
 
 
 class Descendants:
     """The descendants of some processes, found again and again.
 
-    Each other process is looked at once: a full look costs tens of milliseconds on a busy node.
-    (A PID that is given anew between two looks would be missed; the kernel gives all others first.)
+    Each other process is inspected once: inspecting all takes tens of milliseconds on a busy node.
+    (A PID that is reused between two calls would be missed; the kernel uses all others first.)
     """
 
     def __init__(self, *roots: int) -> None:
@@ -63,22 +67,25 @@ class Descendants:
         self._others: Set[int] = set()
 
     def find(self) -> Set[int]:
-        """Those that live now, zombies left out."""
+        """Return those that live now, without the roots and zombies."""
+        return {pid for pid, fields in self.stats().items() if fields[0] not in "ZX"}.difference(
+            self.roots
+        )
+
+    def stats(self) -> Dict[int, List[str]]:
+        """Return the fields of `stat` of the roots and of their descendants that are there now."""
         there = set(pids())
         self._others &= there
         children: Dict[int, List[int]] = {}
-        dead, seen = set(), set()
+        seen: Dict[int, List[str]] = {}
         for pid in there - self._others:
             fields = stat(pid)
-            if fields is None:
-                continue
-            seen.add(pid)
-            children.setdefault(int(fields[1]), []).append(pid)
-            if fields[0] in "ZX":
-                dead.add(pid)
-        found = _reachable(self.roots, children)
-        self._others |= seen.difference(found, self.roots)
-        return found - dead
+            if fields is not None:
+                seen[pid] = fields
+                children.setdefault(int(fields[1]), []).append(pid)
+        found = _reachable(self.roots, children).union(self.roots)
+        self._others |= seen.keys() - found
+        return {pid: fields for pid, fields in seen.items() if pid in found}
 
 
 def _reachable(roots: Iterable[int], children: Dict[int, List[int]]) -> Set[int]:
@@ -92,7 +99,8 @@ def _reachable(roots: Iterable[int], children: Dict[int, List[int]]) -> Set[int]
 
 
 def has_socket(family: Descendants) -> bool:
-    """Whether a process or a descendant has a socket open; True where that cannot be read."""
+    """Return whether a process or a descendant has a socket open; True where that cannot be
+    read."""
     return any(map(_opened_socket, family.roots)) or any(map(_opened_socket, family.find()))
 
 
@@ -102,7 +110,7 @@ def _opened_socket(pid: int) -> bool:
         return any(_is_socket(f"{directory}/{fd}") for fd in os.listdir(directory))
     except FileNotFoundError:  # it has ended
         return False
-    except OSError:  # it runs as somebody else, or may not be looked into
+    except OSError:  # it runs as another user, or may not be inspected
         return True
 
 
@@ -114,7 +122,7 @@ def _is_socket(fd: str) -> bool:
 
 
 def environment(pid: int) -> Dict[bytes, bytes]:
-    """The environment a process was started with; empty if it cannot be read."""
+    """Return the environment a process was started with; empty if it cannot be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             pairs = file.read().split(b"\0")
@@ -123,21 +131,33 @@ def environment(pid: int) -> Dict[bytes, bytes]:
     return {name: value for name, equals, value in (p.partition(b"=") for p in pairs) if equals}
 
 
+def signal_mask(pid: int, name: bytes) -> int:
+    """Return a mask of signals of /proc/PID/status, such as SigCgt: those with a handler (man 5
+    proc); 0 if it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            lines = dict(line.split(b":", 1) for line in file.read().splitlines())
+        return int(lines[name], 16)
+    except (OSError, KeyError, ValueError):
+        return 0
+
+
 def tagged(run: str, host: str) -> Set[int]:
-    """All living processes of this user that carry this run's and this node's name, ourselves left
-    out. Any other user can give a process such an environment, which root can read."""
+    """Return all living processes of this user that carry this run's and this node's name,
+    ourselves left out. Any other user can give a process such an environment, which root can
+    read."""
     tag = {RUN_ID.encode(): run.encode(), HOST.encode(): host.encode()}
     found = {pid for pid in pids() if tag.items() <= environment(pid).items() and is_ours(pid)}
     return alive(found) - {os.getpid()}
 
 
 def alive(pids: Iterable[int]) -> Set[int]:
-    """Those of some processes that are there and no zombies."""
+    """Return those of some processes that are there and no zombies."""
     return {pid for pid in pids if (stat(pid) or ["X"])[0] not in "ZX"}
 
 
 def is_ours(pid: int) -> bool:
-    """Whether a process runs as this user."""
+    """Return whether a process runs as this user."""
     try:
         return os.stat(f"/proc/{pid}").st_uid == os.geteuid()
     except OSError:
@@ -145,7 +165,7 @@ def is_ours(pid: int) -> bool:
 
 
 def send(targets: Iterable[int], number: int) -> None:
-    """Send a signal to each process; those that have gone meanwhile are passed over."""
+    """Send a signal to each process; those that have ended meanwhile are ignored."""
     for pid in targets:
         try:
             os.kill(pid, number)
@@ -154,13 +174,13 @@ def send(targets: Iterable[int], number: int) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped, as by SIGSTOP."""
+    """Return whether a process is stopped, as by SIGSTOP."""
     return (stat(pid) or ["X"])[0] == "T"
 
 
 def resume_programs() -> List[int]:
-    """Wake our own programs that are stopped, of all runs of this user: each that has nothing to
-    do any more then ends by itself. Returns their numbers."""
+    """Resume dslaunch's own programs of this user that are stopped; those of past runs then exit by
+    themselves. Returns their numbers."""
     stopped = [pid for pid in pids() if is_stopped(pid) and is_ours(pid)]
     found = [pid for pid in stopped if PROGRAM.encode() in environment(pid)]
     resume(found)
@@ -168,12 +188,12 @@ def resume_programs() -> List[int]:
 
 
 def resume(targets: Iterable[int]) -> None:
-    """Wake stopped processes, so that a TERM sent to them is delivered."""
+    """Resume stopped processes, so that a TERM sent to them is delivered."""
     send(targets, signal.SIGCONT)
 
 
 def wait_status(pid: int) -> Optional[int]:
-    """The wait status of a process that is dead but not yet collected by its parent.
+    """Return the wait status of a process that is dead but not yet collected by its parent.
 
     Read from /proc/PID/stat, so that the end of another program's child can be told exactly.
     """
@@ -192,11 +212,11 @@ def ending(status: int) -> Tuple[Optional[int], Optional[int]]:
 
 
 def ranks_among(pids: Set[int]) -> Dict[int, int]:
-    """The rank processes among those that a launcher started: local rank -> process.
+    """Return the rank processes among those that a launcher started: local rank -> process.
 
-    Not global rank, which an elastic launcher gives anew each time. A rank is the topmost process
-    of its branch with a `RANK` in its environment; what it starts itself, such as data loader
-    workers, inherits the variable and is not meant.
+    Not global rank, which an elastic launcher assigns again each time. A rank is the topmost
+    process of its branch with a `RANK` in its environment; what it starts itself, such as data
+    loader workers, inherits the variable and is not meant.
     """
     found: Dict[int, int] = {}
     for pid in sorted(pids):

@@ -1,4 +1,4 @@
-"""What /proc tells of a process that does something, or waits for it."""
+"""What /proc shows of a process that works or waits."""
 
 from __future__ import annotations
 
@@ -11,40 +11,58 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import Any, Dict, List, Set
 
 PYTHON = re.compile(r"python|pypy")
-_SYSCALLS = {
-    "x86_64": {
-        0: "read", 1: "write", 7: "poll", 16: "ioctl", 17: "pread64", 23: "select",
-        35: "nanosleep", 42: "connect", 43: "accept", 45: "recvfrom", 47: "recvmsg", 61: "wait4",
-        72: "fcntl", 73: "flock", 74: "fsync", 202: "futex", 217: "getdents64",
-        230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 257: "openat",
-        262: "newfstatat", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 288: "accept4",
-        332: "statx",
-    },
-    "aarch64": {
-        22: "epoll_pwait", 25: "fcntl", 29: "ioctl", 32: "flock", 56: "openat", 61: "getdents64",
-        63: "read", 64: "write", 67: "pread64", 72: "pselect6", 73: "ppoll", 79: "newfstatat",
-        82: "fsync", 95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep",
-        202: "accept", 203: "connect", 207: "recvfrom", 212: "recvmsg", 242: "accept4",
-        260: "wait4", 291: "statx",
-    },
-}  # fmt: skip
-"""The system calls that a process waits in, by the kernel's numbers."""
+_X86_64 = """
+    0 read, 1 write, 7 poll, 16 ioctl, 17 pread64, 23 select, 35 nanosleep, 42 connect, 43 accept,
+    45 recvfrom, 47 recvmsg, 61 wait4, 72 fcntl, 73 flock, 74 fsync, 202 futex, 217 getdents64,
+    230 clock_nanosleep, 232 epoll_wait, 247 waitid, 257 openat, 262 newfstatat, 270 pselect6,
+    271 ppoll, 281 epoll_pwait, 288 accept4, 332 statx
+"""
+_AARCH64 = """
+    22 epoll_pwait, 25 fcntl, 29 ioctl, 32 flock, 56 openat, 61 getdents64, 63 read, 64 write,
+    67 pread64, 72 pselect6, 73 ppoll, 79 newfstatat, 82 fsync, 95 waitid, 98 futex, 101 nanosleep,
+    115 clock_nanosleep, 202 accept, 203 connect, 207 recvfrom, 212 recvmsg, 242 accept4, 260 wait4,
+    291 statx
+"""
 _WITH_FILE = {
-    *("read", "write", "ioctl", "pread64", "connect", "accept", "accept4", "recvfrom", "recvmsg"),
-    *("fcntl", "flock", "fsync", "getdents64"),
+    "accept",
+    "accept4",
+    "connect",
+    "fcntl",
+    "flock",
+    "fsync",
+    "getdents64",
+    "ioctl",
+    "pread64",
+    "read",
+    "recvfrom",
+    "recvmsg",
+    "write",
 }
-"""Those whose first argument is the file descriptor that is waited for."""
+"""The system calls whose first argument is the file descriptor that they wait for."""
+
+
+def _by_number(table: str) -> Dict[str, str]:
+    """Return names by number, both as text, of a table `NUMBER NAME, NUMBER NAME, ...`."""
+    found = {}
+    for entry in table.split(","):
+        number, name = entry.split()
+        found[number] = name
+    return found
+
+
+_SYSCALLS = {"x86_64": _by_number(_X86_64), "aarch64": _by_number(_AARCH64)}
+"""The system calls that a process waits in, by architecture and the kernel's number."""
 
 
 def tell(pid: int) -> Dict[str, Any]:
-    """What can be known of any process. Raises OSError if it is gone."""
+    """Return what can be known of any process. Raises OSError if it has ended."""
     state = status(str(pid))["State"][:1]
     if state in "ZX":
         raise ProcessLookupError
     number, _, arguments = read(f"/proc/{pid}/syscall").partition(" ")
     # a running process shows "running", one that is stopped outside of a call "-1"
     names = _SYSCALLS.get(os.uname().machine, {})
-    call = names.get(int(number), number) if number.isdigit() else ""
+    call = names.get(number, number) if number.isdigit() else ""
     first = arguments.partition(" ")[0]
     on = link(f"/proc/{pid}/fd/{int(first, 16)}") if call in _WITH_FILE else ""
     return {
@@ -59,7 +77,8 @@ def tell(pid: int) -> Dict[str, Any]:
 
 
 def command(words: List[str]) -> str:
-    """A command in short: the program, and a Python's script; its arguments may be private."""
+    """Return a command in short: the program, and a Python's script; its arguments may be
+    private."""
     program = os.path.basename(words[0])
     if not PYTHON.match(program):
         return program
@@ -77,7 +96,7 @@ def command(words: List[str]) -> str:
 
 
 def read(path: str) -> str:
-    """What a file of /proc holds; nothing if it cannot be read."""
+    """Return the content of a file of /proc; empty if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip("\0\n")
@@ -86,7 +105,7 @@ def read(path: str) -> str:
 
 
 def link(path: str) -> str:
-    """Where a link of /proc points; nothing if it cannot be read."""
+    """Return the target of a link of /proc; empty if it cannot be read."""
     try:
         return os.readlink(path)
     except OSError:
@@ -94,19 +113,19 @@ def link(path: str) -> str:
 
 
 def status(pid: str) -> Dict[str, str]:
-    """The fields of /proc/PID/status. Raises OSError."""
+    """Return the fields of /proc/PID/status. Raises OSError."""
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         pairs = (line.partition(":") for line in file)
         return {name: value.strip() for name, _, value in pairs}
 
 
 def includes(mask: str, number: int) -> bool:
-    """Whether a signal is in a set of signals of /proc/PID/status."""
+    """Return whether a signal is in a set of signals of /proc/PID/status."""
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
-def deaf(pid: int, number: int) -> Set[int]:
-    """The threads of a process that do not take a signal now: one that handles it is among them.
+def not_accepting(pid: int, number: int) -> Set[int]:
+    """Return the threads of a process that do not accept a signal now, such as one that handles it.
 
     Raises OSError if the process is gone.
     """

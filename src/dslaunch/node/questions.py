@@ -1,11 +1,19 @@
 """The kinds of question that a node can be asked. Few and general: what the answers mean is
-judged elsewhere, so that a recorded answer can be judged again."""
+evaluated elsewhere, so that a recorded answer can be replayed.
+
+Modules that take more than 1 ms to import are imported by the functions that need them, each with
+a comment: most preflights need none of them, and every node would wait for all.
+"""
 
 from __future__ import annotations
 
 import fnmatch
 import glob
+import json
+import mmap
 import os
+import resource
+import stat
 import sys
 import time
 
@@ -21,7 +29,7 @@ PCI = "/sys/bus/pci/devices"
 
 
 def identity() -> Answer:
-    """Who this node is, and who we are on it."""
+    """Return who this node is, and as whom we run on it."""
     uname = os.uname()
     return {
         "hostname": uname.nodename,
@@ -38,24 +46,24 @@ def identity() -> Answer:
 
 
 def _cores() -> Optional[int]:
-    """How many we may use; PyPy knows only how many there are."""
+    """Return the number of CPUs that this process may use; in PyPy, of all CPUs."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def umask() -> int:
-    """The mode bits that new files lack. Changes them for a moment: not for use among threads."""
+    """Return the umask. It is changed for a moment, so no other thread may create files."""
     old = os.umask(0o077)
     os.umask(old)
     return old
 
 
 def answered(work: Callable[[], Any]) -> Answer:
-    """What a question gives: `{"value": ...}`, or `{"error": why}`."""
+    """Return the answer to a question: `{"value": ...}`, or `{"error": why}`."""
     try:
         return {"value": work()}
     except OSError as error:
         return {"error": error.strerror or str(error)}
-    except Exception as error:  # noqa: BLE001 - no question may take the others with it
+    except Exception as error:  # noqa: BLE001 - a failing question must not fail the others
         return {"error": f"{type(error).__name__}: {error}"}
 
 
@@ -63,7 +71,8 @@ def answered(work: Callable[[], Any]) -> Answer:
 
 
 def _read(patterns: List[str]) -> Dict[str, str]:
-    """Texts of files in /proc and /sys, `*` allowed; what is not there is left out."""
+    """Return the texts of files in /proc and /sys, by path. `*` is allowed; missing files are left
+    out."""
     found = {}
     for path in (path for pattern in patterns for path in sorted(glob.glob(pattern))):
         try:
@@ -75,14 +84,12 @@ def _read(patterns: List[str]) -> Dict[str, str]:
 
 
 def _limits(names: List[str]) -> Dict[str, List[int]]:
-    """Soft and hard limits by the names of Python's `resource`; -1 is unlimited."""
-    import resource
-
+    """Return soft and hard limits by the names of Python's `resource`; -1 is unlimited."""
     return {name: list(resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))) for name in names}
 
 
 def _environment(patterns: List[str]) -> Dict[str, str]:
-    """The variables of this session that match; the patterns name no secrets."""
+    """Return the variables of this session that match; the patterns name no secrets."""
     return {
         name: value
         for name, value in sorted(os.environ.items())
@@ -91,19 +98,22 @@ def _environment(patterns: List[str]) -> Dict[str, str]:
 
 
 def _present(names: List[str]) -> Dict[str, str]:
-    """Where programs are that systems keep, by name, and which absolute paths exist; what is not
-    there is left out. The session's PATH is not searched: it may lead to a file server."""
-    found = {
-        name: (name if os.path.exists(name) else None)
-        if name.startswith("/")
-        else paths.program(name, paths.SYSTEM)
-        for name in names
-    }
+    """Return the paths of programs in the system's directories, by name, and the absolute paths
+    that exist; others are left out. The session's PATH is not searched: it may be on a file
+    server."""
+    found = {name: _found_at(name) for name in names}
     return {name: path for name, path in found.items() if path}
 
 
+def _found_at(name: str) -> Optional[str]:
+    if not name.startswith("/"):
+        return paths.program(name, paths.SYSTEM)
+    return name if os.path.exists(name) else None
+
+
 def _pci(vendors: List[str]) -> Dict[str, Answer]:
-    """PCI devices of these vendors (`0x10de`), by address: class, device, and kernel driver."""
+    """Return the PCI devices of some vendors (`0x10de`) by address: class, device, kernel
+    driver."""
     found = {}
     for address in _entries(PCI):
         where = os.path.join(PCI, address)
@@ -121,21 +131,21 @@ def _pci(vendors: List[str]) -> Dict[str, Answer]:
 
 
 def _which(names: List[str]) -> Dict[str, Optional[str]]:
-    """Where programs are: on this session's PATH, which may lead to a file server, or where
-    systems keep them."""
+    """Return the paths of programs by name: on this session's PATH, which may be on a file
+    server, or in the system's directories."""
     search = _search()
     return {name: paths.program(name, search) for name in names}
 
 
 def _search() -> str:
-    """This session's PATH, then where systems keep programs."""
+    """Return this session's PATH, followed by the system's directories."""
     return f"{os.environ.get('PATH', '')}:{paths.SYSTEM}".lstrip(":")
 
 
 def _run(argument: Answer) -> Answer:
-    """Run a program: `argv`, or `shell`; it reads `text`. Gives `code`, `out`, `err`; code 127: not
-    there."""
-    import subprocess
+    """Run a program: `argv`, or `shell`; it reads `text`. Returns `code`, `out`, `err`; code 127:
+    not found."""
+    import subprocess  # 3 ms
 
     argv = argument.get("argv") or ["/bin/sh", "-c", argument["shell"]]
     try:
@@ -156,11 +166,11 @@ def _run(argument: Answer) -> Answer:
 
 def _each(argument: Answer) -> Dict[str, Answer]:
     """Run many programs, name -> argument vector, `at_once` at a time. One whose errors contain a
-    word of `again` is tried three times: a server that has too many callers drops some."""
-    from concurrent.futures import ThreadPoolExecutor
+    word of `again` is tried three times: a server with too many connections drops some."""
+    from concurrent.futures import ThreadPoolExecutor  # 5 ms
 
     def one(argv: List[str]) -> Answer:
-        import random
+        import random  # 2 ms
 
         for attempt in range(3):
             done = _run({"argv": argv})
@@ -176,15 +186,13 @@ def _each(argument: Answer) -> Dict[str, Answer]:
 
 
 def _texts(wanted: List[str]) -> Dict[str, str]:
-    """Texts of files anywhere; what cannot be read is left out."""
+    """Return the texts of files anywhere, by path; unreadable files are left out."""
     texts = {path: paths.text_of(paths.absolute(path)) for path in wanted}
     return {path: text for path, text in texts.items() if text}
 
 
 def _path(path: str) -> Answer:
-    """What a path is: kind, owner, space, and the file system that it is on."""
-    import stat
-
+    """Return what a path is: kind, owner, space, and its file system."""
     where = paths.absolute(path)
     status, space = os.stat(where), os.statvfs(where)
     kind = "directory" if stat.S_ISDIR(status.st_mode) else "file"
@@ -204,7 +212,7 @@ def _path(path: str) -> Answer:
 
 
 def _above(path: str) -> Answer:
-    """The same of the nearest directory above a path that is there."""
+    """Return the same of the nearest existing directory at or above a path."""
     where = paths.absolute(path)
     while not os.path.isdir(where):
         where = os.path.dirname(where)
@@ -212,7 +220,7 @@ def _above(path: str) -> Answer:
 
 
 def _mount(path: str) -> Optional[Answer]:
-    """The line of /proc/self/mountinfo that a path is below; proc(5)."""
+    """Return the mount that a path is on, of /proc/self/mountinfo; proc(5)."""
     best: Optional[Answer] = None
     for line in paths.text_of("/proc/self/mountinfo", 1 << 22).splitlines():
         left, _, right = line.partition(" - ")
@@ -227,7 +235,7 @@ def _mount(path: str) -> Optional[Answer]:
 
 
 def _list(argument: Answer) -> List[Answer]:
-    """Files below a directory whose names match: path, size, owner, age in seconds."""
+    """Return files below a directory whose names match: path, size, owner, age in seconds."""
     found = []
     top = paths.absolute(argument["path"])
     for directory, below, names in os.walk(top):
@@ -238,7 +246,7 @@ def _list(argument: Answer) -> List[Answer]:
             try:
                 status = os.lstat(os.path.join(directory, name))
             except FileNotFoundError:
-                continue  # removed since
+                continue  # removed meanwhile
             found.append(
                 {
                     "path": os.path.join(directory, name),
@@ -251,12 +259,10 @@ def _list(argument: Answer) -> List[Answer]:
 
 
 def _write(argument: Answer) -> None:
-    """Make, flush and remove a small file in a directory; with `direct` past the page cache.
+    """Create, flush and remove a small file in a directory; with `direct` bypass the page cache.
 
     DeepSpeed's asynchronous I/O opens its files with O_DIRECT (deepspeed_aio_common.cpp).
     """
-    import mmap
-
     path = os.path.join(
         paths.absolute(argument["path"]), f".dslaunch-{os.getpid()}-{time.time_ns()}"
     )
@@ -273,11 +279,9 @@ def _write(argument: Answer) -> None:
 
 
 def _job(argument: Answer) -> Answer:
-    """Run a program as a run starts its ranks; see `trial`. Where it cannot be started, `missing`
-    names what is not there."""
-    import json
-
-    from dslaunch.node import trial
+    """Run a program as a run starts its ranks; see `trial`. If it cannot be started, `missing` is
+    the program that was not found."""
+    from dslaunch.node import trial  # with subprocess: 3 ms
 
     told = json.loads(argument["text"])
     try:
@@ -292,8 +296,22 @@ def _job(argument: Answer) -> Answer:
     return done
 
 
+def _send_rate(argument: Answer) -> Answer:
+    """Send to another node for a while; see `rates.send`."""
+    from dslaunch.node import rates  # 2 ms
+
+    return rates.send(argument)
+
+
+def _write_rate(argument: Answer) -> Answer:
+    """Write a file and remove it; see `rates.write`."""
+    from dslaunch.node import rates  # 2 ms
+
+    return rates.write(argument)
+
+
 def _command(word: str, told: Answer) -> bool:
-    """Whether a shell that starts a job has a command of that name: a program or a function."""
+    """Return whether a shell that starts a job has a command of a name: a program or a function."""
     done = _run({"argv": ["bash", "-c", 'type -t -- "$1"', "dslaunch", word], "env": told["env"]})
     return bool(done["code"] == 0)
 
@@ -306,7 +324,7 @@ def _entries(directory: str) -> List[str]:
 
 
 def _digests(argument: Answer) -> Dict[str, Optional[str]]:
-    """SHA-256 of files below `root`, None where one is missing."""
+    """Return the SHA-256 of files below `root` by path, None for a missing file."""
     root = paths.absolute(argument["root"])
     return {path: paths.digest(os.path.join(root, path)) for path in argument["paths"]}
 
@@ -315,12 +333,13 @@ def _digests(argument: Answer) -> Dict[str, Optional[str]]:
 
 
 def _mark(argument: Answer) -> Answer:
-    """Leave a mark of that name in each directory until the end; give each directory's error."""
+    """Create a file `name` in each directory, which stays until the end; return the errors by
+    directory."""
     return {path: paths.leave(paths.absolute(path), argument["name"]) for path in argument["paths"]}
 
 
 def _marks(argument: Answer) -> Dict[str, List[str]]:
-    """Which of the nodes' marks each directory has."""
+    """Return which of the nodes' marks each directory has."""
     return {path: paths.seen(paths.absolute(path), argument["names"]) for path in argument["paths"]}
 
 
@@ -330,7 +349,7 @@ def _unmark(argument: Answer) -> None:
 
 
 def clean() -> None:
-    """Let go of ports."""
+    """Release the ports that are held."""
     network.hang_up()
 
 
@@ -338,8 +357,8 @@ AT_ONCE = (
     *("read", "limits", "environment", "present", "pci", "accelerators", "interfaces", "listen"),
 )
 """Kinds that cannot hang."""
-SLOW = ("run", "each", "job")
-"""Kinds that may take their time though nothing is wrong: each question has its own process."""
+SLOW = ("run", "each", "job", "send_rate", "write_rate")
+"""Kinds that may take long on a healthy node: each question has its own process."""
 REMOTE = ("dial", "names", "resolve")
 """Kinds that may have to wait for other machines: they are asked last."""
 KINDS: Dict[str, Callable[[Any], Any]] = {
@@ -360,6 +379,8 @@ KINDS: Dict[str, Callable[[Any], Any]] = {
     "list": _list,
     "write": _write,
     "job": _job,
+    "send_rate": _send_rate,
+    "write_rate": _write_rate,
     "digests": _digests,
     "mark": _mark,
     "marks": _marks,

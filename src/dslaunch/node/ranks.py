@@ -21,9 +21,9 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
     from dslaunch.node.redact import Redactor
 
 SWEEP_INTERVAL = 0.1
-"""Seconds between two looks at what a launcher has started."""
+"""Seconds between two searches for the ranks of a launcher."""
 JOIN_INTERVAL = 1.5
-"""Seldom: the kernel walks its whole table of connections, some milliseconds, for each look."""
+"""Rare: each time the kernel walks its whole table of connections, which takes milliseconds."""
 LONGEST_PID, MOST_ANCESTORS = 10, 64
 """Digits of a process number; generations between a launcher and a rank."""
 MOST_OF_ERROR = 64 * 1024
@@ -31,7 +31,7 @@ MOST_OF_ERROR = 64 * 1024
 
 
 class Ranks:
-    """What a `start` message asks for, from its start to its last process."""
+    """The processes of a `start` message, from the first start to the last end."""
 
     def __init__(
         self,
@@ -59,19 +59,21 @@ class Ranks:
         self.found: Dict[int, int] = {}
         self.ended: Dict[int, bool] = {}
         self.polled: Set[int] = set()
-        """Those of `found` of whose end nobody tells us."""
+        """Ranks of `found` whose end must be polled: there is no pidfd for them."""
         self.families: Dict[int, processes.Descendants] = {}
         self.joined = False
         self.searched = self.asked_joined = 0.0
         self.below: Optional[processes.Descendants] = None
+        self.launcher_waits_for: Set[int] = set()
+        """Ranks that were asked to end; the launcher is asked when they have ended."""
         self.launcher = any(spec["rank"] is None for spec in self.specs)
         """Whether a launcher starts the ranks."""
 
     # ------------------------------------------------------------ start
 
     def start(self, cwd: str) -> None:
-        """Start every process; one that cannot be is reported, and the others too. Raises OSError
-        where there can be no pipes for the ranks of a launcher."""
+        """Start every process; those that cannot be started are reported. Raises OSError if the
+        pipes for the ranks of a launcher cannot be created."""
         self.cwd = cwd
         if self.launcher:
             self.pipes = make_rank_pipes(self.environment["DSLAUNCH_LOGS"], self.expected)
@@ -90,7 +92,7 @@ class Ranks:
                 self.say("unstarted", rank, error=f"{paths.expanded(spec['argv'][0], {})}: {error}")
 
     def spawn(self, spec: Dict[str, Any], rank: int, cwd: str) -> None:
-        """Start one process in a session of its own. Raises OSError."""
+        """Start one process in its own session. Raises OSError."""
         environment = {**self.environment, **spec["env"]}
         words = [paths.expanded(word, environment) for word in spec["argv"]]
         entrance = cgroup.entrance(self.group) if self.group is not None else None
@@ -125,12 +127,12 @@ class Ranks:
             cwd=cwd,
             env=environment,
             start_new_session=True,
-            # between fork and exec: nothing that it starts can be outside of the group
+            # between fork and exec: no descendant can be outside of the group
             preexec_fn=enter if entrance is not None else None,
         )
 
     def listen(self, pipe: Pipe) -> None:
-        """Read the pipe whenever it has something."""
+        """Read the pipe whenever it is readable."""
         self.agent.listen(pipe.fd, lambda: self.read(pipe))
 
     def say(self, event: str, rank: int, **more: Any) -> None:
@@ -140,7 +142,7 @@ class Ranks:
     # ------------------------------------------------------------ output
 
     def read(self, pipe: Pipe) -> None:
-        """Send on what the pipe has now."""
+        """Send what the pipe has now."""
         data = pipe.read()
         if data == b"":
             self.drop(pipe)
@@ -148,46 +150,46 @@ class Ranks:
             self.output(pipe.rank, pipe.stream, data)
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        """Send on a piece of output, less secrets."""
+        """Send a piece of output with its secrets masked."""
         if stream == BORN:
             self.born(rank, data)
             return
         self.pass_on(rank, stream, self.redactors[rank, stream].feed(data))
 
     def pass_on(self, rank: int, stream: int, data: bytes) -> None:
-        """Send on output that holds no secret; keep what is said of an exception."""
+        """Send output without secrets; keep what torch wrote about an exception."""
         if stream == ERROR:
             self.errors[rank] = (self.errors.get(rank, b"") + data)[:MOST_OF_ERROR]
         elif data:
             self.agent.output(rank, stream, data)
 
     def drop(self, pipe: Pipe) -> None:
-        """The pipe is at its end."""
+        """Close a pipe that is at its end."""
         self.agent.ignore(pipe.fd)
         self.pipes.remove(pipe)
         pipe.close()
 
     def drain(self, rank: int) -> None:
-        """Send on all that a rank has written so far."""
+        """Send all that a rank has written so far."""
         for pipe in self.pipes:
             if pipe.rank == rank and pipe.stream != BORN:
                 for data in pipe.drain():
                     self.output(pipe.rank, pipe.stream, data)
 
     def release(self, rank: int) -> None:
-        """Send on what was held back as the beginning of a secret."""
+        """Send what was held back as the possible beginning of a secret."""
         for stream in (STDOUT, STDERR, ERROR):
             self.pass_on(rank, stream, self.redactors[rank, stream].rest())
 
     def pause(self) -> None:
-        """Stop reading: the launcher is behind. The ranks' writes wait, nothing is lost."""
+        """Stop reading while the launcher is behind. The ranks' writes block, nothing is lost."""
         if not self.paused:
             self.paused = True
             for pipe in self.pipes:
                 self.agent.ignore(pipe.fd)
 
     def resume(self) -> None:
-        """Read again."""
+        """Continue reading."""
         if self.paused:
             self.paused = False
             for pipe in self.pipes:
@@ -196,18 +198,18 @@ class Ranks:
     # ------------------------------------------------------------ watching
 
     def pids(self) -> Dict[int, int]:
-        """The processes of the ranks that have not ended: rank -> process."""
+        """Return the processes of the ranks that have not ended: rank -> process."""
         own = {rank: pid for pid, rank in self.rank_of.items() if pid in self.children}
         found = {rank: pid for rank, pid in self.found.items() if rank not in self.ended}
         return {rank: pid for rank, pid in {**own, **found}.items() if rank != frames.NO_RANK}
 
     def running(self) -> bool:
-        """Whether a process that we started has not ended."""
+        """Return whether a started process has not ended."""
         return bool(self.children)
 
-    def patience(self) -> float:
-        """Seconds until we must look again at what nothing wakes us for: often while a launcher is
-        to start ranks, else now and then for the rendezvous; the ranks' own CPUs pay for it."""
+    def wait_timeout(self) -> float:
+        """Return the seconds until `watch` must look again, as no event announces it: often while
+        a launcher starts ranks, else rarely, for the rendezvous; the ranks' CPUs pay for it."""
         if not self.children:
             return 0
         if self.launcher and (not self.complete() or self.polled):
@@ -215,7 +217,7 @@ class Ranks:
         return 1.0 if self.joined else JOIN_INTERVAL
 
     def watch(self) -> None:
-        """Collect what ended, find what the launcher started."""
+        """Collect processes that ended, and find those that the launcher started."""
         self.reap()
         now = time.monotonic()
         if self.launcher and now - self.searched > SWEEP_INTERVAL:
@@ -223,17 +225,18 @@ class Ranks:
             self.search()
         for rank in self.polled:
             self.look_at(rank)
+        self.end_launcher()
         if not self.joined and now - self.asked_joined > JOIN_INTERVAL:
             self.asked_joined = now
-            self.joined = self.have_met()
+            self.joined = self.have_joined()
             if self.joined:
                 self.families.clear()
                 self.say("joined", frames.NO_RANK)
 
-    def have_met(self) -> bool:
-        """Whether there is a connection to the rendezvous for every rank.
+    def have_joined(self) -> bool:
+        """Return whether there is a connection to the rendezvous for every rank.
 
-        Not looked for while a rank has no socket at all, as while it imports torch.
+        Connections are not counted while a rank has no socket, as while it imports torch.
         """
         ranks = self.pids().values()
         if len(ranks) < len(self.expected) or not all(map(self.has_socket, ranks)):
@@ -241,7 +244,7 @@ class Ranks:
         return network.established(self.port) >= len(self.expected)
 
     def has_socket(self, pid: int) -> bool:
-        """Whether a rank has a socket, asked again and again."""
+        """Return whether a rank has a socket; called repeatedly."""
         family = self.families.setdefault(pid, processes.Descendants(pid))
         return processes.has_socket(family)
 
@@ -260,7 +263,7 @@ class Ranks:
                 self.report(self.rank_of[pid], status)
 
     def complete(self) -> bool:
-        """Whether all ranks of the launcher are known and run."""
+        """Return whether all ranks of the launcher are known and running."""
         return len(self.found) == len(self.expected) and not self.ended
 
     def search(self) -> None:
@@ -276,14 +279,14 @@ class Ranks:
                 self.find(rank, pid)
 
     def born(self, rank: int, data: bytes) -> None:
-        """A launcher's rank says which process it is, or one that is started again."""
+        """Handle a launcher's rank that reports its process, also after it was started again."""
         for word in data.split():
             if len(word) <= LONGEST_PID and word.isdigit() and self.is_below(int(word)):
                 self.find(rank, int(word))
 
     def is_below(self, pid: int) -> bool:
-        """Whether a process, which may be dead, is a descendant of the launcher: it said so
-        itself."""
+        """Return whether a process that reported itself, and may have ended, is a descendant of the
+        launcher."""
         for _ in range(MOST_ANCESTORS):
             if pid in self.children:
                 return True
@@ -294,8 +297,8 @@ class Ranks:
         return False
 
     def find(self, rank: int, pid: int) -> None:
-        """Note a launcher's rank that has not been known; one started again replaces the first,
-        whose end is told before."""
+        """Record a new rank of a launcher. One that was started again replaces the first, whose end
+        is reported before."""
         if rank in self.found and self.found[rank] == pid:
             return
         if rank in self.found:
@@ -305,28 +308,28 @@ class Ranks:
         self.found[rank] = pid
         self.ended.pop(rank, None)
         self.say("started", rank, pid=pid)
-        if not self.be_told_of_the_end(rank, pid):
+        if not self.watch_end(rank, pid):
             self.polled.add(rank)
         self.look_at(rank)
 
     def replaced(self, rank: int, pid: int) -> bool:
-        """Whether a launcher has started this rank again."""
+        """Return whether a launcher has started this rank again."""
         return rank in self.ended and self.found[rank] != pid
 
-    def be_told_of_the_end(self, rank: int, pid: int) -> bool:
-        """Wake up at once when a launcher's rank ends, before its parent collects its status;
-        whether that can be had."""
+    def watch_end(self, rank: int, pid: int) -> bool:
+        """Watch for the end of a launcher's rank, to see it before its parent collects the status.
+        Return whether the kernel supports that."""
         if not hasattr(os, "pidfd_open"):  # Python < 3.9
             return False
         try:
             fd = os.pidfd_open(pid)
-        except OSError:  # gone already, or Linux < 5.3
+        except OSError:  # it has ended already, or Linux < 5.3
             return False
         self.agent.listen(fd, lambda: self.told(rank, fd))
         return True
 
     def told(self, rank: int, fd: int) -> None:
-        """A rank's pidfd is readable: it ended."""
+        """Handle a readable pidfd: the rank has ended."""
         self.agent.ignore(fd)
         os.close(fd)
         self.look_at(rank)
@@ -334,7 +337,8 @@ class Ranks:
             self.polled.add(rank)
 
     def look_at(self, rank: int) -> None:
-        """Report a launcher's rank once it has ended: exactly while it is not yet collected."""
+        """Report a launcher's rank once it has ended, from its status while it is not collected
+        yet."""
         if rank in self.ended:
             return
         status = processes.wait_status(self.found[rank])
@@ -343,18 +347,18 @@ class Ranks:
             self.report(rank, status)
 
     def report(self, rank: int, status: Optional[int]) -> None:
-        """Say how a process ended, after the last that it wrote."""
+        """Report how a process ended, after its last output."""
         self.drain(rank)
         self.release(rank)
         code, number = processes.ending(status) if status is not None else (None, None)
         bad = bool(code) or number is not None
         more = {"evidence": self.evidence(rank, number)} if bad else {}
-        # what ends after we asked for it is no cause, whatever it looks like and the clocks say
+        # an end after the request to end is no root cause, whatever its status and time
         asked = self.agent.deadline is not None
         self.say("exit", rank, code=code, signal=number, asked=asked, **more)
 
     def evidence(self, rank: int, number: Optional[int]) -> Dict[str, Any]:
-        """What the node can tell about a rank that failed."""
+        """Return the node's evidence about a rank that failed."""
         pid = self.found.get(rank) or next((p for p, r in self.rank_of.items() if r == rank), 0)
         found = self.postmortem.examine(pid, number, [self.cwd, tempfile.gettempdir()])
         error = self.errors.pop(rank, b"")
@@ -365,13 +369,29 @@ class Ranks:
     # ------------------------------------------------------------ ending
 
     def ask_to_end(self) -> None:
-        """TERM to what we started and to every rank."""
-        targets = {*self.children, *(p for r, p in self.found.items() if r not in self.ended)}
+        """Send TERM to every rank, and to a launcher when its ranks have ended.
+
+        A launcher that got it before would send a second TERM to ranks that are saving, and kill
+        them after 30 seconds whatever the grace period is. One whose ranks are not all running
+        gets it at once: it may be starting them.
+        """
+        ranks = set(self.pids().values())
+        self.launcher_waits_for = ranks if self.launcher and self.complete() else set()
+        self.send_term(self.launcher_waits_for or {*self.children, *ranks})
+
+    def end_launcher(self) -> None:
+        """Send TERM to a launcher whose ranks got it and have ended."""
+        if self.launcher_waits_for and not processes.alive(self.launcher_waits_for):
+            self.launcher_waits_for = set()
+            self.send_term(set(self.children))
+
+    def send_term(self, targets: Set[int]) -> None:
+        """Send TERM to processes, also to stopped ones."""
         processes.send(targets, signal.SIGTERM)
         processes.resume(targets)
 
     def finish(self) -> None:
-        """Send the last output and let go of all pipes."""
+        """Send the last output and close all pipes."""
         for rank in {pipe.rank for pipe in self.pipes}:
             self.drain(rank)
         for pipe in list(self.pipes):

@@ -1,4 +1,4 @@
-"""Secret values are masked on the node, before anything is kept or sent."""
+"""Mask secret values on the node, before anything is kept or sent."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MASK = b"***"
 FIXED = frozenset(
     ("event", "tool", "state", "run", "host", "hosts", "cluster", "launcher", "directory")
 )
-"""Fields of messages that hold words of ours and names that the launcher gave: not masked, since a
-secret that equals one would break the protocol."""
+"""Fields of messages with codes of the protocol and names that the launcher gave. They are not
+masked, since a secret that equals one would break the protocol."""
 _HEAD = 4
 """Bytes of a form by which it is found."""
 
@@ -60,23 +60,25 @@ class Secrets:
         return value
 
     def _field(self, key: str, item: Any) -> Tuple[str, Any]:
-        """Return one field of an object; a key that is an identifier is one of ours."""
+        """Return one field of an object; keys that are identifiers belong to the protocol."""
         shown = key if key.isidentifier() else self.text(key)
         return shown, item if key in FIXED else self.values(item)
 
     def mask(self, data: bytes, covered: int, *, final: bool) -> Tuple[bytes, bytes, int]:
-        """Return what is certain, masked; what is held back; how much of that is masked already.
+        """Return the masked output, the bytes that are held back, and how many of those are masked.
 
         `covered` is how many of the first bytes belong to a secret whose mask was given before.
         Forms that overlap are masked as one. With `final` nothing more follows.
         """
         assert self._find_head is not None
         clean: List[bytes] = []
-        held, position = len(data), 0
+        undecided = len(data) if final else self._beginning(data)
+        position = 0
         while True:
             found = self._find_head(data, position)
-            if found is None:
-                held = len(data) if final else self._beginning(data)
+            # a longer form that may begin before a complete one is not decided yet
+            if found is None or found.start() >= undecided:
+                held = undecided
                 break
             at = found.start()
             length = self._length(data, at, found[0], final)
@@ -92,8 +94,8 @@ class Secrets:
         return b"".join(clean), data[held:], max(covered - held, 0)
 
     def _length(self, data: bytes, at: int, head: bytes, final: bool) -> Any:
-        """The length of the longest form at that place: 0 if there is none, None if the data ends
-        before that can be decided."""
+        """Return the length of the longest form at that place: 0 if there is none, None if the data
+        ends before that can be decided."""
         rest = len(data) - at
         for form in self._forms[head]:
             if data.startswith(form, at):
@@ -103,7 +105,8 @@ class Secrets:
         return 0
 
     def _beginning(self, data: bytes) -> int:
-        """Where the shortest beginnings of a form start at the end of the data, if they do."""
+        """Return where the shortest beginnings of a form start at the end of the data, if they
+        do."""
         for count in range(min(_HEAD - 1, len(data)), 0, -1):
             if data[-count:] in self._starts:
                 return len(data) - count
@@ -120,13 +123,14 @@ class Redactor:
         """How many of the held bytes belong to a secret whose mask was given."""
 
     def feed(self, data: bytes) -> bytes:
-        """Add bytes; return what is certain to hold no secret. The beginning of one waits."""
+        """Add bytes; return those that cannot be part of a secret. A possible beginning is held
+        back."""
         return self._take(data) if self._secrets else data
 
     def rest(self) -> bytes:
         """Return what was held back, when its writer has ended.
 
-        Another process may go on writing: what would complete a secret then is left out.
+        Another process may continue to write: what would complete a secret then is left out.
         """
         if not self._secrets:
             return b""
@@ -142,7 +146,7 @@ class Redactor:
 
 
 def _by_head(forms: Set[bytes]) -> Dict[bytes, List[bytes]]:
-    """For each head the forms that text which begins so may turn out to be, the longest first."""
+    """Return for each head the forms that begin with it, the longest first."""
     found: Dict[bytes, Set[bytes]] = {}
     for form in forms:
         found.setdefault(form[:_HEAD], set()).add(form)
@@ -156,8 +160,8 @@ def _by_head(forms: Set[bytes]) -> Dict[bytes, List[bytes]]:
 
 
 def _pattern(heads: Set[bytes]) -> bytes:
-    """A pattern that matches the longest of the heads, in a time that hardly depends on their
-    number: those with the same beginning share it."""
+    """Return a pattern that matches the longest of the heads, in a time that hardly depends on
+    their number: those with the same beginning share it."""
     tails: Dict[bytes, Set[bytes]] = {}
     for head in heads:
         if head:

@@ -1,6 +1,6 @@
-"""What a node keeps on disk of each run, for those who ask about it later: files of this user.
+"""The files that a node keeps of each run, for later commands.
 
-All of it is opened by `private`: what others left under our names is neither read nor removed.
+All are opened by `private`: files of other users under the same names are neither read nor removed.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 
 ABOUT, EVENTS, JOURNAL, LOCK = "run.json", "events.jsonl", "journal", "lock"
 AGENT, GUARDIAN = "agent", "guardian"
-"""In ABOUT: which processes the run's agent and its guardian are."""
+"""Key in ABOUT: the processes of the run's agent and its guardian."""
 GROUP = "group"
-"""In ABOUT: the control group of its processes, if there is one."""
+"""Key in ABOUT: the control group of its processes, if there is one."""
 GONE = "gone.json"
 """How an agent ended that was killed or failed: written by its guardian, for the launcher."""
 END_TIMEOUT, LOOK = 5.0, 0.02
-"""Seconds for killed processes to be gone, and between two looks at them."""
+"""Seconds for killed processes to end, and between two checks."""
 YOUNG = 120.0
-"""Seconds since the last change in a directory for which it may be a run's that begins or ends."""
+"""Seconds after the last change in a directory in which its run may be starting or ending."""
 MOST_ABOUT = 1 << 20
 MOST_EVENTS = 1 << 20
 """Bytes that are read from the beginning of the events, and as many from their end."""
@@ -44,7 +44,7 @@ def hold(directory: str) -> int:
 
 
 def held(directory: str) -> bool:
-    """Whether a process holds the lock of a run's directory."""
+    """Return whether a process holds the lock of a run's directory."""
     try:
         with private.opened(directory) as within:
             fd = private.open_file(LOCK, os.O_RDWR, within)
@@ -60,7 +60,7 @@ def held(directory: str) -> bool:
 
 
 def append_event(directory: str, event: Answer) -> None:
-    """Note an event; a full disk costs the note only."""
+    """Append an event; on a full disk only the record is lost."""
     with contextlib.suppress(OSError):
         with private.opened(directory) as within:
             fd = private.open_file(EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, within)
@@ -71,24 +71,24 @@ def append_event(directory: str, event: Answer) -> None:
 
 
 def write(directory: str, name: str, value: Answer) -> None:
-    """Write one JSON file; a full disk costs the file only."""
+    """Write one JSON file; on a full disk only the file is lost."""
     with contextlib.suppress(OSError), private.opened(directory) as within:
         private.write(name, json.dumps(value), within)
 
 
 def these_processes(guardian: int) -> Answer:
-    """Which processes the agent, this one, and its guardian are, for ABOUT: their numbers, and
-    when they started after which boot."""
+    """Return which processes the agent, this one, and its guardian are, for ABOUT: their numbers,
+    and when they started after which boot."""
     return {AGENT: _process(os.getpid()), GUARDIAN: _process(guardian)}
 
 
 def guardian_lives(directory: str, host: str) -> bool:
-    """Whether the guardian lives that is noted in a run's directory."""
+    """Return whether the guardian lives that is noted in a run's directory."""
     return _is_alive((_about(directory, host) or {}).get(GUARDIAN))
 
 
 def gone(directory: str) -> Optional[Answer]:
-    """How the agent ended whose directory it is; None if nobody has noted it."""
+    """Return how the agent ended whose directory it is; None if that was not noted."""
     try:
         with private.opened(directory) as within:
             value = json.loads(private.read(GONE, within, MOST_ABOUT))
@@ -98,7 +98,7 @@ def gone(directory: str) -> Optional[Answer]:
 
 
 def runs(home: str, host: str) -> List[Answer]:
-    """All runs of a node of that name that left a directory, the living and the ended."""
+    """Return all runs of a node of that name that left a directory, the living and the ended."""
     found = []
     guardians: Dict[str, int] = {}
     groups: Dict[str, str] = {}
@@ -128,7 +128,8 @@ def runs(home: str, host: str) -> List[Answer]:
 
 
 def read_journal(home: str, host: str, run: str, position: int, most: int) -> Tuple[bytes, int]:
-    """A piece of what a detached run has kept, and how large all of it is. Raises OSError."""
+    """Return a piece of what a detached run has kept, and how large all of it is. Raises
+    OSError."""
     for directory in directories.find(home, host, run):
         about = _about(directory, host)
         if about is not None and about["run"] == run:
@@ -138,13 +139,13 @@ def read_journal(home: str, host: str, run: str, position: int, most: int) -> Tu
                 size = file.seek(0, os.SEEK_END)
                 file.seek(position)
                 return file.read(most), size
-    raise FileNotFoundError(2, "this run kept nothing here")
+    raise FileNotFoundError(2, "this run has no journal on this node")
 
 
 def clean(home: str, host: str, run: Optional[str], ended: bool) -> Answer:
-    """End what dead agents left behind, and remove their directories.
+    """End the processes of dead agents and remove their directories, only of `run` if given.
 
-    Only of `run` if given. With `ended`, what detached runs that are over have kept goes too.
+    With `ended`, the records of detached runs that have ended are removed too.
     """
     processes.resume_programs()
     killed: List[int] = []
@@ -164,11 +165,12 @@ def clean(home: str, host: str, run: Optional[str], ended: bool) -> Answer:
 
 
 def sweep(home: str, host: str) -> List[str]:
-    """Remove the temporary directories of runs that are provably over, and wake our programs that
-    are stopped; done unasked by the next run on a node. Returns what was removed.
+    """Remove the temporary directories of runs that have certainly ended, and resume dslaunch's
+    stopped programs; every new run on a node does that. Returns what was removed.
 
-    Over: no process holds its lock, neither agent nor guardian lives, nothing carries its name,
-    and nothing has changed in it for a while, in which a launcher may ask how its agent ended.
+    Ended: no process holds the lock, agent and guardian are dead, no process has the run's id, and
+    nothing has changed in the directory for a while, in which a launcher may ask how the agent
+    ended.
     """
     processes.resume_programs()
     removed = []
@@ -195,7 +197,8 @@ def _is_young(directory: str) -> bool:
 
 
 def end_group(directory: str, host: str) -> None:
-    """End all that is in the control group of a run whose agent is dead, and remove the group."""
+    """Kill all processes in the control group of a run whose agent is dead, and remove the
+    group."""
     about = _about(directory, host) or {}
     group = about.get(GROUP)
     if group is None or not cgroup.is_ours(group, str(about.get("run"))):
@@ -210,7 +213,7 @@ def end_group(directory: str, host: str) -> None:
 def remove_run(run: str, host: str, home: str, keep: Tuple[str, ...] = ()) -> None:
     """Remove this run's directories with all that is in them but the files that `keep` names.
 
-    Of those in the lasting place, what a detached run has kept stays.
+    In the lasting place, the records of a detached run stay.
     """
     kept = (ABOUT, EVENTS, JOURNAL, LOCK, GONE)
     for path in directories.find(home, host, run):
@@ -221,7 +224,7 @@ def remove_run(run: str, host: str, home: str, keep: Tuple[str, ...] = ()) -> No
 
 
 def _about(directory: str, host: str) -> Optional[Answer]:
-    """What is noted of the run whose directory it is; None without a note that fits its name."""
+    """Return the record of the run of a directory; None without one that fits the name."""
     try:
         with private.opened(directory) as within:
             value = json.loads(private.read(ABOUT, within, MOST_ABOUT))
@@ -244,7 +247,7 @@ def _events(directory: str) -> List[Answer]:
 
 
 def _event_lines(directory: str) -> Iterator[bytes]:
-    """The lines of the events; of very many the first and the last."""
+    """Yield the lines of the events; of very many the first and the last."""
     try:
         with private.opened(directory) as within:
             fd = private.open_file(EVENTS, os.O_RDONLY, within)
@@ -270,12 +273,12 @@ def _process(pid: int) -> Optional[Answer]:
 
 
 def _namespace() -> str:
-    """Process numbers of another namespace mean other processes."""
+    """Return the PID namespace: process numbers of another one mean other processes."""
     return os.readlink("/proc/self/ns/pid")
 
 
 def _is_alive(agent: Any) -> bool:
-    """Whether the process that wrote ABOUT lives, also where its lock cannot show it."""
+    """Return whether the process that wrote ABOUT lives, also where its lock cannot show it."""
     if not isinstance(agent, dict) or not isinstance(agent.get("pid"), int):
         return False
     return _process(agent["pid"]) == agent

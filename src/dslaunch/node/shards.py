@@ -1,10 +1,10 @@
-"""Checkpoints on this node's disk: found, looked into, read through.
+"""Checkpoints on this node's disk: find, inspect and verify them.
 
-What DeepSpeed saves are files of torch.save, whose table of contents is at the end. One that was
-cut short is seen without reading it; and its pickle holds all numbers but the tensors, so that
-neither torch nor DeepSpeed is needed to ask it for the world size (see torchfile.py).
+DeepSpeed saves files of torch.save, whose table of contents is at the end: a truncated one is found
+without reading all of it. Its pickle holds all numbers but the tensors, so that neither torch nor
+DeepSpeed is needed to read the world size (see torchfile.py).
 
-Other users may be able to write in the directory: below it links are named, not followed.
+Other users may be able to write in the directory: links below it are reported, not followed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SHARDS = ("*optim_states.pt", "*model_states.pt")
 """Files of which one makes a directory a checkpoint's (DeepSpeed 0.19.8, runtime/engine.py,
 `_get_ckpt_name` and those beside it)."""
 BESIDE = ("latest_universal", "zero_to_fp32.py", "zero_to_torch.py")
-"""What DeepSpeed writes into the directory above; it may be full of other things. `latest` is not
-copied but written."""
+"""Files that DeepSpeed writes into the directory above, among others. `latest` is rewritten, not
+copied."""
 TRAINER = "checkpoint-*"
 """Directories of Hugging Face's Trainer: all files in them are the checkpoint's."""
 DEEPEST, MOST_DIRECTORIES = 5, 20_000
@@ -40,23 +40,24 @@ MOST_RANKS, MOST_PARALLEL = 2**17, 2**10
 LARGEST = 2**63 - 1
 
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error)
-"""What is raised by looking into a file that is damaged, or is not what it should be."""
+"""Raised for a file that is damaged or of another kind."""
 
 
 def do(argument: Answer) -> Any:
-    """Do what `argument["do"]` names with `argument["path"]`, which is absolute.
+    """Run the operation `argument["do"]` on `argument["path"]`, which is absolute.
 
-    Raises OSError, and ValueError for what is not as it was said to be.
+    Raises OSError, and ValueError for invalid arguments or files.
     """
     operation: Callable[[Answer], Any] = OPERATIONS[argument["do"]]
     return operation(argument)
 
 
-# ---------------------------------------------------------------- what is there
+# ---------------------------------------------------------------- finding checkpoints
 
 
 def survey(argument: Answer) -> Answer:
-    """All checkpoints below `path`: their files, and what one shard of each says of the whole.
+    """Return all checkpoints below `path`: their files, and what one shard of each says of the
+    whole.
 
     Raises ValueError for a tree that is too large, or takes longer than `seconds`.
     """
@@ -70,7 +71,7 @@ def survey(argument: Answer) -> Answer:
         "path": top,
         "checkpoints": found,
         "latest": {root: tag for root, tag in latest.items() if tag is not None},
-        # the rank map that a run has left beside the directory (deepspeed/placement.py)
+        # the rank map that a run wrote beside the directory (deepspeed/placement.py)
         "ranks": _json(_text(above, f".dslaunch-ranks.{name}.json")),
     }
 
@@ -83,7 +84,7 @@ class _Looking:
         self.visited = self.files = 0
 
     def tag_directories(self) -> Iterator[str]:
-        """The directories that hold shards, relative to the top; empty: the top itself."""
+        """Yield the directories that hold shards, relative to the top; empty: the top itself."""
         waiting = [""]
         while waiting:
             directory = waiting.pop()
@@ -96,12 +97,12 @@ class _Looking:
                 waiting += [_join(directory, name) for name in sorted(names, reverse=True)]
 
     def listed(self, directory: str) -> "List[_Entry]":
-        """What is in a directory; nothing if it cannot be opened."""
+        """Return the entries of a directory; none if it cannot be opened."""
         self.visited += 1
         if self.visited > MOST_DIRECTORIES:
             raise ValueError(f"more than {MOST_DIRECTORIES} directories below {self.top}")
         if time.monotonic() > self.until:
-            raise ValueError(f"looking through {self.top} takes too long")
+            raise ValueError(f"searching {self.top} takes too long")
         try:
             with beneath.opened(self.top, directory) as fd:
                 return _listed(fd)
@@ -109,7 +110,7 @@ class _Looking:
             return []
 
     def describe(self, directory: str) -> Answer:
-        """A checkpoint: its files, and what its shards say."""
+        """Return a checkpoint: its files, and the header of its shards."""
         root, _, tag = directory.rpartition("/")
         files = sorted(self.files_of(directory), key=lambda entry: str(entry["path"]))
         self.files += len(files)
@@ -119,7 +120,7 @@ class _Looking:
         return {"root": root or ".", "tag": tag or ".", "files": files, "header": header}
 
     def files_of(self, directory: str) -> Iterator[Answer]:
-        """A checkpoint's files: those in its directory, and its own in the one above."""
+        """Yield a checkpoint's files: those in its directory, and its own in the one above."""
         waiting = [(directory, self.mode_of(directory))]
         while waiting:
             inside, mode = waiting.pop()
@@ -129,13 +130,13 @@ class _Looking:
                     yield from self.described(path, entry, mode)
                 elif _depth(path) - _depth(directory) <= DEEPEST_INSIDE:
                     waiting.append((path, _narrowed(mode, entry.about.st_mode)))
-                else:  # to leave it out would make a copy that is silently incomplete
+                else:  # leaving it out would make an incomplete copy
                     raise ValueError(f"{path}: more than {DEEPEST_INSIDE} directories deep")
         if directory:
             yield from self.files_beside(directory.rpartition("/")[0])
 
     def files_beside(self, root: str) -> Iterator[Answer]:
-        """The files of the directory above a checkpoint's that are its own."""
+        """Yield the files of the directory above a checkpoint's that are its own."""
         mode = self.mode_of(root)
         name = os.path.basename(root or self.top)
         every = fnmatch.fnmatchcase(name, TRAINER)
@@ -145,7 +146,8 @@ class _Looking:
                 yield from self.described(_join(root, entry.name), entry, mode)
 
     def mode_of(self, directory: str) -> int:
-        """The rights to what is in a directory, as far as this and those above it give them."""
+        """Return the rights to what is in a directory, as far as this and those above it give
+        them."""
         mode = 0o777
         names = directory.split("/") if directory else []
         for depth in range(len(names) + 1):
@@ -154,7 +156,7 @@ class _Looking:
         return mode
 
     def described(self, path: str, entry: "_Entry", mode: int) -> Iterator[Answer]:
-        """One file, unless it is not yet whole."""
+        """Yield one file, unless it is still being written."""
         about = entry.about
         if not path.endswith(beneath.PART):
             yield {
@@ -167,7 +169,7 @@ class _Looking:
             }
 
     def why_left_out(self, path: str, mode: int) -> Optional[str]:
-        """Why a file cannot be taken, or loaded if it is a shard; None: it can be."""
+        """Return why a file cannot be taken, or loaded if it is a shard; None: it can be."""
         if not _encodable(path):
             return "has a name that is not UTF-8"
         if stat.S_ISLNK(mode):
@@ -197,7 +199,8 @@ def _listed(fd: int) -> List[_Entry]:
 
 
 def _narrowed(mode: int, directory: int) -> int:
-    """The rights to a file that are left to group and others who may not enter its directory."""
+    """Return the rights to a file that are left to group and others who may not enter its
+    directory."""
     for bits, enter in ((0o070, 0o010), (0o007, 0o001)):
         if not directory & enter:
             mode &= ~bits
@@ -213,7 +216,7 @@ def _join(directory: str, name: str) -> str:
 
 
 def _encodable(name: str) -> bool:
-    """Whether a name of the file system is UTF-8."""
+    """Return whether a name of the file system is UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -222,17 +225,18 @@ def _encodable(name: str) -> bool:
 
 
 def is_usable(name: str) -> bool:
-    """Whether a directory of that name can be a checkpoint's, or hold some."""
+    """Return whether a directory of that name can be a checkpoint's, or hold some."""
     return name[0] not in ".-" and name.isprintable() and _encodable(name)
 
 
 def is_shard(name: str) -> bool:
-    """Whether a file of that name is a part of a DeepSpeed checkpoint."""
+    """Return whether a file of that name is a part of a DeepSpeed checkpoint."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in SHARDS)
 
 
 def why_broken(top: str, path: str, *, all_of_it: bool = False) -> Optional[str]:
-    """Why a shard cannot be loaded: cut short, or with `all_of_it` changed; None: it can be."""
+    """Return why a shard cannot be loaded: cut short, or with `all_of_it` changed; None: it can
+    be."""
     try:
         with os.fdopen(beneath.open_file(top, path), "rb") as file:
             if file.read(4) != b"PK\x03\x04":
@@ -247,13 +251,13 @@ def why_broken(top: str, path: str, *, all_of_it: bool = False) -> Optional[str]
 
 
 def check(argument: Answer) -> Dict[str, Optional[str]]:
-    """Read every byte of the files `names` below `path`: why each is broken, None if it is not."""
+    """Read every byte of the files `names` below `path`; return why each is broken, else None."""
     top, names = argument["path"], argument["names"]
     return {name: why_broken(top, name, all_of_it=True) for name in names}
 
 
 def _latest(top: str, root: str) -> Optional[str]:
-    """The tag that a directory's `latest` names, if it can be one."""
+    """Return the tag that a directory's `latest` names, if it can be one."""
     tag = (_text(top, "latest" if root == "." else f"{root}/latest") or "").strip()
     return tag if tag and all(n and is_usable(n) for n in tag.split("/")) else None
 
@@ -273,11 +277,11 @@ def _json(text: Optional[str]) -> Any:
         return None
 
 
-# ---------------------------------------------------------------- what a shard says
+# ---------------------------------------------------------------- the content of shards
 
 
 def values_of(top: str, path: str) -> Tuple[Any, List[List[str]]]:
-    """What a shard's pickle describes, and the classes and functions that it names."""
+    """Return the values of a shard's pickle, and the classes and functions that it names."""
     with os.fdopen(beneath.open_file(top, path), "rb") as file:
         reader = torchfile.Reader(torchfile.pickle_of(file))
     value = reader.value()
@@ -288,7 +292,7 @@ MOST_NAMES = 200
 
 
 def names(argument: Answer) -> Dict[str, Answer]:
-    """The classes and functions that loading the files `names` below `path` would use.
+    """Return the classes and functions that loading the files `names` below `path` would use.
 
     Each is answered by `names`, pairs of a module and a name in it, or by `error`: why it cannot be
     known.
@@ -308,9 +312,9 @@ def _names_of(top: str, path: str) -> Answer:
 
 
 def header_of(top: str, shards: List[Answer]) -> Answer:
-    """What the first readable shards of each kind say of the whole checkpoint: `stage`, `world`
-    (partitions of the optimizer), `parallel` (model-parallel ranks), `params`, `steps`, `version`,
-    those that could be read."""
+    """Return what the first readable shards of each kind say of the whole checkpoint: `stage`,
+    `world` (partitions of the optimizer), `parallel` (model-parallel ranks), `params`, `steps`,
+    `version`; unreadable ones are left out."""
     said: Answer = {}
     whole = [entry for entry in shards if entry["broken"] is None]
     newest = [entry["path"] for entry in sorted(whole, key=lambda e: e["mtime"], reverse=True)]
@@ -353,14 +357,15 @@ def _mapping(value: Any) -> Dict[str, Any]:
 
 
 def _integer(value: Any, most: int = LARGEST) -> Optional[int]:
-    """A number, also from an enumeration's member, which a pickle makes by calling its class."""
+    """Return a number, also from an enumeration's member, which a pickle makes by calling its
+    class."""
     if isinstance(value, torchfile.Made) and value.arguments:
         value = value.arguments[0]
     return int(value) if isinstance(value, int) and 0 <= value <= most else None
 
 
 def _largest(value: Any, most: int) -> Optional[int]:
-    """A number, or the largest of several: one for each group of parameters."""
+    """Return a number, or the largest of several: one for each group of parameters."""
     values = value if isinstance(value, list) else [value]
     numbers = [_integer(item, most) for item in values]
     return max((number for number in numbers if number is not None), default=None)
@@ -371,7 +376,7 @@ def _words(value: Any) -> Optional[str]:
 
 
 def _count(groups: Any) -> Optional[int]:
-    """How many parameters the shapes describe: name -> torch.Size, one mapping per group."""
+    """Return how many parameters the shapes describe: name -> torch.Size, one mapping per group."""
     if isinstance(groups, dict):
         groups = [groups]
     if not isinstance(groups, list) or len(groups) > MOST_GROUPS:
@@ -387,7 +392,7 @@ def _count(groups: Any) -> Optional[int]:
 
 
 def _product(shape: Any) -> Optional[int]:
-    """How many numbers a tensor of this shape has; None if it is no shape."""
+    """Return how many numbers a tensor of this shape has; None if it is no shape."""
     lengths = shape.arguments[0] if isinstance(shape, torchfile.Made) else shape
     if not isinstance(lengths, (tuple, list)) or len(lengths) > MOST_DIMENSIONS:
         return None

@@ -1,5 +1,8 @@
-"""A small job of PyTorch over all nodes: do they meet, is all-reduce right, and how fast is it. A
-program of its own, read from standard input by the job's interpreter."""
+"""A small PyTorch job over all nodes: rendezvous, correctness and bandwidth of all-reduce.
+
+A separate program, given to the job's interpreter with `-c`: its first argument is the file that it
+reports into, its second what to do.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ Answer = Dict[str, Any]
 
 
 def main(arguments: Answer) -> Answer:
-    """Look what there is, or take part with `ranks`; see `look` and `Rank`."""
+    """Return what is installed, or with `ranks` the results of this node's ranks."""
     return run(arguments) if "ranks" in arguments else look()
 
 
 def look() -> Answer:
-    """What PyTorch there is, how many GPUs it sees, and a port that is free now."""
+    """Return PyTorch's version, the GPUs that it sees, and a port that is free now."""
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -41,7 +44,7 @@ def look() -> Answer:
 
 
 def run(arguments: Answer) -> Answer:
-    """Start this node's ranks, and give for each how far it came. Ends after `seconds`."""
+    """Start this node's ranks, and return how far each came. Ends after `seconds`."""
     deadline = time.monotonic() + arguments["seconds"]
     started: Dict[int, int] = {}  # the end of a pipe that is read -> process
     results: Dict[int, Answer] = {}
@@ -68,7 +71,7 @@ def run(arguments: Answer) -> Answer:
 
 
 def end(process: int, result: Answer, late: bool) -> None:
-    """See a rank off."""
+    """Collect a rank's exit status, and kill it first if it is late."""
     if late:
         os.kill(process, signal.SIGKILL)
     status = os.waitpid(process, 0)[1]
@@ -80,7 +83,7 @@ def end(process: int, result: Answer, late: bool) -> None:
 
 
 def work(arguments: Answer, local: int, rank: int, pipe: int) -> None:
-    """In a child: take part, tell, and be gone."""
+    """In a child: run a rank, report, and exit."""
 
     def tell(**told: Any) -> None:
         os.write(pipe, json.dumps(told).encode() + b"\n")
@@ -88,7 +91,7 @@ def work(arguments: Answer, local: int, rank: int, pipe: int) -> None:
     code = 0
     try:
         Rank(arguments, local, rank, tell).run()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+    except Exception as error:  # noqa: BLE001 - any error is reported
         words = str(error).strip().splitlines() or [type(error).__name__]
         tell(error=words[0][:300])
         code = 1
@@ -107,14 +110,14 @@ class Rank:
         self.gpu = told["backend"] == "nccl"
 
     def run(self) -> None:
-        """Meet, and measure: the node by itself, pairs of nodes, all."""
+        """Join the job, and measure: the node by itself, pairs of nodes, all nodes."""
         began = time.monotonic()
         import torch
 
         if self.gpu:
             torch.cuda.set_device(self.local)
-        self.tell(stage="meet", imported=round(time.monotonic() - began, 3))
-        store = self.meet()
+        self.tell(stage="rendezvous", imported=round(time.monotonic() - began, 3))
+        store = self.rendezvous()
         self.join(store)
         self.check()
         self.compare()
@@ -126,18 +129,24 @@ class Rank:
                     [f"done/{rank}" for rank in range(self.world)], datetime.timedelta(seconds=5)
                 )
 
-    def meet(self) -> Any:
-        """The store that rank 0 serves, once all are there; says who is missing."""
+    def rendezvous(self) -> Any:
+        """Return the store that rank 0 serves, once all ranks have joined; report missing ones."""
         import torch
 
         dist: Any = torch.distributed
-        address, port = self.told["meet"]
-        patience = datetime.timedelta(seconds=self.told["patience"])
-        store = dist.TCPStore(address, port, None, self.rank == 0, patience)
+        address, port = self.told["master"]
+        timeout = datetime.timedelta(seconds=self.told["timeout"])
+        store = dist.TCPStore(
+            host_name=address,
+            port=port,
+            world_size=None,
+            is_master=self.rank == 0,
+            timeout=timeout,
+        )
         store.set(f"here/{self.rank}", "1")
         everybody = [f"here/{rank}" for rank in range(self.world)]
         try:
-            store.wait(everybody, patience)
+            store.wait(everybody, timeout)
         except Exception:
             missing = [rank for rank, key in enumerate(everybody) if not store.check([key])]
             self.tell(missing=missing)
@@ -145,32 +154,32 @@ class Rank:
         return store
 
     def join(self, store: Any) -> None:
-        """Make the process group, and say how long that took."""
+        """Initialize the process group, and report how long that took."""
         import torch
 
         dist: Any = torch.distributed
         self.tell(stage="join")
         began = time.monotonic()
         group = dist.PrefixStore("group", store)
-        patience = datetime.timedelta(seconds=self.told["patience"])
+        timeout = datetime.timedelta(seconds=self.told["timeout"])
         dist.init_process_group(
             self.told["backend"],
             store=group,
             rank=self.rank,
             world_size=self.world,
-            timeout=patience,
+            timeout=timeout,
         )
         self.reduce(None, 1, 1)
         self.tell(init=round(time.monotonic() - began, 3))
 
     def check(self) -> None:
-        """The sum over ones must be the number of ranks, everywhere."""
+        """Report the lowest and highest sum over ones; both must be the number of ranks."""
         self.tell(stage="all-reduce")
         found = self.reduce(None, self.told["size"] // 4, 1)[1]
         self.tell(low=float(found.min()), high=float(found.max()))
 
     def compare(self) -> None:
-        """Bus bandwidths in bytes per second."""
+        """Measure and report bus bandwidths in bytes per second."""
         import torch.distributed as dist
 
         nodes = self.told["nodes"]
@@ -186,7 +195,7 @@ class Rank:
                 group = dist.new_group(nodes[one] + nodes[other])
                 if self.node in (one, other):
                     mine, partner = group, other if self.node == one else one
-            self.reduce(None, 1, 1)  # all begin together
+            self.reduce(None, 1, 1)  # all ranks begin together
             if any(self.node in pair for pair in pairing):
                 count = len(nodes[self.node]) + len(nodes[partner])
                 pairs[str(partner)] = self.speed(mine, count)
@@ -196,13 +205,13 @@ class Rank:
         self.tell(all=self.speed(None, self.world))
 
     def speed(self, group: Any, count: int) -> float:
-        """Bus bandwidth as nccl-tests count it: size over time, times 2 (n-1) / n."""
+        """Return the bus bandwidth as nccl-tests define it: size over time, times 2 (n-1) / n."""
         best: float = self.reduce(group, self.told["size"] // 4, self.told["repeat"])[0]
         size: int = self.told["size"]
         return size / max(best, 1e-9) * 2 * (count - 1) / count
 
     def reduce(self, group: Any, count: int, repeat: int) -> Any:
-        """All-reduce `count` ones (float32); the best time in seconds, and the sum."""
+        """All-reduce `count` ones (float32); return the best time in seconds, and the sum."""
         import torch
         import torch.distributed as dist
 
@@ -218,7 +227,7 @@ class Rank:
         return best, ones
 
     def wait(self) -> None:
-        """Until the GPU has done what it was told."""
+        """Wait until the GPU has finished."""
         if self.gpu:
             import torch
 
@@ -226,10 +235,10 @@ class Rank:
 
 
 def program() -> None:
-    """Answer on standard output alone: NCCL_DEBUG and others print there too."""
-    out = os.dup(1)
-    os.dup2(2, 1)
-    os.write(out, json.dumps(main(json.loads(sys.argv[1]))).encode() + b"\n")
+    """Report into the file of the first argument: NCCL and others print to standard output."""
+    result = json.dumps(main(json.loads(sys.argv[2])))
+    with open(sys.argv[1], "w") as file:
+        file.write(result + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The forms in which a secret value shows up in text: as it is, quoted, escaped or encoded."""
+"""The forms in which a secret value appears in text: plain, quoted, escaped or encoded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WRAPPED = (64, 76)
 """Characters per line of wrapped Base64: PEM and OpenSSL, MIME and coreutils."""
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _LEFT_BY_URL_ENCODERS = ("/", "", "!*'()", ";,/?:@&=+$!*'()#", "/:")
-"""What encoders leave as it is beside the unreserved: Python's `quote` and `quote_plus`,
+"""Characters that encoders keep beside the unreserved ones: Python's `quote` and `quote_plus`,
 JavaScript's `encodeURIComponent` and `encodeURI`, and what is usual for paths."""
 _LEFT_BY_SHELLS = _UNRESERVED | frozenset("@%+=:,/")
 _HTML_QUOTES = (('"', "'"), ("&quot;", "&#x27;"), ("&quot;", "&#39;"), ("&#34;", "&#39;"))
@@ -39,7 +39,7 @@ def spellings(secret: str) -> Set[bytes]:
 
 
 def _parts(secret: str) -> Iterator[str]:
-    """The secret, without space around it, and each line; those that are long enough."""
+    """Yield the secret without surrounding space, and each line that is long enough."""
     stripped = secret.strip()
     for part in (secret, stripped):
         if len(part.encode()) >= SHORTEST:
@@ -50,7 +50,7 @@ def _parts(secret: str) -> Iterator[str]:
 
 
 def _escaped(text: str) -> Iterator[str]:
-    """The forms that are text themselves."""
+    """Yield the forms that are text themselves."""
     once = {text, *_string_literals(text)}
     yield from once
     for form in once if len(text) <= LONGEST_TWICE else ():
@@ -62,7 +62,7 @@ def _escaped(text: str) -> Iterator[str]:
 
 
 def _string_literals(text: str) -> Iterator[str]:
-    """The inside of string literals: Python's `repr` and `ascii`, its bytes, JSON."""
+    """Yield the inside of string literals: Python's `repr` and `ascii`, its bytes, JSON."""
     yield from _with_quotes(_literal(text, repr))
     yield from _with_quotes(_literal(text, ascii))
     yield from _with_quotes(_literal(text.encode().decode("latin-1"), ascii))
@@ -73,12 +73,13 @@ def _string_literals(text: str) -> Iterator[str]:
 
 
 def _literal(text: str, literal: Callable[[str], str]) -> str:
-    """The inside of a literal whose quotes are not escaped."""
+    """Return the inside of a literal whose quotes are not escaped."""
     return "'".join(literal(piece)[1:-1] for piece in text.split("'"))
 
 
 def _with_quotes(text: str) -> Iterator[str]:
-    """The text with neither, either or both quotes escaped: it depends on what is around it."""
+    """Yield the text with neither, either or both quotes escaped: it depends on what is around
+    it."""
     single = text.replace("'", "\\'")
     yield text
     yield single
@@ -105,7 +106,7 @@ def _in_html(text: str) -> Iterator[str]:
 
 
 def _in_shells(text: str) -> Iterator[str]:
-    """As `set -x`, `declare -p`, `printf %q` and `shlex.quote` write it."""
+    """Yield the forms that `set -x`, `declare -p`, `printf %q` and `shlex.quote` write."""
     yield text.replace("'", "'\"'\"'")
     yield text.replace("'", "'\\''")
     yield "".join(f"\\{each}" if each in '\\"$`' else each for each in text)
@@ -113,7 +114,7 @@ def _in_shells(text: str) -> Iterator[str]:
 
 
 def _encoded(data: bytes) -> Iterator[bytes]:
-    """Hexadecimal, and Base64 with both alphabets, alone and within a longer encoded text."""
+    """Yield hexadecimal and Base64 of both alphabets, alone and within a longer encoded text."""
     yield binascii.hexlify(data)
     yield binascii.hexlify(data).upper()
     whole, inside = binascii.b2a_base64(data, newline=False), _base64_inside(data, 0)
@@ -127,7 +128,7 @@ def _encoded(data: bytes) -> Iterator[bytes]:
 
 
 def _base64_inside(data: bytes, before: int) -> bytes:
-    """The characters that are the same whatever stands around the data.
+    """Return the characters that do not depend on the data before and after.
 
     `before` is the number of bytes in front, modulo 3. A character holds 6 bits, so that the first
     and the last may depend on a neighbor.

@@ -1,12 +1,12 @@
-"""What the ranks are doing: the stacks of all threads of all their Python processes.
+"""The stacks of all threads of the ranks' Python processes.
 
-py-spy reads them where it is installed and may, without stopping anything. Elsewhere Python's
-own faulthandler writes them: it is armed in every Python process of a run before the training's
-first line, by a `sitecustomize` module in front of PYTHONPATH, and writes when it gets a signal,
-into memory that only this process and we can open. What /proc tells is there in any case.
+py-spy reads them where it is installed and permitted, without stopping the process. Elsewhere
+Python's own faulthandler writes them: a `sitecustomize` module in front of PYTHONPATH registers it
+in every Python process of a run before the training's first line. It writes on a signal, into
+memory that only that process and the agent can open. The state of /proc is read in any case.
 
-The module lies in a ZIP archive, whose bytecode Python never writes to disk: for a module in a
-directory it does, and makes the directories again if they were removed meanwhile.
+The module is in a ZIP archive, whose bytecode Python never writes to disk: for a module in a
+directory it does, and creates the directories again if they were removed meanwhile.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 SIGNAL = 52
 """SIGRTMAX-12, by its number, since C libraries differ in where SIGRTMIN is.
 
-The usual ones are taken: SIGUSR1 and SIGUSR2 by SLURM's warnings, NCCL (NVIDIA/nccl issue 704)
+The common ones are in use: SIGUSR1 and SIGUSR2 by SLURM's warnings, NCCL (NVIDIA/nccl issue 704)
 and submitit, SIGALRM and SIGHUP by UCX; SIGRTMIN by .NET, both ends of the realtime signals by
 other runtimes, profilers and Valgrind. None is known to use the middle.
 """
 ARCHIVE = "python.zip"
-"""The archive, in the run's own directory, that PYTHONPATH is given."""
+"""The archive in the run's directory that is put into PYTHONPATH."""
 NOTE = "dslaunch-stacks"
 ANSWER = 1.0
-"""Seconds in which a process that has had the signal must begin to write."""
+"""Seconds for a process to begin writing after the signal."""
 LOOK = 0.01
 GONE = "it has ended"
 MOST_FRAMES = 100
@@ -114,17 +114,18 @@ _spies = threading.BoundedSemaphore(os.cpu_count() or 1)
 
 
 class _NoStacksError(Exception):
-    """Why a process's stacks cannot be had in one way."""
+    """The stacks of a process cannot be read in one of the ways; says why."""
 
 
 # ------------------------------------------------------------ before the ranks start
 
 
 def arm(directory: str, environment: Dict[str, str]) -> Dict[str, str]:
-    """Variables that arm every Python process below; `directory` is the run's own. Never fails.
-    A Python that is told to ignore its environment (`-E`, `-I`) or `site` (`-S`) is not armed.
+    """Return variables that register faulthandler in every Python process below. Never fails.
+
+    `directory` is the run's own. Python ignores the variables with `-E`, `-I` or `-S`.
     """
-    import zipfile  # only where ranks are started
+    import zipfile  # only where ranks are started: 16 ms
 
     archive = os.path.join(directory, ARCHIVE)
     new = f"{archive}.{os.getpid()}-{threading.get_ident()}"
@@ -138,17 +139,17 @@ def arm(directory: str, environment: Dict[str, str]) -> Dict[str, str]:
     except OSError:
         return {}
     before = environment.get("PYTHONPATH")
-    # an empty part would stand for the working directory; a colon cannot be written in one
+    # an empty part would mean the working directory; a path with a colon cannot be written
     if ":" in archive:
         return {}
     return {"PYTHONPATH": f"{archive}:{before}" if before else archive}
 
 
-# ------------------------------------------------------------ when somebody asks
+# ------------------------------------------------------------ on request
 
 
 def collect(pids: Dict[int, int], directory: str, timeout: float) -> Dict[str, List[Process]]:
-    """The processes of every rank, its own first, within `timeout` seconds. Never raises.
+    """Return the processes of every rank, its own first, within `timeout` seconds. Never raises.
 
     `pids` is rank -> process; nothing is read from or left in `directory`. Of each process:
     `pid`, `command` in short, `state` (a letter of /proc/PID/stat), `wchan`, `syscall`, `on` (the
@@ -177,7 +178,7 @@ def _gone(process: Process) -> bool:
 
 
 def _families(pids: Dict[int, int]) -> Dict[int, List[int]]:
-    """The processes of each rank: its own, then those below it that are no other rank's."""
+    """Return the processes of each rank: its own, then those below it that are no other rank's."""
     children: Dict[int, List[int]] = {}
     for pid in sorted(processes.pids()):
         fields = processes.stat(pid)
@@ -191,11 +192,11 @@ def _families(pids: Dict[int, int]) -> Dict[int, List[int]]:
 
 
 def _look_at_all(pids: List[int], told: Dict[int, Process], deadline: float) -> None:
-    """Fill `told`. What hangs, as /proc and files can, is left to its thread."""
+    """Fill `told`. A thread that hangs, on /proc or a file, is left behind."""
     threads = [
         threading.Thread(target=_look, args=(pid, told, deadline), daemon=True) for pid in pids
     ]
-    with contextlib.suppress(RuntimeError):  # no more threads: those that started must do
+    with contextlib.suppress(RuntimeError):  # no more threads can be started
         for thread in threads:
             thread.start()
     for thread in threads:
@@ -204,17 +205,17 @@ def _look_at_all(pids: List[int], told: Dict[int, Process], deadline: float) -> 
 
 
 def _look(pid: int, told: Dict[int, Process], deadline: float) -> None:
-    """Tell what /proc knows, then the stacks."""
+    """Record the state in /proc, then the stacks."""
     base: Process = {"pid": pid, "state": "", "tool": "proc", "threads": []}
     try:
         base.update(procfs.tell(pid))
     except OSError:
         told[pid] = {**base, "error": GONE}
         return
-    told[pid] = {**base, "error": "its stacks were not told in time"}
+    told[pid] = {**base, "error": "no stacks within the timeout"}
     python = procfs.PYTHON.match(os.path.basename(procfs.link(f"/proc/{pid}/exe")))
     if not python and _note_of(pid) is None:
-        told[pid] = {**base, "error": "it is no Python program"}
+        told[pid] = {**base, "error": "not a Python program"}
         return
     reasons = []
     for tool, ask in (("py-spy", _by_py_spy), ("faulthandler", _by_faulthandler)):
@@ -229,7 +230,7 @@ def _look(pid: int, told: Dict[int, Process], deadline: float) -> None:
 
 
 def _from_here(pid: int, threads: List[Process]) -> List[Process]:
-    """The threads with paths as the process itself would write them: equal on all nodes."""
+    """Return the threads with paths as the process itself would write them: equal on all nodes."""
     start = f"{procfs.link(f'/proc/{pid}/cwd')}/"
     for thread in threads:
         for frame in thread["frames"]:
@@ -242,16 +243,16 @@ def _from_here(pid: int, threads: List[Process]) -> List[Process]:
 
 
 def _by_py_spy(pid: int, deadline: float) -> List[Process]:
-    """The stacks as py-spy reads them. Raises _NoStacksError, OSError.
+    """Return the stacks as py-spy reads them. Raises _NoStacksError, OSError.
 
-    Not stopping the process (`--nonblocking`) is what makes this harmless: were py-spy to be ended
-    while it stops a process that waits in the kernel, that process would stay stopped.
+    The process is not stopped (`--nonblocking`): if py-spy were killed while it stops a process
+    that waits in the kernel, that process would stay stopped.
     """
     program = _find_py_spy(pid)
     if program is None:
         raise _NoStacksError("not installed")
     command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
-    # half of the time: the other way needs some too
+    # half of the time: the other way needs the rest
     limit = (deadline - time.monotonic()) / 2
     if not _spies.acquire(timeout=max(limit, 0)):
         raise _NoStacksError("no time")
@@ -268,23 +269,23 @@ def _by_py_spy(pid: int, deadline: float) -> List[Process]:
 
 
 def _find_py_spy(pid: int) -> Optional[str]:
-    """py-spy on our PATH, or else beside the interpreter of that process."""
+    """Return the path of py-spy: on PATH, else beside the interpreter of the process."""
     first = procfs.read(f"/proc/{pid}/cmdline").partition("\0")[0]
     beside = [os.path.dirname(first), os.path.dirname(procfs.link(f"/proc/{pid}/exe"))]
-    # without an absolute directory it would be sought in ours
+    # a relative directory would mean our working directory
     places = [place for place in beside if place.startswith("/")]
     return paths.program("py-spy") or paths.program("py-spy", os.pathsep.join(places))
 
 
 def _output(command: List[str], limit: float) -> "tuple[bytes, bytes]":
-    """What a command writes within `limit` seconds. Raises _NoStacksError, OSError."""
+    """Return what a command writes within `limit` seconds. Raises _NoStacksError, OSError."""
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     child = subprocess.Popen(command, stdin=null, stdout=pipe, stderr=pipe)
     try:
         return child.communicate(timeout=max(limit, 0.1))
     except subprocess.TimeoutExpired:
         child.kill()
-        # not `communicate` again: who reads a memory that waits for a disk does not end at once
+        # not `communicate` again: reading memory that waits for a disk does not end at once
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(ANSWER)
         raise _NoStacksError(f"no answer in {limit:.1f} s") from None
@@ -314,17 +315,17 @@ def _main_first(threads: List[Process]) -> List[Process]:
 
 
 def _by_faulthandler(pid: int, deadline: float) -> List[Process]:
-    """The stacks as the process itself writes them. Raises _NoStacksError, OSError.
+    """Return the stacks as the process itself writes them. Raises _NoStacksError, OSError.
 
-    It gets the signal only if it has a handler for it and still holds what that writes into:
-    else the signal would end it, or what is written would reach a file of its own.
+    It is sent the signal only if it has a handler for it and still holds the memory for the output:
+    otherwise the signal would kill it, or the output would reach one of its own files.
     """
     note = _note_of(pid)
     if note is None:
         raise _NoStacksError("not armed")
     if not procfs.includes(procfs.status(str(pid))["SigCgt"], SIGNAL):
-        raise _NoStacksError(f"the process has given up the handler of signal {SIGNAL}")
-    deaf = procfs.deaf(pid, SIGNAL)
+        raise _NoStacksError(f"the process removed the handler of signal {SIGNAL}")
+    deaf = procfs.not_accepting(pid, SIGNAL)
     listener = _listener(pid, deaf)
     with open(note, "r+b") as file:
         file.truncate()
@@ -338,9 +339,9 @@ def _by_faulthandler(pid: int, deadline: float) -> List[Process]:
 
 
 def _note_of(pid: int) -> Optional[str]:
-    """The descriptor that this very process writes its stacks into; None if it has none."""
+    """Return the descriptor that this very process writes its stacks into; None if it has none."""
     try:
-        # the number that the process itself knows: the last, if it has a PID namespace
+        # its own number: the last one, if it has a PID namespace
         own = procfs.status(str(pid))["NSpid"].split()[-1]
         name = f"/memfd:{NOTE}:{own} (deleted)"
         opened = (f"/proc/{pid}/fd/{fd}" for fd in os.listdir(f"/proc/{pid}/fd"))
@@ -350,7 +351,7 @@ def _note_of(pid: int) -> Optional[str]:
 
 
 def _listener(pid: int, deaf: Set[int]) -> int:
-    """A thread that can answer, the main one if possible. Raises _NoStacksError, OSError."""
+    """Return a thread that can answer, the main one if possible. Raises _NoStacksError, OSError."""
     tids = sorted({int(tid) for tid in os.listdir(f"/proc/{pid}/task")} - deaf)
     states = {tid: (processes.stat(tid) or "X")[0] for tid in tids}
     able = [tid for tid in tids if states[tid] in "RS"]
@@ -361,23 +362,23 @@ def _listener(pid: int, deaf: Set[int]) -> int:
 
 
 def _wait_for_answer(pid: int, fd: int, deaf: Set[int], deadline: float) -> None:
-    """Wait until the handler has written all: it blocks its signal until it returns."""
-    patience = time.monotonic() + ANSWER
+    """Wait until the handler has finished writing: it blocks its signal until it returns."""
+    answer_by = time.monotonic() + ANSWER
     while True:
         time.sleep(LOOK)
         written = os.fstat(fd).st_size
-        busy = procfs.deaf(pid, SIGNAL) - deaf
+        busy = procfs.not_accepting(pid, SIGNAL) - deaf
         if written and not busy:
             return
         now = time.monotonic()
         if now > deadline:
             raise _NoStacksError("no answer in time")
-        if not written and not busy and now > patience:
+        if not written and not busy and now > answer_by:
             raise _NoStacksError(f"the process handles signal {SIGNAL} in another way")
 
 
 def parse(text: str) -> List[Process]:
-    """What faulthandler wrote: threads with frames, the innermost first."""
+    """Return the threads that faulthandler wrote, with frames, the innermost first."""
     found: List[Process] = []
     for line in text.splitlines():
         thread, frame = _THREAD.match(line), _FRAME.match(line)

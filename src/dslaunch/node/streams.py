@@ -1,5 +1,5 @@
-"""Where the ranks' output comes from: pipes, unnamed of what we start ourselves, and named ones for
-the ranks that a launcher starts. Nothing that a rank writes is in a file, where it would stay."""
+"""The pipes of the ranks' output: unnamed ones for processes that the agent starts, named ones for
+ranks that a launcher starts. No output is in a file, where a crash would leave it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import Iterator, List, Optional
 
 STDOUT, STDERR, ERROR, BORN = 1, 2, 3, 4
-"""ERROR is what torch's `record` writes about an exception; BORN the number of the rank's process,
-which it says itself: a rank that dies at once would not be found by looking."""
+"""ERROR: what torch's `record` writes about an exception. BORN: the rank's own process number; a
+rank that ends at once would not be found by searching."""
 NAMES = {STDOUT: "stdout", STDERR: "stderr", ERROR: "error", BORN: "born"}
 PIECE = 64 * 1024
 RANK_SCRIPT = "rank.py"
@@ -62,14 +62,14 @@ class Pipe:
         os.set_blocking(fd, False)
 
     def read(self) -> Optional[bytes]:
-        """What is there now: empty at the end, None if there is nothing yet."""
+        """Return what can be read now: empty at the end, None if there is nothing yet."""
         try:
             return os.read(self.fd, PIECE)
         except BlockingIOError:
             return None
 
     def drain(self) -> Iterator[bytes]:
-        """All that is there now."""
+        """Yield all that can be read now."""
         while True:
             data = self.read()
             if not data:
@@ -77,13 +77,13 @@ class Pipe:
             yield data
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the pipe."""
         os.close(self.fd)
 
 
 def make_rank_pipes(directory: str, ranks: range) -> List[Pipe]:
-    """Make the named pipes of all ranks of a node below `directory`, and the script that a launcher
-    starts as each rank. Raises OSError.
+    """Create the named pipes of all ranks of a node below `directory`, and the script that a
+    launcher starts as each rank. Returns the pipes. Raises OSError.
 
     A pipe has two names, since ranks are known by LOCAL_RANK, DeepSpeed's by RANK. A rank that is
     started again opens the same pipe.
@@ -96,6 +96,6 @@ def make_rank_pipes(directory: str, ranks: range) -> List[Pipe]:
             path = os.path.join(directory, f"LOCAL_RANK-{local_rank}.{name}")
             os.mkfifo(path, 0o600)
             os.link(path, os.path.join(directory, f"RANK-{rank}.{name}"))
-            # for writing too: without a writer of our own the pipe is at its end between two ranks
+            # for writing too: without our own writer the pipe would end between two ranks
             pipes.append(Pipe(os.open(path, os.O_RDWR | os.O_NONBLOCK), rank, stream))
     return pipes

@@ -1,13 +1,13 @@
-"""Answers many questions about its node at once, each within its own time. Read-only but for what
-a question says.
+"""Answers many questions about its node at once, each with its own timeout. It changes nothing but
+what a question asks for.
 
 A question is `{"kind": ..., "argument": ..., "timeout": seconds}`; its answer is
 `{"value": ..., "seconds": ...}` or `{"error": why}`. What may hang (programs, paths, names) is
-asked in child processes. A child that is late is killed and left behind: one that waits for a dead
-file server cannot even die.
+answered by child processes. A child that exceeds the timeout is killed and not waited for: one that
+waits for a dead file server cannot even be killed.
 
-It takes and sends frames, as the agent does. A preflight starts it as a program; a run's agent has
-it as a process beside itself.
+It receives and sends frames, as the agent does. A preflight starts it as a program; a run's agent
+starts it as a process beside itself.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most 
 
 PIECE = 65536
 MOST_OUTPUT = 4 << 20
-"""Bytes of a child's answers that are taken."""
+"""Bytes of a child's answers that are read."""
 AT_ONCE = 16
-"""Children at a time."""
+"""Children that work at the same time."""
 HOLD_UP = 2.0
-"""Seconds that a question may take before those behind it are asked elsewhere. A node whose CPUs
-are busy must not take itself for one whose disks hang."""
+"""Seconds that a question may take before the questions behind it are given to other children. On a
+node with busy CPUs, a shorter limit would be mistaken for a hanging disk."""
 
 
 def main(arguments: Dict[str, Any]) -> None:
-    """Answer what comes by standard input, without an agent; see `agent` for the rest."""
+    """Answer requests on standard input, without an agent."""
     out = os.dup(1)
     with open(os.devnull, "r+b", buffering=0) as nowhere:
-        os.dup2(nowhere.fileno(), 1)  # a stray print must not come between the frames
-    with contextlib.suppress(OSError):  # nobody is there any more to read it
+        os.dup2(nowhere.fileno(), 1)  # output of a library must not come between the frames
+    with contextlib.suppress(OSError):  # the launcher is gone
         _write(out, frames.GREETING)
     requests: Any = sys.stdin.buffer  # the loader may have read more than the program from it
     serve(lambda: requests.read1(PIECE), lambda data: _write(out, data))
 
 
 def serve(read: Callable[[], bytes], write: Callable[[bytes], object]) -> None:
-    """Reply to each request until there are no more, then leave nothing behind: do what requests
-    gave as `last`, also when whoever asked was killed. Never returns."""
+    """Reply to each request until there are no more, then clean up: answer the questions that
+    requests gave as `last`, also when the launcher was killed. Never returns."""
     hello = {**questions.identity(), "umask": questions.umask()}
     children = Children()
     last: Dict[str, Answer] = {}
     try:
-        with contextlib.suppress(ConnectionError):  # nobody is there any more to read it
+        with contextlib.suppress(ConnectionError):  # the launcher is gone
             for request in _messages(read):
                 last.update(request.get("last", {}))
                 reply: Answer = {"reply": request["id"], "value": None}
@@ -69,7 +69,7 @@ def serve(read: Callable[[], bytes], write: Callable[[bytes], object]) -> None:
                     reply["value"] = {"hello": hello, "answers": answers}
                 reply["time"] = time.time()
                 write(frames.frame(frames.MESSAGE, _text(reply)))
-    except Exception:  # noqa: BLE001 - for every one, such as requests that are no frames
+    except Exception:  # noqa: BLE001 - any error, such as requests that are no frames, must not skip the cleanup
         sys.excepthook(*sys.exc_info())
     finally:
         ask(last, children)
@@ -79,7 +79,8 @@ def serve(read: Callable[[], bytes], write: Callable[[bytes], object]) -> None:
 
 
 def _messages(read: Callable[[], bytes]) -> Iterator[frames.Message]:
-    """The messages that are read; one that was cut is none: whoever sent it was killed."""
+    """Yield the messages that are read; an incomplete last one is dropped: its sender was
+    killed."""
     decoder = frames.Decoder()
     while True:
         data = read()
@@ -91,10 +92,10 @@ def _messages(read: Callable[[], bytes]) -> Iterator[frames.Message]:
 
 
 class Surveyor:
-    """A process beside the agent that answers for it what may hang.
+    """A process beside the agent that answers the questions that may hang.
 
     It is neither the agent's child nor the guardian's: a process that waits for a dead file server
-    cannot be ended, and would count as one that the run has left.
+    cannot be ended, and would count as left behind by the run.
     """
 
     def __init__(self) -> None:
@@ -111,7 +112,7 @@ class Surveyor:
         self.replies = _messages(lambda: self.socket.recv(PIECE))
 
     def ask(self, request: frames.Message) -> Any:
-        """Give the value of the reply to a request. Raises OSError if the process is gone."""
+        """Return the value of the reply to a request. Raises OSError if the process is gone."""
         with self.asking:
             self.socket.sendall(frames.pack_message(request))
             for reply in self.replies:
@@ -119,19 +120,19 @@ class Surveyor:
         raise ConnectionResetError("the process that answers questions is gone")
 
     def leave(self) -> None:
-        """Have nothing more to do with it, in a process that does not ask."""
+        """Close the connection in a process that does not ask, without ending the surveyor."""
         self.socket.close()
 
     def end(self) -> None:
-        """Nothing more is asked: it leaves nothing behind and ends."""
-        with contextlib.suppress(OSError):  # whoever waits for an answer hears of it
+        """Let the surveyor clean up and exit."""
+        with contextlib.suppress(OSError):  # a thread that waits for an answer gets an error
             self.socket.shutdown(socket.SHUT_RDWR)
         with self.asking:
             self.socket.close()
 
 
 def ask(asked: Dict[str, Answer], children: Children) -> Answer:
-    """Answer all questions."""
+    """Return the answers to all questions, by key."""
     answers: Answer = {}
     later: List[Asked] = []
     for key, question in asked.items():
@@ -144,7 +145,7 @@ def ask(asked: Dict[str, Answer], children: Children) -> Answer:
 
 
 def answered(question: Answer) -> Answer:
-    """Answer a question here and now."""
+    """Return the answer to a question, with the seconds that it took."""
     began = time.monotonic()
     argument = question["argument"]
     if question.get("text"):
@@ -154,7 +155,7 @@ def answered(question: Answer) -> Answer:
 
 
 def _text(value: Any) -> bytes:
-    """JSON; what a file's name holds that is no text becomes a question mark."""
+    """Return JSON; undecodable bytes of file names become question marks."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 
@@ -173,9 +174,10 @@ class Child:
 
     def __init__(self) -> None:
         self.asked: List[Asked] = []
-        """Those without an answer yet; the first is being answered."""
+        """The questions without an answer yet; the first is being answered."""
         self.alone = False
-        """The questions behind the first were given to others; it is of no more use after that."""
+        """Whether the questions behind the first were given to other children; it ends after
+        that."""
         self.rest, self.kept = b"", 0
         requests, self.requests = os.pipe()
         self.pipe, answers = os.pipe()
@@ -186,7 +188,7 @@ class Child:
         os.close(answers)
 
     def give(self, asked: List[Asked]) -> None:
-        """Ask questions, when it has none."""
+        """Ask questions; it must have none."""
         self.asked, self.kept = asked, 0
         self._next()
         with contextlib.suppress(OSError):  # it died: its answers end
@@ -197,7 +199,7 @@ class Child:
         self.deadline = self.began + (_timeout(self.asked[0]) if self.asked else 10)
 
     def _work(self, requests: int, out: int) -> None:
-        """In the child: keep nothing open that the caller waits for, answer, and be gone."""
+        """In the child: close what the parent waits for, answer, and exit."""
         try:
             os.setsid()
             nowhere = os.open(os.devnull, os.O_RDWR)
@@ -215,7 +217,7 @@ class Child:
             os._exit(0)
 
     def read(self, answers: Answer) -> bool:
-        """Take the answers that have come; False when it has no more."""
+        """Read the answers that have come; return whether more may follow."""
         piece = os.read(self.pipe, PIECE)
         self.kept += len(piece)
         if self.kept > MOST_OUTPUT:
@@ -228,18 +230,19 @@ class Child:
         return bool(piece) and not (self.alone and not self.asked)
 
     def leave(self) -> List[Asked]:
-        """Give back the questions behind the one that it is at."""
+        """Return the questions behind the one that it is answering, which it loses."""
         rest, self.asked = self.asked[1:], self.asked[:1]
         self.alone = self.alone or bool(rest)
         return rest
 
     def close(self, answers: Answer) -> List[Asked]:
-        """Let go of it: what it was at is an error, and those behind that are given back."""
+        """Kill it: the question that it was answering gets an error, those behind it are
+        returned."""
         os.close(self.pipe)
         os.close(self.requests)
-        with contextlib.suppress(OSError):  # it is gone
+        with contextlib.suppress(OSError):  # it has exited
             os.killpg(self.pid, signal.SIGKILL)
-        with contextlib.suppress(OSError):  # it was waited for
+        with contextlib.suppress(OSError):  # its status was collected
             os.waitpid(self.pid, os.WNOHANG)
         if not self.asked:
             return []
@@ -251,10 +254,10 @@ class Child:
 
 
 class Children:
-    """The processes that answer questions which may hang.
+    """The processes that answer the questions that may hang.
 
-    One child answers nearly all, now and later, since to start a child costs more than they do.
-    When a question holds up the others, these get a child each.
+    One child answers nearly all of them, in all requests, since starting a child costs more than
+    answering. When a question takes long, each of those behind it gets its own child.
     """
 
     def __init__(self) -> None:
@@ -263,7 +266,7 @@ class Children:
         self.working: Dict[int, Child] = {}
 
     def ask(self, later: List[Asked], answers: Answer) -> None:
-        """Ask all questions, and put down their answers."""
+        """Ask all questions, and add their answers to `answers`."""
         slow = [[asked] for asked in later if asked[1]["kind"] in questions.SLOW]
         swift = [asked for asked in later if asked[1]["kind"] not in questions.SLOW]
         swift.sort(key=lambda asked: asked[1]["kind"] in questions.REMOTE)
@@ -275,7 +278,7 @@ class Children:
             self._give_up(answers)
 
     def end(self) -> None:
-        """Nothing more is asked."""
+        """End the child that is kept for further questions."""
         if self.idle is not None:
             self.idle.close({})
             self.idle = None
@@ -286,7 +289,7 @@ class Children:
         self.working[child.pipe] = child
 
     def _hear(self, answers: Answer) -> None:
-        """Wait for answers, until something else is to be done."""
+        """Wait for answers, or until a child must be checked."""
         first = min(_look_at(child) for child in self.working.values())
         ready, _, _ = select.select([*self.working], [], [], max(0.0, first - time.monotonic()))
         for pipe in ready:
@@ -300,7 +303,8 @@ class Children:
                     spare.close({})
 
     def _give_up(self, answers: Answer) -> None:
-        """End what is late, and let nobody wait behind what may be."""
+        """End children that exceed a timeout, and reassign questions that wait behind a slow
+        one."""
         now = time.monotonic()
         for child in [*self.working.values()]:
             if child.deadline <= now:
@@ -314,7 +318,7 @@ class Children:
 
 
 def _look_at(child: Child) -> float:
-    """When a child is to be looked at, though it says nothing."""
+    """Return when a child must be checked although it has not answered."""
     held_up = len(child.asked) > 1
     return min(child.deadline, child.began + HOLD_UP) if held_up else child.deadline
 

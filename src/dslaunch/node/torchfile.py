@@ -1,9 +1,9 @@
 """Files of torch.save: zip archives of which the entry `data.pkl` is a pickle. Read, never run.
 
-Whoever wrote such a file may have made it to harm its reader. So nothing is taken that torch.save
-does not write (torch 1.6 and later): no compression, no second table of contents, no name twice,
-no instruction of other pickle protocols. What the pickle says is built from plain values; a class
-or function that it names is noted and not looked up.
+A file may have been made to harm its reader, so nothing is accepted that torch.save does not write
+(torch 1.6 and later): no compression, no second table of contents, no duplicate names, no
+instruction of other pickle protocols. The result consists of plain values; a class or function that
+the pickle names is recorded and not looked up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_TABLE = 64 << 20
 MOST_ENTRIES = 500_000
 MOST_PICKLE = 32 << 20
 MOST_STEPS = 2_000_000
-"""Instructions of a pickle. A model of 40,000 tensors has so many; they take 150 MB of memory."""
+"""Instructions of a pickle, at most: those of a model with 40,000 tensors; they take 150 MB."""
 MOST_NAME = 1024
 PIECE = 1 << 20
 
@@ -33,7 +33,7 @@ _FULL = 0xFFFFFFFF
 NUMBERS = re.compile(r"[<>|=]?[?biufcSU][0-9]*")
 """Types of numpy arrays whose bytes are no addresses."""
 NO_NUMBERS = ("numpy", "dtype of objects or fields")
-"""Noted instead of `numpy.dtype`, which could make numpy take bytes for addresses."""
+"""Recorded instead of `numpy.dtype`, which could make numpy use bytes as addresses."""
 
 
 class ZipEntry:
@@ -73,7 +73,7 @@ def entries(file: IO[bytes]) -> List[ZipEntry]:
 
 
 def _table(file: IO[bytes]) -> Tuple[int, int, int]:
-    """Where the table of contents starts, its size, and its number of entries."""
+    """Return where the table of contents starts, its size, and its number of entries."""
     end = file.seek(0, os.SEEK_END) - _END.size
     if end < 0:
         raise ValueError("no table of contents")
@@ -95,7 +95,7 @@ def _table(file: IO[bytes]) -> Tuple[int, int, int]:
 
 
 def _entry(table: bytes, at: int) -> Tuple[ZipEntry, int]:
-    """One line of the table, and where the next one is."""
+    """Return one line of the table, and where the next one is."""
     mark, _, _, flags, method, _, _, *rest = _CENTRAL.unpack_from(table, at)
     crc, packed, size, name_size, extra_size, comment_size, _, _, _, offset = rest
     name_at = at + _CENTRAL.size
@@ -115,7 +115,7 @@ def _entry(table: bytes, at: int) -> Tuple[ZipEntry, int]:
 
 
 def _large(extra: bytes, numbers: List[int]) -> List[int]:
-    """The numbers of an entry, those of 64 bits taken from its extra field."""
+    """Return the numbers of an entry, those of 64 bits taken from its extra field."""
     found, at = b"", 0
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, at)
@@ -138,7 +138,7 @@ def _shown(name: bytes) -> str:
 
 
 def _seek(file: IO[bytes], entry: ZipEntry) -> None:
-    """Go to an entry's first byte."""
+    """Seek to an entry's first byte."""
     mark, *_, name_size, extra_size = _LOCAL.unpack(_at(file, entry.offset, _LOCAL.size))
     name = file.read(name_size)
     if mark != b"PK\3\4" or name != entry.name:
@@ -171,7 +171,7 @@ def pickle_of(file: IO[bytes]) -> bytes:
     if len(found) != 1 or found[0].name != top + b"/data.pkl":
         raise ValueError("not a file of torch.save")
     if found[0].size > MOST_PICKLE:
-        raise ValueError("too large to look into")
+        raise ValueError("too large to inspect")
     _seek(file, found[0])
     return file.read(found[0].size)
 
@@ -189,7 +189,7 @@ class Name:
 
 
 class Made:
-    """Stands for what the class or function would have made of these arguments."""
+    """Stands for the result of calling the class or function with these arguments."""
 
     __slots__ = ("arguments", "of")
 
@@ -224,10 +224,10 @@ class Reader:
                 operation(self)
         except (IndexError, TypeError, AttributeError, struct.error) as error:
             raise ValueError(f"damaged: {error}") from None
-        raise ValueError("too large to look into")
+        raise ValueError("too large to inspect")
 
     def take(self, size: int) -> bytes:
-        """The next bytes of the pickle."""
+        """Return the next bytes of the pickle."""
         data = self.data[self.at : self.at + size]
         if len(data) < size:
             raise IndexError("cut short")
@@ -235,25 +235,25 @@ class Reader:
         return data
 
     def number(self, form: struct.Struct) -> Any:
-        """The number that is next."""
+        """Return the next number."""
         (value,) = form.unpack_from(self.data, self.at)
         self.at += form.size
         return value
 
     def line(self) -> str:
-        """The text up to the end of the line."""
+        """Return the text up to the end of the line."""
         end = self.data.index(b"\n", self.at, self.at + MOST_NAME)
         return self.take(end - self.at + 1)[:-1].decode()
 
     def above_mark(self) -> List[Any]:
-        """Take what was put on the stack since the last mark."""
+        """Pop what was put on the stack since the last mark."""
         mark = self.marks.pop()
         items = self.stack[mark:]
         del self.stack[mark:]
         return items
 
     def put(self, index: int) -> None:
-        """Remember the value on top, as writers number what they remember: one after the other."""
+        """Remember the value on top; writers number these values without gaps."""
         if index > len(self.memo):
             raise ValueError("damaged: numbers are left out")
         self.memo[index : index + 1] = [self.stack[-1]]
@@ -278,7 +278,7 @@ def _call(reader: Reader) -> None:
 
 
 def _build(reader: Reader) -> None:
-    """Give an object its state, which is of no interest here."""
+    """Skip the state of an object."""
     state, built = reader.stack.pop(), reader.stack[-1]
     if not isinstance(built, (Made, dict)):
         raise ValueError("holds a change of something that is no object")
@@ -297,7 +297,7 @@ def _append(reader: Reader, items: List[Any]) -> None:
 
 
 def _set(reader: Reader, items: List[Any]) -> None:
-    """Only what has text as its key is kept: other keys can be chosen to collide."""
+    """Keep items whose key is text: other keys can be chosen to collide."""
     onto = reader.stack[-1]
     if isinstance(onto, dict):
         for at in range(0, len(items) - 1, 2):
@@ -374,5 +374,5 @@ OPERATIONS: Dict[int, Callable[[Reader], None]] = {
         (b"Q", lambda r: r.stack.__setitem__(-1, None)),  # BINPERSID
     )
 }
-"""What torch.save uses of protocol 2, with the names that the module `pickle` has for them.
+"""The instructions of protocol 2 that torch.save uses, named as in the module `pickle`.
 BINPERSID stands for a tensor's numbers, which are not read."""

@@ -25,7 +25,8 @@ MOST_PIECE = 16 << 20
 
 
 def read(argument: Answer) -> Answer:
-    """A piece of a file from `offset`, and the file's size and time, by which a change is seen."""
+    """Return a piece of a file from `offset`, and the file's size and time, by which a change is
+    seen."""
     with os.fdopen(beneath.open_file(argument["path"], argument["name"]), "rb") as file:
         about = os.fstat(file.fileno())
         file.seek(argument["offset"])
@@ -35,9 +36,9 @@ def read(argument: Answer) -> Answer:
 
 
 def begin(argument: Answer) -> Answer:
-    """Make ready for a file: how much of it is there from an earlier try with the same `key`.
+    """Prepare to receive a file; return how much is left of an earlier try with the same `key`.
 
-    `there`: the whole file is, with this size and time.
+    `there`: the whole file exists, with this size and time.
     """
     with beneath.parent(argument["path"], argument["name"], make=True) as (directory, name):
         if _is_there(directory, name, argument):
@@ -60,7 +61,7 @@ def _is_there(directory: int, name: str, argument: Answer) -> bool:
 
 
 def _size_of_part(directory: int, part: str) -> int:
-    """Bytes that an earlier try has left; what another user put there is removed."""
+    """Return the bytes of an earlier try; a file that another user put there is removed."""
     try:
         fd = beneath.open_own(directory, part)
     except FileNotFoundError:
@@ -73,13 +74,13 @@ def _size_of_part(directory: int, part: str) -> int:
 
 
 def write(argument: Answer) -> int:
-    """Put a piece at `offset` of the file that is not yet whole; the offset behind it."""
+    """Write a piece at `offset` of the incomplete file; return the offset after it."""
     data = base64.b64decode(argument["data"], validate=True)
     with beneath.parent(argument["path"], argument["name"], make=True) as (directory, name):
         fd = _open_part(directory, _part(name, argument["key"]))
     with os.fdopen(fd, "r+b") as file:
         if argument["offset"] > os.fstat(file.fileno()).st_size:
-            raise ValueError("a piece before this one is missing")
+            raise ValueError("an earlier piece is missing")
         file.seek(argument["offset"])
         file.write(data)
         return file.tell()
@@ -93,21 +94,22 @@ def _open_part(directory: int, part: str) -> int:
 
 
 def finish(argument: Answer) -> None:
-    """Let the file appear, if it is what `sha256` says, with no more rights than `mode` and the
-    user's mask give. Raises ValueError if it is not."""
+    """Put the file in place if its checksum is `sha256`, with no more rights than `mode` and the
+    user's umask give. Raises ValueError if the checksum differs."""
     with beneath.parent(argument["path"], argument["name"], make=True) as (directory, name):
         part = _part(name, argument["key"])
         with os.fdopen(_open_part(directory, part), "r+b") as file:
             if _checksum(file) != argument["sha256"]:
                 os.unlink(part, dir_fd=directory)
-                raise ValueError("what arrived is not what was sent: the checksums differ")
+                raise ValueError("the checksums of the sent and the received file differ")
             os.fchmod(file.fileno(), argument["mode"] & 0o666 & ~_mask())
             os.utime(file.fileno(), ns=(argument["mtime"], argument["mtime"]))
         os.replace(part, name, src_dir_fd=directory, dst_dir_fd=directory)
 
 
 def _mask() -> int:
-    """The user's umask. To ask for it by setting it would also change it for other threads."""
+    """Return the user's umask. Reading it by setting it would change it for other
+    threads."""
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as file:
         for line in file:
             if line.startswith("Umask:"):
@@ -116,7 +118,7 @@ def _mask() -> int:
 
 
 def sha256(argument: Answer) -> str:
-    """The checksum of a whole file."""
+    """Return the checksum of a whole file."""
     with os.fdopen(beneath.open_file(argument["path"], argument["name"]), "rb") as file:
         return _checksum(file)
 
@@ -131,14 +133,14 @@ def _checksum(file: IO[bytes]) -> str:
 
 
 def text(argument: Answer) -> None:
-    """Write a small file whole, so that a reader sees the old or the new one."""
+    """Write a small file at once, so that a reader sees the old or the new one."""
     parent = beneath.parent(argument["path"], argument["name"], make=True)
     with parent as (directory, name), beneath.replacing(directory, name, mode=0o666) as file:
         file.write(argument["text"].encode())
 
 
 def room(argument: Answer) -> Answer:
-    """Bytes free for us on the disk of `path`, which may not be there yet, and in memory."""
+    """Return the free bytes on the disk of `path`, which need not exist yet, and in memory."""
     path = argument["path"]
     while not os.path.exists(path):
         path = os.path.dirname(path)
@@ -146,7 +148,7 @@ def room(argument: Answer) -> Answer:
 
 
 def _memory() -> Optional[int]:
-    """Bytes that programs can still have, by /proc/meminfo."""
+    """Return the available memory in bytes, by /proc/meminfo."""
     with contextlib.suppress(OSError), open("/proc/meminfo", encoding="ascii") as file:
         for line in file:
             if line.startswith("MemAvailable:"):
@@ -155,7 +157,7 @@ def _memory() -> Optional[int]:
 
 
 def remove(argument: Answer) -> int:
-    """Remove the files `names` below `path`, and directories that are empty then; how many.
+    """Remove the files `names` below `path`, and directories that are empty then; return how many.
 
     A link is removed, not what it points to. Raises ValueError for a name that leads out of `path`.
     """
@@ -174,19 +176,20 @@ def remove(argument: Answer) -> int:
 
 
 def _above(name: str) -> Iterator[str]:
-    """The directories that a file is in, below the one that is the root."""
+    """Yield the directories that a file is in, below the one that is the root."""
     while "/" in name:
         name = name.rpartition("/")[0]
         yield name
 
 
 def _part(name: str, key: str) -> str:
-    """Where a file is kept until it is whole: a name of its own for each version of the source."""
+    """Return where a file is kept until it is whole: a separate name for each version of the
+    source."""
     return f".{name}.{key}{beneath.PART}"
 
 
 def _parts(directory: int, name: str) -> List[str]:
-    """The files that earlier tries have left of a file, whatever version they are of."""
+    """Return the files that earlier tries have left of a file, whatever version they are of."""
     before = f".{name}."
     found = [n for n in os.listdir(directory) if n.startswith(before) and n.endswith(beneath.PART)]
     return [n for n in found if "." not in n[len(before) : -len(beneath.PART)]]

@@ -1,5 +1,5 @@
-"""Runs a short program as the agent starts a rank: the same command line, variables and working
-directory. What it has started is ended with it."""
+"""Run a short program as the agent starts a rank: with the same command line, variables and working
+directory. Processes that it started are ended with it."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most 
     Answer = Dict[str, Any]
 
 REPORT = "DSLAUNCH_REPORT"
-"""The variable that stands in a command's words for the file into which the program reports."""
+"""The variable that stands in a command's words for the file that the program reports into."""
 HALF = paths.MOST_TEXT // 4
-"""Bytes that are kept of the beginning, and of the end, of what is written to each stream."""
+"""Bytes that are kept of the beginning and of the end of each stream."""
 LOOK = 0.05
-"""Seconds between two looks whether the program has ended, though what it left still writes."""
+"""Seconds between two checks whether the program has ended while its children still write."""
 FAREWELL = 0.5
-"""Seconds that what it left has to end by itself."""
+"""Seconds for the remaining processes to end after TERM."""
 
 
 def run(told: Answer, home: str) -> Answer:
     """Run `argv` with `env` in `cwd` for at most `seconds`.
 
-    Gives `code` (None: it was late, and ended), `out`, `err`, and `report`: what was written to
-    the file that REPORT names. `tidy` also ends what detached itself from the program. A working
-    directory that is not there yet is made by the run and empty; `/` stands for it. Raises OSError
-    where the program cannot be started; its `filename` is the program.
+    Returns `code` (None: it exceeded the time and was killed), `out`, `err`, and `report`: what was
+    written to the file that REPORT names. `tidy` also ends processes that detached themselves. A
+    missing working directory would be created by the run, empty; `/` replaces it. Raises OSError if
+    the program cannot be started; its `filename` is the program.
     """
     environment = {**os.environ, **told["env"]}
     report, ours = os.pipe()
@@ -69,8 +69,8 @@ def run(told: Answer, home: str) -> Answer:
 
 
 def _listen(child: "subprocess.Popen[bytes]", pipes: "Dict[int, bytes]", deadline: float) -> bool:
-    """Read all pipes until the program has ended; False: it did not in time. What is left of it
-    may hold the pipes open, and is not waited for."""
+    """Read all pipes until the program has ended; return whether it did in time. Its remaining
+    processes may hold the pipes open, and are not waited for."""
     open_ones = set(pipes)
     while time.monotonic() < deadline:
         ended = child.poll() is not None
@@ -86,13 +86,13 @@ def _listen(child: "subprocess.Popen[bytes]", pipes: "Dict[int, bytes]", deadlin
 
 
 def _shortened(data: bytes) -> bytes:
-    """The beginning and the end of what was written."""
+    """Return the beginning and the end of what was written."""
     return data if len(data) <= 2 * HALF else data[:HALF] + data[-HALF:]
 
 
 def _end(child: "subprocess.Popen[bytes]", told: Answer) -> None:
-    """End the program's session, and with `tidy` all that carries its run's id."""
-    with contextlib.suppress(OSError):  # nothing may be left of it
+    """Kill the program's session, and with `tidy` all processes with its run's id."""
+    with contextlib.suppress(OSError):  # all its processes may have ended
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
     if told.get("tidy"):
@@ -100,7 +100,7 @@ def _end(child: "subprocess.Popen[bytes]", told: Answer) -> None:
 
 
 def _end_tagged(env: Dict[str, str]) -> None:
-    """TERM, then KILL. Other nodes may be emulated on this machine."""
+    """Send TERM, then KILL, to processes of this node: others may be emulated on the machine."""
     deadline = time.monotonic() + FAREWELL
     while left := processes.tagged(env[processes.RUN_ID], env[processes.HOST]):
         late = time.monotonic() >= deadline

@@ -12,7 +12,7 @@ Said = tuple[Level, str]
 
 @dataclass(frozen=True, slots=True)
 class FindingChange:
-    """A check that says something else of some nodes than before."""
+    """A check with another result on some nodes than before."""
 
     check: str
     hosts: tuple[str, ...]
@@ -51,7 +51,7 @@ def _said(report: Report) -> dict[tuple[str, str], tuple[Said, ...]]:
 
 
 def _one(mine: tuple[Said, ...], other: tuple[Said, ...]) -> Said | None:
-    """Of what one side says and the other does not, the worst."""
+    """Return the worst result of one side that the other does not have."""
     own = [said for said in mine if said not in other] or list(mine)
     return min(own, key=_rank, default=None)
 

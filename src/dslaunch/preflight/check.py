@@ -1,10 +1,10 @@
-"""What a check is: questions to the nodes, and pure functions that judge the answers."""
+"""What a check is: texts, and a flow that asks nodes and judges their answers."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -12,7 +12,7 @@ from dslaunch.cluster.model import Cluster, Node, Placement
 from dslaunch.launch.job import Job
 from dslaunch.preflight.unanswered import UnansweredError as UnansweredError
 from dslaunch.preflight.unanswered import UnansweredReason, reason_of
-from dslaunch.protocol.survey import Answer
+from dslaunch.protocol.survey import Answer, Identity
 from dslaunch.pysource.imports import Imports
 
 Level = Literal["fail", "warn", "unknown", "info", "skip", "pass"]
@@ -44,7 +44,7 @@ class Question:
 
 
 Asked = Mapping[str, Question]
-"""Questions by the names that the judge knows them by."""
+"""Questions by the names that a check gives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,10 @@ class Scope:
     root: str = ""
     """The nodes' directory that holds the job's files."""
     files: tuple[tuple[str, str], ...] = ()
-    """The job's files below it, with their SHA-256 here; empty where there is no such file here."""
+    """The job's files below it, with their SHA-256 on this machine; empty for a file that is not on
+    this machine."""
     named: frozenset[str] = frozenset()
-    """Checks that were asked for by name."""
+    """Checks requested by name."""
     token: str = "0"
     """New for each preflight: names marks and proves who answers at a port."""
     placements: tuple[Placement, ...] = ()
@@ -87,8 +88,8 @@ class Scope:
 
 
 PURPOSES = {
-    "zero-infinity": "parameters or optimizer states on the nodes' own NVMe disks",
-    "offload": "optimizer states in the nodes' memory",
+    "zero-infinity": "parameters or optimizer states on local NVMe disks",
+    "offload": "optimizer states in host memory",
     "mpi": "a launcher that connects from node to node by SSH",
 }
 
@@ -105,13 +106,15 @@ class NodeAnswers:
     asked: Asked
     recorded: Mapping[str, Answer]
     """Question key -> its value, of the type of its kind in `protocol/survey.py`, or an error."""
-    hello: Mapping[str, Any] = field(default_factory=dict)
-    """Who the node is; see `questions.identity`."""
+    hello: Identity
+    """Who the node is."""
     clock: tuple[float, float] | None = None
     """How far its clock is ahead of ours, and by how much that may be wrong. Seconds."""
     limits: Mapping[str, float] = field(default_factory=dict)
     here: Mapping[str, Answer] = field(default_factory=dict)
     """What this machine answered itself, in the form of `recorded`."""
+    noise: str = ""
+    """What the login shell printed before anything was asked."""
     parsed: dict[Callable[..., Any], Any] = field(default_factory=dict, compare=False, repr=False)
     """The results of `once`; all checks of a node share them."""
 
@@ -126,7 +129,7 @@ class NodeAnswers:
 
     def value(self, question: Question) -> Any:
         """The answer to a question. Raises UnansweredError."""
-        return _value(self.recorded.get(question.key), "it was not asked")
+        return _value(self.recorded.get(question.key), "not asked")
 
     def found(self, question: Question) -> Any:
         """The answer to a question; None: there is none."""
@@ -157,9 +160,24 @@ class NodeAnswers:
         found: T = self.parsed[parse]
         return found
 
+    def named(self, asked: Asked, limits: Mapping[str, float]) -> NodeAnswers:
+        """Return the same answers with a check's names of questions and its limits."""
+        return NodeAnswers(
+            node=self.node,
+            scope=self.scope,
+            asked=asked,
+            recorded=self.recorded,
+            hello=self.hello,
+            clock=self.clock,
+            limits=limits,
+            here=self.here,
+            noise=self.noise,
+            parsed=self.parsed,
+        )
+
     def from_here(self, question: Question) -> Any:
         """This machine's own answer to a question of `here`. Raises UnansweredError."""
-        return _value(self.here.get(question.key), "it was not asked here")
+        return _value(self.here.get(question.key), "not asked on this machine")
 
 
 _NOTHING: Answer = {}
@@ -208,49 +226,55 @@ Nodes = Mapping[str, NodeAnswers]
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Questions that depend on earlier answers."""
+    """Questions that nodes are asked at the same time."""
 
     asked: Mapping[str, Asked]
     """By host."""
     alone: bool = False
-    """Asked while no other check asks anything: what measures must not be disturbed."""
+    """Asked while no other check asks anything: measurements must not be disturbed."""
+    here: Asked = field(default_factory=dict)
+    """Asked of the machine that dslaunch runs on, in a first round only. The answers are there
+    when the findings are made; see `NodeAnswers.from_here`."""
+    last: Mapping[str, Asked] = field(default_factory=dict)
+    """By host, in a first round only: what each node does when the survey ends for any reason, to
+    leave nothing behind."""
+
+    @classmethod
+    def of_all(cls, scope: Scope, asked: Asked, *, here: Asked | None = None) -> Round:
+        """Return a round in which all nodes are asked the same."""
+        hosts = [node.host for node in scope.nodes]
+        return cls(dict.fromkeys(hosts, asked), here=here or {})
 
 
 Flow = Generator[Round, Nodes, Iterable[Finding]]
-"""Yields questions and receives what the nodes have answered so far; see `flow`."""
+"""Yields questions, receives what the nodes have answered so far, and returns the findings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that is made sure of. Its name is its module's, with `.` for `_`, or its row's."""
+    """One thing to verify. Its name is its module's, with `.` for `_`, or its row's."""
 
     title: str
-    """A few words: what it makes sure of."""
+    """What holds where the check passes; under 60 characters."""
     tier: Tier = "static"
     why: str
     """What happens to a training where it fails."""
     fix: str
     see: str
-    """A command with which a person sees the same on the node."""
+    """A command that shows the same on the node."""
     source: str
-    ask: Callable[[Scope], Asked] = lambda scope: {}
-    judge: Callable[[NodeAnswers], Iterable[Finding]] | None = None
-    """Of each node by itself."""
-    fine: str = ""
-    """What is found on a node of which `judge` or `flow` say nothing."""
-    compare: Callable[[Nodes], Iterable[Finding]] | None = None
-    """Of the nodes with each other; a finding names its hosts."""
-    here: Callable[[Scope], Asked] | None = None
-    """Asked of the machine that dslaunch runs on, by the same program as the nodes."""
-    flow: Callable[[Nodes], Flow] | None = None
-    """All that depends on answers to `ask`: further questions, and what is said; see `flow`."""
-    last: Callable[[Scope, str], Asked] | None = None
-    """What each host does at the end, however it comes, to leave nothing behind."""
+    flow: Callable[[Scope], Flow]
+    """What is asked, and what follows from the answers. `dslaunch.preflight.flow` and
+    `dslaunch.preflight.comparison` make the flows of simple checks."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """Thresholds that a cluster file may set, with their units in `limits_mean`."""
     limits_mean: str = ""
 
     def left_out(self, why: str) -> Check:
-        """The check that asks nothing, and says why."""
-        texts = {name: getattr(self, name) for name in ("title", "tier", "why", "fix", "see")}
-        return Check(**texts, source=self.source, judge=lambda a: [skipped(why)])
+        """Return a check that asks nothing, and is skipped on all nodes for this reason."""
+
+        def flow(scope: Scope) -> Flow:
+            nodes = yield Round.of_all(scope, {})
+            return [Finding("skip", why, hosts=tuple(nodes))]
+
+        return replace(self, flow=flow)

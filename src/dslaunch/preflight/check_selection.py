@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,6 +9,7 @@ from dslaunch.cluster.model import Cluster
 from dslaunch.errors import UsageError
 from dslaunch.preflight.check import PURPOSES, TIERS, Check, Tier
 from dslaunch.preflight.checks import of_tier
+from dslaunch.texts import closest
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class CheckSelection:
         if not named:
             left_out |= _named(checks, cluster.preflight.skip, "the cluster file's `preflight`")
         if not wanted - left_out:
-            raise UsageError("--only and --skip leave no check")
+            raise UsageError("--only and --skip select no check")
         return {name: check for name, check in checks.items() if name in wanted - left_out}
 
     def as_recorded(self, tier: Tier, named: Sequence[str]) -> CheckSelection:
@@ -41,7 +41,7 @@ class CheckSelection:
         return replace(self, tier=tier, only=tuple(named))
 
     def named(self, checks: Mapping[str, Check]) -> frozenset[str]:
-        """The checks that were asked for by name. Raises UsageError."""
+        """Return the checks requested by name. Raises UsageError."""
         return frozenset(_named(checks, self.only, "--only"))
 
 
@@ -56,9 +56,9 @@ def _named(checks: Mapping[str, Check], words: Iterable[str], option: str) -> se
 
 
 def unknown(word: str, checks: Iterable[str], option: str) -> UsageError:
-    """There is no such check."""
-    close = difflib.get_close_matches(word, list(checks), 1)
-    hint = f"did you mean `{close[0]}`?" if close else "`dslaunch preflight --list` names them"
+    """Return the error for an unknown check."""
+    meant = closest(word, checks)
+    hint = f"did you mean `{meant}`?" if meant else "run `dslaunch preflight --list` for the names"
     return UsageError(f"{option}: no check is named `{word}`", hint=hint)
 
 
@@ -72,7 +72,9 @@ def check_settings(cluster: Cluster, checks: Mapping[str, Check]) -> None:
         for word in dict(limits):
             if word not in checks[name].limits:
                 has = ", ".join(checks[name].limits) or "none"
-                raise UsageError(f"`preflight.limits.{name}.{word}`: its thresholds are: {has}")
+                raise UsageError(
+                    f"`preflight.limits.{name}.{word}`: unknown threshold; known: {has}"
+                )
 
 
 def tier_of(word: str) -> Tier:
@@ -80,12 +82,12 @@ def tier_of(word: str) -> Tier:
     for tier in TIERS:
         if tier == word:
             return tier
-    raise UsageError(f"--tier {word}: there are {', '.join(TIERS)}")
+    raise UsageError(f"--tier {word}: unknown tier; known: {', '.join(TIERS)}")
 
 
 def purposes(words: Sequence[str]) -> frozenset[str]:
     """What a job needs beside. Raises UsageError."""
     for word in words:
         if word not in PURPOSES:
-            raise UsageError(f"--for {word}: there are: {', '.join(PURPOSES)}")
+            raise UsageError(f"--for {word}: unknown need; known: {', '.join(PURPOSES)}")
     return frozenset(words)

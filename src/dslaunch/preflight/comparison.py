@@ -15,7 +15,7 @@ Compare = Callable[[Nodes], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
-class Odd(Generic[V]):
+class Deviation(Generic[V]):
     """Nodes whose value is not the most common one."""
 
     value: V
@@ -29,7 +29,7 @@ class Odd(Generic[V]):
         return f"{common}, as on {counted(self.count, 'node')}"
 
 
-def odd_ones(values: Mapping[str, V]) -> Iterator[Odd[V]]:
+def deviations(values: Mapping[str, V]) -> Iterator[Deviation[V]]:
     """Return whose value differs from the most common one; of equally common ones, the first."""
     if not values:
         return
@@ -39,13 +39,15 @@ def odd_ones(values: Mapping[str, V]) -> Iterator[Odd[V]]:
     common = max(groups, key=lambda value: len(groups[value]))
     for value, hosts in groups.items():
         if value != common:
-            yield Odd(value, tuple(hosts), common, len(groups[common]))
+            yield Deviation(value, tuple(hosts), common, len(groups[common]))
 
 
-def odd_by_name(values: Mapping[str, Mapping[str, V]]) -> Iterator[tuple[str, Odd[V | None]]]:
+def deviations_by_name(
+    values: Mapping[str, Mapping[str, V]],
+) -> Iterator[tuple[str, Deviation[V | None]]]:
     """Compare values that have a name on every node, name by name; None: a node has none."""
     for name in dict.fromkeys(name for of in values.values() for name in of):
-        for odd in odd_ones({host: of.get(name) for host, of in values.items()}):
+        for odd in deviations({host: of.get(name) for host, of in values.items()}):
             yield name, odd
 
 
@@ -78,7 +80,7 @@ def alike(
             if own:
                 values[host] = own
         fine = dict(values)
-        for odd in odd_ones(values):
+        for odd in deviations(values):
             texts: dict[str, object] = {
                 "value": odd.value,
                 "common": odd.common,
@@ -98,7 +100,7 @@ def alike(
 
 
 @dataclass(frozen=True, slots=True)
-class Component:
+class NodePart:
     """A part of a node, such as a GPU or a port."""
 
     name: Any
@@ -110,7 +112,7 @@ class Component:
 
 
 def parts_alike(
-    parts: Callable[[NodeAnswers], list[Component]],
+    parts: Callable[[NodeAnswers], list[NodePart]],
     *,
     named: Callable[[list[Any]], str],
     expected: str,
@@ -128,7 +130,7 @@ def parts_alike(
     """
 
     def compare(nodes: Nodes) -> Iterator[Finding]:
-        found: dict[str, list[Component]] = {}
+        found: dict[str, list[NodePart]] = {}
         for host, a in nodes.items():
             try:
                 found[host] = parts(a)
@@ -151,7 +153,7 @@ def parts_alike(
     return compare
 
 
-def _usual(found: Mapping[str, list[Component]], lower: bool) -> dict[str, Any]:
+def _usual(found: Mapping[str, list[NodePart]], lower: bool) -> dict[str, Any]:
     """The most common value of each kind."""
     counts = Counter((part.kind, part.value) for of in found.values() for part in of).most_common()
     if lower:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,48 +13,38 @@ from dslaunch import log
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.preflight.check import Question
+from dslaunch.preflight.recording import NodeRecording
 from dslaunch.protocol import survey
 from dslaunch.transport import program
 from dslaunch.transport.base import Transport
 from dslaunch.transport.wire import LostError, Value, Wire
 
-MODULES = (
-    "frames",
-    "paths",
-    "processes",
-    "trial",
-    "interfaces",
-    "network",
-    "accelerators",
-    "questions",
-    "survey",
-)
-"""What answers questions on a node; the last one has the `main`. A run's agent has these too."""
 MOST_BYTES = 24 << 20
-"""Of all that a node answers: it is kept until the end."""
+"""Bytes of all answers of a node, at most: they are kept until the end."""
 PINGS = 3
 GOOD_TRIP = 0.05
-"""Seconds of a round trip that tell a clock well enough: it may be wrong by half of them."""
+"""Seconds of a round trip that is fast enough to measure a clock: the error is half of it."""
 _log = log.Log(__name__)
 
 
 @dataclass(slots=True)
 class Conversation:
-    """Asks one node, by a program of its own or by the agent of a run."""
+    """Asks one node, by its own program or by the agent of a run."""
 
     node: Node
     by_hand: str = "true"
-    """What a person can try if it fails."""
+    """The command to try by hand if it fails."""
     wire: Wire | None = None
     of_run: bool = False
-    """Whether the wire is that of a run, which goes on with it."""
-    hello: Mapping[str, Any] = field(default_factory=dict)
+    """Whether the wire belongs to a run, which continues to use it."""
+    hello: survey.Identity | None = None
+    """Who the node is; None before the first answer."""
     answers: dict[str, survey.Answer] = field(default_factory=dict)
     clock: tuple[float, float] | None = None
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     given_up: Future[None] = field(default_factory=Future)
-    """Done when nobody waits for answers any more."""
+    """Done when the answers are not needed any more."""
 
     def open(self, transport: Transport | None) -> None:
         """Connect, and start the program that answers. Raises LostError."""
@@ -67,15 +57,15 @@ class Conversation:
             connection = transport.connect(self.node)
             self.wire = Wire(self.node, connection, most=MOST_BYTES)
             self._check_wanted()
-            self.wire.start(program.text(MODULES, {}))
+            self.wire.start(program.text("survey", {}))
         except NodeError as error:
             raise LostError(error.failures[0]) from None
 
     def ask(self, questions: Iterable[Question], last: Iterable[Question] = ()) -> None:
-        """Ask, and keep the answers; at first also give what is to be done at the end, however it
-        comes. Raises LostError."""
+        """Ask questions, and keep the answers. `last`: questions that the node answers at the end,
+        also when the connection breaks. Raises LostError."""
         asked = {q.key: q for q in questions if q.key not in self.answers}
-        if self.hello and not asked:
+        if self.hello is not None and not asked:
             return
         began = time.monotonic()
         _log.debug("asked", node=self.node.host, questions=list(asked))
@@ -91,8 +81,8 @@ class Conversation:
         self.seconds = time.monotonic() - self.began
 
     def measure_clock(self) -> None:
-        """Find out how far its clock is ahead: of some round trips the fastest counts, or one that
-        is fast enough. Raises LostError."""
+        """Measure how far the node's clock is ahead, by the fastest of some round trips. Raises
+        LostError."""
         assert self.wire is not None
         for _ in range(PINGS):
             measured = self._result(self.wire.measure_clock())
@@ -105,14 +95,26 @@ class Conversation:
         """Return what the login printed before the program."""
         return "" if self.wire is None else self.wire.login.noise().decode(errors="replace")
 
+    def recording(self) -> NodeRecording | None:
+        """Return what the node has answered; None before the first answer."""
+        if self.hello is None:
+            return None
+        return NodeRecording(
+            hello=self.hello,
+            answers=self.answers,
+            clock=self.clock,
+            seconds=round(self.seconds, 3),
+            noise=self.noise(),
+        )
+
     def end(self) -> None:
-        """Let its program leave nothing behind and end, and hang up."""
+        """Let the program clean up and exit, and close the connection."""
         self._give_up()
         if self.wire is not None and not self.of_run:
             self.wire.leave()
 
     def close(self) -> None:
-        """Hang up; what waits for an answer gets none."""
+        """Close the connection; requests without an answer fail."""
         self._give_up()
         if self.wire is not None and not self.of_run:
             self.wire.hang_up()
@@ -122,13 +124,13 @@ class Conversation:
             self.given_up.set_result(None)
 
     def _check_wanted(self) -> None:
-        """Raise LostError if it was closed meanwhile."""
+        """Raise LostError if the conversation was closed meanwhile."""
         if self.given_up.done():
             self.close()
             raise self._lost()
 
     def _result(self, asked: Future[Value]) -> Value:
-        """Wait for a reply, until it is given up. Raises LostError."""
+        """Return the reply; wait until the conversation is given up. Raises LostError."""
         either: list[Future[Any]] = [asked, self.given_up]
         wait(either, return_when=FIRST_COMPLETED)
         if not asked.done():
@@ -145,7 +147,7 @@ class Conversation:
 
 
 def _spelt(questions: Iterable[Question]) -> dict[str, dict[str, Any]]:
-    """As `node/survey.py` takes them."""
+    """Return questions in the form of `node/survey.py`."""
     return {
         q.key: {"kind": q.kind, "argument": q.argument, "timeout": q.timeout, "text": q.text}
         for q in questions

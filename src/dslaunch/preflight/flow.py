@@ -1,9 +1,9 @@
-"""The flow of a check: a generator that yields questions, receives the answers, and returns what is
-to be said.
+"""The flow of a check: a generator that yields questions, receives the answers, and returns the
+findings.
 
 While the nodes are asked it runs from answer to answer, in step with the flows of other checks.
-Recorded answers are judged by running it again. What it returns is best a generator: only a judge
-looks into it.
+Recorded answers are judged by running it again. Let it return a generator: only a judge iterates
+over the findings.
 """
 
 from __future__ import annotations
@@ -11,21 +11,31 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Generic, TypeVar
 
 from dslaunch.preflight.check import (
+    LEVELS,
     Asked,
+    Check,
     Finding,
     Flow,
     NodeAnswers,
     Nodes,
+    Question,
     Round,
+    Scope,
     UnansweredError,
 )
+from dslaunch.registry import described, place_of
 
+Ask = Callable[[Scope], Asked]
+"""The questions that all nodes are asked in the first round."""
 NodeFlow = Generator[Asked, NodeAnswers, Iterable[Finding]]
-"""The flow of a check on one node by itself."""
+"""The flow of a check on one node by itself, after the first round."""
+NodeJudge = Callable[[NodeAnswers], Iterable[Finding]]
+Compare = Callable[[Nodes], Iterable[Finding]]
 MOST_FINDINGS = 200
 """Of one check on one node by itself."""
 FAULT = "the check itself failed"
@@ -35,44 +45,46 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 
-class RunningFlow(Generic[Q, A]):
-    """How far a generator of questions has come."""
-
-    def __init__(self, flow: Generator[Q, A, Iterable[Finding]]) -> None:
-        self.pending: Q | None = None
-        """What is to be asked next; None: it has ended."""
-        self._findings: Iterable[Finding] = ()
-        self._flow = flow
-        self._advance(lambda: next(flow))
-
-    def said(self) -> Iterable[Finding]:
-        """Return what the flow returned; nothing before it has ended."""
-        return self._findings
-
-    def answered(self, answers: A) -> None:
-        """Go on with the answers to what was pending."""
-        self._advance(lambda: self._flow.send(answers))
-
-    def _advance(self, go_on: Callable[[], Q]) -> None:
-        self.pending = None  # an exception ends it too
-        try:
-            self.pending = go_on()
-        except StopIteration as end:
-            self._findings = end.value
+# ---------------------------------------------------------------- flows of simple checks
 
 
-def said(flow: Callable[[Nodes], Flow], nodes: Nodes) -> Iterable[Finding]:
-    """Run a flow through with answers that are all there."""
-    progress = RunningFlow(flow(nodes))
-    while progress.pending is not None:
-        progress.answered(nodes)
-    return progress.said()
+def judged(
+    judge: NodeJudge, ask: Ask | None = None, *, fine: str = "", compare: Compare | None = None
+) -> Callable[[Scope], Flow]:
+    """Return a flow that asks all nodes, and judges each by itself.
+
+    `fine`: what is found on a node for which `judge` returns nothing.
+    `compare`: further findings, from the answers of all nodes; they name their hosts.
+    """
+
+    def flow(scope: Scope) -> Flow:
+        nodes = yield Round.of_all(scope, ask(scope) if ask else {})
+        return _with_comparison(of_nodes(nodes, judge, fine=fine), nodes, compare)
+
+    return flow
 
 
-def each(of: Callable[[NodeAnswers], NodeFlow]) -> Callable[[Nodes], Flow]:
-    """Return a flow that runs one of its own on each node."""
+def compared(compare: Compare, ask: Ask | None = None) -> Callable[[Scope], Flow]:
+    """Return a flow that asks all nodes, and compares their answers."""
 
-    def flow(nodes: Nodes) -> Flow:
+    def flow(scope: Scope) -> Flow:
+        nodes = yield Round.of_all(scope, ask(scope) if ask else {})
+        return compare(nodes)
+
+    return flow
+
+
+def each(
+    of: Callable[[NodeAnswers], NodeFlow],
+    ask: Ask | None = None,
+    *,
+    fine: str = "",
+    compare: Compare | None = None,
+) -> Callable[[Scope], Flow]:
+    """Return a flow that asks all nodes, then runs a separate flow on each; see `judged`."""
+
+    def flow(scope: Scope) -> Flow:
+        nodes = yield Round.of_all(scope, ask(scope) if ask else {})
         flows: dict[str, RunningFlow[Asked, NodeAnswers]] = {}
         errors: dict[str, Exception] = {}
         for host, a in nodes.items():
@@ -83,9 +95,45 @@ def each(of: Callable[[NodeAnswers], NodeFlow]) -> Callable[[Nodes], Flow]:
             for host in asked.keys() & nodes.keys():
                 with _kept(errors, host):
                     flows[host].answered(nodes[host])
-        return _of_all(nodes, flows, errors)
+        found = _of_all(nodes, flows, errors)
+        return _with_comparison(with_fine(found, nodes, fine), nodes, compare)
 
     return flow
+
+
+def of_nodes(nodes: Nodes, judge: NodeJudge, *, fine: str = "") -> Iterator[Finding]:
+    """Yield what is found on each node by itself; an exception concerns its node alone."""
+    found = (finding for host, a in nodes.items() for finding in _of_node(host, partial(judge, a)))
+    yield from with_fine(found, nodes, fine)
+
+
+def with_fine(found: Iterable[Finding], nodes: Nodes, fine: str) -> Iterator[Finding]:
+    """Yield findings, and one that passes for the nodes that these do not name."""
+    named: set[str] = set()
+    for finding in found:
+        named.update(finding.hosts)
+        yield finding
+    rest = tuple(host for host in nodes if host not in named)
+    if fine and rest:
+        yield Finding("pass", fine, hosts=rest)
+
+
+def _with_comparison(
+    found: Iterable[Finding], nodes: Nodes, compare: Compare | None
+) -> Iterator[Finding]:
+    yield from found
+    if compare is not None:
+        yield from of_comparison(nodes, compare)
+
+
+def of_comparison(nodes: Nodes, compare: Compare) -> list[Finding]:
+    """Return what is found when the nodes are compared."""
+    if not nodes:
+        return []
+    try:
+        return findings(compare(nodes))
+    except Exception as error:  # noqa: BLE001 - no check may take the others with it
+        return [replace(unjudged(error), hosts=tuple(nodes))]
 
 
 def _pending(
@@ -105,7 +153,7 @@ def _of_all(
         if host in errors:
             yield replace(unjudged(errors[host]), hosts=(host,))
         else:
-            yield from of_node(host, flows[host].said)
+            yield from _of_node(host, flows[host].findings)
 
 
 @contextmanager
@@ -117,17 +165,123 @@ def _kept(errors: dict[str, Exception], host: str) -> Iterator[None]:
         errors[host] = error
 
 
-def of_node(host: str, judge: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """What is said of one node by itself."""
+def _of_node(host: str, judge: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """Return what is found on one node by itself."""
     try:
-        found = list(islice(judge(), MOST_FINDINGS))
+        found = findings(islice(judge(), MOST_FINDINGS))
     except Exception as error:  # noqa: BLE001 - no check may take the others with it
         found = [unjudged(error)]
     return [replace(finding, hosts=(host,)) for finding in found]
 
 
+def findings(said: Iterable[Finding]) -> list[Finding]:
+    """Return the findings of a check. Raises TypeError for a value that is not a finding."""
+    found = list(said)
+    for finding in found:
+        if not _is_finding(finding):
+            raise TypeError(f"{finding!r:.80} is not a Finding")
+    return found
+
+
+def _is_finding(said: object) -> bool:
+    """Return whether a value, which may be a plugin's, is a finding that can be shown."""
+    if not isinstance(said, Finding) or said.level not in LEVELS:
+        return False
+    texts = (said.found, said.expected, said.fix, said.see)
+    return all(isinstance(text, str) for text in texts)
+
+
 def unjudged(error: Exception) -> Finding:
-    """What is said where a check raised an exception."""
+    """Return the finding of a check that raised an exception."""
     if isinstance(error, UnansweredError):
         return Finding("unknown", str(error))
-    return Finding("unknown", f"{FAULT}: {type(error).__name__}")
+    return Finding("unknown", f"{FAULT}: {described(error)} ({place_of(error)})")
+
+
+# ---------------------------------------------------------------- a flow that runs
+
+
+class RunningFlow(Generic[Q, A]):
+    """How far a generator of questions has come."""
+
+    def __init__(self, flow: Generator[Q, A, Iterable[Finding]]) -> None:
+        self.pending: Q | None = None
+        """What is to be asked next; None: it has ended."""
+        self._findings: Iterable[Finding] = ()
+        self._flow = flow
+        self._advance(lambda: next(flow))
+
+    def findings(self) -> Iterable[Finding]:
+        """Return what the flow returned; nothing before it has ended."""
+        return self._findings
+
+    def answered(self, answers: A) -> None:
+        """Continue with the answers to what was pending."""
+        self._advance(lambda: self._flow.send(answers))
+
+    def _advance(self, go_on: Callable[[], Q]) -> None:
+        self.pending = None  # an exception ends it too
+        try:
+            self.pending = go_on()
+        except StopIteration as end:
+            self._findings = end.value
+
+
+class RunningCheck:
+    """How far the flow of a check has come, and under which names it has asked its questions."""
+
+    def __init__(self, name: str, check: Check, scope: Scope) -> None:
+        """Raise what the check raises before its first questions."""
+        own_limits = dict(scope.cluster.preflight.limits).get(name, ())
+        self._limits = {**check.limits, **dict(own_limits)}
+        self._asked: dict[str, dict[str, Question]] = {}
+        self._nodes: Nodes = {}
+        self._named: Nodes = {}
+        self._flow = RunningFlow(check.flow(scope))
+        self._note_names()
+
+    @property
+    def pending(self) -> Round | None:
+        """What is to be asked next; None: the flow has ended."""
+        return self._flow.pending
+
+    def answered(self, nodes: Nodes) -> None:
+        """Continue with all that the nodes have answered so far. Raise what the check raises."""
+        self._flow.answered(self.named(nodes))
+        self._note_names()
+        if self.pending is not None and (self.pending.here or self.pending.last):
+            raise ValueError("`here` and `last` belong to the first round")
+
+    def named(self, nodes: Nodes) -> Nodes:
+        """Return the nodes' answers with the check's names of questions, and its limits."""
+        if nodes is not self._nodes:
+            self._nodes = nodes
+            # the names are added to in place: recorded answers are named once for all rounds
+            self._named = {
+                host: a.named(self._asked.setdefault(host, {}), self._limits)
+                for host, a in nodes.items()
+            }
+        return self._named
+
+    def findings(self) -> Iterable[Finding]:
+        """Return the findings; nothing before the flow has ended."""
+        return self._flow.findings()
+
+    def _note_names(self) -> None:
+        if self.pending is not None:
+            for host, asked in self.pending.asked.items():
+                self._asked.setdefault(host, {}).update(asked)
+
+
+def findings_of(name: str, check: Check, scope: Scope, nodes: Nodes) -> list[Finding]:
+    """Run a check through with answers that are all there. Raise what it raises before its first
+    questions."""
+    if not nodes:
+        return []
+    running = RunningCheck(name, check, scope)
+    try:
+        while running.pending is not None:
+            running.answered(nodes)
+        return findings(running.findings())
+    except Exception as error:  # noqa: BLE001 - no check may take the others with it
+        return [replace(unjudged(error), hosts=tuple(nodes))]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dslaunch.deepspeed.hardware import DirectoryFacts, NodeHardware, hardware_of
-from dslaunch.preflight.check import NodeAnswers, Nodes, Question, UnansweredError
+from dslaunch.preflight.check import NodeAnswers, Question, UnansweredError
 from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
@@ -21,7 +21,7 @@ from dslaunch.preflight.checks._machine import (
     paths,
 )
 from dslaunch.preflight.checks.table_fs_nvme import MOUNTS, NO_DISK
-from dslaunch.preflight.judge import answers
+from dslaunch.preflight.judge import node_answers
 from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.topology.model import nvlinks
 
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 
 def hardware(allocation: Allocation, facts: Recording) -> tuple[NodeHardware, ...]:
-    """What each node of an allocation has: as it answered, and else as the cluster file says."""
-    asked = _answers(facts)
+    """Return what each node of an allocation has: its answers, else the values in the cluster
+    file."""
+    asked = node_answers(facts)
     return tuple(
         _answered(node, asked[node.host]) if node.host in asked else node
         for node in hardware_of(allocation)
@@ -46,7 +47,7 @@ def network(facts: Recording) -> float | None:
     None: preflight did not measure (that is in its tier `deep`), or the nodes have RDMA ports that
     are up, past which TCP says nothing of what NCCL reaches.
     """
-    nodes = _answers(facts)
+    nodes = node_answers(facts)
     if not nodes or any(map(_has_rdma, nodes.values())):
         return None
     rates, _ = net_bandwidth.measured(nodes)
@@ -59,7 +60,7 @@ def node_local(facts: Recording) -> int | None:
     path = facts.scope.cluster.storage.node_local
     if not path:
         return None
-    free = [_free(a, path) for a in _answers(facts).values()]
+    free = [_free(a, path) for a in node_answers(facts).values()]
     known = [each for each in free if each is not None]
     return min(known) if known and len(known) == len(free) else None
 
@@ -76,10 +77,6 @@ def _free(a: NodeAnswers, path: str) -> int | None:
 def _type(found: PathStatus) -> str | None:
     """The type of the file system that a path is on."""
     return found["mount"]["type"] if found["mount"] else None
-
-
-def _answers(facts: Recording) -> Nodes:
-    return answers("net.bandwidth", net_bandwidth.CHECK, facts)
 
 
 def _has_rdma(a: NodeAnswers) -> bool:
@@ -108,7 +105,7 @@ def _gpus(a: NodeAnswers) -> tuple[nvidia.NvidiaGpu, ...]:
 
 
 def _gpu_memory(gpus: tuple[nvidia.NvidiaGpu, ...]) -> int | None:
-    """Of the one with least, in bytes; nvidia-smi tells MiB."""
+    """Return the memory of the smallest GPU in bytes; nvidia-smi reports MiB."""
     try:
         told = [gpu.number("memory.total") for gpu in gpus]
     except UnansweredError:

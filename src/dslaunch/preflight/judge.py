@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import cast
 
 from dslaunch.cluster.failures import folded
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
 from dslaunch.plural import counted
-from dslaunch.preflight import flow as flows
-from dslaunch.preflight.check import LEVELS, Check, Finding, Level, NodeAnswers, Nodes, Scope
+from dslaunch.preflight.check import LEVELS, Check, Finding, Level, NodeAnswers, Scope
+from dslaunch.preflight.flow import findings_of
 from dslaunch.preflight.recording import NodeRecording, Recording
+from dslaunch.preflight.verdict import NodeVerdict, node_verdicts
 
 REACHED = "ssh.connect"
 """The finding of every node, whether it answered at all. Not a file: nothing can be asked."""
@@ -42,21 +42,28 @@ class Report:
         """Whether nothing failed."""
         return not self.count("fail")
 
+    @property
+    def verdicts(self) -> tuple[NodeVerdict, ...]:
+        """Return whether each node is fit, in the order of the nodes."""
+        hosts = [node.host for node in self.scope.nodes]
+        return node_verdicts(hosts, self.facts.nodes, self.findings)
+
 
 def judge(facts: Recording, checks: Mapping[str, Check]) -> Report:
     """Judge every check on every node, and fold what is equal."""
     findings = list(_reached(facts))
-    nodes = shared(facts)
+    nodes = node_answers(facts)
     for name, check in checks.items():
         severity = cast("Level | None", dict(facts.scope.cluster.preflight.severity).get(name))
-        findings += fold(name, check, _findings(check, of_check(name, check, nodes)), severity)
+        found = findings_of(name, check, facts.scope, nodes)
+        findings += fold(name, check, found, severity)
     return Report(facts, tuple(sorted(findings, key=lambda f: LEVELS.index(f.level))))
 
 
 def fold(
     name: str, check: Check, findings: Iterable[Finding], severity: Level | None
 ) -> Iterator[Finding]:
-    """One finding for all nodes of which the same is said, with the texts of its check."""
+    """Yield one finding for all nodes with equal findings, with the texts of its check."""
     groups: dict[Finding, list[str]] = {}
     for finding in findings:
         groups.setdefault(replace(finding, hosts=()), []).extend(finding.hosts)
@@ -83,39 +90,9 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
-def _findings(check: Check, nodes: Nodes) -> list[Finding]:
-    found: list[Finding] = []
-    if check.judge is not None:
-        for host, a in nodes.items():
-            found += flows.of_node(host, partial(check.judge, a))
-    if check.flow is not None:
-        found += _together(nodes, partial(flows.said, check.flow))
-    if check.fine:
-        named = {host for finding in found for host in finding.hosts}
-        rest = tuple(host for host in nodes if host not in named)
-        found.append(Finding("pass", check.fine, hosts=rest))
-    if check.compare is not None:
-        found += _together(nodes, check.compare)
-    return found
-
-
-def _together(nodes: Nodes, judge: Callable[[Nodes], Iterable[Finding]]) -> list[Finding]:
-    """What is said of the nodes with each other."""
-    if not nodes:
-        return []
-    try:
-        return list(judge(nodes))
-    except Exception as error:  # noqa: BLE001 - no check may take the others with it
-        return [replace(flows.unjudged(error), hosts=tuple(nodes))]
-
-
-def answers(name: str, check: Check, facts: Recording) -> dict[str, NodeAnswers]:
-    """What the nodes answered to a check, in the order of the nodes."""
-    return of_check(name, check, shared(facts))
-
-
-def shared(facts: Recording) -> dict[str, NodeAnswers]:
-    """What the nodes answered, in their order, for all checks: each answer is parsed once."""
+def node_answers(facts: Recording) -> dict[str, NodeAnswers]:
+    """Return what each node answered, in their order; checks share it and parse each answer
+    once."""
     scope = facts.scope
     return {
         node.host: NodeAnswers(
@@ -123,23 +100,14 @@ def shared(facts: Recording) -> dict[str, NodeAnswers]:
             scope,
             asked={},
             recorded=facts.nodes[node.host].answers,
-            hello={**facts.nodes[node.host].hello, "noise": facts.nodes[node.host].noise},
+            hello=facts.nodes[node.host].hello,
             clock=facts.nodes[node.host].clock,
             here=facts.here,
+            noise=facts.nodes[node.host].noise,
         )
         for node in scope.nodes
         if node.host in facts.nodes
     }
-
-
-def of_check(name: str, check: Check, nodes: Nodes) -> dict[str, NodeAnswers]:
-    """The nodes' answers with the questions and the limits of a check."""
-    if not nodes:
-        return {}
-    scope = next(iter(nodes.values())).scope
-    asked = check.ask(scope)
-    limits = {**check.limits, **dict(dict(scope.cluster.preflight.limits).get(name, ()))}
-    return {host: replace(a, asked=asked, limits=limits) for host, a in nodes.items()}
 
 
 def _reached(facts: Recording) -> Iterator[Finding]:
@@ -155,7 +123,7 @@ def _reached(facts: Recording) -> Iterator[Finding]:
 def _unreached(nodes: Sequence[Node], facts: Recording) -> Iterator[Finding]:
     """The nodes that did not answer; the same trouble of many is one finding."""
     by_hand = {node.host: facts.scope.by_hand(node) for node in nodes}
-    no_record = "no answer is recorded"
+    no_record = "no recorded answer"
     failures = [
         replace(facts.failures.get(host, NodeFailure(host, "timeout", no_record)), host=host)
         for host in by_hand
@@ -180,7 +148,7 @@ def _with_invalid(facts: Recording, reached: Sequence[str]) -> Iterator[Finding]
         if found := _invalid(facts.nodes[host]):
             groups.setdefault(found, []).append(host)
     for found, hosts in groups.items():
-        expected = "answers of dslaunch's own program"
+        expected = "answers of dslaunch's program"
         yield Finding("unknown", found, expected, hosts=tuple(hosts), check=REACHED)
 
 

@@ -1,8 +1,9 @@
-"""What the nodes answered: recordable to a file, and read back to be judged again."""
+"""What the nodes answered: written to a file, and read again to be judged."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -10,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from dslaunch.cluster.load import parse_cluster
-from dslaunch.errors import ConfigError, NodeFailure, Problem
+from dslaunch.errors import ConfigError, NodeFailure, Problem, UsageError
 from dslaunch.launch.job import Job, Kind
 from dslaunch.preflight.check import Scope, Tier
 from dslaunch.protocol import survey
-from dslaunch.protocol.survey import Answer
+from dslaunch.protocol.survey import Answer, Identity
 from dslaunch.protocol.values import InvalidAnswer
 from dslaunch.pysource.imports import Imports
 
@@ -25,7 +26,7 @@ FORMAT = 1
 class NodeRecording:
     """What one node answered."""
 
-    hello: Mapping[str, Any]
+    hello: Identity
     answers: Mapping[str, Answer]
     """Question key -> answer."""
     clock: tuple[float, float] | None
@@ -50,16 +51,43 @@ class Recording:
     """What the machine that dslaunch ran on answered: question key -> answer."""
     tier: Tier = "static"
     """What was asked where no check was named."""
-    cluster: str = ""
-    """The text of the cluster file; empty: it is not to be recorded."""
-    file: str = ""
 
-    def to_json(self) -> str:
-        """As a text of JSON. Nothing of the job's environment is in it."""
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Recording:
+        """Read a recording from a file.
+
+        Raises ConfigError with the place of what is not as it was written.
+        """
+        return read(Path(path))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file that only this user can read; `dslaunch preflight --from` reads it.
+
+        Raises UsageError as `as_json` does, OSError.
+        """
+        # names that are not UTF-8 are spelled out
+        data = self.as_json().encode("utf-8", errors="backslashreplace")
+        with open(path, "wb", opener=_private) as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(data)
+
+    def as_json(self) -> str:
+        """Return it as JSON, with the text of the cluster file, and `env` in it. What the job gets
+        from the caller's environment is not included.
+
+        Raises UsageError for a cluster that was not read from a text.
+        """
         scope = self.scope
+        source = scope.cluster.source
+        if source is None:
+            raise UsageError(
+                f"cluster {scope.cluster.name!r} was not read from a file: its recording could not "
+                "be replayed",
+                hint="make the cluster by Cluster.load or Cluster.parse",
+            )
         recording = _RecordingFile(
-            cluster=self.cluster,
-            file=self.file,
+            cluster=source.text,
+            file=source.file,
             time=self.time,
             nodes=self.nodes,
             failures=self.failures,
@@ -120,8 +148,6 @@ class _RecordingFile:
             failures=self.failures,
             here=self.here,
             tier=self.tier,
-            cluster=self.cluster,
-            file=self.file,
         )
 
 
@@ -138,15 +164,15 @@ def read(path: Path) -> Recording:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise _unreadable(path, f"holds no recorded answers: {where}: {first['msg']}") from None
+        raise _unreadable(path, f"not recorded results: {where}: {first['msg']}") from None
     except json.JSONDecodeError as error:
         place = Problem(
-            str(path), error.lineno, error.colno, "", "holds no recorded answers: not JSON"
+            str(path), error.lineno, error.colno, "", "not recorded results: invalid JSON"
         )
-        hint = "--from and --baseline read a file that `dslaunch preflight --save FILE` wrote"
+        hint = "pass a file written by `dslaunch preflight --save FILE`"
         raise ConfigError((place,), hint=hint) from None
     except (ValueError, OverflowError, OSError, RecursionError) as error:
-        raise _unreadable(path, f"holds no recorded answers: {error}") from None
+        raise _unreadable(path, f"not recorded results: {error}") from None
     return recording.facts()
 
 
@@ -180,11 +206,19 @@ def _text(path: Path) -> str:
     """The file's text; of a device there might be no end. Raises ConfigError."""
     try:
         if path.exists() and not path.is_file():
-            raise _unreadable(path, "is no regular file")
+            raise _unreadable(path, "not a regular file")
         return path.read_text("utf-8")
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
 
 
 def _unreadable(path: Path, why: str) -> ConfigError:
-    return ConfigError((Problem(str(path), 0, 0, "", why),), hint="`--save` writes such a file")
+    return ConfigError(
+        (Problem(str(path), 0, 0, "", why),),
+        hint="pass a file written by `dslaunch preflight --save FILE`",
+    )
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file, which only this user can read if it is made. For `open`."""
+    return os.open(path, flags, 0o600)

@@ -1,20 +1,21 @@
-"""Ask all nodes: one connection and one small program on each, every question with its own time."""
+"""Ask all nodes: one connection and one program on each, every question with its own timeout."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
-from dslaunch import log, transport
+from dslaunch import log
+from dslaunch import transport as transports
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
-from dslaunch.preflight.check import Check, NodeAnswers, Nodes, Question, Round, Scope
+from dslaunch.preflight.check import Asked, Check, NodeAnswers, Question, Round, Scope
 from dslaunch.preflight.conversation import Conversation
-from dslaunch.preflight.flow import RunningFlow
+from dslaunch.preflight.flow import RunningCheck
 from dslaunch.preflight.recording import NodeRecording
 from dslaunch.protocol.survey import Answer
 from dslaunch.transport.base import Channel, Transport
@@ -22,21 +23,22 @@ from dslaunch.transport.classify import from_error
 from dslaunch.transport.process import ProcessChannel
 from dslaunch.transport.wire import LostError
 
+AT_ONCE = 16
+"""Questions that a node answers at a time: that of `node/survey.py`, which is not imported here."""
 GRACE = 10.0
-"""Seconds for a node to start and to answer, beside what its questions may take."""
+"""Seconds for a node to start and to answer, in addition to the timeouts of its questions."""
 FAREWELL = 5.0
 """Seconds for all connections to end."""
 _log = log.Log(__name__)
-FlowProgress = RunningFlow[Round, Nodes]
 Tell = Callable[[str, str], None]
-"""Called with a host and how far it is: `connected`, `asked`, `answered`, `failed`."""
+"""Called with a host and its stage: `connected`, `asked`, `answered`, `failed`."""
 
 
 class Here:
     """This machine as a node, without a connection."""
 
     def connect(self, node: Node) -> Here:
-        """Nothing is to be opened."""
+        """Return itself: there is no connection."""
         return self
 
     def start(self, line: str) -> Channel:
@@ -44,60 +46,65 @@ class Here:
         return ProcessChannel(["/bin/sh", "-c", line])
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no connection."""
 
 
 class Survey:
-    """Asks all nodes at once, round by round; a node that does not answer holds nobody up."""
+    """Asks all nodes at once, round by round; a node that does not answer does not delay the
+    others."""
 
     def __init__(
         self,
         scope: Scope,
         checks: Mapping[str, Check],
         tell: Tell,
-        way: Transport | None = None,
+        transport: Transport | None = None,
         talks: Mapping[str, Conversation] | None = None,
     ) -> None:
-        """`way`: by default the cluster's transport. `talks`: conversations that need none."""
+        """`transport`: by default the cluster's. `talks`: conversations that need none."""
         self.scope, self.checks, self.tell = scope, checks, tell
-        self.way = way
+        self.transport = transport
         if talks is None:
-            self.way = way or transport.get(scope.cluster.transport, scope.cluster)
+            self.transport = transport or transports.get(scope.cluster.transport, scope.cluster)
             talks = {node.host: Conversation(node, scope.by_hand(node)) for node in scope.nodes}
         self.talks = dict(talks)
         self.failures: dict[str, NodeFailure] = {}
         self.own = Conversation(Node("localhost", (0,), python=sys.executable))
         self.here: dict[str, Answer] = {}
-        """What this machine answered itself."""
+        """The answers of this machine."""
         self.faults: list[str] = []
-        """Types of the exceptions that checks raised while they judged the answers."""
+        """Types of the exceptions that checks raised while they judged answers."""
         self.gate = threading.Semaphore(scope.cluster.ssh.fanout)
 
     def run(self) -> dict[str, NodeRecording]:
-        """Ask everything; those that failed are in `failures`."""
-        first = [q for check in self.checks.values() for q in check.ask(self.scope).values()]
+        """Ask everything; those that failed are in `failures`. Raise what a check raises before its
+        first questions."""
+        running = [RunningCheck(name, check, self.scope) for name, check in self.checks.items()]
+        first = [check.pending for check in running if check.pending is not None]
         pool = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
-        own = pool.submit(self._ask_here)
+        questions_here = [q for each in first for q in each.here.values()]
+        own = pool.submit(self._ask_here, questions_here)
         try:
-            self._round(pool, lambda talk: self._begin(talk, first), _longest(first))
-            self._further(pool)
-            wait([own], _longest(self._own_questions()) + GRACE)
+            self._first_round(pool, first)
+            self._go_on(running)
+            self._further(pool, running)
+            wait([own], _longest(questions_here) + GRACE)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-        return {host: _facts(talk) for host, talk in self.talks.items()}
+        recorded = {host: talk.recording() for host, talk in self.talks.items()}
+        return {host: recording for host, recording in recorded.items() if recording is not None}
 
     def close(self) -> None:
         """Let every node clean up, and hang up."""
-        # a pool of its own: the workers of the other may all be waiting to connect
+        # a second pool: the workers of the first may all be waiting to connect
         closer = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
         wait([closer.submit(talk.end) for talk in (*self.talks.values(), self.own)], FAREWELL)
         closer.shutdown(wait=False)
-        if self.way is not None:
-            self.way.close()
+        if self.transport is not None:
+            self.transport.close()
 
-    def _ask_here(self) -> None:
-        """Ask this machine what a check wants to know from it, by a program as on the nodes."""
-        asked = self._own_questions()
+    def _ask_here(self, asked: Sequence[Question]) -> None:
+        """Ask this machine what checks ask of it, by a program as on the nodes."""
         if not asked:
             return
         try:
@@ -108,72 +115,78 @@ class Survey:
         else:
             self.here = self.own.answers
 
-    def _own_questions(self) -> list[Question]:
-        return [q for c in self.checks.values() if c.here for q in c.here(self.scope).values()]
+    def _first_round(self, pool: ThreadPoolExecutor, rounds: Sequence[Round]) -> None:
+        """Connect to every node, and ask it the first questions of all checks."""
+        asked = {host: _of_host(host, [each.asked for each in rounds]) for host in self.talks}
+        last = {host: _of_host(host, [each.last for each in rounds]) for host in self.talks}
+        longest = max((_longest(questions) for questions in asked.values()), default=0.0)
 
-    def _begin(self, talk: Conversation, first: Sequence[Question]) -> None:
+        def begin(talk: Conversation) -> None:
+            self._begin(talk, asked[talk.node.host], last[talk.node.host])
+
+        self._round(pool, begin, longest)
+
+    def _begin(self, talk: Conversation, asked: list[Question], last: list[Question]) -> None:
         with self.gate:
-            talk.open(self.way)
+            talk.open(self.transport)
             self.tell(talk.node.host, "connected")
-        lasts = [check.last for check in self.checks.values() if check.last is not None]
-        host = talk.node.host
-        talk.ask(first, (q for last in lasts for q in last(self.scope, host).values()))
+        talk.ask(asked, last)
         talk.measure_clock()
-        self.tell(host, "asked")
+        self.tell(talk.node.host, "asked")
 
-    def _further(self, pool: ThreadPoolExecutor) -> None:
+    def _further(self, pool: ThreadPoolExecutor, running: Sequence[RunningCheck]) -> None:
         """What depends on earlier answers: the flows in step, then those that measure by turns."""
-        flows = [flow for check in self.checks.values() if (flow := self._begun(check)) is not None]
-        while together := [(c, p) for c, p in flows if p.pending and not p.pending.alone]:
+        while together := [c for c in running if c.pending and not c.pending.alone]:
             self._ask_round(pool, together)
-        for check, progress in flows:
-            while progress.pending is not None:
-                self._ask_round(pool, [(check, progress)])
+        for check in running:
+            while check.pending is not None:
+                self._ask_round(pool, [check])
         for host in self.talks:
             self.tell(host, "answered")
 
-    def _begun(self, check: Check) -> tuple[Check, FlowProgress] | None:
-        with self._noted():
-            if check.flow is not None:
-                return check, RunningFlow(check.flow(self.answers(check)))
-        return None
-
-    def _ask_round(
-        self, pool: ThreadPoolExecutor, flows: Sequence[tuple[Check, FlowProgress]]
-    ) -> None:
-        """Ask every node what some flows want to know of it, and let them go on."""
-        asked: dict[str, list[Question]] = {host: [] for host in self.talks}
-        for _, progress in flows:
-            assert progress.pending is not None
-            for host, questions in progress.pending.asked.items():
-                asked[host] += questions.values()
+    def _ask_round(self, pool: ThreadPoolExecutor, running: Sequence[RunningCheck]) -> None:
+        """Ask every node what some checks ask next, and let them continue."""
+        rounds = [check.pending.asked for check in running if check.pending is not None]
+        asked = {host: _of_host(host, rounds) for host in self.talks}
         longest = _longest([q for questions in asked.values() for q in questions])
         if any(asked.values()):
             self._round(pool, lambda talk: talk.ask(asked[talk.node.host]), longest)
-        for check, progress in flows:
+        self._go_on(running)
+
+    def _go_on(self, running: Sequence[RunningCheck]) -> None:
+        """Give checks all that the nodes have answered so far."""
+        answers = self.answers()
+        for check in running:
             with self._noted():
-                progress.answered(self.answers(check))
+                check.answered(answers)
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
-        """No check may take the others with it; the judge says that it could not be judged."""
+        """Record exceptions of a check: they must not fail others. The judge reports them."""
         try:
             yield
         except Exception as error:  # noqa: BLE001
             self.faults.append(type(error).__name__)
 
-    def answers(self, check: Check) -> dict[str, NodeAnswers]:
-        """What the nodes have answered so far."""
-        asked = check.ask(self.scope)
+    def answers(self) -> dict[str, NodeAnswers]:
+        """Return what the nodes have answered so far."""
         return {
-            host: NodeAnswers(talk.node, self.scope, asked, talk.answers, talk.hello, talk.clock)
+            host: NodeAnswers(
+                talk.node,
+                self.scope,
+                asked={},
+                recorded=talk.answers,
+                hello=talk.hello,
+                clock=talk.clock,
+            )
             for host, talk in self.talks.items()
+            if talk.hello is not None
         }
 
     def _round(
         self, pool: ThreadPoolExecutor, work: Callable[[Conversation], None], longest: float
     ) -> None:
-        """Have something done for every node, and drop those that fail or are late."""
+        """Do work for every node at once, and drop those that fail or exceed the timeout."""
         futures = {pool.submit(work, talk): host for host, talk in self.talks.items()}
         deadline = time.monotonic() + longest + GRACE + self.scope.cluster.ssh.connect_timeout
         waiting: set[Future[None]] = set(futures)
@@ -189,7 +202,7 @@ class Survey:
                     raise error
         for future in waiting:
             why = f"no answer within {longest + GRACE:.0f} s"
-            hint = "look for a hung file system or driver there"
+            hint = "check for a hung file system or driver on the node"
             self._drop(futures[future], NodeFailure(futures[future], "timeout", why, hint))
 
     def _drop(self, host: str, failure: NodeFailure) -> None:
@@ -200,12 +213,12 @@ class Survey:
         threading.Thread(target=talk.close, daemon=True).start()
 
 
+def _of_host(host: str, rounds: Iterable[Mapping[str, Asked]]) -> list[Question]:
+    """Return the questions of several checks to a node."""
+    return [question for asked in rounds for question in asked.get(host, {}).values()]
+
+
 def _longest(questions: Sequence[Question]) -> float:
-    """Seconds that the node may need: as many at a time as `survey.AT_ONCE` says."""
+    """Return the seconds that a node may need: `AT_ONCE` questions at a time."""
     times = sorted((q.timeout for q in questions), reverse=True)
-    return sum(times[::16]) if times else 0.0
-
-
-def _facts(talk: Conversation) -> NodeRecording:
-    seconds = round(talk.seconds, 3)
-    return NodeRecording(talk.hello, talk.answers, talk.clock, seconds, talk.noise())
+    return sum(times[::AT_ONCE])

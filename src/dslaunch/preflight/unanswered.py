@@ -67,7 +67,7 @@ class CallFailure:
 
 
 class UnansweredError(Exception):
-    """A question has no answer; says why."""
+    """A question has no answer; the text is the reason."""
 
     def __init__(self, text: str, reason: UnansweredReason = UnansweredReason.OTHER) -> None:
         super().__init__(text)

@@ -1,1 +1,1 @@
-"""The one boundary for nodes: what they send becomes typed, bounded values, or the node failed."""
+"""The boundary for data of nodes: it becomes typed, bounded values, or the node has failed."""

@@ -1,7 +1,7 @@
-"""What nodes answer about checkpoints (node/shards.py): one typed value per operation.
+"""Answers of nodes about checkpoints (node/shards.py): one type per operation.
 
-A node may be compromised. What it calls a checkpoint's files is written to this machine and to
-other nodes under those names, so each name must lie in the directory of that checkpoint.
+A node may be compromised. The files that it lists are written to this machine and to other nodes
+under their names, so each must be in the directory of its checkpoint.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ MOST_PIECE = 24 << 20
 """Characters of a piece of a file in base64."""
 MOST_RANKS, MOST_PARALLEL = 2**17, 2**10
 MOST_SHARDS = 2**18
-"""Shards that the checkpoints of one node may have, by their headers and the names of files."""
+"""Shards of the checkpoints of one node, at most, by their headers and file names."""
 _NUMBERED = re.compile(r"(?:rank_([0-9]{1,9})_)?(?:mp_rank|model)_([0-9]{1,9})")
 MOST_CHECKPOINTS = 10_000
 BESIDE = ("latest_universal", "zero_to_fp32.py", "zero_to_torch.py")
-"""What DeepSpeed writes into the directory above a checkpoint's."""
+"""Files that DeepSpeed writes into the directory above a checkpoint's."""
 TRAINER = "checkpoint-*"
 """Directories of Hugging Face's Trainer: all files in them are the checkpoint's."""
 
 
 def _visible(path: str) -> str:
-    """Accept names of directories that are not hidden, no options, and can be printed."""
+    """Accept printable names of directories that are not hidden and do not begin with a dash."""
     names = [] if path == "." else path.split("/")
     if any(name[0] in ".-" or not name.isprintable() for name in names):
         raise ValueError("a hidden or unprintable name, or one that begins with a dash")
@@ -59,17 +59,17 @@ def _one_name(path: str) -> str:
 
 Root = Annotated[RelativePath, AfterValidator(_visible)]
 Tag = Annotated[Root, AfterValidator(_one_name)]
-"""The name of a checkpoint's directory; `.` where the directory looked through is itself one."""
+"""The name of a checkpoint's directory; `.`: the searched directory is itself one."""
 Mode = Annotated[int, Field(ge=0, le=0o777)]
 Ranks = Annotated[int, Field(ge=0, le=MOST_RANKS)]
 Parallel = Annotated[int, Field(ge=0, le=MOST_PARALLEL)]
 
 
 class File(Sent):
-    """A file of a checkpoint as it lies on the node."""
+    """A file of a checkpoint on the node."""
 
     path: RelativePath
-    """Relative to the directory that was looked through."""
+    """Relative to the searched directory."""
     size: Count
     mtime: Integer
     """Nanoseconds since the epoch by the node's clock."""
@@ -81,11 +81,11 @@ class File(Sent):
 
 
 class Header(Sent):
-    """What a shard says of the whole checkpoint; None: not known."""
+    """The data of a shard about the whole checkpoint; None: unknown."""
 
     stage: Annotated[int, Field(ge=0, le=3)] | None = None
     world: Ranks | None = None
-    """Into how many parts the optimizer is divided: the data-parallel ranks."""
+    """Partitions of the optimizer: the data-parallel ranks."""
     parallel: Parallel | None = None
     """Tensor-parallel ranks."""
     params: Count | None = None
@@ -96,17 +96,17 @@ class Header(Sent):
 
 
 class Part(Sent):
-    """What one node has of a checkpoint."""
+    """The part of a checkpoint on one node."""
 
     root: Root
-    """The directory that `latest` is in; `.` is the one looked through."""
+    """The directory that `latest` is in; `.`: the searched one."""
     tag: Tag
     files: Annotated[Several[File], Field(min_length=1)]
     header: Header
 
     @property
     def shards(self) -> int:
-        """How many shards of the optimizer its header and its names tell of."""
+        """The number of shards of the optimizer, by its header and file names."""
         found = [match for file in self.files if (match := _NUMBERED.search(file.path))]
         world = max((int(match[1] or 0) + 1 for match in found), default=1)
         parallel = max((int(match[2]) + 1 for match in found), default=1)
@@ -114,7 +114,7 @@ class Part(Sent):
 
 
 def _rank_map(value: object) -> object:
-    """Anything that is no rank map counts as none: it is a file that the user can edit."""
+    """Return a rank map, None for anything else: users can edit the file."""
     try:
         return RankMap.model_validate(value)
     except (PydanticError, RecursionError):
@@ -122,7 +122,7 @@ def _rank_map(value: object) -> object:
 
 
 class RankMap(Sent):
-    """The order of the nodes of a run, as it was left beside the checkpoints."""
+    """The order of a run's nodes, as recorded beside the checkpoints."""
 
     run: Short
     hosts: Several[Short]
@@ -156,7 +156,7 @@ class Survey(Sent):
 
 
 def _belongs(top: str, part: Part, path: str) -> bool:
-    """Whether a file is in the checkpoint's directory, or its own in the one above."""
+    """Return whether a file is in the checkpoint's directory, or its own in the one above."""
     directory, name = posixpath.split(path)
     own = posixpath.normpath(posixpath.join(part.root, part.tag))
     if own == "." or path.startswith(f"{own}/"):
@@ -170,7 +170,7 @@ def _belongs(top: str, part: Part, path: str) -> bool:
 
 
 class Begun(Sent):
-    """How much of a file is there from an earlier try."""
+    """The part of a file that an earlier try has left."""
 
     there: bool
     offset: Count
@@ -185,7 +185,7 @@ class Piece(Sent):
 
 
 class Room(Sent):
-    """Bytes that are free on a disk, and in memory if that is known."""
+    """Free bytes on a disk, and in memory if known."""
 
     free: Count
     memory: Count | None
@@ -193,7 +193,7 @@ class Room(Sent):
 
 
 class Names(Sent):
-    """The classes and functions that a file names, as module and name; or why it is not known."""
+    """The classes and functions that a file names, as module and name; or why they are unknown."""
 
     names: Several[Annotated[Several[Short], Field(min_length=2, max_length=2)]]
     error: Short | None
@@ -215,7 +215,7 @@ _ANSWERS: Mapping[str, TypeAdapter[Any]] = {
 
 
 def answer_type(operation: str) -> TypeAdapter[Any]:
-    """Return the type of what a place answers to an operation of node/shards.py."""
+    """Return the type of the answer to an operation of node/shards.py."""
     return _ANSWERS[operation]
 
 

@@ -1,7 +1,7 @@
-"""What an agent says by itself: its greeting, heartbeats, events, output, and replies.
+"""Messages of an agent: its greeting, heartbeats, events, output and replies.
 
-`Incoming` is the only way from an agent's bytes to values. Whatever is malformed, too large, or
-about ranks that are not the node's raises ProtocolError, and the node has failed.
+`Incoming` is the only way from an agent's bytes to values. Data that is malformed, too large, or
+about ranks of other nodes raises ProtocolError: the node has failed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,12 @@ until the end of the run."""
 
 
 class ProtocolError(Exception):
-    """A node sent what no agent sends. The text says what, without quoting it."""
+    """A node sent what no agent sends. The text names it without quoting it."""
+
+    def __init__(self, text: str, found: bytes = b"") -> None:
+        """`found`: the first bytes that are no frame, where a frame must begin."""
+        super().__init__(text)
+        self.found = found
 
 
 class Hello(Sent):
@@ -57,7 +62,7 @@ class Hello(Sent):
     network: Short
     home: AbsolutePath
     peer: Short | None = None
-    """The address that the launcher came from, as the node's sshd says."""
+    """The launcher's address, as reported by the node's sshd."""
 
     @property
     def machine(self) -> str:
@@ -66,7 +71,7 @@ class Hello(Sent):
 
 
 class Heartbeat(Sent):
-    """A sign of life."""
+    """A periodic message of an agent that is alive."""
 
     time: Time
     idle: Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)]
@@ -79,12 +84,12 @@ class Reply(Sent):
     reply: Count
     time: Time
     value: Any = None
-    """Not yet checked: what it must be depends on the request (`queries`)."""
+    """Not validated yet: its type depends on the request (`queries`)."""
     error: Text | None = None
 
 
 class Evidence(Sent):
-    """What a node found out about a rank that failed."""
+    """A node's evidence about a rank that failed."""
 
     signal: Annotated[int, Field(ge=0, le=127)] | None = None
     shm_free: Count | None = None
@@ -96,9 +101,29 @@ class Evidence(Sent):
     error_file: Text | None = None
     """torch's error file."""
 
+    @property
+    def exception(self) -> str | None:
+        """The last line of the exception in torch's error file, as `ValueError: bad batch`; None
+        for anything else.
+
+        torch 2.13, distributed/elastic/multiprocessing/errors/error_handler.py: `message` is a
+        text or an object that holds one.
+        """
+        try:
+            error = frames.read_message((self.error_file or "").encode("utf-8", "replace"))
+        except frames.FrameError:
+            return None
+        message = error.get("message")
+        if isinstance(message, dict):
+            message = message.get("message")
+        if not isinstance(message, str) or not message.strip():
+            return None
+        return message.strip().splitlines()[-1]
+
 
 class Gone(Sent):
-    """An agent that was killed, or failed: told by itself, or later by what its guardian noted."""
+    """The end of an agent that was killed or failed: sent by itself, or recorded by its
+    guardian."""
 
     event: Literal["gone"]
     time: Time
@@ -108,11 +133,11 @@ class Gone(Sent):
     """The last line of the trace."""
     trace: Text | None = None
     over: bool = False
-    """Its guardian has ended all that it had started, and has left."""
+    """Its guardian has ended all that it had started, and has exited."""
 
 
 class NodeEvent(Sent):
-    """Something that happened on a node."""
+    """An event on a node."""
 
     event: Literal[
         "contained", "started", "unstarted", "joined", "exit", "stopping", "ending", "done"
@@ -126,14 +151,14 @@ class NodeEvent(Sent):
     asked: bool | None = None
     error: Text | None = None
     by: Short | None = None
-    """Who asked for the end."""
+    """The user and host that requested the end."""
     left: Several[Pid] = ()
     """Processes that could not be ended."""
     process: Literal["agent", "guardian"] | None = None
-    """`ending`: which of our own processes somebody ended."""
+    """`ending`: which of dslaunch's processes received a signal."""
     contained: Literal["cgroup", "descendants"] | None = None
-    """How the processes of the run are known: as members of a control group of their own, or as
-    descendants of the agent and by their environment."""
+    """How the processes of the run are identified: as members of a control group, or as descendants
+    of the agent and by their environment."""
     evidence: Evidence | None = None
 
 
@@ -146,10 +171,10 @@ EVENT = TypeAdapter(NodeEvent)
 
 
 class Incoming:
-    """Turns the bytes of one agent into values, across all of its connections."""
+    """Parses the bytes of one agent, across all of its connections."""
 
     def __init__(self, ranks: range) -> None:
-        """`ranks`: those that the node may report of."""
+        """`ranks`: the ranks that the node may report."""
         self.ranks = ranks
         self.number = 0
         """Number of the newest frame that has arrived."""
@@ -166,7 +191,9 @@ class Incoming:
             for frame in self._decoder.feed(data):
                 yield self._value(frame)
                 self.number = max(self.number, self._decoder.number)
-        except (frames.FrameError, InvalidAnswer) as error:
+        except frames.FrameError as error:
+            raise ProtocolError(str(error), error.found) from None
+        except InvalidAnswer as error:
             raise ProtocolError(str(error)) from None
 
     def _value(self, frame: frames.Frame) -> Arrived:

@@ -1,5 +1,5 @@
-"""What our own programs print on nodes, as typed values: `node/smoke.py`, `send_rate.py` and
-`write_rate.py`, which are run by the job's interpreter or for a while."""
+"""Reports of the programs that the job's interpreter runs on a node, as typed values:
+`node/installed.py` and `node/smoke.py`."""
 
 from __future__ import annotations
 
@@ -17,21 +17,8 @@ NodeNumber = Annotated[str, Field(pattern=r"^[0-9]{1,6}$")]
 RankNumber = Annotated[int, Field(ge=0, le=2**20)]
 
 
-class Failed(Sent):
-    """Why a program has no result."""
-
-    error: str = Field(max_length=2000)
-
-
-class Transferred(Sent):
-    """How much a program sent or wrote, and how long that took."""
-
-    bytes: Annotated[int, Field(ge=0, le=2**63)]
-    seconds: Duration
-
-
 class Torch(Sent):
-    """What PyTorch there is, how many GPUs it sees, and a port that was free."""
+    """PyTorch's version, the GPUs that it sees, and a port that was free."""
 
     torch: Short
     gpus: Annotated[int, Field(ge=0, le=4096)]
@@ -41,14 +28,14 @@ class Torch(Sent):
 
 
 class RankResult(Sent):
-    """How far a rank of the test job came, and what it measured."""
+    """The last stage of a rank of the test job, and its measurements."""
 
     stage: Short
     error: Short | None = None
     late: bool = False
     missing: Several[RankNumber] = ()
     low: float | None = None
-    """Of the sums over ones; a GPU that computes wrong may give any number, and none."""
+    """The lowest sum over ones; a GPU that computes wrong may give any number, also NaN."""
     high: float | None = None
     init: Duration = 0.0
     single: Rate | None = None
@@ -57,23 +44,23 @@ class RankResult(Sent):
 
 
 class JobResult(Sent):
-    """What became of a node's ranks."""
+    """The results of a node's ranks."""
 
     ranks: Annotated[Several[RankResult], Field(min_length=1, max_length=4096)]
 
 
 class PythonModule(Sent):
-    """Where a Python module is."""
+    """The place of a Python module."""
 
     at: Path = ""
     """Its file; empty: a directory without `__init__.py`."""
     package: bool = False
     whole: bool = False
-    """Whether the module that a dotted name means is there, too."""
+    """Whether the whole module of a dotted name exists."""
 
 
 class Installed(Sent):
-    """An interpreter, and what it has: `node/installed.py`."""
+    """An interpreter and its packages: `node/installed.py`."""
 
     executable: Path
     version: Annotated[
@@ -81,7 +68,8 @@ class Installed(Sent):
     ]
     prefix: Path
     active: Path = ""
-    """The environment that is said to be active, if the interpreter is of another; else empty."""
+    """The environment that is active by its variables, if the interpreter is of another; else
+    empty."""
     modules: Annotated[dict[Short, PythonModule], Field(max_length=1000)]
     packages: Annotated[
         dict[Short, Annotated[Several[Path], Field(min_length=2, max_length=2)]],
@@ -89,20 +77,19 @@ class Installed(Sent):
     ]
     """Name -> version and directory."""
     torch: Annotated[dict[Short, Short], Field(max_length=20)]
-    """What torch says that it is built for: `cuda`, `hip`, `xpu`, each a version or `None`."""
+    """What torch is built for: `cuda`, `hip`, `xpu`, each a version or `None`."""
 
 
-TRANSFERRED = TypeAdapter(Transferred)
 TORCH = TypeAdapter(Torch)
 INSTALLED = TypeAdapter(Installed)
 JOB_RESULT = TypeAdapter(JobResult)
-_FAILED = TypeAdapter(Failed)
 
 
-def printed(adapter: TypeAdapter[Model], output: str) -> Model | Failed:
-    """Return what a program printed on its last line. Raises InvalidAnswer."""
+def reported(adapter: TypeAdapter[Model], report: str) -> Model:
+    """Return the value on the last line of a program's report. Raises InvalidAnswer."""
+    last = report.strip().rpartition("\n")[2]
     try:
-        value = read_message(output.strip().rpartition("\n")[2].encode("utf-8", "replace"))
+        value = read_message(last.encode("utf-8", "replace"))
     except FrameError as error:
         raise InvalidAnswer(str(error)) from None
-    return parse(_FAILED, value) if "error" in value else parse(adapter, value)
+    return parse(adapter, value)

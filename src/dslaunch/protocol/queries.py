@@ -1,13 +1,13 @@
-"""What agents can be asked, and what an answer to each query must look like.
+"""The queries that agents answer, and the type of each answer.
 
-An answer is parsed where it arrives. It must have the right types and sizes, and must be about
-what was asked. An answer about a file, directory or port that is not in the question is invalid,
-and what is not in the question can never be sent to it.
+An answer is parsed where it arrives. It must have the right types and sizes, and be about what was
+asked: an answer about a file, directory or port that is not in the question is invalid.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, TypeVar
@@ -19,6 +19,7 @@ from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.protocol import survey
 from dslaunch.protocol.messages import EVENT, NodeEvent
 from dslaunch.protocol.values import (
+    MOST_ITEMS,
     AbsolutePath,
     Count,
     InvalidAnswer,
@@ -50,7 +51,7 @@ def _anything(argument: Argument, value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Query(Generic[Value]):
-    """One thing that an agent can be asked (`node/probe.py`)."""
+    """A question that an agent answers (`node/probe.py`), with the type of the answer."""
 
     name: str
     answer: TypeAdapter[Value]
@@ -69,7 +70,7 @@ Questions = Mapping[Query[Any], Argument]
 
 
 class Answered(Sent):
-    """One answer as it arrives: a value, or the reason why the node has none."""
+    """An answer as it arrives: a value, or the error."""
 
     value: Any = None
     error: Text | None = None
@@ -87,15 +88,15 @@ class Answers:
     errors: Mapping[str, str] = field(default_factory=dict)
 
     def error(self, query: Query[Any]) -> str | None:
-        """Why the node could not answer a question; None if it did."""
+        """Return why the node could not answer a question; None if it did."""
         return self.errors.get(query.name)
 
     def get(self, query: Query[Value]) -> Value | None:
-        """The answer, None if the node could not answer or was not asked."""
+        """Return the answer, None if the node could not answer or was not asked."""
         return self.values.get(query.name)
 
     def __getitem__(self, query: Query[Value]) -> Value:
-        """The answer. Raises NodeError if the node could not answer."""
+        """Return the answer. Raises NodeError if the node could not answer."""
         if query.name not in self.values:
             why = self.errors.get(query.name, "no answer")
             raise NodeError((NodeFailure(self.host, "protocol", f"{query.name}: {why}"),))
@@ -125,12 +126,12 @@ def parse_answers(host: str, questions: Questions, value: object) -> Answers:
 
 
 class MadeDirectory(Sent):
-    """Where a directory is that was to be made where it is missing."""
+    """A directory that was to be created if it is missing."""
 
     path: AbsolutePath
     made: bool
     error: Short | None
-    """Why it could not be made."""
+    """Why it could not be created."""
 
 
 def _names_asked(argument: Argument, value: Mapping[str, Any]) -> bool:
@@ -157,7 +158,7 @@ def _listens_where_asked(argument: Argument, listening: survey.Listening) -> boo
 
 
 def _kind(name: str, fits: Callable[[Argument, Any], bool] = _anything) -> Query[Any]:
-    """Return the query of a kind of question that preflights ask too."""
+    """Return the query for a kind of question that preflights ask too."""
     return Query(name, survey.adapter(name), fits)
 
 
@@ -180,11 +181,25 @@ DIRECTORIES: Query[Mapping[str, MadeDirectory]] = Query(
 )
 
 
-# ---------------------------------------------------------------- runs that are there
+# ---------------------------------------------------------------- recorded runs
+
+
+def _items(value: object) -> list[object]:
+    if not isinstance(value, list) or len(value) > MOST_ITEMS:
+        raise ValueError("not a list, or too long")
+    return value
+
+
+def _valid_events(value: object) -> list[NodeEvent]:
+    found = []
+    for event in _items(value):
+        with contextlib.suppress(InvalidAnswer):
+            found.append(parse(EVENT, event))
+    return found
 
 
 class RunOnNode(Sent):
-    """One run as one node has recorded it (`node/run_files.py`, `runs`)."""
+    """A run as recorded by one node (`node/run_files.py`, `runs`)."""
 
     run: RunId
     cluster: Short
@@ -195,22 +210,31 @@ class RunOnNode(Sent):
     detached: bool
     living: bool
     left: Several[Pid]
-    events: Several[Any]
-    """Each is parsed by itself: a torn last line is no reason to lose the others."""
+    events: Annotated[Several[NodeEvent], BeforeValidator(_valid_events)]
+    """The valid ones: a last line can be incomplete."""
 
-    def typed_events(self) -> list[NodeEvent]:
-        """The events that are well-formed."""
-        found = []
-        for event in self.events:
-            try:
-                found.append(parse(EVENT, event))
-            except InvalidAnswer:
-                continue
-        return found
+
+class RecordedRuns(Sent):
+    """All runs that a node has recorded. One broken record hides no other run."""
+
+    runs: tuple[RunOnNode, ...]
+    invalid: tuple[str, ...]
+    """What is wrong in each record that is not among `runs`."""
+
+
+def _each_by_itself(value: object) -> RecordedRuns:
+    runs = []
+    invalid = []
+    for record in _items(value):
+        try:
+            runs.append(parse(_RUN_ON_NODE, record))
+        except InvalidAnswer as error:
+            invalid.append(str(error))
+    return RecordedRuns(runs=tuple(runs), invalid=tuple(invalid))
 
 
 class Cleaned(Sent):
-    """What was ended and removed on a node."""
+    """The processes and runs that were removed on a node."""
 
     killed: Several[Pid]
     removed: Several[RunId]
@@ -226,7 +250,7 @@ def _decoded(text: object) -> bytes:
 
 
 class JournalPiece(Sent):
-    """A piece of what a detached run has kept."""
+    """A piece of the journal of a detached run."""
 
     data: Annotated[bytes, BeforeValidator(_decoded)]
     size: Count
@@ -237,16 +261,17 @@ def _of_that_run(argument: Argument, value: Cleaned) -> bool:
     return argument["run"] is None or set(value.removed) <= {argument["run"]}
 
 
-RUN_ON_NODE = TypeAdapter(RunOnNode)
-RUNS: Query[tuple[Any, ...]] = Query("runs", adapter_of(Several[Any]))
-"""Each is to be parsed as RUN_ON_NODE by itself: one broken record must not hide other runs."""
+_RUN_ON_NODE = TypeAdapter(RunOnNode)
+RUNS: Query[RecordedRuns] = Query(
+    "runs", TypeAdapter(Annotated[RecordedRuns, BeforeValidator(_each_by_itself)])
+)
 CLEAN: Query[Cleaned] = Query("clean", TypeAdapter(Cleaned), _of_that_run)
 JOURNAL: Query[JournalPiece] = Query("journal", TypeAdapter(JournalPiece))
 # ---------------------------------------------------------------- requests with one reply
 
 
 class Detached(Sent):
-    """The reply of a node that now holds its own part of a run."""
+    """The reply of a node whose part of a run is detached now."""
 
     directory: AbsolutePath
     port: Port | None
@@ -273,7 +298,7 @@ class _ProcessRequired(TypedDict):
 
 
 class ProcessOfRank(_ProcessRequired, total=False):
-    """What a process of a rank is doing (`node/stacks.py`, `collect`)."""
+    """The state and stacks of a rank's process (`node/stacks.py`, `collect`)."""
 
     command: Text
     state: Short
@@ -289,6 +314,17 @@ class ProcessOfRank(_ProcessRequired, total=False):
 RankKey = Annotated[str, Field(pattern=r"^\d{1,7}$")]
 Stacks = dict[RankKey, Annotated[list[ProcessOfRank], Field(max_length=10_000)]]
 
+
+class SignaledRanks(Sent):
+    """The ranks of a node that a signal was meant for."""
+
+    sent: Several[Rank]
+    unhandled: Several[Rank]
+    """Those without a handler, which the signal would end."""
+
+
 UNPACKED: TypeAdapter[int] = adapter_of(Count)
 DETACHED: TypeAdapter[Detached] = TypeAdapter(Detached)
 STACKS: TypeAdapter[Stacks] = adapter_of(Stacks)
+SIGNALED: TypeAdapter[SignaledRanks] = TypeAdapter(SignaledRanks)
+JOB_SIGNAL: Query[SignaledRanks] = Query("job_signal", SIGNALED)

@@ -1,8 +1,8 @@
-"""What nodes answer to the questions of a preflight, as typed values; see `node/questions.py`.
+"""Answers of nodes to the questions of a preflight (`node/questions.py`), as typed values.
 
-One type for each kind of question. The values stay plain dictionaries and lists, of exactly the
-shape that the types say, so that they are recorded as they are. Keys that were not asked are
-dropped, and an answer of another shape becomes an error of its question alone.
+There is one type for each kind of question. The values stay dictionaries and lists, of exactly the
+shape of their types, since they are recorded. Keys that were not asked are dropped, and an answer
+of another shape becomes an error of its question alone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _without_zone(value: str) -> str:
 
 
 Size = Annotated[int, Field(ge=0, le=2**80)]
-"""Bytes or inodes. Some network file systems say that they have more than 2^64."""
+"""Bytes or inodes. Some network file systems report more than 2^64."""
 UserId = Annotated[int, Field(ge=0, le=2**32 - 1)]
 Dialable = Annotated[Address, AfterValidator(_without_zone)]
 """An address that is given to other nodes."""
@@ -57,7 +57,7 @@ Dialable = Annotated[Address, AfterValidator(_without_zone)]
 
 @_strict
 class Identity(TypedDict):
-    """Who a node is, and who we are on it; `questions.identity`."""
+    """Who a node is, and as whom we run on it; `questions.identity`."""
 
     uid: UserId
     python: Annotated[list[Annotated[int, Field(ge=0, le=9999)]], Field(min_length=2, max_length=5)]
@@ -85,7 +85,7 @@ class Answer(TypedDict, total=False):
     value: Any
     error: str
     code: Literal["invalid"]
-    """With an error: the node sent something else than an answer."""
+    """With an error: the answer was malformed."""
     seconds: float
 
 
@@ -99,31 +99,39 @@ class Ran(TypedDict):
 
 
 @_strict
+class Transferred(TypedDict):
+    """How many bytes were sent or written, and how long that took."""
+
+    bytes: Annotated[int, Field(ge=0, le=2**63)]
+    seconds: Annotated[Seconds, Field(ge=0)]
+
+
+@_strict
 class Tried(TypedDict):
-    """How a program ended that was started as a job is."""
+    """How a program ended that was started like a job."""
 
     code: Annotated[int, Field(ge=-1024, le=1024)] | None
-    """None: it was late, and ended."""
+    """None: it exceeded its time and was killed."""
     out: Text
     err: Text
     report: Text
-    """What it wrote into the file that it was given."""
+    """What it wrote into its report file."""
     missing: NotRequired[Path]
     """The program that could not be started."""
     there: NotRequired[Annotated[list[Path], Field(max_length=1000)]]
-    """After a failure: which of the files are there that were to be looked for."""
+    """After a failure: which of the files that were asked for exist."""
     lacks: NotRequired[Annotated[list[Short], Field(max_length=1000)]]
-    """Likewise: which of the commands are not there that the shell was to know."""
+    """After a failure: which of the commands that were asked for the shell lacks."""
 
 
-# `class` is Python's own word, so this one cannot be written as a class
+# `class` is a keyword of Python, so this type cannot be written as a class
 PciDevice = TypedDict("PciDevice", {"class": Short, "driver": Short | None})
 _strict(PciDevice)
 
 
 @_strict
 class AcceleratorCount(TypedDict):
-    """How many accelerators of one vendor a node has: usable ones, and those on the PCI bus."""
+    """The accelerators of one vendor: usable ones, and those on the PCI bus."""
 
     devices: Annotated[int, Field(ge=0, le=1024)]
     bus: Annotated[int, Field(ge=0, le=1024)]
@@ -169,7 +177,7 @@ class Mount(TypedDict):
 
 @_strict
 class PathStatus(TypedDict):
-    """What a path is, and how much space there is."""
+    """What a path is, and its free space."""
 
     path: Path
     size: Size
@@ -191,7 +199,7 @@ class Listed(TypedDict):
 
 @_strict
 class OwnNames(TypedDict):
-    """What a node calls itself."""
+    """A node's own names."""
 
     hostname: NotRequired[Short]
     fqdn: Short
@@ -217,11 +225,11 @@ def _one_of_both(called: Dialed) -> Dialed:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the answers to a kind of question look like."""
+    """The form of the answers to a kind of question."""
 
     type: Any
     names: Callable[[Any], list[str]] | None = None
-    """Of an answer by name: which were asked, by the question's argument."""
+    """For answers by name: returns the names that were asked, of the question's argument."""
     all_of_them: bool = False
     """Whether each name that was asked must be there."""
     patterns: bool = False
@@ -264,6 +272,8 @@ KINDS: Mapping[str, Kind] = {
     "list": Kind(Annotated[list[Listed], Field(max_length=1000)]),
     "write": Kind(None),
     "job": Kind(Tried),
+    "send_rate": Kind(Transferred),
+    "write_rate": Kind(Transferred),
     "digests": Kind(dict[str, Short | None], _field("paths"), all_of_them=True),
     "mark": Kind(dict[str, Short | None], _field("paths"), all_of_them=True),
     "marks": Kind(
@@ -284,7 +294,7 @@ KINDS: Mapping[str, Kind] = {
 
 @cache
 def adapter(kind: str) -> TypeAdapter[Any]:
-    """Return what parses the value of a kind of question."""
+    """Return the type adapter of the answers to a kind of question."""
     form = KINDS[kind].type
     return TypeAdapter(form) if hasattr(form, "__required_keys__") else adapter_of(form)
 
@@ -300,7 +310,7 @@ def hello(sent: object) -> Identity:
 
 
 def answer(kind: str, argument: object, sent: object) -> Answer:
-    """Return the answer to one question; what is no answer to it becomes an error."""
+    """Return the answer to one question; an invalid one becomes an error."""
     if not isinstance(sent, dict):
         return _invalid("missing" if sent is None else "not an object")
     if "error" in sent:
@@ -323,8 +333,8 @@ def answer(kind: str, argument: object, sent: object) -> Answer:
 
 
 def recorded(key: str, sent: object) -> Answer | None:
-    """Return an answer as it was recorded under its question's key; None: for no kind of question
-    that there is."""
+    """Return an answer as it was recorded under its question's key; None for an unknown kind of
+    question."""
     kind, _, argument = key.partition(" ")
     try:
         return answer(kind, json.loads(argument), sent) if kind in KINDS else None
@@ -354,8 +364,8 @@ def _asked(form: Kind, argument: Any, sent: Mapping[str, object]) -> dict[str, o
 
 @cache
 def _matching(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """A pattern for the names that patterns with `*` mean, as a node reads them; no `*` stands
-    for a `/` or a control character."""
+    """Return a pattern for the names that patterns with `*` mean, as a node reads them; no `*`
+    stands for a `/` or a control character."""
     each = (r"[^/\x00-\x1f\x7f]*".join(map(re.escape, text.split("*"))) for text in patterns)
     return re.compile("|".join(each))
 

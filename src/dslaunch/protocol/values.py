@@ -1,8 +1,8 @@
-"""Field types for what nodes send. Each bounds size and range, and rejects what no node sends.
+"""Field types for data of nodes. Each bounds size and range.
 
-A node may be compromised: it may put anything into any field. These types are used by the message
-and answer models of this package, so that nothing behind them sees an unchecked value. Control
-characters in plain text are kept here and removed where text is shown (`report`).
+A node may be compromised and send anything in any field. The models of messages and answers use
+these types, so that no other code sees an unchecked value. Control characters in plain text are
+kept here and removed where text is shown (`report`).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+.-]{0,127}")
 
 
 class InvalidAnswer(ValueError):
-    """A node sent what no node sends. The text names the field and never quotes the value."""
+    """Invalid data of a node. The text names the field and never quotes the value."""
 
 
 class Sent(BaseModel):
-    """Base of everything a node sends: exact types, unknown fields dropped, immutable."""
+    """Base of all data of nodes: exact types, unknown fields dropped, immutable."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
 
 Item = TypeVar("Item")
 Several = Annotated[tuple[Item, ...], Strict(False), Field(max_length=MOST_ITEMS)]
-"""A JSON array as a tuple; its items are checked as strictly as all else."""
+"""A JSON array as a tuple, with strictly checked items."""
 Model = TypeVar("Model")
 
 
@@ -75,7 +75,7 @@ def _encodable(value: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise ValueError("holds half of a character") from None
+        raise ValueError("holds a lone surrogate") from None
     return value
 
 

@@ -1,1 +1,1 @@
-"""What a Python program says in its source: read, never run. Pure."""
+"""Analyze the source of Python programs without running them. Pure."""

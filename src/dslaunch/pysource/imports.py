@@ -1,4 +1,4 @@
-"""What a Python script imports, by its source alone. Pure: nothing of it is run."""
+"""Find the imports of a Python script from its source. Pure: the script is not run."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ USUAL = frozenset(
         "wandb",
     ]
 )
-"""Modules that come from packages, also in scripts that change where Python looks for modules."""
+"""Modules of packages, also in scripts that change the module search path."""
 _SEARCH_PATHS = frozenset(["sys.path", "sys.meta_path", "sys.path_hooks", "site.addsitedir"])
-"""By these a script changes where Python looks for modules."""
+"""Names by which a script changes the module search path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,17 @@ class Imports:
     """Top-level modules that a script imports, sorted."""
 
     certain: tuple[str, ...] = ()
-    """Those without which it ends: imported when it starts, on every way through it."""
+    """Required modules: imported unconditionally at the start."""
     possible: tuple[str, ...] = ()
-    """Those of functions and branches. What stands in a `try` can be missing, and is in neither."""
+    """Modules imported in functions and branches. Imports in a `try` may fail and are in
+    neither."""
     read: bool = False
-    """Whether there was a source to read."""
+    """Whether the source could be read."""
 
 
 def imports_of(source: str, beside: frozenset[str] = frozenset()) -> Imports:
-    """Return what a script imports; `beside` are modules that lie next to it, or come with it."""
+    """Return the imports of a script, except `beside`: modules in its directory, or shipped with
+    it."""
     tree = parse(source)
     if tree is None:
         return Imports()
@@ -61,7 +63,7 @@ def imports_of(source: str, beside: frozenset[str] = frozenset()) -> Imports:
 
 
 def _named(statement: ast.AST) -> Iterator[str]:
-    """The top-level modules of an import statement; relative imports name none."""
+    """Return the top-level modules of an import statement; relative imports name none."""
     if isinstance(statement, ast.Import):
         for alias in statement.names:
             yield alias.name.partition(".")[0]
@@ -78,19 +80,19 @@ def _outside_of_try(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _guarded(node: ast.AST) -> bool:
-    """Whether what stands in a statement may fail: `try`, and what only type checkers read."""
+    """Return whether imports in a statement may fail: in `try`, or for type checkers only."""
     checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
     return checking or isinstance(node, ast.Try | ast.TryStar)
 
 
 def _changes_search_path(tree: ast.AST) -> bool:
-    """Whether a script may change where Python looks for modules."""
+    """Return whether a script may change the module search path."""
     attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     return any(dotted(node) in _SEARCH_PATHS for node in attributes)
 
 
 def _installs(tree: ast.AST) -> bool:
-    """Whether a script may install packages before it imports them."""
+    """Return whether a script may install packages before it imports them."""
     constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
     texts = (value for value in constants if isinstance(value, str))
     return any("pip" in text.split() or "pip install" in text for text in texts)

@@ -1,4 +1,4 @@
-"""A module's source as a tree, within bounds."""
+"""Parse the source of a module, within limits."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import ast
 from functools import lru_cache
 
 LONGEST = 2**21
-"""Characters of a module that are read; a longer one was generated."""
+"""Maximum length of a module in characters; longer ones are generated."""
 
 
 @lru_cache(maxsize=8)
 def parse(text: str) -> ast.Module | None:
-    """Return the tree of a module's source, which is not to be changed.
+    """Return the syntax tree of a module, which must not be changed.
 
-    None for what is too long, or no Python that this interpreter can parse. A start asks several
-    things of the same script, which is parsed once.
+    None if it is too long, or not valid for this interpreter. Cached, because a start analyzes the
+    same script several times.
     """
     if len(text) > LONGEST:
         return None
@@ -25,7 +25,7 @@ def parse(text: str) -> ast.Module | None:
 
 
 def dotted(node: ast.expr) -> str:
-    """Return a name with its dots, as `os.path.join`; empty for anything else."""
+    """Return a dotted name such as `os.path.join`; empty for other expressions."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

@@ -1,7 +1,7 @@
-"""What an expression in a Python program can be, read from its source alone: nothing is run.
+"""Find the possible values of an expression in a Python program, without running it.
 
-Enough for how programs name a file of settings: literals, names and attributes that are assigned
-somewhere, defaults of options and of parameters, joined paths, `json.load(open(path))`.
+Supports the usual ways to name a config file: literals, names and attributes with assignments,
+defaults of options and parameters, joined paths, `json.load(open(path))`.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ from itertools import product
 from dslaunch.pysource.parse import dotted, parse
 
 SOURCE = "//job"
-"""The directory of the program's files in a path that is made from `__file__`. Two slashes stay two
-in `posixpath`, so that it is no path that a program names itself."""
+"""The program's directory in a path that is made from `__file__`. `posixpath` keeps two leading
+slashes, so it differs from all paths in programs."""
 MOST_STEPS = 2_000
-"""Expressions that are looked at for one answer. Names that refer to each other in circles, or
-whose possible values multiply, end here, and the answer is `Unread.UNKNOWN`."""
+"""Maximum number of expressions to evaluate for one result. Beyond it, for circular references or
+too many combinations, the result is `Unread.UNKNOWN`."""
 MOST_JOINED = 100
-"""Texts that two lists of possible texts are joined to."""
+"""Maximum number of combinations of two sets of possible texts."""
 DEEPEST = 40
-"""Expressions inside of each other, and names that stand for names."""
+"""Maximum depth of nested expressions and of names that refer to names."""
 
 
 class Unread(Enum):
-    """A value that is no text and no settings."""
+    """A value that is neither text nor settings."""
 
     UNKNOWN = "unknown"
-    """Only the running program knows it."""
+    """It is computed at run time."""
     NOTHING = "nothing"
     """None or False."""
 
 
 @dataclass(frozen=True, slots=True)
 class StringValue:
-    """A string: a path, where a file of settings is expected."""
+    """A string, such as the path of a config file."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """The value of an option that is given on the program's command line."""
+    """The value of an option on the command line of the program."""
 
     option: str
-    """Without dashes in front; `-` became `_`."""
+    """Name without leading dashes, with `_` for `-`."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class DictLiteral:
-    """A dictionary written in the source."""
+    """A dictionary literal in the source."""
 
     node: ast.expr = field(compare=False)
     line: int = 0
@@ -63,15 +63,15 @@ class DictLiteral:
 
 Value = StringValue | Argument | DictLiteral | Unread
 Scope = tuple[str, ...]
-"""The functions around an expression, the outermost first; a module's own level is ()."""
+"""The functions that enclose an expression, the outermost first; () at module level."""
 _Inner = Callable[[ast.expr], Iterator[Value]]
 _Placed = tuple["SourceModule", Scope, ast.expr]
-"""An expression, with the module and the functions around it."""
+"""An expression, with its module and its enclosing functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """A call, and where it stands."""
+    """A call, with its position."""
 
     module: str
     scope: Scope
@@ -79,32 +79,32 @@ class CallSite:
 
     @property
     def name(self) -> str:
-        """The name that is called, with dots: `deepspeed.initialize`; empty if it is none."""
+        """Return the dotted name of the callable, `deepspeed.initialize`; empty without a name."""
         return dotted(self.node.func)
 
     @property
     def last_name(self) -> str:
-        """The last part of the name."""
+        """Return the last part of the name."""
         return self.name.rpartition(".")[2]
 
     @property
     def keywords(self) -> dict[str, ast.expr]:
-        """The arguments that are given by name."""
+        """Return the keyword arguments."""
         return {each.arg: each.value for each in self.node.keywords if each.arg}
 
 
 @dataclass
 class SourceModule:
-    """The parts of one module that say what its names can be."""
+    """The parts of one module that determine the values of its names."""
 
     path: str
-    """Of the file, relative to the program's directory."""
+    """Path relative to the program's directory."""
     names: dict[tuple[Scope, str], list[ast.expr]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    """What is assigned to a name in a function, or on the module's own level."""
+    """Assignments to a name in a function or at module level."""
     imported: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Local name -> the dotted module that it is from and its name there; "" for the module."""
+    """Local name -> dotted module and the name in it; "": the module itself."""
     functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=dict)
     returned: dict[str, list[tuple[Scope, ast.expr]]] = field(
         default_factory=lambda: defaultdict(list)
@@ -112,13 +112,13 @@ class SourceModule:
     attributes: dict[str, list[tuple[Scope, ast.expr]]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    """What is assigned to `anything.NAME`, and to NAME in the body of a class."""
+    """Assignments to `anything.NAME`, and to NAME in the body of a class."""
     calls: list[CallSite] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
-    """The strings that stand in square brackets or are keys of dictionaries."""
+    """Strings in subscripts and keys of dictionaries."""
 
     def options(self) -> Iterator[str]:
-        """The words that begin with `-` in the definitions of options: argparse, click."""
+        """Yield the options that the module defines with argparse or click."""
         for call in self.calls:
             if getattr(call.node.func, "attr", call.name) in DEFINE_OPTION:
                 for each in call.node.args:
@@ -130,7 +130,7 @@ DEFINE_OPTION = ("add_argument", "option", "Option", "DEFINE_string")
 
 
 def read_module(path: str, text: str) -> SourceModule | None:
-    """Read a module's source; None for what is no Python that this interpreter can parse."""
+    """Analyze the source of a module; None: not valid for this interpreter."""
     tree = parse(text)
     if tree is None:
         return None
@@ -143,7 +143,7 @@ def read_module(path: str, text: str) -> SourceModule | None:
 
 
 class _ModuleVisitor(ast.NodeVisitor):
-    """Collects assignments, functions, imports and calls with the functions around them."""
+    """Collects assignments, functions, imports and calls with their enclosing functions."""
 
     def __init__(self, module: SourceModule) -> None:
         self.module = module
@@ -203,7 +203,7 @@ class _ModuleVisitor(ast.NodeVisitor):
             local = alias.asname or alias.name.partition(".")[0]
             whole = alias.name if alias.asname else local
             self.module.imported[local] = (whole, "")
-            # `import a.b` binds `a`, and imports the module `a.b` too
+            # `import a.b` binds `a`, and also imports the module `a.b`
             self.module.imported.setdefault(alias.name, (alias.name, ""))
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
@@ -245,7 +245,7 @@ class _ModuleVisitor(ast.NodeVisitor):
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """Where an expression stands, and how many expressions led to it."""
+    """The position of an expression, and its depth in the evaluation."""
 
     module: SourceModule
     scope: Scope = ()
@@ -256,7 +256,7 @@ class _Site:
 
 
 class Program:
-    """The modules of a program, and what expressions in them can be."""
+    """The modules of a program, and the possible values of their expressions."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ class Program:
         self._steps = 0
 
     def values(self, call: CallSite, node: ast.expr) -> frozenset[Value]:
-        """All that an expression at the place of a call can be."""
+        """Return all possible values of an expression at the position of a call."""
         self._steps = 0
         site = _Site(self.modules[call.module], call.scope)
         return frozenset(self._values(node, site))
@@ -300,7 +300,7 @@ class Program:
         if name == "__file__":
             yield StringValue(f"{SOURCE}/{module.path}")
             return
-        # the function's own names first, then those of the functions around it
+        # the names of the function first, then those of the enclosing functions
         for length in range(len(site.scope), -1, -1):
             around = site.scope[:length]
             found = [(module, around, value) for value in module.names.get((around, name), ())]
@@ -317,14 +317,14 @@ class Program:
         yield from self._named(its_name, _Site(other, depth=site.depth + 1))
 
     def _any(self, found: Sequence[_Placed], depth: int) -> Iterator[Value]:
-        """What one of several expressions can be; unknown without any."""
+        """Yield the values of several expressions; unknown without expressions."""
         if not found:
             yield Unread.UNKNOWN
         for module, scope, node in found:
             yield from self._values(node, _Site(module, scope, depth))
 
     def _parameter(self, name: str, module: SourceModule, scope: Scope) -> list[_Placed]:
-        """What a function's parameter is given: the arguments of all calls, else its default."""
+        """Return the arguments of all calls for a function's parameter, otherwise its default."""
         function = module.functions.get(scope[-1]) if scope else None
         if function is None:
             return []
@@ -389,7 +389,7 @@ class Program:
     def _known(
         self, node: ast.Call, arguments: Sequence[ast.expr], inner: _Inner
     ) -> Iterator[Value]:
-        """What one of `FUNCTIONS` returns."""
+        """Yield the results of one of `FUNCTIONS`."""
         name = dotted(node.func).rpartition(".")[2]
         if name == "dict" and not arguments:
             return iter((DictLiteral(node, node.lineno),))
@@ -422,7 +422,7 @@ class Program:
             yield Unread.UNKNOWN
 
     def _returned(self, name: str, site: _Site) -> Iterator[Value]:
-        """What a function of the program returns."""
+        """Yield the results of a function of the program."""
         module = site.module
         first, _, rest = name.partition(".")
         where, called = module, name
@@ -442,7 +442,7 @@ class Program:
             yield from self._values(value, _Site(where, scope, site.depth))
 
     def _module(self, name: str, importer: SourceModule) -> SourceModule | None:
-        """A module of the program by its dotted name, as seen by another one."""
+        """Return the module that an import of this dotted name in another module finds."""
         for path in module_paths(name, importer.path):
             if path in self.modules:
                 return self.modules[path]
@@ -466,15 +466,15 @@ SAME = [
     "safe_load",
     "dict",
 ]
-"""Functions whose result stands for their argument: the same file, or what is read from it."""
+"""Functions whose result refers to the file of their argument, or to its content."""
 FUNCTIONS = (*JOINING, *HERE, *SAME, "dirname", "field")
 METHODS = ("joinpath", "resolve", "absolute", "as_posix", "read_text", "read")
-"""Methods whose result stands for what they belong to."""
+"""Methods whose result refers to the file of their object, or to its content."""
 _UNKNOWN: ast.expr = ast.Constant(value=...)
 
 
 def entries(settings: DictLiteral) -> dict[str, ast.expr]:
-    """The entries of a dictionary in the source, as far as their keys are written there."""
+    """Return the entries of a dictionary literal with constant keys."""
     node = settings.node
     if isinstance(node, ast.Call):
         return {each.arg: each.value for each in node.keywords if each.arg is not None}
@@ -488,8 +488,8 @@ def entries(settings: DictLiteral) -> dict[str, ast.expr]:
 
 
 def module_paths(name: str, importer: str) -> Iterator[str]:
-    """The files that a dotted name can mean: from the program's directory, or beside the importer,
-    since Python looks in the directory of the script first."""
+    """Yield possible files of a dotted name, in the program's directory or that of the importer:
+    Python searches the directory of the script first."""
     if not name:
         return
     relative = name.replace(".", "/")
@@ -501,7 +501,7 @@ def module_paths(name: str, importer: str) -> Iterator[str]:
 
 
 def _literal(node: ast.expr, inner: _Inner) -> Iterator[Value]:
-    """What is written out, and what is put together from other expressions."""
+    """Yield the values of literals and of expressions that combine others."""
     match node:
         case ast.Constant(value=str() as text):
             yield StringValue(text)
@@ -542,14 +542,14 @@ def _parameter_defaults(
 
 
 def _parent(value: Value) -> Value:
-    """The directory of a path."""
+    """Return the parent directory of a path."""
     if not isinstance(value, StringValue):
         return Unread.UNKNOWN
     return StringValue(posixpath.dirname(value.text) or ".")
 
 
 def _joined(left: Iterator[Value], right: Sequence[Value], between: str) -> Iterator[Value]:
-    """Each text of the left with each of the right; `between` is `/` for paths."""
+    """Yield all combinations of left and right texts, with `between`: `/` for paths."""
     for count, (first, second) in enumerate(product(left, right)):
         if count > MOST_JOINED:
             yield Unread.UNKNOWN
@@ -563,9 +563,9 @@ def _joined(left: Iterator[Value], right: Sequence[Value], between: str) -> Iter
 
 
 def _defaults(modules: Sequence[SourceModule]) -> dict[str, list[_Placed]]:
-    """The options that a program defines, with their defaults: argparse, click and their like.
+    """Return the options that a program defines with argparse, click or similar, with defaults.
 
-    An option without a default is there with None.
+    An option without a default has None.
     """
     found: dict[str, list[_Placed]] = defaultdict(list)
     for module in modules:

@@ -1,1 +1,1 @@
-"""A plan as texts that people and other tools read."""
+"""Render a plan or a job as text for users and other tools."""

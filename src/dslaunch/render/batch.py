@@ -1,4 +1,4 @@
-"""A launch as a SLURM job: what is rendered, before any text."""
+"""A launch as a SLURM job: the input of a rendered script."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What made a script."""
+    """The source of a script."""
 
     file: str
     """The cluster file."""
     command: str
-    """A shell line that prints the script again."""
+    """The command that prints the script again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,35 +32,35 @@ class Batch:
     launch: Launch
     slurm: Slurm
     port: int | None = None
-    """Where the ranks meet; None: one that follows from the job's number."""
+    """The master port; None: derived from the job number."""
     pinned: bool = False
-    """The very nodes that were chosen, not any that are like them."""
+    """Request the selected nodes by name, not any equal ones."""
     excluded: tuple[str, ...] = ()
-    """Nodes that SLURM must not give."""
+    """Nodes that SLURM must not allocate."""
     supervised: Supervised | None = None
-    """How `dslaunch run` is called in the job; None: SLURM alone starts the ranks."""
+    """How `dslaunch run` is called in the job; None: srun starts the ranks."""
     origin: Origin | None = None
-    """What made it, for the script's head; None: not said."""
+    """The source, for the first lines of the script; None: unknown."""
 
 
 def job_name(batch: Batch) -> str:
-    """The name in the queue: as given, else the script's."""
+    """Return the job name: as set, otherwise that of the script."""
     program = batch.launch.job.program
     stem = program if batch.launch.job.kind == "module" else PurePosixPath(program).stem
     return batch.slurm.job_name or re.sub(r"[^\w.-]+", "-", stem) or "job"
 
 
 def signal_name(slurm: Slurm) -> str | None:
-    """`USR1` of `USR1@600` or `RB:SIGUSR1`."""
+    """Return `USR1` of `USR1@600` or `RB:SIGUSR1`."""
     if not slurm.signal:
         return None
     return slurm.signal.partition("@")[0].rpartition(":")[2].removeprefix("SIG")
 
 
 def signal_option(slurm: Slurm) -> str:
-    """What `--signal` is given: the batch script gets the signal, and passes it on.
+    """Return the value of `--signal`: the batch script gets the signal, and forwards it.
 
-    `R:` also signals when a reservation with the job's nodes is about to begin (sbatch(1)).
+    `R:` also signals before a reservation with the job's nodes begins (sbatch(1)).
     """
     target, _, rest = (slurm.signal or "").rpartition(":")
     reservation = "R" if "R" in target else ""
@@ -68,9 +68,9 @@ def signal_option(slurm: Slurm) -> str:
 
 
 def grouped(batch: Batch) -> tuple[NodeGroup, ...]:
-    """The nodes by how many GPUs of which type they have: each is a component of the job.
+    """Return the nodes grouped by number and type of GPUs: each group is a component of the job.
 
-    One per type and not per node, since each counts as a job for limits (SLURM's page on
+    There is one per type, not per node, since each counts as a job for limits (SLURM's page on
     heterogeneous jobs).
     """
     kinds: dict[tuple[int, str | None], list[Placement]] = {}

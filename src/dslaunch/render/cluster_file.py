@@ -1,4 +1,4 @@
-"""A first cluster file, commented for whoever will edit it."""
+"""A first cluster file, with comments for its editor."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.,\[\]-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class NodeEntry:
-    """Nodes that are alike, as YAML has them."""
+class YamlNodes:
+    """Equal nodes, as values of YAML."""
 
     host: str
     slots: int
@@ -26,10 +26,10 @@ class NodeEntry:
 
 
 def cluster_yaml(found: Discovered) -> str:
-    """Write a commented cluster file; equal neighbours are one entry."""
+    """Return a cluster file with comments; adjacent equal nodes share an entry."""
     users, types = dict(found.users), dict(found.gpu_types)
     entries = [
-        NodeEntry(
+        YamlNodes(
             host=yaml_text(fold_in_order([host for host, _ in alike])),
             slots=slots,
             user=yaml_text(user) if user else None,
@@ -42,7 +42,7 @@ def cluster_yaml(found: Discovered) -> str:
     return render(
         "cluster.yaml.j2",
         source=_one_line(found.source),
-        notes=[_one_line(note) for note in found.notes],
+        notes=[_one_line(str(note)) for note in found.notes],
         entries=entries,
         guessed_slots=found.guessed_slots,
         config_file=found.config_file and json.dumps(found.config_file),
@@ -56,5 +56,5 @@ def yaml_text(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Make text fit for a comment: it must not end, and so open the file to what follows."""
+    """Return text for a comment, which must not end before the line does."""
     return "".join(c if c.isprintable() else " " for c in text)

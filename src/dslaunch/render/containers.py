@@ -1,10 +1,9 @@
-"""How a step of a SLURM job gets into its container.
+"""Start a step of a SLURM job in its container.
 
-What a node runs (`node_text`) runs inside: it exports the job's environment there, changes to the
-working directory there, and makes its files there. It needs bash and the basic tools (coreutils)
-of the image. What it must find when it starts are SLURM's variables, which differ from task to
-task, the rendezvous and the secrets. Every runtime is told their names alone: values on a command
-line would be seen by every user of the node.
+The text of a node (`node_text`) runs inside: it exports the environment of the job, changes to the
+working directory and creates its files. It needs bash and coreutils in the image. From outside it
+needs SLURM's variables, which differ between tasks, the rendezvous and the secrets. Runtimes get
+their names only: values on a command line are visible to every user of the node.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING
 from dslaunch.cluster.runtimes import inexpressible
 from dslaunch.errors import PlanError
 from dslaunch.launch.command import Command, Var, Word, wrapped
+from dslaunch.notes import Note, note
+from dslaunch.render.notes import RenderNote
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Container
@@ -29,30 +30,30 @@ DEVICES = (
     "GPU_DEVICE_ORDINAL",
     "ZE_AFFINITY_MASK",
 )
-"""What SLURM says of a task's accelerators (SchedMD/slurm 25.05, src/plugins/gres/gpu)."""
+"""SLURM's variables for the accelerators of a task (SchedMD/slurm 25.05, src/plugins/gres/gpu)."""
 PREFIXES = ("SLURM", "PMI")
-"""SLURM's own variables, and those of PMI, PMI2 and PMIx (podman-hpc's shared-run hands on the
-same, etc/podman_hpc.yaml)."""
+"""Prefixes of SLURM's variables, and those of PMI, PMI2 and PMIx (podman-hpc's shared-run passes
+the same, etc/podman_hpc.yaml)."""
 INTO = "into_container"
-"""The script's variable with the text that a task runs before its container."""
+"""The variable of the script with the text that a task runs before its container."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerEntry:
-    """How a step gets into its container."""
+    """How a step enters its container."""
 
     words: tuple[Word, ...] = ()
-    """What stands between srun's own options and the program inside."""
+    """Words between srun's own options and the program inside."""
     exports: tuple[str, ...] = ()
     """Lines of the batch script before srun."""
     text: str = ""
-    """What every task runs on the node, outside; its parameters are the program inside."""
+    """Shell text that every task runs on the node; its arguments are the program inside."""
 
 
 def entry(container: Container | None, secrets: tuple[str, ...]) -> ContainerEntry:
-    """Return the way into a container; without one it is empty.
+    """Return how to enter a container; empty without one.
 
-    Raises PlanError for what the runtime cannot do.
+    Raises PlanError for settings that the runtime does not support.
     """
     if container is None:
         return ContainerEntry()
@@ -64,17 +65,14 @@ def entry(container: Container | None, secrets: tuple[str, ...]) -> ContainerEnt
     return _ENTRIES[container.runtime](container, names)
 
 
-def container_notes(container: Container | None, workdir: str) -> Iterator[str]:
-    """Yield what a person should know: a working directory that nothing mounts."""
+def container_notes(container: Container | None, workdir: str) -> Iterator[Note]:
+    """Yield a note if no mount contains the working directory."""
     if container is None or container.runtime not in _MOUNTS_NOTHING:
         return
     inside = PurePosixPath(container.workdir or workdir)
     targets = [PurePosixPath(_Mount.of(mount).target) for mount in container.mounts]
     if inside.is_absolute() and not any(inside.is_relative_to(target) for target in targets):
-        yield (
-            f"no entry of `slurm.container.mounts` has the working directory {inside}: the image, "
-            "or the site, must have it"
-        )
+        yield note(RenderNote.WORKDIR_NOT_MOUNTED, workdir=str(inside))
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:
@@ -108,11 +106,11 @@ def _mounts(container: Container) -> list[_Mount]:
 
 
 def _pyxis(container: Container, names: tuple[str, ...]) -> ContainerEntry:
-    """Give srun the options of the plugin (NVIDIA/pyxis v0.24.0, args.c, pyxis_slurmstepd.c).
+    """Use srun's options of the plugin (NVIDIA/pyxis v0.24.0, args.c, pyxis_slurmstepd.c).
 
-    A variable of the job is there inside, but one of the image's has precedence, unless
-    `--container-env` names it. Paths with spaces need 0.24. A `#` in an image's name is a comment
-    in an `#SBATCH` line only, and here is none.
+    Variables of the job are set inside, but those of the image have precedence unless
+    `--container-env` names them. Paths with spaces need 0.24. A `#` in the name of an image starts
+    a comment in `#SBATCH` lines only.
     """
     mounts = ",".join(mount.colons for mount in _mounts(container))
     words = (
@@ -135,10 +133,11 @@ def _edf(container: Container, names: tuple[str, ...]) -> ContainerEntry:
 
 
 def _hook_exports(gpu: str | None) -> tuple[str, ...]:
-    """Tell enroot's hook which GPUs to mount (NVIDIA/enroot v4.1.2, conf/hooks/98-nvidia.sh).
+    """Return the variables by which enroot's hook mounts GPUs (NVIDIA/enroot v4.1.2,
+    conf/hooks/98-nvidia.sh).
 
-    It reads the variables of the host before those of the image. AMD's need no hook: /dev is
-    mounted as it is (conf/mounts/10-system.fstab).
+    Variables of the host have precedence over those of the image. AMD GPUs need no hook: /dev is
+    mounted (conf/mounts/10-system.fstab).
     """
     if gpu == "nvidia":
         return ("export NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility",)
@@ -151,9 +150,9 @@ def _hook_exports(gpu: str | None) -> tuple[str, ...]:
 def _apptainer(container: Container, names: tuple[str, ...]) -> ContainerEntry:
     """Start the program on each node (apptainer/apptainer v1.4.5, internal/pkg/util/env).
 
-    A variable APPTAINERENV_X, SINGULARITYENV_X for `singularity`, becomes X inside, whatever the
-    image sets, and with `--cleanenv` too. Its value would be evaluated by a shell there
-    (process_linux.go, injectEnvHandler) without NO_EVAL (1.1.0, SingularityCE 3.10.0).
+    A variable APPTAINERENV_X, SINGULARITYENV_X for `singularity`, sets X inside, with precedence
+    over the image and with `--cleanenv` too. Without NO_EVAL (1.1.0, SingularityCE 3.10.0) a shell
+    evaluates its value there (process_linux.go, injectEnvHandler).
     """
     program = container.runtime
     prefix = program.upper()
@@ -168,14 +167,14 @@ def _apptainer(container: Container, names: tuple[str, ...]) -> ContainerEntry:
     )
     lines = [
         *_each_name(names, f'export "{prefix}ENV_$name=${{!name}}"'),
-        f"export {prefix}_NO_EVAL=1 # values are no shell text",
+        f"export {prefix}_NO_EVAL=1 # do not evaluate values as shell text",
         f'exec {wrapped(Command(command))} "$@"',
     ]
     return _outside(lines)
 
 
 def _bind(mount: _Mount) -> str:
-    """A short form where source and target are the same."""
+    """Return the short form if source and target are equal."""
     same = mount.source == mount.target and not mount.flags
     return mount.source if same else mount.colons
 
@@ -183,8 +182,8 @@ def _bind(mount: _Mount) -> str:
 def _enroot(container: Container, names: tuple[str, ...]) -> ContainerEntry:
     """Start the program on each node (NVIDIA/enroot v4.1.2, doc/cmd/start.md, src/runtime.sh).
 
-    Inside, nothing is inherited but what `--env` names. It hands the values on in a file of one
-    line each. A mount is a line of an fstab, its fields between colons.
+    Only variables of `--env` are set inside. enroot passes the values in a file of one line each. A
+    mount is a line of an fstab, with colons between its fields.
     """
     mounts = [f"--mount={_fstab(mount)}" for mount in _mounts(container)]
     words = wrapped(Command((*mounts, *container.options)))
@@ -199,7 +198,7 @@ def _enroot(container: Container, names: tuple[str, ...]) -> ContainerEntry:
 
 
 def _fstab(mount: _Mount) -> str:
-    """A mount as enroot's fields; blanks and backslashes are written as fstab(5) has them."""
+    """Return a mount as enroot's fields, with spaces and backslashes escaped as in fstab(5)."""
     flags = f",{mount.flags.replace('+', ',')}" if mount.flags else ""
     fields = (mount.source, mount.target, "none", f"x-create=auto,rbind{flags}")
     written = (
@@ -212,7 +211,7 @@ def _fstab(mount: _Mount) -> str:
 def _shifter(container: Container, names: tuple[str, ...]) -> ContainerEntry:
     """Start the program on each node (NERSC/shifter 84b7d34, src/shifter.c, doc/modules.rst).
 
-    The container inherits the job's variables; those of the image have precedence. GPUs come by a
+    The container inherits the job's variables; those of the image have precedence. GPUs need a
     module of the site, which is named `gpu` at NERSC.
     """
     del names
@@ -230,9 +229,9 @@ def _shifter(container: Container, names: tuple[str, ...]) -> ContainerEntry:
 def _podman(container: Container, names: tuple[str, ...]) -> ContainerEntry:
     """Start the program on each node (NERSC/podman-hpc v1.1.4; podman-run(1)).
 
-    Inside, nothing is inherited but what `--env` names; a name that ends with `*` stands for all
-    that begin so, one that is not set is left out. Ranks of several containers meet by the host's
-    network and memory; podman's own has 64 MB of /dev/shm.
+    Only variables of `--env` are set inside; a name with `*` at its end is a prefix, and unset
+    variables are ignored. Ranks in several containers communicate by the network and memory of the
+    host; podman's own /dev/shm has 64 MB.
     """
     amd = ("--device=/dev/kfd", "--device=/dev/dri", "--group-add=keep-groups")
     gpu = {"nvidia": ("--gpu",), "rocm": amd}.get(container.gpu or "", ())
@@ -253,13 +252,13 @@ def _podman(container: Container, names: tuple[str, ...]) -> ContainerEntry:
 
 
 def _each_name(names: tuple[str, ...], line: str, *, one_line: str = "") -> list[str]:
-    """Lines that do something for every name that is set; bash knows those that begin alike.
+    """Return lines that run a line for every variable that is set; bash expands the prefixes.
 
-    With `one_line` a value of several lines ends the task: the program of this name cuts it.
+    With `one_line` a value of several lines ends the task: the program of this name truncates it.
     """
     alike = " ".join(f'"${{!{prefix}@}}"' for prefix in PREFIXES)
     listed = wrapped(Command((*names, *DEVICES)))
-    told = f'echo "{one_line} cannot hand on $name: it has several lines" >&2'
+    told = f'echo "{one_line} cannot pass $name: its value has several lines" >&2'
     cut = ["  if [[ ${!name} == *$'\\n'* ]]; then", f"    {told}", "    exit 1", "  fi"]
     return [
         f"for name in {alike} \\",
@@ -286,4 +285,4 @@ _ENTRIES: dict[str, Callable[[Container, tuple[str, ...]], ContainerEntry]] = {
     "edf": _edf,
 }
 _MOUNTS_NOTHING = ("pyxis", "enroot", "podman-hpc")
-"""Runtimes in which, unless the site has set it up, only what is named is mounted."""
+"""Runtimes that mount only what is named, unless the site has configured more."""

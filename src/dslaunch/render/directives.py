@@ -1,4 +1,4 @@
-"""What stands behind `#SBATCH` in a rendered script."""
+"""The `#SBATCH` options of a rendered script."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ PLACES = (
     "licenses",
     "segment",
 )
-"""Options that say where and for how long a component of the job runs."""
+"""Options for where and how long a component of the job runs."""
 PARTS = ("cpus_per_task", "cpus_per_gpu", "mem", "mem_per_cpu", "mem_per_gpu")
-"""Options that ask for a part of a node."""
+"""Options that request a part of a node."""
 LONGEST_DIRECTIVE = 8000
 """Characters of one option, less than the buffer of sbatch (22.05, sbatch/opt.c, BUFSIZ)."""
 
 
 def directives(batch: Batch, groups: tuple[NodeGroup, ...]) -> Iterator[str]:
-    """What stands behind `#SBATCH`, in order; the user's own stand in the place of ours.
+    """Yield the `#SBATCH` options in order; those of the user replace ours.
 
-    They hold for every component: sbatch resets most options at each (22.05, src/common/
-    slurm_opt.c, `reset_each_pass`), and keeps the others anyway.
+    They are repeated for every component, since sbatch resets most options at each (22.05,
+    src/common/slurm_opt.c, `reset_each_pass`).
     """
     slurm = batch.slurm
     options = dict(slurm.options)
@@ -54,7 +54,7 @@ def directives(batch: Batch, groups: tuple[NodeGroup, ...]) -> Iterator[str]:
 
 
 def step_tasks(batch: Batch, group: NodeGroup) -> tuple[str, ...]:
-    """The words by which srun starts our number of tasks where directives give the job another."""
+    """Return the options of srun for our number of tasks, if directives set another for the job."""
     if "ntasks-per-node" not in batch.slurm.displaced:
         return ()
     each = group.tasks(batch.launch.launcher)
@@ -99,17 +99,17 @@ def _for_the_group(
 
 
 def _set(names: tuple[str, ...], options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Those of some options that are set."""
+    """Return those of the options that are set."""
     return ((name.replace("_", "-"), options[name]) for name in names if name in options)
 
 
 def output_pattern(slurm: Slurm) -> str:
-    """Where the output goes, with the patterns of sbatch."""
+    """Return the path of the output, with the patterns of sbatch."""
     return slurm.output or ("%x-%A_%a.out" if "array" in dict(slurm.options) else "%x-%j.out")
 
 
 def _resources(slurm: Slurm, group: NodeGroup, more: str | None) -> Iterator[tuple[str, str]]:
-    """The GPUs of each node, and `more` generic resources, such as local disks."""
+    """Yield the GPUs of each node, and `more` generic resources (GRES), such as local disks."""
     gpus = f"{group.gpu}:{group.slots}" if group.gpu else str(group.slots)
     gres = [f"gpu:{gpus}"] if slurm.gpus == "gres" else []
     gres += [more] if more else []
@@ -126,12 +126,12 @@ def _hosts(name: str, *folded: str | None) -> Iterator[tuple[str, str]]:
 
 
 def _option(name: str, value: str | None) -> str:
-    """An option as sbatch reads it: quotes, backslashes and `#` mean what they do in a shell
-    (22.05, sbatch/opt.c, `_get_argument`)."""
+    """Return an option for sbatch, which parses quotes, backslashes and `#` as a shell does (22.05,
+    sbatch/opt.c, `_get_argument`)."""
     if value is None:
         return f"--{name}"
     if "\n" in value or "\0" in value or len(value) > LONGEST_DIRECTIVE:
-        raise PlanError(f"sbatch cannot be told --{name} in a script: {value[:40]!r}")
+        raise PlanError(f"--{name} cannot be set in an sbatch script: {value[:40]!r}")
     if not PLAIN(value):
         value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return f"--{name}={value}"

@@ -1,4 +1,4 @@
-"""A plan for people: what `dslaunch run --dry-run` prints. Made from the plan and nothing else."""
+"""The output of `dslaunch run --dry-run`, made from the plan only."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def dry_run(plan: Plan) -> str:
-    """Everything that a run of the plan does, node by node.
+    """Return what a run of the plan does on each node.
 
-    Commands are shell lines as `Command.shell` quotes them; secrets show their names alone.
+    Commands are shell lines, quoted by `Command.shell`; secrets are shown by name only.
     """
     ranks = counted(plan.world_size, "rank")
     lines = [f"{plan.cluster}: {ranks} on {counted(len(plan.nodes), 'node')}, {plan.launcher}"]

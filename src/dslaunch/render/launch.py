@@ -1,4 +1,4 @@
-"""What is rendered, and what comes out."""
+"""The input and the output of rendering."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from dslaunch.launch.job import Job
     from dslaunch.launch.launchers import Launcher
     from dslaunch.launch.plan import Decided
+    from dslaunch.notes import Note
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A job on an allocation, with what was decided or assumed: what a plan is made from."""
+    """A job on an allocation with its decisions: the input of a plan."""
 
     cluster: str
     """Its name."""
@@ -28,35 +29,35 @@ class Launch:
 
     @property
     def world(self) -> World:
-        """What a launcher must know of the whole run."""
+        """Return the input of launchers about the whole run."""
         return World(self.allocation, self.decided.rendezvous, self.job.min_nodes)
 
     @property
     def launcher(self) -> Launcher:
-        """The job's launcher. Raises UsageError if there is none of its name."""
+        """Return the job's launcher. Raises UsageError for an unknown name."""
         return LAUNCHERS.get(self.job.launcher)
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """The nodes in rank order."""
+        """Return the nodes in rank order."""
         return self.allocation.placements
 
     def environment(self, placement: Placement) -> Pairs:
-        """The variables of a node, less what its launcher adds."""
+        """Return the variables of a node, without those that its launcher adds."""
         return node_environment(placement, self.job, self.decided.rendezvous)
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A text to use as it is, and what its reader must know that it cannot say."""
+    """A rendered text, with notes about what it cannot express."""
 
     text: str
-    notes: tuple[str, ...] = ()
-    """For people, on standard error."""
+    notes: tuple[Note | str, ...] = ()
+    """For users, on standard error. A plugin's format may return plain text."""
     decisions: tuple[Decision, ...] = ()
-    """What the text assumes."""
+    """What the text assumes about the nodes."""
 
 
 def ranks_of(first: int, count: int) -> str:
-    """Name a node's ranks: `rank 3`, `ranks 0-7`."""
+    """Return the ranks of a node as text: `rank 3`, `ranks 0-7`."""
     return f"rank {first}" if count == 1 else f"ranks {first}-{first + count - 1}"

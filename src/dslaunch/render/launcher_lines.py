@@ -1,4 +1,4 @@
-"""Shell lines to type on the nodes by hand."""
+"""Commands to run on the nodes by hand."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import Word, activated, at_home, shell_line
+from dslaunch.launch.launcher_args import check_launcher_args
 from dslaunch.launch.launchers import check_launcher
 from dslaunch.registry import LAUNCHERS
-from dslaunch.render.caveats import secret_notes
 from dslaunch.render.launch import Rendered
+from dslaunch.render.notes import secret_notes
 
 if TYPE_CHECKING:
     from dslaunch.render.launch import Launch
@@ -17,21 +18,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LauncherLines:
-    """A format: the command of every node with one launcher, below a comment with its name."""
+    """A format: the command of each node for one launcher, below a comment with its name."""
 
     launcher: str
 
     @property
     def summary(self) -> str:
-        """One line that says what the text is for."""
+        """Return the purpose of the text in one line."""
         return LAUNCHERS.get(self.launcher).lines
 
     def render(self, launch: Launch) -> Rendered:
-        """Each node's line. Raises PlanError where the launcher cannot run this allocation."""
+        """Return the command of each node.
+
+        Raises PlanError if the launcher cannot run this allocation, UsageError for the job's
+        launcher arguments if they are for another launcher.
+        """
         world = launch.world
         launcher = LAUNCHERS.get(self.launcher)
         cwd = directory(launch.decided.workdir)
         check_launcher(self.launcher, world)
+        check_launcher_args(self.launcher, launch.job.launcher_args)
         lines = []
         for placement in launch.placements:
             env, activate = launch.environment(placement), placement.node.activate
@@ -44,6 +50,6 @@ class LauncherLines:
 
 
 def directory(path: str) -> Word:
-    """A directory of a node as a word; a relative one is below the node user's home."""
+    """Return a directory of a node as a word; a relative one is below the user's home there."""
     anchored = path.startswith(("/", "~/")) or path == "~"
     return at_home(path if anchored else f"~/{path}")

@@ -1,6 +1,6 @@
-"""What one node, or rank, of a SLURM step runs: a shell text that SLURM's variables fill in.
+"""The shell text that a node, or a rank, of a SLURM step runs.
 
-The counterpart of a plan, which knows every node by name: here none is known.
+It uses SLURM's variables, since the nodes are unknown before the start, unlike those of a plan.
 """
 
 from __future__ import annotations
@@ -23,53 +23,53 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes that are alike: the job, or one component of a heterogeneous job."""
+    """Equal nodes: those of the job, or of one component of a heterogeneous job."""
 
     slots: int
     gpu: str | None
-    """The GPUs' type as SLURM calls it."""
+    """The type of the GPUs in SLURM."""
     nodes: int
     members: tuple[Placement, ...]
 
     @property
     def node(self) -> Node:
-        """One of them, which stands for all."""
+        """Return one of the nodes, which are all equal."""
         return self.members[0].node
 
     @property
     def component(self) -> Component:
-        """The same for a launcher."""
+        """Return the group as an input of launchers."""
         return Component(nodes=self.nodes, slots=self.slots)
 
     def tasks(self, launcher: Launcher) -> int:
-        """How many tasks of SLURM run on each: a launcher, or every rank itself.
+        """Return the number of SLURM tasks per node: one launcher, or all ranks.
 
-        With one per node and not per GPU no `--gpus-per-task` is needed, which hides the GPUs
-        of a node from each other (pyxis #73, Lightning #16828).
+        A task per node needs no `--gpus-per-task`, which hides the GPUs of a node from each other
+        (pyxis #73, Lightning #16828).
         """
         return self.slots if launcher.task_per_rank else 1
 
 
 @dataclass(frozen=True, slots=True)
 class TaskContext:
-    """What is known of the tasks of one group."""
+    """The input for the text of one group."""
 
     launch: Launch
     group: NodeGroup
     groups: tuple[NodeGroup, ...]
     suffix: str = ""
-    """What makes a node's name one of the fast network."""
+    """The suffix of host names in the fast network."""
     container: Container | None = None
 
     @property
     def workdir(self) -> str:
-        """Where the ranks start, as they see it."""
+        """Return the working directory of the ranks, inside the container if there is one."""
         inside = self.container.workdir if self.container else None
         return inside or self.launch.decided.workdir
 
     @property
     def step(self) -> SlurmStep:
-        """The same for a launcher."""
+        """Return the same as a value for launchers."""
         return SlurmStep(
             job=self.launch.job,
             node=self.group.node,
@@ -80,43 +80,43 @@ class TaskContext:
         )
 
 
-def node_text(seat: TaskContext, notice: Notice | None) -> str:
-    """The text for `bash -c`, with no newline at the end."""
-    launch, group, node = seat.launch, seat.group, seat.group.node
-    start = launch.launcher.slurm_command(seat.step)
-    # SLURM chooses the GPUs, and says which
+def node_text(context: TaskContext, notice: Notice | None) -> str:
+    """Return the text for `bash -c`, without a newline at the end."""
+    launch, group, node = context.launch, context.group, context.group.node
+    start = launch.launcher.slurm_command(context.step)
+    # SLURM chooses the GPUs, and sets the variables for them
     slots = tuple(range(group.slots))
     here = replace(group.members[0], slots=slots, node=replace(node, slots=slots))
     env = node_environment(here, launch.job, launch.decided.rendezvous)
-    lines = _prepared_for(notice, launch.launcher) if notice else []
-    lines += _arrived(seat)
+    lines = _keep_early_signal(notice, launch.launcher) if notice else []
+    lines += _require_variables(context)
     lines += exports(env)
-    lines += [f"cd {quote(directory(seat.workdir))} || exit"]
+    lines += [f"cd {quote(directory(context.workdir))} || exit"]
     lines += _activated(node.activate)
     files = launch.decided.files
-    lines += [*_versions(seat), *start.before, *_files(files)]
-    lines += _attended(start.command, notice)
+    lines += [*_versions(context), *start.before, *_files(files)]
+    lines += _run_command(start.command, notice)
     return "\n".join(lines)
 
 
-def _arrived(seat: TaskContext) -> list[str]:
-    """End the task when a variable that it needs did not get into its container."""
-    if seat.container is None:
+def _require_variables(context: TaskContext) -> list[str]:
+    """Return lines that end the task if a variable is not set in its container."""
+    if context.container is None:
         return []
-    names = ("SLURM_PROCID", "MASTER_ADDR", *(s.name for s in seat.launch.job.secrets))
+    names = ("SLURM_PROCID", "MASTER_ADDR", *(s.name for s in context.launch.job.secrets))
     return [f': "${{{name}:?did not reach the container}}"' for name in names]
 
 
-def _versions(seat: TaskContext) -> list[str]:
-    """Print what runs, where that is Python."""
-    if not starts_python(seat.launch.job):
+def _versions(context: TaskContext) -> list[str]:
+    """Return the line that prints versions, for a Python program."""
+    if not starts_python(context.launch.job):
         return []
-    packages = seat.launch.launcher.packages
-    return [Command(("print_versions", seat.step.python, *packages)).shell()]
+    packages = context.launch.launcher.packages
+    return [Command(("print_versions", context.step.python, *packages)).shell()]
 
 
 def _activated(line: str | None) -> list[str]:
-    """The activate line; what it cannot do ends the task."""
+    """Return the activate line; a failure ends the task."""
     text = (line or "").strip()
     if not text:
         return []
@@ -127,43 +127,44 @@ def _activated(line: str | None) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What the ranks get before the time limit."""
+    """The signal to the ranks before the time limit."""
 
     signal: str
     requeue: int
-    """How often the job may start again after it."""
+    """Maximum number of requeues after the signal."""
 
 
-def _prepared_for(notice: Notice, launcher: Launcher) -> list[str]:
-    """Keep a notice that comes before the ranks are there, which would end this shell."""
+def _keep_early_signal(notice: Notice, launcher: Launcher) -> list[str]:
+    """Return lines that keep a signal which arrives before the ranks are started; it would kill
+    this shell otherwise."""
     kept = Command(("trap", f'noticed=1 early+=" {notice.signal}"', notice.signal))
     flag = "" if launcher.task_per_rank else " launcher=1"
     return [f"notice={notice.signal}{flag}", kept.shell()]
 
 
-def _attended(command: Command, notice: Notice | None) -> list[str]:
-    """Run the command by the functions of `script_functions`, and end with its exit code.
+def _run_command(command: Command, notice: Notice | None) -> list[str]:
+    """Return lines that run the command by the functions of `script_functions`, and end with its
+    exit code.
 
-    Ranks alone get the notice, and only those that handle it take notice. Launchers must not:
-    torch's would give its ranks 30 seconds and kill them (torch 2.13,
-    distributed/elastic/agent/server/api.py), DeepSpeed's would just die. A signal that is
-    ignored when a program starts stays so in what it starts, until that sets a handler; so
-    ranks without one do not die of it either (submitit #1793).
+    Only the ranks get the signal, and only those with a handler react. Launchers must not get it:
+    torch's kills its ranks after 30 seconds (torch 2.13, distributed/elastic/agent/server/api.py),
+    DeepSpeed's is killed by it. A signal that is ignored when a program starts is ignored in its
+    children until they set a handler; so it does not kill ranks without a handler (submitit #1793).
     """
     lines = [wrapped(Command(("attend", *command.argv))), "leave"]
     if notice is not None and notice.requeue:
-        lines += _comes_again(notice)
+        lines += _succeed_if_requeued(notice)
     return [*lines, 'exit "$code"']
 
 
-def _comes_again(notice: Notice) -> tuple[str, ...]:
-    """Who has saved and ends badly must not have the others killed before they have saved, so it
-    ends well where the job starts again anyway."""
+def _succeed_if_requeued(notice: Notice) -> tuple[str, ...]:
+    """Return the line that ends the task with 0 if the job is requeued: after a failed task srun
+    would kill the others before they have saved."""
     return (f'[ -z "$noticed" ] || ((${{SLURM_RESTART_COUNT:-0}} >= {notice.requeue})) || exit 0',)
 
 
 def _files(files: tuple[File, ...]) -> list[str]:
-    """Make the files that the command names, in a directory of the task's own."""
+    """Return lines that create the files of the command, in a temporary directory of the task."""
     if not files:
         return []
     directory = RUN_DIRECTORY.name

@@ -1,9 +1,9 @@
-"""A job for SLURM: one script for sbatch, as long for 2,000 nodes as for 2.
+"""Render a job as a script for sbatch, of the same length for 2 and for 2,000 nodes.
 
-Nothing in it is written per node: the nodes find their place by SLURM's own variables. What a
-node runs is a quoted text in the script, so that no variable is filled in too early by the shell
-of the first node (accelerate #1645, #2816), and holds the job's environment and arguments, so
-that srun's `--export`, which splits values at commas, carries names alone (SmartSim PR #104).
+It has no text per node: the nodes read their rank from SLURM's variables. What a node runs is a
+quoted text in the script, so the shell of the first node expands no variable of it (accelerate
+#1645, #2816). The text contains the environment and arguments of the job, so srun's `--export`,
+which splits values at commas, contains only names (SmartSim PR #104).
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from dslaunch import __version__ as VERSION
 from dslaunch.errors import PlanError
 from dslaunch.launch.command import Command, Var, exports, wrapped
 from dslaunch.launch.launchers import starts_python
+from dslaunch.notes import Note, note
 from dslaunch.render import supervised
 from dslaunch.render.batch import Batch, Origin, grouped, job_name, signal_name
 from dslaunch.render.containers import ContainerEntry, container_notes, entry
 from dslaunch.render.directives import PARTS, directives, step_tasks
 from dslaunch.render.node_text import NodeGroup, Notice, TaskContext, node_text
+from dslaunch.render.notes import RenderNote
 from dslaunch.render.script_functions import (
     DECLARED,
     run_functions,
@@ -33,16 +35,16 @@ from dslaunch.render.templates import render
 from dslaunch.terminal import one_line
 
 TEMPLATE = "sbatch.sh.j2"
-LAST_ONES_WAIT = 300
-"""Seconds that nodes may go on after the first is done, before SLURM ends them: it is as long as
-torch's agents wait for each other at the end (torch 2.13, elastic/agent/server/api.py), so that a
-last checkpoint is not cut off, as the usual 60 seconds would."""
+STEP_WAIT = 300
+"""Seconds after the end of the first task until SLURM kills the others: as long as torch's agents
+wait for each other at the end (torch 2.13, elastic/agent/server/api.py), so that the last
+checkpoint is complete. srun's default is 60 seconds."""
 
 
 def sbatch(batch: Batch, template: Path | None = None) -> str:
-    """The script. Raises PlanError for what SLURM, or this launcher on SLURM, cannot do.
+    """Return the script. Raises PlanError for jobs that SLURM or the launcher does not support.
 
-    A template of the user's is filled with the same values as our own.
+    A template of the user gets the same values as our own.
     """
     groups = grouped(batch)
     check(batch, groups)
@@ -52,12 +54,12 @@ def sbatch(batch: Batch, template: Path | None = None) -> str:
 
 
 def values(batch: Batch, groups: tuple[NodeGroup, ...]) -> dict[str, Any]:
-    """What a template can use."""
+    """Return the variables of a template."""
     slurm, job = batch.slurm, batch.launch.job
     how = batch.supervised
     parts = list(_parts(batch, groups)) if how is None else []
     return {
-        # comments: what follows a line feed would be run
+        # in comments: text after a newline would be executed
         "title": one_line(_title(batch, groups)),
         "origin": _origin(batch.origin),
         "version": VERSION,
@@ -82,70 +84,72 @@ def values(batch: Batch, groups: tuple[NodeGroup, ...]) -> dict[str, Any]:
     }
 
 
-def notes(batch: Batch) -> Iterator[str]:
-    """What a person should know and the script does not say."""
+def notes(batch: Batch) -> Iterator[Note]:
+    """Yield notes about settings that the script does not contain."""
     slurm, job = batch.slurm, batch.launch.job
     options = dict(slurm.options)
     if batch.launch.launcher.task_per_rank and "cpus_per_task" in options:
-        cpus = "1 CPU" if options["cpus_per_task"] == "1" else f"{options['cpus_per_task']} CPUs"
-        yield f"with `{job.launcher}` every rank is a task: each gets {cpus}"
+        cpus = options["cpus_per_task"]
+        yield note(RenderNote.CPUS_PER_RANK, launcher=job.launcher, cpus=cpus)
     if slurm.exclusive == "false" and "cpus_per_task" not in options:
-        yield "SLURM gives a task one CPU where `slurm.cpus_per_task` does not say more"
+        yield note(RenderNote.ONE_CPU_PER_TASK)
     asks_for_parts = bool(set(PARTS) & options.keys())
     whole_nodes = slurm.exclusive != "false" and (slurm.exclusive is not None or not asks_for_parts)
     if whole_nodes:
         if not {"mem", "mem_per_cpu", "mem_per_gpu"} & options.keys():
-            yield "whole nodes without `slurm.mem`: memory is the site's default; `mem: 0` is all"
+            yield note(RenderNote.DEFAULT_MEMORY)
         fewer = any(len(p.slots) < len(p.node.slots) for p in batch.launch.placements)
         if slurm.gpus != "none" and fewer:
-            yield "whole nodes are reserved, and not all of their GPUs are asked for"
+            yield note(RenderNote.UNREQUESTED_GPUS)
     chosen = any(p.slots != tuple(range(len(p.slots))) for p in batch.launch.placements)
     if slurm.gpus != "none" and chosen:
-        yield "SLURM chooses which GPUs of a node the job gets; only their number is asked for"
+        yield note(RenderNote.GPUS_CHOSEN_BY_SLURM)
     if "time" not in options:
-        yield "without `slurm.time` the partition's default limit holds"
+        yield note(RenderNote.DEFAULT_TIME_LIMIT)
     yield from container_notes(slurm.container, batch.launch.decided.workdir)
     if batch.launch.job.secrets:
-        names = ", ".join(secret.name for secret in job.secrets)
-        yield f"secrets are handed on by sbatch's environment, not by the script: {names}"
+        names = tuple(secret.name for secret in job.secrets)
+        yield note(RenderNote.SECRETS_IN_ENVIRONMENT, names=names)
 
 
-# ---------------------------------------------------------------- what cannot be
+# ---------------------------------------------------------------- checks
 
 
 def check(batch: Batch, groups: tuple[NodeGroup, ...]) -> None:
-    """Raise PlanError for what cannot be."""
+    """Raise PlanError for a job that cannot be rendered."""
     name, launcher = batch.launch.job.launcher, batch.launch.launcher
     if batch.supervised is None and not launcher.has_slurm_command:
         raise PlanError(
-            f"launcher `{name}` cannot be started by SLURM alone", hint="submit with --supervised"
+            f"launcher `{name}` needs a supervised job", hint="submit with --supervised"
         )
     kinds = " and ".join(f"{g.nodes} x {g.slots}" for g in groups)
     if len(groups) > 1:
         if not launcher.uneven_slots:
-            raise PlanError(f"launcher `{name}` needs as many GPUs on every node, not {kinds}")
+            raise PlanError(
+                f"launcher `{name}` needs the same number of GPUs on every node, found {kinds}"
+            )
         if batch.slurm.nodes is not None:
-            raise PlanError(f"`slurm.nodes` does not say of which kind: there are {kinds}")
+            raise PlanError(f"`slurm.nodes` is ambiguous for nodes with different GPUs: {kinds}")
         if "array" in dict(batch.slurm.options):
             raise PlanError(
                 f"a heterogeneous job ({kinds} GPUs) cannot be an array",
-                hint="choose nodes of one kind",
+                hint="select nodes with the same number of GPUs",
             )
     for group in groups:
         _check_alike(group)
 
 
 def _check_alike(group: NodeGroup) -> None:
-    """SLURM gives any nodes of a kind, so that what one node alone needs cannot be met."""
+    """Raise PlanError if nodes of a group differ: SLURM may allocate any of them."""
     first = group.members[0].node
     for placement in group.members[1:]:
         node = placement.node
         for what in ("python", "activate", "env"):
             if getattr(node, what) != getattr(first, what):
                 raise PlanError(
-                    f"SLURM gives any {group.nodes} of these nodes, but {first.host} and "
+                    f"SLURM may allocate any {group.nodes} of these nodes, but {first.host} and "
                     f"{node.host} differ in `{what}`",
-                    hint="write it for the whole file, or choose one kind with --include",
+                    hint="set it for the whole file, or select equal nodes with --include",
                 )
 
 
@@ -154,24 +158,33 @@ def _check_alike(group: NodeGroup) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NodeScript:
-    """What the nodes of one group run, as a variable of the script."""
+    """The text that the nodes of one group run, in a variable of the script."""
 
     name: str
     who: str
     first: str
-    """The command that prints what stands before the text: the functions that it calls."""
+    """The command that prints the functions that the text calls."""
     text: str
     end: str
-    """The line that ends it, which is no line of the text."""
+    """The delimiter of the here-document, which is not a line of the text."""
 
 
 def _parts(batch: Batch, groups: tuple[NodeGroup, ...]) -> Iterator[NodeScript]:
-    """What the nodes run; lines with which all components begin stand in a part of their own."""
+    """Yield the texts of the nodes; lines at the start of all components are a separate part."""
     signal = signal_name(batch.slurm)
     notice = Notice(signal, batch.slurm.requeue or 0) if signal else None
     suffix = batch.slurm.master_suffix
-    seats = [TaskContext(batch.launch, g, groups, suffix, batch.slurm.container) for g in groups]
-    texts = [node_text(seat, notice) for seat in seats]
+    contexts = [
+        TaskContext(
+            launch=batch.launch,
+            group=group,
+            groups=groups,
+            suffix=suffix,
+            container=batch.slurm.container,
+        )
+        for group in groups
+    ]
+    texts = [node_text(context, notice) for context in contexts]
     functions = task_functions(signal=signal is not None, python=starts_python(batch.launch.job))
     task = "rank" if batch.launch.launcher.task_per_rank else "node"
     if len(texts) == 1:
@@ -180,18 +193,18 @@ def _parts(batch: Batch, groups: tuple[NodeGroup, ...]) -> Iterator[NodeScript]:
         return
     common = _common_beginning(texts)
     text = f"{functions}\n{common}"
-    yield _part("on_all", f"Every {task} begins so", DECLARED, text)
+    yield _part("on_all", f"Every {task} starts with this", DECLARED, text)
     for number, text in enumerate(texts):
         rest = text.removeprefix(common).lstrip("\n")
-        who = f"Every {task} of component {number} goes on so"
+        who = f"Every {task} of component {number} continues with this"
         yield _part(f"on_component_{number}", who, "printf '%s\\n' \"$on_all\"", rest)
 
 
 def _pass_on(signal: str | None) -> str:
-    """How the batch script hands a signal on to the tasks, or to the run that it supervises.
+    """Return the command that forwards a signal to the tasks, or to the supervised run.
 
-    srun passes signals on, but TERM and HUP make it kill the step, INT it takes for Ctrl-C and CONT
-    for its own (22.05, srun/libsrun/srun_job.c, _srun_signal_mgr).
+    srun forwards signals, except that TERM and HUP make it kill the step, INT is Ctrl-C and CONT is
+    its own (22.05, srun/libsrun/srun_job.c, _srun_signal_mgr).
     """
     if signal in ("TERM", "HUP", "INT", "CONT"):
         return f'scancel --signal={signal} "$SLURM_JOB_ID"'
@@ -202,35 +215,35 @@ def _part(name: str, who: str, first: str, text: str) -> NodeScript:
     end = "END"
     while end in text.splitlines():
         end += "_"
-    return NodeScript(name, who, first, text, end)
+    return NodeScript(name=name, who=who, first=first, text=text, end=end)
 
 
 def _common_beginning(texts: list[str]) -> str:
-    """The lines with which all texts begin."""
+    """Return the first lines that all texts have in common."""
     columns = zip(*(text.split("\n") for text in texts), strict=False)
     same = takewhile(lambda column: len(set(column)) == 1, columns)
     return "\n".join(column[0] for column in same)
 
 
 def _nodelists(groups: tuple[NodeGroup, ...]) -> str:
-    """SLURM's names of the job's nodes, folded, as shell text."""
+    """Return the folded node names of the job, as shell text."""
     if len(groups) == 1:
         return "$SLURM_JOB_NODELIST"
     return ",".join(f"$SLURM_JOB_NODELIST_HET_GROUP_{number}" for number in range(len(groups)))
 
 
 def _step(batch: Batch, groups: tuple[NodeGroup, ...], parts: list[NodeScript]) -> str:
-    """The srun command. `--export=ALL` holds also where the job was submitted with NONE.
+    """Return the srun command. `--export=ALL` overrides a submission with `--export=NONE`.
 
-    It takes the CPUs over from sbatch except in SLURM 22.05 and 23.02 (which read
-    SRUN_CPUS_PER_TASK instead), and the variable for them has another name in a heterogeneous job.
+    `--cpus-per-task` is repeated, since srun of SLURM 22.05 and 23.02 ignores that of sbatch (it
+    reads SRUN_CPUS_PER_TASK), and its variable has another name in a heterogeneous job.
     """
     elastic = batch.launch.world.min_nodes is not None
     fate = ["--no-kill", "--kill-on-bad-exit=0"] if elastic else ["--kill-on-bad-exit=1"]
-    common = ["srun", *fate, f"--wait={LAST_ONES_WAIT}", "--label", "--export=ALL"]
+    common = ["srun", *fate, f"--wait={STEP_WAIT}", "--label", "--export=ALL"]
     cpus = dict(batch.slurm.options).get("cpus_per_task")
     common += [f"--cpus-per-task={cpus}"] if cpus else []
-    # one launcher for each node is no MPI program, whatever the site's MpiDefault prepares
+    # one launcher per node is not an MPI program, so MpiDefault of the site does not apply
     common += [] if batch.launch.launcher.task_per_rank else ["--mpi=none"]
     common += [word for word in batch.slurm.srun if word.startswith("--")]
     components = []
@@ -249,7 +262,7 @@ def _entry(batch: Batch) -> ContainerEntry:
 
 
 def _environment(words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """The variables among the words for srun."""
+    """Yield the variables among the words for srun."""
     for word in words:
         if not word.startswith("--"):
             name, _, value = word.partition("=")
@@ -257,7 +270,7 @@ def _environment(words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _origin(origin: Origin | None) -> Origin | None:
-    """The origin as text of one line each."""
+    """Return the origin with texts of one line each."""
     return origin and Origin(file=one_line(origin.file), command=one_line(origin.command))
 
 

@@ -1,8 +1,8 @@
-"""A job that runs `dslaunch run` on its first node: what its script holds beside the usual.
+"""A job that runs `dslaunch run` on its first node: the additional parts of its script.
 
-That run reaches all nodes of the job by steps (transport `srun`), so that it is the same as over
-SSH: quick checks, evidence, root cause, hang timeout, restarts. What the command line and the
-cluster file say must reach it unchanged, although the file may change while the job is pending.
+That run reaches all nodes of the job by SLURM steps (transport `srun`), with the same features as
+over SSH: quick checks, evidence, root cause, hang timeout, restarts. It gets the command line and
+the cluster file of the submission, although the file may change while the job is pending.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dslaunch.cluster import schema, yamltext
 from dslaunch.errors import PlanError
 from dslaunch.launch.command import Command, Var, Word, at_home, quote, wrapped
 from dslaunch.launch.program import kind_flag
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 
 PYTHON, CLUSTER, RESULT = Var("python"), Var("cluster"), Var("result")
 RESULT_SUFFIX = ".run.json"
-"""The result of the run in the job is in the file of this name beside the job's output."""
+"""The suffix of the file with the result of the run, beside the output of the job."""
 NOTICES = ("USR1", "USR2")
-"""Signals that `dslaunch run` hands to the ranks."""
+"""Signals that `dslaunch run` forwards to the ranks."""
 NOT_THERE = 6
-"""Exit code of a job whose first node has no dslaunch: as of a program that is missing."""
+"""Exit code of a job whose first node lacks dslaunch: that of a missing program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Supervised:
     """How `dslaunch run` is called in the job."""
 
     file: str
-    """The cluster file's text, as the job needs it."""
+    """The text of the cluster file for the job."""
     pythons: tuple[str, ...]
     """Interpreters on the node; the first that has dslaunch runs it."""
     hang_timeout: float | None = None
@@ -43,22 +44,22 @@ class Supervised:
 
 
 def supervised(batch: Batch, job: Job, how: Supervised) -> Batch:
-    """The batch with `job` as the user asked for it: the run in the job decides itself, by
-    evidence, which files it ships and how it changes the DeepSpeed config.
+    """Return the batch with the original `job`: the run in the job decides from evidence which
+    files to ship and how to change the DeepSpeed config.
 
     Raises PlanError for a container, which steps of that run do not enter, and for a signal that
-    asks that run itself to end.
+    would end that run itself.
     """
     signal = signal_name(batch.slurm)
     if signal is not None and signal not in NOTICES:
         raise PlanError(
-            f"slurm.signal: {signal} ends a supervised job instead of telling its ranks",
-            hint=f"use {' or '.join(NOTICES)}, or submit it with --plain",
+            f"slurm.signal: {signal} ends a supervised job, and is not forwarded to its ranks",
+            hint=f"use {' or '.join(NOTICES)}, or submit with --plain",
         )
     if batch.slurm.container is not None:
         raise PlanError(
-            "slurm.container: a supervised job starts the ranks on the nodes, not in a container",
-            hint="submit it with --plain",
+            "slurm.container: not supported in a supervised job",
+            hint="submit with --plain",
         )
     decided = replace(batch.launch.decided, files=())
     launch = replace(batch.launch, job=job, decided=decided)
@@ -66,16 +67,14 @@ def supervised(batch: Batch, job: Job, how: Supervised) -> Batch:
 
 
 def cluster_file(text: str, name: str, job: Job, workdir: str) -> str:
-    """The cluster file for the run in the job; YAML that is JSON.
+    """Return the cluster file for the run in the job, as JSON, which is YAML.
 
-    Nodes are as folded as in the user's text. What depends on this machine is resolved: the
-    variables of `env_from`, the working directory, and secrets, whose values are in the job's
-    environment. `slurm:` and `job:` are done with.
+    Nodes stay folded. What depends on this machine is resolved: the variables of `env_from`, the
+    working directory, and secrets, whose values are in the environment of the job. `slurm:` and
+    `job:` are removed.
     """
-    from dslaunch.cluster import schema, yamltext
-
     data: dict[str, Any] = dict(yamltext.parse(text, name, verbatim=schema.VERBATIM).data)
-    for done in ("slurm", "job", "env_from", "launcher"):
+    for done in ("slurm", "job", "env_from", "launcher", "launcher_args"):
         data.pop(done, None)
     data["name"] = name
     data["env"] = dict(job.env)
@@ -85,7 +84,7 @@ def cluster_file(text: str, name: str, job: Job, workdir: str) -> str:
 
 
 def values(batch: Batch, how: Supervised) -> dict[str, Any]:
-    """What the template of such a job can use."""
+    """Return the variables of the template of such a job."""
     end = "END"
     while end in how.file.splitlines():
         end += "_"
@@ -101,10 +100,11 @@ def values(batch: Batch, how: Supervised) -> dict[str, Any]:
 
 
 def run_command(batch: Batch, how: Supervised) -> str:
-    """The call of `dslaunch run`, in shell words."""
+    """Return the command line of `dslaunch run`."""
     job, groups = batch.launch.job, grouped(batch)
     signal = signal_name(batch.slurm)
     options: list[Word] = [f"--launcher={job.launcher}"]
+    options += [f"--launcher-arg={argument}" for argument in job.launcher_args]
     if len(groups) == 1:
         options.append(f"--slots={groups[0].slots}")
     options.append(f"--restarts={job.restarts}")

@@ -1,4 +1,4 @@
-"""Fill the templates that ship with dslaunch, or those that a user puts in front of them."""
+"""Fill the templates of dslaunch, or those of a user in their place."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ IN_THE_SOURCE_TREE = Path(__file__).parents[3] / "templates"
 def render(name: str, /, *, directories: Sequence[Path] = (), **values: object) -> str:
     """Fill the template of that file name; `directories` are searched before our own.
 
-    The filter `sh` quotes for a POSIX shell. Raises PlanError, naming template and line, for a
-    faulty template and for a value that it lacks, which is never an empty text.
+    The filter `sh` quotes for a POSIX shell. Raises PlanError with template and line for a faulty
+    template, and for a variable that is not set.
     """
     import jinja2
 
@@ -32,7 +32,7 @@ def render(name: str, /, *, directories: Sequence[Path] = (), **values: object) 
     except jinja2.TemplateSyntaxError as error:
         raise PlanError(f"{error.filename or error.name}:{error.lineno}: {error.message}") from None
     except jinja2.TemplateNotFound as error:
-        raise PlanError(f"there is no template named `{error.name}`") from None
+        raise PlanError(f"template `{error.name}` not found") from None
     except jinja2.TemplateError as error:
         raise PlanError(f"{_where(error, name)}: {error.message}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -44,7 +44,7 @@ def render(name: str, /, *, directories: Sequence[Path] = (), **values: object) 
 def render_page(name: str, /, **values: object) -> str:
     """Fill one of our own templates of an HTML page.
 
-    Every value is escaped; control characters in it are spelled out.
+    Every value is escaped, also its control characters.
     """
     environment = _environment((PACKAGED, IN_THE_SOURCE_TREE), escape=True)
     environment.finalize = _visible
@@ -52,7 +52,7 @@ def render_page(name: str, /, **values: object) -> str:
 
 
 def _visible(value: object) -> object:
-    """Return a value of a page as it is shown; what is already HTML stays."""
+    """Return a value of a page with visible control characters; HTML is unchanged."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return visible(value)
     return value
@@ -74,7 +74,7 @@ def _environment(directories: tuple[Path, ...], *, escape: bool = False) -> jinj
 
 
 def _where(error: Exception, name: str) -> str:
-    """Find the innermost line of a template that an error came through; jinja2 adds those."""
+    """Return the innermost line of a template in the traceback, where jinja2 adds them."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f"{f.filename}:{f.lineno}" for f in frames if Path(f.filename).name == Path(name).name]
     return lines[-1] if lines else name

@@ -1,1 +1,1 @@
-"""Runs and findings, for people and machines."""
+"""Runs and findings, for users and programs."""

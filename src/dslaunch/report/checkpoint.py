@@ -1,4 +1,4 @@
-"""Checkpoints for people and programs: a table, one in detail, JSON, how far a copy has come."""
+"""Checkpoints as a table, in detail, as JSON, and the progress of a copy."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import Checkpoint
 from dslaunch.deepspeed.placement import Lacking
-from dslaunch.run.shards import CopyProgress, in_words
+from dslaunch.plural import byte_count, counted
+from dslaunch.run.shards import CopyProgress
 
 HEAD = ("CHECKPOINT", "ZERO", "RANKS", "STEP", "SIZE", "SAVED", "STATE", "NODES")
 DETAIL = ("NODE", "SHARDS OF RANKS", "MODEL", "SIZE", "LATEST", "BROKEN")
 
 
 def rows(checkpoints: Sequence[Checkpoint]) -> list[tuple[str, ...]]:
-    """A line per checkpoint, the newest last; a star is at what `latest` names."""
+    """Return a row per checkpoint, the newest last; `*` marks the one that `latest` names."""
     return [HEAD, *map(_row, checkpoints)]
 
 
@@ -28,7 +29,7 @@ def _row(checkpoint: Checkpoint) -> tuple[str, ...]:
         _stage(checkpoint),
         str(checkpoint.world * checkpoint.parallel) if checkpoint.stage != 0 else "any",
         "-" if steps is None else str(steps),
-        in_words(checkpoint.size),
+        byte_count(checkpoint.size),
         when(checkpoint.saved),
         state(checkpoint),
         fold(hosts(checkpoint)),
@@ -40,27 +41,27 @@ def _stage(checkpoint: Checkpoint) -> str:
 
 
 def when(seconds: float) -> str:
-    """A time by our clock."""
+    """Return a time in the local time zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def hosts(checkpoint: Checkpoint) -> list[str]:
-    """The nodes that have shards of it."""
+    """Return the nodes that have shards of a checkpoint."""
     return list(dict.fromkeys(c.host for p in checkpoint.shards for c in checkpoint.files[p]))
 
 
 def state(checkpoint: Checkpoint) -> str:
-    """Complete, or what is missing in how many shards."""
+    """Return `complete`, or how many shards are missing or broken."""
     missing = checkpoint.missing()
     if not missing:
         return "complete"
     broken = sum(any(c.broken for c in checkpoint.files.get(path, ())) for path in missing)
-    said = f"lacks {len(missing)} of {len(checkpoint.wanted())} shards"
-    return f"{said}, {broken} broken" if broken else said
+    text = f"{len(missing)} of {len(checkpoint.wanted())} shards missing"
+    return f"{text}, {broken} broken" if broken else text
 
 
 def detail(checkpoint: Checkpoint, everyone: Sequence[str]) -> list[tuple[str, ...]]:
-    """A line per node: which ranks' shards it has."""
+    """Return a row per node with the ranks whose shards it has."""
     return [DETAIL, *(_node(checkpoint, host) for host in everyone)]
 
 
@@ -78,14 +79,14 @@ def _node(checkpoint: Checkpoint, host: str) -> tuple[str, ...]:
         host,
         ",".join(map(str, ranks)) or "-",
         model,
-        in_words(sum(copy.size for copy in mine.values())),
+        byte_count(sum(copy.size for copy in mine.values())),
         checkpoint.latest.get(host, "-"),
         ", ".join(broken) or "-",
     )
 
 
 def as_data(checkpoint: Checkpoint) -> dict[str, Any]:
-    """One checkpoint for programs."""
+    """Return a checkpoint as JSON data."""
     return {
         "name": checkpoint.name,
         "root": checkpoint.root,
@@ -115,11 +116,11 @@ def as_data(checkpoint: Checkpoint) -> dict[str, Any]:
 def faults(
     checkpoint: Checkpoint, broken: Mapping[str, Mapping[str, str]], lacks: Sequence[Lacking]
 ) -> list[str]:
-    """Everything that is wrong with a checkpoint, a line each; empty: it can be resumed."""
-    said = [f"{posixpath.basename(path)} is on no node" for path in _nowhere(checkpoint)]
-    said += [f"{h}: {p}: {why}" for h, some in broken.items() for p, why in some.items()]
-    said += [f"{c.host}: {path} {c.broken}" for path, c in checkpoint.left_out().items()]
-    return said + [str(lack) for lack in lacks]
+    """Return a line per fault of a checkpoint; empty: a training can resume from it."""
+    lines = [f"{posixpath.basename(path)} not found on any node" for path in _nowhere(checkpoint)]
+    lines += [f"{h}: {p}: {why}" for h, some in broken.items() for p, why in some.items()]
+    lines += [f"{c.host}: {path} {c.broken}" for path, c in checkpoint.left_out().items()]
+    return lines + [str(lack) for lack in lacks]
 
 
 def _nowhere(checkpoint: Checkpoint) -> list[str]:
@@ -127,20 +128,21 @@ def _nowhere(checkpoint: Checkpoint) -> list[str]:
 
 
 def progress_line(progress: CopyProgress) -> str:
-    """How far a copy has come, and how fast."""
+    """Return the progress of a copy and its rate."""
     seconds = max(time.monotonic() - progress.began, 1e-3)
     share = 100 * progress.done // progress.total if progress.total else 100
     return (
-        f"{progress.files_done} of {progress.files} files, {in_words(progress.done)} of "
-        f"{in_words(progress.total)} ({share}%), {in_words(round(progress.done / seconds))}/s"
+        f"{progress.files_done} of {counted(progress.files, 'file')}, "
+        f"{byte_count(progress.done)} of {byte_count(progress.total)} ({share}%), "
+        f"{byte_count(round(progress.done / seconds))}/s"
     )
 
 
 def copied(progress: CopyProgress) -> str:
-    """What a copy did, in words."""
-    said = f"{progress.files} files, {in_words(progress.total)}"
+    """Return the result of a copy: files, bytes, and what an earlier copy had left to reuse."""
+    text = f"{counted(progress.files, 'file')}, {byte_count(progress.total)}"
     if progress.there:
-        said += f"; {progress.there} were there already"
+        text += f"; {progress.there} already present"
     if progress.resumed:
-        said += f"; {in_words(progress.resumed)} from an earlier try"
-    return f"{said}; checksums compared"
+        text += f"; {byte_count(progress.resumed)} reused from an interrupted copy"
+    return f"{text}; checksums verified"

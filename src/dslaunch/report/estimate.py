@@ -1,6 +1,7 @@
-"""An estimate of memory and traffic, for people and programs.
+"""Estimates of memory and communication as text and as data.
 
-GiB is 2^30 bytes, what DeepSpeed's own tables call GB; a figure per GPU, or per node for CPU.
+GiB is 2^30 bytes, which DeepSpeed's own tables call GB. Figures are per GPU; those of CPU memory
+per node.
 """
 
 from __future__ import annotations
@@ -12,14 +13,21 @@ from typing import Any
 
 from dslaunch.deepspeed.activations import compared
 from dslaunch.deepspeed.communication import Collective
-from dslaunch.deepspeed.estimate import GIVEN_BY, EstimateInput, Recommendation, Row
+from dslaunch.deepspeed.estimate import (
+    GIVEN_BY,
+    Alternative,
+    EstimateInput,
+    Recommendation,
+    Row,
+    Shortage,
+)
 from dslaunch.deepspeed.memory import FAULTS, GIB, Strategy
 from dslaunch.plural import counted
 
 WIDTH = 80
-"""Columns where nobody has said how many there are."""
+"""The width of the text, in columns, if the terminal's is unknown."""
 WIDE = 110
-"""Columns from which the parts of the total are shown too."""
+"""The width, in columns, from which the parts of the total are shown."""
 Line = tuple[str, ...]
 PLACES = {"gpu": "-", "cpu": "cpu", "nvme": "nvme"}
 
@@ -27,18 +35,66 @@ PLACES = {"gpu": "-", "cpu": "cpu", "nvme": "nvme"}
 def text(
     question: EstimateInput, rows: Sequence[Row], advice: Recommendation, width: int | None = None
 ) -> str:
-    """The tables, what their letters mean, and the recommendation last."""
+    """Return the tables, the meaning of their columns, and the recommendation last."""
     fit = width or WIDTH
     body = [_line(row, wide=fit >= WIDE) for row in rows]
     parts = [
         heading(question),
         aligned([_head(wide=fit >= WIDE), *body]),
         "\n".join(_wrapped(note, fit) for note in notes(question, rows)),
-        aligned([("ZERO", "EACH GPU SENDS IN A STEP", "GiB", "SECONDS"), *_traffic(rows)]),
+        aligned([("ZERO", "SENT BY EACH GPU PER STEP", "GiB", "SECONDS"), *_traffic(rows)]),
         _wrapped(_about_traffic(question), fit),
-        _wrapped(f"-> {advice.text}", fit),
+        _wrapped(f"-> {recommendation_text(question, advice)}", fit),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def recommendation_text(question: EstimateInput, advice: Recommendation) -> str:
+    """Return the recommendation in one line."""
+    if advice.outcome == "fits" and advice.row is not None:
+        row = advice.row
+        shortage = f"; {_shortage(advice.shortage)}" if advice.shortage else ""
+        return (
+            f"{row.strategy}{_checkpointing(row)}: the fastest strategy that fits, with "
+            f"{total(row) / GIB:.1f} GiB per GPU and {row.cpu / GIB:.1f} GiB of CPU memory per "
+            f"node{shortage}"
+        )
+    options = " and ".join(advice.missing)
+    if advice.candidate is not None:
+        may = f"{advice.candidate} may fit: add {options} to know"
+        return f"{may}; {_nothing_fits(question, advice)}" if advice.alternatives else may
+    if advice.outcome == "unknown":
+        return f"add {options} to know what fits"
+    return _nothing_fits(question, advice)
+
+
+def _nothing_fits(question: EstimateInput, advice: Recommendation) -> str:
+    batch = question.batch.micro
+    asked = f" with micro-batch {batch}" if question.sized.shape is not None else ""
+    ways = [_alternative_text(each) for each in advice.alternatives]
+    if ways:
+        return f"nothing fits{asked}; {'; or '.join(ways)}"
+    reason = f"; {_shortage(advice.shortage)}" if advice.shortage else ""
+    return f"nothing fits{asked}, on any number of these nodes{reason}"
+
+
+def _alternative_text(alternative: Alternative) -> str:
+    strategy = f"{alternative.row.strategy}{_checkpointing(alternative.row)}"
+    if alternative.nodes is not None:
+        return f"{strategy} fits on {alternative.nodes} of these nodes"
+    return (
+        f"{strategy} fits with micro-batch {alternative.micro_batch} and "
+        f"{alternative.accumulation} accumulation steps, the same batch size"
+    )
+
+
+def _shortage(shortage: Shortage) -> str:
+    kind = {"gpu": "per GPU", "cpu": "of CPU memory per node", "nvme": "of NVMe per node"}
+    return f"{shortage.strategy} needs {shortage.need / GIB:.1f} GiB {kind[shortage.place]}"
+
+
+def _checkpointing(row: Row) -> str:
+    return " with activation checkpointing" if row.fits == "checkpointing" else ""
 
 
 Grid = Mapping[int, Sequence[Row]]
@@ -46,7 +102,7 @@ Grid = Mapping[int, Sequence[Row]]
 
 
 def grid_text(grid: Grid) -> str:
-    """What each GPU, and each node, needs on so many nodes; marked where it fits."""
+    """Return the memory per GPU and per node on different numbers of nodes."""
     tables = []
     for title, size in (("PER GPU", total), ("PER NODE", lambda row: row.cpu)):
         counts = [f"{n} NODES" if n > 1 else "1 NODE" for n in grid]
@@ -56,13 +112,13 @@ def grid_text(grid: Grid) -> str:
             for same in zip(*grid.values(), strict=True)
         ]
         tables.append(
-            f"GiB {title}; *: all fits, c: with activation checkpointing\n{aligned([head, *lines])}"
+            f"GiB {title}; *: fits, c: with activation checkpointing\n{aligned([head, *lines])}"
         )
     return "\n\n".join(tables) + "\n"
 
 
 def total(row: Row) -> int:
-    """What a GPU needs in all; with activation checkpointing where it fits only so."""
+    """Return the total bytes per GPU, with activation checkpointing if needed to fit."""
     return row.gpu_checkpointed if row.fits == "checkpointing" else row.gpu
 
 
@@ -71,7 +127,7 @@ def _mark(row: Row) -> str:
 
 
 def heading(question: EstimateInput) -> str:
-    """What was asked, in one line or two."""
+    """Return the model and the machines in two lines."""
     model, machines = question.sized.model, question.machines
     width = "16-bit" if question.settings.width == 2 else "fp32"
     return (
@@ -82,7 +138,7 @@ def heading(question: EstimateInput) -> str:
 
 
 def aligned(lines: Sequence[Line]) -> str:
-    """Columns one space apart, numbers to the right; the first line is the head."""
+    """Return lines in aligned columns, numbers to the right; the first line is the head."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     right = [all(_number(cell) for cell in column[1:]) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -139,27 +195,27 @@ def _gib(size: int) -> str:
 
 
 def notes(question: EstimateInput, rows: Sequence[Row]) -> list[str]:
-    """What the columns and letters mean, and what was assumed."""
+    """Return the meaning of columns and letters, and the assumptions."""
     said = [
-        "DSPEED: DeepSpeed's own estimate of the model states, where it has one. STATES: the same "
-        "with its faults mended. ALL: with buckets and activations."
+        "DSPEED: DeepSpeed's own estimate of the model states, if it has one. STATES: the same, "
+        "with its errors corrected. ALL: including buckets and activations."
     ]
     used = sorted({letter for row in rows for letter in row.faults})
     said += [f"{letter}: DeepSpeed's estimate {FAULTS[letter]}" for letter in used]
     if any(row.fits == "checkpointing" for row in rows):
-        said.append("ckpt: fits with activation checkpointing, and ALL is with it")
+        said.append("ckpt: fits with activation checkpointing only; ALL includes it")
     if question.sized.partial:
         said.append(
-            "Only the text part of this model is counted: no rule knows its other parts. --meta "
-            "counts all of it."
+            "Only the text part of this model is counted: the size of its other parts is unknown. "
+            "Use --meta to count all of it."
         )
     missing = sorted({GIVEN_BY[name] for row in rows for name in row.unknown})
     if missing:
-        said.append(f"?: not known whether it fits without {', '.join(missing)}")
+        said.append(f"?: unknown whether it fits; add {', '.join(missing)}")
     if question.sized.shape is None:
         said.append(
-            "Activations are left out: their size needs the shape of a dense model over text, "
-            "from its config.json."
+            "Activations are not included: their size is known only for dense text models with a "
+            "config.json."
         )
     else:
         batch = question.batch
@@ -170,12 +226,12 @@ def notes(question: EstimateInput, rows: Sequence[Row]) -> list[str]:
         family = question.sized.family
         if family and not compared(family):
             said.append(
-                f"Activations of {family} models are approximate: they were not compared with "
-                "what a training keeps."
+                f"Activations of {family} models are approximate: they were not compared with a "
+                "real training."
             )
     if question.limits.gpu is not None or question.limits.cpu is not None:
         left = f"{question.limits.headroom:.0%}"
-        said.append(f"What fits leaves {left} of the memory for CUDA, NCCL and fragmentation.")
+        said.append(f"{left} of the memory is kept free for CUDA, NCCL and fragmentation.")
     return said
 
 
@@ -203,8 +259,8 @@ def _collectives(moved: Sequence[Collective]) -> str:
 
 def _about_traffic(question: EstimateInput) -> str:
     if question.bandwidth.network or question.bandwidth.inside:
-        return "SECONDS: at the stated bandwidth, with nothing hidden behind computing."
-    return "Say --bandwidth (of a node's network) to learn how long that takes."
+        return "SECONDS: at the given bandwidth, without overlap with computation."
+    return "Add --bandwidth (of the network of a node) to estimate the time."
 
 
 def _wrapped(line: str, width: int) -> str:
@@ -216,7 +272,7 @@ def _wrapped(line: str, width: int) -> str:
 def as_data(
     question: EstimateInput, rows: Sequence[Row], advice: Recommendation, grid: Grid | None = None
 ) -> dict[str, Any]:
-    """The same for programs; sizes in bytes, times in seconds."""
+    """Return the estimate as plain values; sizes in bytes, times in seconds."""
     chosen = None
     if advice.row is not None:
         chosen = {**_strategy(advice.row.strategy), "checkpointing": advice.checkpointing}
@@ -235,12 +291,24 @@ def as_data(
         "faults": FAULTS,
         "recommendation": {
             "strategy": chosen,
-            "text": advice.text,
+            "text": recommendation_text(question, advice),
             "outcome": advice.outcome,
             "missing": list(advice.missing),
             "micro_batch": advice.micro_batch,
+            "shortage": asdict(advice.shortage) if advice.shortage else None,
+            "alternatives": [_alternative(each) for each in advice.alternatives],
         },
         "by_nodes": {str(n): [_brief(row) for row in same] for n, same in (grid or {}).items()},
+    }
+
+
+def _alternative(alternative: Alternative) -> dict[str, Any]:
+    return {
+        **_strategy(alternative.row.strategy),
+        "checkpointing": alternative.row.fits == "checkpointing",
+        "micro_batch": alternative.micro_batch,
+        "accumulation": alternative.accumulation,
+        "nodes": alternative.nodes,
     }
 
 

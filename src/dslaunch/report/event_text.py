@@ -1,35 +1,62 @@
-"""The texts of a run's events, for those who watch it. Pure."""
+"""The texts of a run's events. Pure."""
 
 from __future__ import annotations
 
+from dslaunch.cluster.nodeset import fold_numbers
+from dslaunch.plural import counted
+from dslaunch.report.durations import elapsed_text
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import SecondaryFailure
 from dslaunch.run.outcome_text import (
     describe,
     restart_text,
     signal_name,
-    source_text,
     stop_text,
 )
+from dslaunch.run.reasons import EndCode, EndReason
 
 
 def event_text(event: Event) -> str | None:
-    """Return what is said at once of an event; None: the progress line and the outcome say it."""
+    """Return what is shown at once of an event; None: the progress line and the outcome show it."""
     if event.reason is not None:
-        return f"{stop_text(event.reason)}; ending all nodes"
+        return f"{stop_text(event.reason)}; {_stopping(event, event.reason)}"
     if event.restart is not None:
         return restart_text(event.restart)
     if event.kind == "away":
-        return f"{event.host}: {event.error}; trying to reach it again"
+        return f"{event.host}: {event.error}; reconnecting"
     if event.kind == "back":
         after = event.seconds or 0.0
-        return f"{event.host}: connected again after {after:.0f} s, nothing was missed"
+        return f"{event.host}: reconnected after {after:.0f} s; no output was lost"
     if event.kind == "noticed":
-        return f"{signal_name(event.signal or 0)} received and sent to all ranks"
+        return _forwarded_text(event)
     return None
 
 
+def _forwarded_text(event: Event) -> str:
+    name = signal_name(event.signal or 0)
+    if not event.unhandled:
+        return f"{name} received and forwarded to all ranks"
+    without = f"no handler: ranks {fold_numbers(event.unhandled)}"
+    if not event.sent:
+        return f"{name} received and not forwarded, since it would end the ranks; {without}"
+    return f"{name} received and forwarded to {counted(event.sent, 'rank')}; {without}"
+
+
+def _stopping(event: Event, reason: EndReason) -> str:
+    """Return what is stopped, how long that may take, and what a second Ctrl-C does."""
+    what = "all nodes"
+    if event.ranks and event.nodes:
+        what = f"{counted(event.ranks, 'rank')} on {counted(event.nodes, 'node')}"
+    if event.seconds == 0:
+        return f"killing {what}"
+    parts = [f"stopping {what}"]
+    if event.seconds is not None:
+        parts.append(f"up to {elapsed_text(event.seconds)}")
+    if event.seconds is not None and reason.code is EndCode.INTERRUPTED:
+        parts.append("Ctrl-C again kills them")
+    return "; ".join(parts)
+
+
 def secondary_text(failure: SecondaryFailure) -> str:
-    """Return which rank failed because of the root cause, and how."""
-    how = failure.what or describe(failure.code, failure.signal)
-    return f"{source_text((failure.host, failure.rank))}: {how}"
+    """Return how a rank failed as a consequence of the root cause."""
+    return failure.what or describe(failure.code, failure.signal)

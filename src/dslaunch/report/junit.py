@@ -1,4 +1,4 @@
-"""A preflight as JUnit XML, which CI servers and monitoring read: one case per check and node."""
+"""A preflight as JUnit XML for CI servers and monitoring: one case per check and node."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from dslaunch.preflight.judge import Report
 from dslaunch.terminal import visible
 
 _FORBIDDEN = re.compile("[\ufffe\uffff]")
-"""XML 1.0, 2.2: beside control characters, which are spelled out, these may stand in no document,
-also not as references."""
+"""Characters that XML 1.0 (2.2) forbids, also as references; control characters are escaped."""
 
 
 def as_junit(report: Report) -> str:
-    """The whole document. What failed is a failure, what was not answered an error; warnings pass,
-    with their words in system-out."""
+    """Return the document. A failed check is a failure, one without an answer an error; a warning
+    passes, with its text in system-out."""
     cases = list(_cases(report))
     suite = ElementTree.Element(
         "testsuite",

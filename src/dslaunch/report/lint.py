@@ -1,4 +1,4 @@
-"""Remarks on a user's text, for people, for programs, for SARIF viewers and for GitHub. Pure."""
+"""Findings of a lint as text, JSON, SARIF and GitHub annotations. Pure."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ _GITHUB_LEVELS: dict[Level, str] = {"error": "error", "warning": "warning", "inf
 
 
 def as_text(remarks: Sequence[Remark], ignored: int = 0) -> str:
-    """Each remark as `file:line:column: level: path: message [rule]`, with its fix and source
-    below; then how many there are, and how many were `ignored`. What is no letter of a line, such
-    as a line end in a key, is spelt."""
+    """Return each finding as `file:line:column: level: path: message [rule]`, with its fix and
+    source below, then the counts and how many were `ignored`. Control characters are escaped."""
     lines = [line for remark in remarks for line in _lines(remark)]
     total = summary(remarks) + (f" ({ignored} ignored)" if ignored else "")
     return "\n".join([*lines, total]) + "\n"
@@ -34,25 +33,29 @@ def _lines(remark: Remark) -> list[str]:
 
 
 def summary(remarks: Sequence[Remark]) -> str:
-    """`1 error, 2 warnings`; `no remarks` for none."""
+    """Return for example `1 error, 2 warnings`; `no findings` for none."""
     numbers = Counter(remark.level for remark in remarks)
     words = {"error": "error", "warning": "warning", "info": "note"}
     parts = [counted(numbers[level], words[level]) for level in ORDER if numbers[level]]
-    return ", ".join(parts) or "no remarks"
+    return ", ".join(parts) or "no findings"
 
 
 def as_json(remarks: Sequence[Remark]) -> str:
-    """A list of objects with the fields of Remark."""
+    """Return a JSON list of objects with the fields of Remark."""
     return json.dumps([asdict(remark) for remark in remarks], indent=2) + "\n"
 
 
-def as_sarif(remarks: Sequence[Remark], version: str) -> str:
-    """A log of SARIF 2.1.0, which code scanning and editors read. `version` is dslaunch's."""
+def as_sarif(remarks: Sequence[Remark], version: str, documentation: str = "") -> str:
+    """Return a SARIF 2.1.0 log for code scanning and editors.
+
+    `version` is dslaunch's, `documentation` the address of a rule's section, with RULE for its
+    name; empty: unknown.
+    """
     rules = sorted({remark.rule for remark in remarks})
     driver = {
         "name": "dslaunch",
         "version": version,
-        "rules": [{"id": rule} for rule in rules],
+        "rules": [_sarif_rule(rule, documentation) for rule in rules],
     }
     run = {
         "tool": {"driver": driver},
@@ -60,6 +63,13 @@ def as_sarif(remarks: Sequence[Remark], version: str) -> str:
         "results": [_sarif(remark, rules) for remark in remarks],
     }
     return json.dumps({"$schema": SARIF, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+
+
+def _sarif_rule(name: str, documentation: str) -> dict[str, str]:
+    """Return a rule; `helpUri` is its section of the page of lint rules."""
+    if not documentation:
+        return {"id": name}
+    return {"id": name, "helpUri": documentation.replace("RULE", name)}
 
 
 def _sarif(remark: Remark, rules: Sequence[str]) -> dict[str, Any]:
@@ -83,7 +93,7 @@ def _uri(file: str) -> str:
 
 
 def as_github(remarks: Sequence[Remark]) -> str:
-    """Workflow commands that GitHub Actions shows beside the lines they are about."""
+    """Return workflow commands, which GitHub Actions shows at the lines that they name."""
     return "".join(f"{_github(remark)}\n" for remark in remarks)
 
 
@@ -97,14 +107,14 @@ def _github(remark: Remark) -> str:
 
 
 def _sentence(remark: Remark) -> str:
-    """Path, message, fix and source in one text."""
+    """Return path, message, fix and source as one text."""
     what = ": ".join(part for part in (remark.path, remark.message) if part)
     more = (("fix", remark.fix), ("source", remark.source))
     return "\n".join([what, *(f"{name}: {words}" for name, words in more if words)])
 
 
 def _data(text: str) -> str:
-    """Escaped as the runner of GitHub Actions wants it (actions/toolkit, command.ts)."""
+    """Escape text as GitHub Actions' runner expects it (actions/toolkit, command.ts)."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

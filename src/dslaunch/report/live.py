@@ -1,76 +1,51 @@
-"""A run as it happens: prefixed lines, a progress line, the reason of its end."""
+"""A run as it happens: prefixed output lines, a status line, the outcome."""
 
 from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TextIO
 
-from dslaunch.cluster.nodeset import fold
+from dslaunch.cluster.nodeset import fold as fold_hosts
+from dslaunch.cluster.nodeset import fold_numbers
 from dslaunch.launch.decisions import Decision
 from dslaunch.launch.plan import Plan
 from dslaunch.plural import counted
-from dslaunch.report.event_text import event_text, secondary_text
+from dslaunch.report.event_text import event_text
+from dslaunch.report.folding import FoldedLine, LineFolder
+from dslaunch.report.outcome_rows import RunExtent, outcome_rows
 from dslaunch.report.output_stream import OutputStream, leave_if_unread
+from dslaunch.report.status_line import RunStatusLine
 from dslaunch.run.events import Event, Line
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.progress import RunProgress
 from dslaunch.run.reasons import BY_USER, EndReason
-from dslaunch.terminal import one_line, without_color
+from dslaunch.run.view import StartStep
+from dslaunch.terminal import PLAIN, one_line, without_color
 
 BAR = "│"
 _ROOM = 3
-"""Columns that a progress line leaves free, so that the terminal's `^C` fits behind it."""
-
-
-@dataclass(slots=True)
-class NodeProgress:
-    """Which nodes got how far, as one line at the bottom of a terminal."""
-
-    hosts: tuple[str, ...]
-    connected: set[str] = field(default_factory=set)
-    started: set[str] = field(default_factory=set)
-    joined: set[str] = field(default_factory=set)
-    over: bool = False
-    """A rank has ended: who has not met the others will not, or need not."""
-    text: str = ""
-
-    def __post_init__(self) -> None:
-        self.text = self._describe()
-
-    def note(self, event: Event) -> None:
-        """Count an event."""
-        reached: set[str] | None = {
-            "connected": self.connected,
-            "started": self.started,
-            "joined": self.joined,
-        }.get(event.kind)
-        if reached is not None and event.host is not None:
-            reached.add(event.host)
-            self.text = self._describe()
-        self.over = event.kind == "exit" or (self.over and event.kind != "restarting")
-
-    @property
-    def complete(self) -> bool:
-        """Whether all ranks have met, and the line has nothing more to say."""
-        return self.over or len(self.joined) == len(self.hosts)
-
-    def __str__(self) -> str:
-        """The stage that is under way, and who is late for it."""
-        return self.text
-
-    def _describe(self) -> str:
-        stages = (("connected", self.connected), ("started", self.started), ("joined", self.joined))
-        name, reached = next((s for s in stages if len(s[1]) < len(self.hosts)), stages[-1])
-        late = [host for host in self.hosts if host not in reached]
-        waiting = f", waiting for {fold(late)}" if late else ""
-        return f"nodes {name}: {len(reached)} of {len(self.hosts)}{waiting}"
+"""Columns that the status line leaves free for the terminal's `^C`."""
+_NODE_COLORS = tuple(f"\x1b[{number}m" for number in (36, 33, 32, 35, 34, 96, 93, 92, 95, 94))
+_LONGEST_RANKS = 16
+"""Characters of a list of ranks before a line; a longer one is counted instead."""
+TICK = 0.1
+"""Seconds between two looks at lines that wait to be folded."""
+REDRAW = 1.0
+"""Seconds between two states of the status line while nothing happens."""
 
 
 class TerminalView:
-    """For people: ranks' lines on standard output and error, everything else on standard error."""
+    """A view for users: ranks' output on its own streams, everything else on standard error.
+
+    On a terminal it has a status line, and may fold equal lines of several ranks. Its methods may
+    be called from any thread.
+    """
 
     def __init__(
         self,
@@ -80,123 +55,307 @@ class TerminalView:
         nodes: tuple[str, ...],
         ranks: frozenset[int] | None = None,
         quiet: bool = False,
-        colour: bool = False,
+        color: bool = False,
+        fold: bool = False,
+        live: bool | None = None,
+        progress_formats: Sequence[str] = (),
         width: Callable[[], int] = lambda: 80,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.out, self.err = OutputStream(out), OutputStream(err)
         self.out.tell = lambda why: self._write(self.err, f"dslaunch: {why}\n")
-        self.ranks, self.quiet, self.colour = ranks, quiet, colour
-        self.progress = NodeProgress(nodes)
-        self.live = err.isatty() and not quiet
-        self.width = width
-        """How many columns the terminal has now."""
+        self.ranks, self.quiet, self.color = ranks, quiet, color
+        self.live = err.isatty() and not quiet if live is None else live and not quiet
+        """Whether there is a status line."""
+        self.aligned = out.isatty()
+        """Whether prefixes have one width: for users, not for programs that split lines."""
+        self.folder = LineFolder() if fold else None
+        self.width, self.clock = width, clock
+        """How many columns the terminal has now; the seconds of the status line."""
+        progress = RunProgress(progress_formats)
+        self.status = RunStatusLine(nodes, clock(), progress=progress)
         self.stopping: EndReason | None = None
-        """Why all nodes are being ended."""
+        """Why all nodes are being stopped; None: they are not."""
+        self.started: float | None = None
+        """When the plan was made, in seconds since the epoch."""
+        self._status_text = ""
+        self._prefix_width = 0
+        self._colors: dict[str, str] = {}
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+
+    def tick_in_background(self) -> None:
+        """Update the screen also while nothing happens, until `close`."""
+        if self.live or self.folder is not None:
+            threading.Thread(target=self._tick, name="dslaunch-view", daemon=True).start()
+
+    def close(self) -> None:
+        """Show the lines that wait, remove the status line, and stop updating the screen."""
+        with self._lock:
+            self._closed.set()
+            self._flush()
+            self._erase()
+            self.live = False
 
     @property
     def ending(self) -> bool:
-        """Whether the run has failed: what comes now are consequences, not for the screen."""
+        """Whether the run has failed: later lines are consequences and are not shown."""
         return self.stopping is not None and self.stopping.code not in BY_USER
 
     def line(self, line: Line) -> None:
-        """Show a line, unless it is a victim's after the run has failed."""
-        chosen = self.ranks is None or line.rank in self.ranks
-        if self.quiet or self.ending or not chosen:
-            return
-        text = line.text if self.colour else without_color(line.text)
-        target = self.out if line.stream == "stdout" else self.err
-        self._write(target, f"{prefix(line)}{text}\n", colors=self.colour)
+        """Show a line of a rank, unless the run has failed."""
+        with self._lock:
+            if self.live:
+                self.status.note_line(line)
+            chosen = self.ranks is None or line.rank in self.ranks
+            if line.partial or self.quiet or self.ending or not chosen:
+                return
+            if self.folder is None:
+                target = self.out if line.stream == "stdout" else self.err
+                self._write(target, self._shown(line), colors=self.color)
+                return
+            now = self.clock()
+            self.folder.add(line, now)
+            self._show(self.folder.due(now))
 
     @property
     def unseen(self) -> bool:
         """Whether it shows no more lines."""
         return self.quiet or self.ending or self.out.unread
 
+    @property
+    def output_closed(self) -> bool:
+        """Whether the reader of its output has exited, as in `| head -1`."""
+        return self.out.unread or self.err.unread
+
     def event(self, event: Event) -> None:
-        """Move the progress line on; say what people must know at once."""
-        self.progress.note(event)
-        known = event.reason is not None and event.reason == self.stopping
-        text = event_text(event)
-        if event.kind == "stopping":
-            self.stopping = event.reason
-        elif event.kind == "restarting":
-            self.stopping = None
-        if text is not None and not known and not self.quiet:
+        """Update the status line; print the event's text, if it has one."""
+        with self._lock:
+            self.status.now = self.clock()
+            self.status.note(event)
+            known = event.reason is not None and event.reason == self.stopping
+            text = event_text(event)
+            if text is not None and not known:
+                self._flush()
+            if event.kind == "stopping":
+                self.stopping = event.reason
+            elif event.kind == "restarting":
+                self.stopping = None
+            if text is not None and not known and not self.quiet:
+                self._write(self.err, f"dslaunch: {one_line(text)}\n")
+            self._redraw()
+
+    def begin(self, step: StartStep, late: Collection[str]) -> None:
+        """Show the step of the start in the status line, and the nodes that it waits for."""
+        with self._lock:
+            self.status.now = self.clock()
+            self.status.begin(step, late)
+            self._redraw()
+
+    def follow(self, ranks: int, started: float | None) -> None:
+        """Take up a run that has been running since `started`, in seconds since the epoch; None:
+        it runs when its first output arrives."""
+        with self._lock:
+            self.status.ranks, self.started = ranks, started
+            now = self.clock()
+            self.status.now = now
+            if started is not None:
+                self.status.begin_running(now - max(0.0, time.time() - started))
+            self._redraw()
+
+    def tell(self, text: str) -> None:
+        """Print a message about the run."""
+        with self._lock:
+            self._flush()
             self._write(self.err, f"dslaunch: {one_line(text)}\n")
-        self._redraw()
 
     def plan(self, plan: Plan, directory: Path) -> None:
-        """Say in a few lines what was decided, and why."""
-        if self.quiet:
-            return
-        ranks, nodes = counted(plan.world_size, "rank"), counted(len(plan.nodes), "node")
-        head = f"dslaunch: {ranks} on {nodes}, {plan.launcher}"
-        rows = decision_rows(plan.decisions, self.width() if self.live else None)
-        text = "".join(f"{row}\n" for row in (head, *rows))
-        self._write(self.err, f"{text}  run        {directory}\n")
+        """Print the decisions with their reasons."""
+        with self._lock:
+            self.started = self.started or time.time()
+            self.status.ranks = plan.world_size
+            prefixes = [f"{n.host}:{n.first_rank + len(n.slots) - 1}" for n in plan.nodes]
+            if self.folder is not None:
+                prefixes.append(_all_of(plan.world_size, "rank"))
+            self._prefix_width = max(map(len, prefixes), default=0)
+            if self.quiet:
+                return
+            ranks, nodes = counted(plan.world_size, "rank"), counted(len(plan.nodes), "node")
+            head = f"dslaunch: {ranks} on {nodes}, {plan.launcher}"
+            rows = decision_rows(
+                plan.decisions, self.width() if self.live else None, directory=directory
+            )
+            self._write(self.err, "".join(f"{row}\n" for row in (head, *rows)))
 
-    def outcome(self, outcome: Outcome, directory: Path) -> None:
-        """Say how it ended: once, and at the very end."""
-        self._erase()
-        for row in outcome_rows(outcome, directory, brief=self.quiet, width=self.width()):
+    def outcome(self, outcome: Outcome, directory: Path | None) -> None:
+        """Print how the run ended; the last output of a run."""
+        self.close()
+        rows = outcome_rows(
+            outcome, directory, brief=self.quiet, width=self.width(), extent=self._extent()
+        )
+        for row in rows:
             self.err.write(f"{row}\n")
         leave_if_unread(self.out, self.err)
 
     def detached(self, run: str) -> None:
-        """Say how to look after a run that goes on without us."""
-        self._erase()
-        rows = (("watch", "attach"), ("output", "logs -f"), ("state", "status"), ("end", "stop"))
-        self.err.write(f"dslaunch: {run} goes on without this terminal\n")
+        """Print the commands for a run that continues in the background."""
+        self.close()
+        rows = (("follow", "attach"), ("output", "logs -f"), ("state", "status"), ("stop", "stop"))
+        self.err.write(f"dslaunch: {run} is running in the background\n")
         for what, command in rows:
             self.err.write(f"  {what:<10} dslaunch {command} {run}\n")
+
+    def tick(self) -> None:
+        """Show the lines that have waited long enough, and the time."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            now = self.clock()
+            if self.folder is not None:
+                self._show(self.folder.due(now))
+            if self.live and now - self.status.now >= REDRAW:
+                self.status.now = now
+                self._redraw()
+
+    def _tick(self) -> None:
+        while not self._closed.wait(TICK):
+            self.tick()
+
+    def _extent(self) -> RunExtent | None:
+        """Return how large the run was; None: that is not known."""
+        if self.started is None or not self.status.ranks or not self.status.hosts:
+            return None
+        nodes = len(self.status.hosts)
+        return RunExtent(self.status.ranks, nodes, self.started, time.time())
+
+    def _flush(self) -> None:
+        """Show the lines that wait for equal ones."""
+        if self.folder is not None:
+            self._show(self.folder.rest())
+
+    def _show(self, groups: Iterable[FoldedLine]) -> None:
+        """Write lines; neighbors of one stream at once."""
+        for stream, neighbors in groupby(groups, key=lambda group: group.line.stream):
+            target = self.out if stream == "stdout" else self.err
+            text = "".join(self._shown(group.line, group) for group in neighbors)
+            self._write(target, text, colors=self.color)
+
+    def _shown(self, line: Line, group: FoldedLine | None = None) -> str:
+        """Return a line with its prefix; `group`: all who wrote it, if it may be several."""
+        several = group is not None and len(group.sources) > 1
+        label = f"{self._label(group)}{BAR}" if group is not None and several else prefix(line)
+        if self.aligned:
+            self._prefix_width = max(self._prefix_width, len(label) - len(BAR))
+            label = f"{label[: -len(BAR)]:<{self._prefix_width}}{BAR}"
+        if not self.color:
+            return f"{label}{without_color(line.text)}\n"
+        if not several:
+            label = f"{self._color_of(line.host)}{label}{PLAIN}"
+        return f"{label}{line.text}\n"
+
+    def _color_of(self, host: str) -> str:
+        if host not in self._colors:
+            self._colors[host] = _NODE_COLORS[len(self._colors) % len(_NODE_COLORS)]
+        return self._colors[host]
+
+    def _label(self, group: FoldedLine) -> str:
+        """Return who wrote a line: `[64 ranks]`, `[0,2-3]`, `[3 nodes]`, `[node[1-2]]`."""
+        count = len(group.sources)
+        task = f"{one_line(group.line.task)} " if group.line.task else ""
+        if group.line.rank is None:
+            every, noun = len(self.status.hosts), "node"
+            listed = one_line(fold_hosts(host for host, _ in group.sources))
+        else:
+            every, noun = self.status.ranks, "rank"
+            listed = fold_numbers(rank for _, rank in group.sources if rank is not None)
+        if count == every or not every:
+            return task + _all_of(count, noun)
+        if len(listed) <= _LONGEST_RANKS:
+            return f"{task}[{listed}]"
+        return f"{task}[{count} of {counted(every, noun)}]"
 
     def _write(self, target: OutputStream, text: str, *, colors: bool = False) -> None:
         self._erase()
         target.write(text, colors=colors)
-        self._redraw()
+        self._restore()
 
     def _erase(self) -> None:
         if self.live:
             self.err.redraw("")
 
+    def _restore(self) -> None:
+        """Show the status line below what was written. Output may be fast, so the text is updated
+        once in REDRAW seconds only."""
+        now = self.clock()
+        if now - self.status.now >= REDRAW:
+            self.status.now = now
+            self._redraw()
+        elif self.live and not self.stopping:
+            self.err.redraw(self._status_text)
+
     def _redraw(self) -> None:
-        if self.live and not self.stopping and not self.progress.complete:
-            self.err.redraw(one_line(str(self.progress))[: self.width() - _ROOM])
+        """Make the text of the status line and show it."""
+        if self.live and not self.stopping:
+            columns = max(0, self.width() - _ROOM)
+            self._status_text = one_line(self.status.text(columns))
+            self.err.redraw(self._status_text)
+
+
+def _all_of(count: int, noun: str) -> str:
+    return f"[{counted(count, noun)}]"
 
 
 class JsonView:
-    """For machines: one JSON object per line, events and output alike."""
+    """A view for programs: one JSON object per line for events and output."""
 
     def __init__(self, out: TextIO, tell: Callable[[str], None] = lambda why: None) -> None:
         self.out = OutputStream(out)
-        self.out.tell = tell
+        self.out.tell = self._tell = tell
 
     def line(self, line: Line) -> None:
-        """A line of output."""
-        self._write({"kind": "output"} | line.as_dict())
+        """Print a line of output."""
+        self._write({"kind": "output"} | line.as_data())
 
     @property
     def unseen(self) -> bool:
         """Whether it shows no more lines."""
         return self.out.failure is not None
 
+    @property
+    def output_closed(self) -> bool:
+        """Whether the reader of its output has exited, as in `| head -1`."""
+        return self.out.unread
+
     def event(self, event: Event) -> None:
-        """Something happened."""
+        """Print an event."""
         text = event_text(event)
-        self._write(event.as_dict() | ({"text": text} if text is not None else {}))
+        self._write(event.as_data() | ({"text": text} if text is not None else {}))
+
+    def begin(self, step: StartStep, late: Collection[str]) -> None:
+        """Do nothing: the events say how far the start is."""
+
+    def tell(self, text: str) -> None:
+        """Print a message about the run where no program reads it."""
+        self._tell(text)
+
+    def close(self) -> None:
+        """Do nothing: each line is complete."""
+
+    def follow(self, ranks: int, started: float | None) -> None:
+        """Do nothing: the run's own record says it."""
 
     def plan(self, plan: Plan, directory: Path) -> None:
-        """What was decided."""
-        decisions = [d.as_dict() for d in plan.decisions]
+        """Print the decisions."""
+        decisions = [d.as_data() for d in plan.decisions]
         self._write({"kind": "plan", "directory": str(directory), "decisions": decisions})
 
     def detached(self, run: str) -> None:
-        """It goes on without us."""
+        """Print that the run continues in the background."""
         self._write({"kind": "detached", "run": run})
 
-    def outcome(self, outcome: Outcome, directory: Path) -> None:
-        """How it ended."""
-        self._write({"kind": "outcome"} | outcome.as_dict())
+    def outcome(self, outcome: Outcome, directory: Path | None) -> None:
+        """Print how the run ended."""
+        self._write({"kind": "outcome"} | outcome.as_data())
         leave_if_unread(self.out)
 
     def _write(self, value: object) -> None:
@@ -204,21 +363,30 @@ class JsonView:
 
 
 def prefix(line: Line) -> str:
-    """`node01:3│`, or `node01│` for what the node's launcher itself says; `12_3 node01:3│` for a
-    task of a SLURM array."""
+    """Return `node01:3│`; `node01│` for output of the node's launcher; `12_3 node01:3│` for a task
+    of a SLURM array."""
     host = one_line(f"{line.task} {line.host}" if line.task else line.host)
     return f"{host}{BAR}" if line.rank is None else f"{host}:{line.rank}{BAR}"
 
 
-def decision_rows(decisions: tuple[Decision, ...], columns: int | None = None) -> list[str]:
-    """One row per decision: what, value, why; with `columns`, continued where they end."""
+def decision_rows(
+    decisions: tuple[Decision, ...],
+    columns: int | None = None,
+    *,
+    directory: Path | None = None,
+) -> list[str]:
+    """Return a row per decision: what, value, why; with `columns`, wrapped to that width.
+
+    With `directory`, the last row names the run directory, and is not wrapped.
+    """
     width = max([10, *(len(d.what) for d in decisions)])
     rows = [
         one_line(f"  {d.what:<{width}} {d.value}  ({'assumed: ' if d.assumed else ''}{d.why})")
         for d in decisions
     ]
+    last = [f"  {'run':<{width}} {directory}"] if directory is not None else []
     if columns is None:
-        return rows
+        return [*rows, *last]
     indent = " " * (width + 3)
     wrapper = textwrap.TextWrapper(
         max(columns, len(indent) + 20),
@@ -226,76 +394,4 @@ def decision_rows(decisions: tuple[Decision, ...], columns: int | None = None) -
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [line for row in rows for line in wrapper.wrap(row)]
-
-
-def outcome_rows(outcome: Outcome, directory: Path, *, brief: bool, width: int = 80) -> list[str]:
-    """How a run ended: the cause, what it wrote last, what to do, what may be left."""
-    if outcome.status == "ok" and not outcome.left and not outcome.unconfirmed:
-        return [] if brief else [f"dslaunch: {one_line(outcome.message)}"]
-    rows = [f"dslaunch: {one_line(outcome.message)}"]
-    if outcome.last_lines and outcome.cause is not None:
-        rows.append("  it wrote last:")
-        rows += [f"    {_last_line(text)}" for text in outcome.last_lines]
-    if outcome.what:
-        rows.append(f"  reason: {one_line(outcome.what)}")
-    if outcome.hint:
-        rows.append(f"  hint: {one_line(outcome.hint)}")
-    if outcome.alike:
-        rows.append(f"  the same on {counted(len(outcome.alike), 'more rank')}: {_ranks(outcome)}")
-    if outcome.secondary:
-        more = f" and {len(outcome.secondary) - 1} more" if len(outcome.secondary) > 1 else ""
-        first = one_line(secondary_text(outcome.secondary[0]))
-        rows.append(f"  because of it also {first}{more}")
-    if outcome.stacks:
-        from dslaunch.report import stacks
-
-        page = stacks.page(stacks.fold(outcome.stacks), width - 2)
-        rows += [f"  {line}" for line in page.splitlines()]
-    rows += _left_rows(outcome)
-    logs = directory / "logs"
-    kept = not outcome.jobs or logs.is_dir()  # a job that was attached to has its output alone
-    return [*filter(None, rows), *([f"  logs: {logs}"] if kept else [])]
-
-
-def _left_rows(outcome: Outcome) -> list[str]:
-    """What is left on the nodes, as far as they were asked."""
-    rows = []
-    if outcome.left:
-        rows.append(f"  could not be ended: {', '.join(outcome.left)}")
-    if outcome.unconfirmed:
-        hosts = ", ".join(outcome.unconfirmed)
-        rows.append(f"  not confirmed that nothing is left on: {hosts}")
-        rows.append(
-            "  hint: `dslaunch clean` ends and removes what is left there; the next run on a"
-        )
-        rows.append("    node removes what is certainly over")
-    elif outcome.nodes_checked and not outcome.left:
-        rows.append("  nothing of the run is left on any node")
-    return rows
-
-
-def _ranks(outcome: Outcome) -> str:
-    """Return the ranks that failed like the first, by node: `1-3 on n1, 4 on n2`."""
-    by_host: dict[str, list[int]] = {}
-    for host, rank in outcome.alike:
-        if rank is not None:
-            by_host.setdefault(host, []).append(rank)
-    told = (f"{_ranges(ranks)} on {one_line(host)}" for host, ranks in by_host.items())
-    return ", ".join(told)
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Return numbers as ranges: `0-2,5`."""
-    spans: list[list[int]] = []
-    for number in sorted(numbers):
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in spans)
-
-
-def _last_line(text: str) -> str:
-    """Return a line that a rank wrote, without its colors; tabs are shown as they are."""
-    return "\t".join(map(one_line, without_color(text).split("\t")))
+    return [*(line for row in rows for line in wrapper.wrap(row)), *last]

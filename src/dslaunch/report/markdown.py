@@ -1,4 +1,4 @@
-"""A preflight as Markdown, to paste into an issue: what is wrong, and the rest folded away."""
+"""A preflight as Markdown for an issue: problems first, the rest folded."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dslaunch.terminal import one_line
 BAD = ("fail", "warn", "unknown")
 _MARKUP = re.compile(r"[\\`*_\[\]<>|&~$]")
 _LINKED = re.compile(r"@(?=\w)|#(?=[0-9])|:(?=//)|(?i:GH-(?=[0-9])|www(?=\.))")
-"""What GitHub would make a mention, a reference or a link of; an empty comment prevents it."""
+"""What GitHub turns into a mention, a reference or a link; an empty comment prevents it."""
 
 
 def as_markdown(report: Report) -> str:
-    """The whole text."""
+    """Return the report as Markdown."""
     when = datetime.fromtimestamp(report.facts.time, UTC).strftime("%Y-%m-%d %H:%M UTC")
     bad = [f for f in report.findings if f.level in BAD]
     rest = [f for f in report.findings if f.level not in BAD]
@@ -32,7 +32,7 @@ def as_markdown(report: Report) -> str:
     if rest:
         lines += [
             "",
-            "<details><summary>what passed</summary>",
+            "<details><summary>other findings</summary>",
             "",
             *_table(rest),
             "",
@@ -51,7 +51,7 @@ def _table(findings: Iterable[Finding]) -> Iterator[str]:
 
 
 def _text(words: str) -> str:
-    """Return words as one cell that shows them and holds no markup, link or mention."""
+    """Return text for a table cell, without effective markup, links or mentions."""
     shown = one_line(" ".join(words.split()))
     escaped = _MARKUP.sub(r"\\\g<0>", shown)
     return _LINKED.sub(r"\g<0><!-- -->", escaped)

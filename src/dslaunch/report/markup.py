@@ -1,4 +1,4 @@
-"""Text inside of HTML and SVG."""
+"""Escaped text for HTML and SVG."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from dslaunch.terminal import visible
 
 
 def escaped(text: str) -> str:
-    """Return text that is text inside of an element or a quoted attribute, and nothing else."""
+    """Return text escaped for an element or a quoted attribute."""
     return escape(visible(text))

@@ -1,4 +1,4 @@
-"""Where a run's words go, and what becomes of the run when they can go there no longer."""
+"""The streams that a run's output is written to, and what happens when one fails."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import TextIO
 from dslaunch.terminal import colored, visible
 
 ERASE = "\r\x1b[K"
-"""Moves to the beginning of the terminal's line and clears it."""
+"""Moves the cursor to the start of the terminal's line and clears it."""
 UNREAD = 141
-"""128 + SIGPIPE: how a shell tells of a program whose reader went away."""
+"""128 + SIGPIPE: the exit code that a shell reports when the reader of a pipe exits."""
 
 
 class OutputStream:
-    """A stream that may fail. A full disk costs what is written there, never the run; a reader that
-    goes away ends the run, as a terminal does that is closed.
+    """A stream that may fail. A full disk loses output, but does not stop the run; a reader that
+    exits stops it, as closing a terminal does.
 
-    Control characters in what is written are spelled out: nodes chose much of it.
+    Control characters are escaped, because much of the text comes from nodes.
     """
 
     def __init__(self, file: TextIO) -> None:
         self.file = file
         self.failure: OSError | None = None
         self.tell: Callable[[str], None] = lambda why: None
-        """Told once why nothing more is written."""
+        """Called once with the reason why output is no longer written."""
 
     def isatty(self) -> bool:
         """Whether it is a terminal."""
         return self.file.isatty()
 
     def write(self, text: str, *, colors: bool = False) -> None:
-        """Write at once, unless it has failed before; with `colors` the text's own are kept."""
+        """Write and flush, unless the stream has failed; with `colors` keep the text's colors."""
         self._write(colored(text) if colors else visible(text))
 
     def redraw(self, text: str) -> None:
-        """Replace the terminal's last line, which is not ended, by this one."""
+        """Replace the terminal's last line, which has no line end, by this one."""
         self._write(f"{ERASE}{visible(text)}")
 
     def _write(self, text: str) -> None:
@@ -50,21 +50,21 @@ class OutputStream:
             if isinstance(failure, BrokenPipeError):
                 hang_up()
             else:
-                self.tell(f"standard output: {failure.strerror}; the run goes on, see its logs")
+                self.tell(f"standard output: {failure.strerror}; the run continues, see its logs")
 
     @property
     def unread(self) -> bool:
-        """Whether its reader went away."""
+        """Whether the reader of the pipe has exited."""
         return isinstance(self.failure, BrokenPipeError)
 
 
 def hang_up() -> None:
-    """Wish the end of the run, if one goes on: SIGHUP is handled then, and only then."""
+    """Stop the run, if one is active: SIGHUP has a handler only then."""
     if callable(signal.getsignal(signal.SIGHUP)):
         signal.raise_signal(signal.SIGHUP)
 
 
 def leave_if_unread(*outlets: OutputStream) -> None:
-    """Raise SystemExit as for a program that SIGPIPE ended, if nobody reads any more."""
+    """Raise SystemExit with SIGPIPE's exit code if a reader has exited."""
     if any(outlet.unread for outlet in outlets):
         raise SystemExit(UNREAD)

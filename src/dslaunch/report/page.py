@@ -1,23 +1,25 @@
-"""A preflight as one HTML page: readable offline, on paper, on a phone and without colour."""
+"""A preflight as one HTML page: readable offline, on paper, on a phone and without color."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from dslaunch.cluster.nodeset import fold
+from dslaunch.plural import counted
 from dslaunch.preflight.check import LEVELS, Check, Finding, Level
 from dslaunch.preflight.checks._wiring import topologies
-from dslaunch.preflight.judge import Report, answers
+from dslaunch.preflight.judge import Report, node_answers
 from dslaunch.preflight.pair_matrix import PairMatrix, bandwidth, tcp
+from dslaunch.preflight.verdict import Fitness, hosts_that_are
 from dslaunch.render.templates import render_page
 from dslaunch.report.preflight import summary
 from dslaunch.report.topology import alike
 from dslaunch.report.topology_svg import drawing
 
 WIRED, MESHED, MEASURED = "topo.uniform", "net.mesh", "net.bandwidth"
-"""The checks whose questions tell of machines, and of pairs of nodes."""
+"""The checks with data for the drawings of machines and the matrices of node pairs."""
 SIGNS: Mapping[Level, str] = {
     "fail": "✗",
     "warn": "!",
@@ -29,75 +31,177 @@ SIGNS: Mapping[Level, str] = {
 WORDS: Mapping[Level, str] = {
     "fail": "failed",
     "warn": "warning",
-    "unknown": "not answered",
-    "info": "worth knowing",
-    "skip": "does not apply",
+    "unknown": "unknown",
+    "info": "information",
+    "skip": "not applicable",
     "pass": "passed",
 }
+SHOWN: tuple[Level, ...] = ("fail", "warn", "unknown", "info")
+"""The levels of findings that a person reads; the others are signs in the table of checks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """What one check says of one node."""
+class Entry:
+    """A finding as it stands on the page."""
 
+    anchor: str
     level: Level
     sign: str
-    title: str
+    word: str
+    hosts: str
+    """The nodes, folded."""
+    count: int
+    """How many nodes."""
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """Nodes with the same findings."""
+
+    hosts: str
+    """Folded."""
+    count: int
+    fitness: Fitness
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GridRow:
+    """Nodes with the same result of every check."""
+
+    hosts: str
+    """Folded."""
+    count: int
+    levels: tuple[Level | None, ...]
+    """Of the checks of the grid's columns; None: not asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Results by node and check, without what is the same everywhere."""
+
+    checks: tuple[str, ...]
+    """The columns, those that failed first."""
+    rows: tuple[GridRow, ...]
+    """The worst first."""
+    passed: tuple[str, ...]
+    """The checks that passed, or do not apply, on every node that was asked."""
 
 
 def as_page(report: Report, checks: Mapping[str, Check]) -> str:
-    """The page."""
+    """Return the page."""
     when = datetime.fromtimestamp(report.facts.time, UTC)
-    findings = [f for f in report.findings if f.level in ("fail", "warn", "unknown", "info")]
-    names = sorted({f.check for f in report.findings})
+    entries = entries_of(report.findings)
+    groups = groups_of(report, entries)
+    names = sorted({finding.check for finding in report.findings})
     return render_page(
         "preflight.html.j2",
         report=report,
         title=f"Preflight of {report.scope.cluster.name}",
         summary=summary(report),
         when=when.strftime("%Y-%m-%d %H:%M UTC"),
-        findings=[(f, SIGNS[f.level], WORDS[f.level], fold(f.hosts)) for f in findings],
-        names=names,
+        entries=entries,
+        groups=groups,
+        unfit=fold(hosts_that_are(report.verdicts, Fitness.UNFIT)),
+        unknown=fold(hosts_that_are(report.verdicts, Fitness.UNKNOWN)),
+        grid=grid_of(report),
         titles={name: checks[name].title if name in checks else name for name in names},
-        rows=grid(report, names),
         machines=machines(report, checks),
         matrices=matrices(report, checks),
+        signs=SIGNS,
         levels=[(level, SIGNS[level], WORDS[level]) for level in LEVELS],
+        counted=counted,
     )
 
 
+def entries_of(findings: Sequence[Finding]) -> tuple[Entry, ...]:
+    """Return what is shown of the findings, in their order."""
+    shown = [finding for finding in findings if finding.level in SHOWN]
+    return tuple(
+        Entry(
+            anchor=f"finding-{number}",
+            level=finding.level,
+            sign=SIGNS[finding.level],
+            word=WORDS[finding.level],
+            hosts=fold(finding.hosts),
+            count=len(finding.hosts),
+            finding=finding,
+        )
+        for number, finding in enumerate(shown, 1)
+    )
+
+
+def groups_of(report: Report, entries: Sequence[Entry]) -> tuple[NodeGroup, ...]:
+    """Return the nodes grouped by equal findings: unreachable ones first, then the worst."""
+    by_host: dict[str, list[Entry]] = {node.host: [] for node in report.scope.nodes}
+    for entry in entries:
+        for host in by_host.keys() & set(entry.finding.hosts):
+            by_host[host].append(entry)
+    hosts_of: dict[tuple[str, ...], list[str]] = {}
+    for host, own in by_host.items():
+        hosts_of.setdefault(tuple(entry.anchor for entry in own), []).append(host)
+    fitness = {verdict.host: verdict.fitness for verdict in report.verdicts}
+    groups = [
+        NodeGroup(
+            hosts=fold(hosts),
+            count=len(hosts),
+            fitness=fitness[hosts[0]],
+            entries=tuple(by_host[hosts[0]]),
+        )
+        for hosts in hosts_of.values()
+    ]
+    return tuple(sorted(groups, key=_severity_of_group))
+
+
+def _severity_of_group(group: NodeGroup) -> tuple[bool, int]:
+    """Return a key that sorts nodes that did not answer first, then by the worst finding."""
+    answered = group.fitness is not Fitness.UNKNOWN
+    levels = [LEVELS.index(entry.level) for entry in group.entries]
+    return answered, min(levels, default=len(LEVELS))
+
+
+def grid_of(report: Report) -> Grid:
+    """Return the results by node and check; of several findings of a check the worst counts."""
+    worst: dict[tuple[str, str], Level] = {}
+    for finding in report.findings:  # the worst first
+        for host in finding.hosts:
+            worst.setdefault((host, finding.check), finding.level)
+    worst_of_check: dict[str, Level] = {}
+    for finding in report.findings:
+        worst_of_check.setdefault(finding.check, finding.level)
+    columns = [name for name, level in worst_of_check.items() if level in SHOWN]
+    hosts_of: dict[tuple[Level | None, ...], list[str]] = {}
+    for node in report.scope.nodes:
+        levels = tuple(worst.get((node.host, name)) for name in columns)
+        hosts_of.setdefault(levels, []).append(node.host)
+    rows = [GridRow(fold(hosts), len(hosts), levels) for levels, hosts in hosts_of.items()]
+    return Grid(
+        checks=tuple(columns),
+        rows=tuple(sorted(rows, key=_severity_of_row)),
+        passed=tuple(sorted(set(worst_of_check) - set(columns))),
+    )
+
+
+def _severity_of_row(row: GridRow) -> list[int]:
+    """Return a key that sorts rows with more of the worst level first."""
+    return [-row.levels.count(level) for level in SHOWN]
+
+
 def machines(report: Report, checks: Mapping[str, Check]) -> dict[str, str]:
-    """Drawings (SVG) of each distinct machine, by the nodes that are such a one."""
+    """Return a drawing (SVG) of each distinct machine, by the nodes that are wired like it."""
     if WIRED not in checks:
         return {}
-    known = topologies(answers(WIRED, checks[WIRED], report.facts))
+    known = topologies(node_answers(report.facts))
     return {fold(hosts): drawing(known[hosts[0]], fold(hosts)) for hosts in alike(known)}
 
 
 def matrices(report: Report, checks: Mapping[str, Check]) -> list[PairMatrix]:
-    """From node to node: who reaches whom, and how fast."""
+    """Return what was measured between pairs of nodes: connections and bandwidth."""
+    nodes = node_answers(report.facts)
     found = [
-        matrix_of(answers(name, checks[name], report.facts))
+        matrix_of(nodes)
         for name, matrix_of in ((MESHED, tcp), (MEASURED, bandwidth))
         if name in checks
     ]
     return [matrix for matrix in found if matrix is not None]
-
-
-def grid(report: Report, names: list[str]) -> list[tuple[str, list[Cell | None]]]:
-    """A row of cells for each node; of several findings of a check the worst."""
-    worst: dict[tuple[str, str], Finding] = {}
-    for finding in report.findings:  # the worst first
-        for host in finding.hosts:
-            worst.setdefault((host, finding.check), finding)
-    return [
-        (node.host, [_cell(worst.get((node.host, name))) for name in names])
-        for node in report.scope.nodes
-    ]
-
-
-def _cell(finding: Finding | None) -> Cell | None:
-    if finding is None:
-        return None
-    title = f"{finding.check}: {WORDS[finding.level]}: {finding.found}"
-    return Cell(finding.level, SIGNS[finding.level], title)

@@ -1,4 +1,4 @@
-"""A preflight for people: the worst first, equal answers of many nodes in one line. Pure."""
+"""A preflight as text and JSON: the worst first, equal findings of many nodes in one line. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import textwrap
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TextIO
 
 from dslaunch.cluster.nodeset import fold
@@ -13,6 +14,7 @@ from dslaunch.plural import counted
 from dslaunch.preflight.baseline import FindingChange
 from dslaunch.preflight.check import Check, Finding, Level, Scope
 from dslaunch.preflight.judge import Report
+from dslaunch.preflight.verdict import Fitness, hosts_that_are
 from dslaunch.report.output_stream import ERASE
 from dslaunch.report.width import columns
 from dslaunch.terminal import PLAIN, one_line
@@ -25,7 +27,7 @@ WORDS: Mapping[Level, str] = {
     "skip": "skip",
     "pass": "ok",
 }
-COLOURS: Mapping[Level, str] = {
+COLORS: Mapping[Level, str] = {
     "fail": "\x1b[1;31m",
     "warn": "\x1b[33m",
     "unknown": "\x1b[35m",
@@ -33,23 +35,24 @@ COLOURS: Mapping[Level, str] = {
 }
 
 
-def rows(report: Report, width: int | None, *, every: bool, colour: bool) -> Iterator[str]:
-    """The findings, then a line that sums up; without `every` what passed is only counted."""
+def rows(report: Report, width: int | None, *, every: bool, color: bool) -> Iterator[str]:
+    """Yield the findings, a summary and the verdicts; `every`: also what passed."""
     shown = [f for f in report.findings if every or f.level not in ("pass", "skip")]
     name = max((len(f.check) for f in shown), default=0)
     for finding in shown:
-        yield from finding_rows(finding, name, width, colour=colour)
+        yield from finding_rows(finding, name, width, color=color)
     yield from _wrapped(summary(report), width, "", "  ")
+    yield from _wrapped(verdict_line(report), width, "", "  ")
 
 
-def finding_rows(finding: Finding, name: int, width: int | None, *, colour: bool) -> Iterator[str]:
-    """One finding: what and where, then what to do."""
+def finding_rows(finding: Finding, name: int, width: int | None, *, color: bool) -> Iterator[str]:
+    """Yield one finding: what and where, then what to do."""
     word = f"{WORDS[finding.level]:<4}"
-    painted = f"{COLOURS[finding.level]}{word}{PLAIN}" if finding.level in COLOURS else word
+    painted = f"{COLORS[finding.level]}{word}{PLAIN}" if finding.level in COLORS else word
     found = finding.found + (f"; expected: {finding.expected}" if finding.expected else "")
     text = f"{finding.check:<{name}}  {fold(finding.hosts)}: {found}"
     first, *more = _wrapped(text, width, " " * 6, " " * (name + 8))
-    yield (painted if colour else word) + first[4:]
+    yield (painted if color else word) + first[4:]
     yield from more
     for what, words in (("fix", finding.fix), ("see", finding.see)):
         if words:
@@ -72,7 +75,7 @@ def _wrapped(words: str, width: int | None, first: str, further: str) -> list[st
 
 
 def summary(report: Report) -> str:
-    """How many nodes, and how many findings of each kind."""
+    """Return the number of nodes, and of findings of each kind."""
     hosts = [node.host for node in report.scope.nodes]
     silent = sum(host not in report.facts.nodes for host in hosts)
     nodes = counted(len(hosts), "node") + (f", {silent} did not answer" if silent else "")
@@ -80,32 +83,43 @@ def summary(report: Report) -> str:
         f"{report.count('fail')} failed",
         counted(report.count("warn"), "warning"),
         f"{report.count('unknown')} unknown",
-        f"{report.count('pass')} passed",
+        f"{counted(report.count('pass'), 'check')} passed",
     )
     verdict = "fit to train on" if report.fit else "NOT fit to train on"
     return f"{nodes}: {', '.join(counts)}: {verdict}"
 
 
+def verdict_line(report: Report) -> str:
+    """Return which nodes are unfit, unknown and fit, each with their number."""
+    parts = []
+    for fitness in (Fitness.UNFIT, Fitness.UNKNOWN, Fitness.FIT):
+        hosts = hosts_that_are(report.verdicts, fitness)
+        if hosts:
+            parts.append(f"{fitness}: {fold(hosts)} ({len(hosts)})")
+    return "   ".join(parts)
+
+
 def change_rows(found: Sequence[FindingChange], width: int | None = None) -> Iterator[str]:
-    """What is otherwise than in the baseline."""
+    """Yield what differs from the baseline."""
     if not found:
         yield "no change since the baseline"
     for change in found:
         sign = "worse" if change.worse else "changed"
-        was = f"{change.before[0]}, {change.before[1]}" if change.before else "not there"
-        now = f"{change.now[0]}, {change.now[1]}" if change.now else "not there"
+        was = f"{change.before[0]}, {change.before[1]}" if change.before else "no result"
+        now = f"{change.now[0]}, {change.now[1]}" if change.now else "no result"
         text = f"{sign}: {change.check} {fold(change.hosts)}: {was} -> {now}"
         yield from _wrapped(text, width, "", "  ")
 
 
 def as_json(report: Report) -> str:
-    """The same for machines."""
+    """Return the same as JSON."""
     return json.dumps(
         {
             "cluster": report.scope.cluster.name,
             "time": report.facts.time,
             "fit": report.fit,
             "nodes": [node.host for node in report.scope.nodes],
+            "verdicts": [asdict(verdict) for verdict in report.verdicts],
             "findings": [_as_dict(finding) for finding in report.findings],
         },
         indent=2,
@@ -127,7 +141,7 @@ class ProgressLine:
         self.lock = threading.Lock()
 
     def note(self, host: str, stage: str) -> None:
-        """A node is that far."""
+        """Record how far a node is."""
         with self.lock:
             self.stage[host] = stage
             if self.live:
@@ -135,13 +149,13 @@ class ProgressLine:
                 self.err.flush()
 
     def end(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self.live:
             self.err.write(ERASE)
             self.err.flush()
 
     def __str__(self) -> str:
-        """Who is waited for."""
+        """Return the line: how many nodes answered, and which are pending."""
         waiting = [host for host in self.hosts if self.stage[host] in ("", "connected")]
         done = len(self.hosts) - len(waiting)
         late = f", waiting for {fold(waiting)}" if waiting else ", comparing"
@@ -149,7 +163,7 @@ class ProgressLine:
 
 
 def explanation(name: str, check: Check) -> Iterator[str]:
-    """All that is to be known of a check."""
+    """Yield all texts of a check."""
     yield f"{name}: {check.title}"
     own = ", ".join(f"{key} {value:g}" for key, value in check.limits.items())
     parts = (

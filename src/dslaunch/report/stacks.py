@@ -1,7 +1,7 @@
-"""What the ranks of a run are doing, equal stacks as one. Pure.
+"""Stacks of the ranks of a run, equal stacks grouped. Pure.
 
-The innermost frame comes first: it says what a rank waits for, and the outer frames, which are
-the same in most groups, may be passed over.
+The innermost frame comes first: it shows what a rank waits for. The outer frames are the same in
+most groups.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Member = tuple[str, int]
 Told = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
 """Host -> rank -> processes, as `dslaunch.node.stacks.collect` gives them."""
 
-_STATES = {"D": "in the kernel, cannot be interrupted", "T": "stopped", "t": "held by a debugger"}
+_STATES = {"D": "uninterruptible sleep", "T": "stopped", "t": "stopped by a debugger"}
 _HIDDEN = re.compile(
     r"<frozen (?:runpy|importlib\b[^<>]*)>|(?:^|/)runpy\.py|torch/utils/_contextlib\.py"
     r"|torch/distributed/c10d_logger\.py|multiprocessing/(?:process|spawn|forkserver)\.py"
 )
-"""Files whose frames start programs or decorate functions, and say nothing of their own."""
+"""Files whose frames only start programs or decorate functions; not shown."""
 _THREAD_START = ("_bootstrap", "_bootstrap_inner", "run")
 _LIBRARY = re.compile(r"^.*/(?:site-packages|dist-packages|lib/python3\.\d+t?)/")
 
@@ -38,13 +38,13 @@ class Thread:
 
     name: str
     frames: tuple[Frame, ...]
-    """The innermost first; empty: no stack could be had."""
+    """The innermost first; empty: no stack is available."""
     wait: Wait | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """Further threads that do the same, in some or all ranks of a group."""
+    """A further thread with the same stack in some or all ranks of a group."""
 
     thread: Thread
     members: tuple[Member, ...]
@@ -52,19 +52,19 @@ class Others:
 
 @dataclass(frozen=True, slots=True)
 class StackGroup:
-    """Ranks, or child processes of ranks, whose main threads do the same."""
+    """Ranks, or child processes of ranks, whose main threads have the same stack."""
 
     members: tuple[Member, ...]
     main: Thread
     lines: tuple[int, ...] = ()
-    """The line numbers seen in the innermost frame, if they were not to be told apart."""
+    """The line numbers seen in the innermost frame, where `fold` ignored them."""
     others: tuple[Others, ...] = ()
     command: str = ""
-    """The program, if these are children of ranks, such as data loader workers."""
+    """The program of child processes, such as data loader workers; empty: these are ranks."""
     count: int = 0
-    """Processes; more than members where a rank has several such children."""
+    """Number of processes; more than members where a rank has several such children."""
     note: str = ""
-    """Why there is no stack, and what else is known."""
+    """Why no stack is available, and what else is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,10 @@ class _Process:
 
 
 def fold(stacks: Told, *, exact: bool = True) -> list[StackGroup]:
-    """Group ranks by what their main threads do, the smallest group first, children last.
+    """Group ranks by the stacks of their main threads: smallest group first, children last.
 
     Of groups of equal size, those that wait for other ranks come last. Without `exact`, the line
-    numbers of the innermost frame do not count: ranks in the same loop are one group.
+    numbers of the innermost frame are ignored: ranks in the same loop are one group.
     """
     groups: dict[object, list[_Process]] = {}
     for process in _processes(stacks):
@@ -99,12 +99,12 @@ def _key(process: _Process, exact: bool) -> object:
     frames = [frame._replace(function=_plain(frame.function)) for frame in main.frames]
     if frames and not exact:
         frames[0] = frames[0]._replace(line=0)
-    # what can be seen of the threads and not of the wait: a rank that wakes up to look is the same
+    # the kind of wait is left out: a rank that wakes up for a moment to poll is in the same group
     return process.command, tuple(frames), process.note
 
 
 def _plain(function: str) -> str:
-    """A function's own name: py-spy writes `Class.method`, faulthandler `method`."""
+    """Return a function's name without its class: py-spy writes `Class.method`."""
     return function.rpartition(".")[2]
 
 
@@ -136,14 +136,14 @@ def _others(processes: list[_Process]) -> tuple[Others, ...]:
     return tuple(Others(thread, _members(those)) for thread, those in found.values())
 
 
-# ------------------------------------------------------------ reading what the nodes told
+# ------------------------------------------------------------ reading the nodes' answers
 
 
 def _processes(stacks: Told) -> Iterable[_Process]:
     for host, ranks in stacks.items():
         for rank, processes in ranks.items():
             for index, process in enumerate(processes):
-                command = process.get("command") or "a child"
+                command = process.get("command") or "child process"
                 yield _process((host, int(rank)), command if index else "", process)
 
 
@@ -166,16 +166,16 @@ def _thread(told: Mapping[str, Any], state: str = "", call: str = "") -> Thread:
 
 
 def _shown(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """The frames without those that start a program, a thread or a child process.
+    """Return the frames without those that start a program, a thread or a child process.
 
-    What is outside the start of a forked child was its parent's.
+    Frames outside the start of a forked child are its parent's.
     """
     for index, frame in enumerate(frames):
         start = frame.file.endswith("multiprocessing/process.py")
         if start and _plain(frame.function) == "_bootstrap":
             frames = frames[:index]
             break
-    # `run` is hidden only as the start of a thread: a class of the user's may have one too
+    # `run` is hidden only at the start of a thread: a user's class may have a method of this name
     while frames and _starts_thread(frames[-1]):
         frames = frames[:-1]
     shown = tuple(frame for frame in frames if not _HIDDEN.search(frame.file))
@@ -187,25 +187,25 @@ def _starts_thread(frame: Frame) -> bool:
 
 
 def _note(told: Mapping[str, Any]) -> str:
-    """What is known of a process without a stack."""
+    """Return what is known of a process without a stack."""
     state = str(told.get("state", ""))
     call, on = told.get("syscall", ""), told.get("on", "")
     where = f"{call} of {on}" if call and on else call or told.get("wchan", "")
     doing = [_STATES.get(state, f"state {state}" if state else ""), f"in {where}" if where else ""]
     known = ", ".join(filter(None, doing))
-    return "; ".join(filter(None, [known, str(told.get("error", ""))])) or "nothing is known"
+    return "; ".join(filter(None, [known, str(told.get("error", ""))])) or "no information"
 
 
-# ------------------------------------------------------------ for machines
+# ------------------------------------------------------------ for programs
 
 
-def as_json(groups: Sequence[StackGroup]) -> list[dict[str, Any]]:
+def as_data(groups: Sequence[StackGroup]) -> list[dict[str, Any]]:
     """The groups as plain values, in the same order, with the ranks folded too."""
     return [{"who": who(group.members), **_plain_values(asdict(group))} for group in groups]
 
 
 def _plain_values(value: Any) -> Any:
-    """Named tuples as objects, other tuples as arrays."""
+    """Return named tuples as objects and other tuples as arrays."""
     if isinstance(value, Frame | Wait):
         return value._asdict()
     if isinstance(value, dict):
@@ -213,11 +213,11 @@ def _plain_values(value: Any) -> Any:
     return [_plain_values(each) for each in value] if isinstance(value, tuple) else value
 
 
-# ------------------------------------------------------------ for people
+# ------------------------------------------------------------ text
 
 
 def page(groups: Sequence[StackGroup], width: int | None = None) -> str:
-    """The groups as text of at most `width` columns (None: 200), the innermost frame first."""
+    """Return the groups as text of at most `width` columns (None: 200), innermost frame first."""
     if not groups:
         return "no rank is running"
     return "\n\n".join("\n".join(_section(group, width or 200)) for group in groups)
@@ -239,14 +239,14 @@ def _section(group: StackGroup, width: int) -> list[str]:
 
 def _other(other: Others, group: StackGroup, width: int) -> list[str]:
     where = "" if other.members == group.members else f" of {who(other.members)}"
-    title = f"  thread {one_line(other.thread.name) or 'without a name'}{where}:"
+    title = f"  thread {one_line(other.thread.name) or 'unnamed'}{where}:"
     rows = textwrap.wrap(title, width, subsequent_indent="    ")
     return [*rows, *(f"  {row}" for row in _rows(other.thread, (), width - 2))]
 
 
 def _head(group: StackGroup) -> str:
-    """`ranks 0-5,7 on node[1-3] wait: collective`."""
-    whose = f"{group.count} x {one_line(group.command)}, below " if group.command else ""
+    """Return for example `ranks 0-5,7 on node[1-3] wait: collective`."""
+    whose = f"{group.count} x {one_line(group.command)}, child of " if group.command else ""
     what = f": {one_line(group.note)}" if group.note else ""
     if not what and group.main.wait is not None:
         one = max(len(group.members), group.count) == 1
@@ -255,7 +255,7 @@ def _head(group: StackGroup) -> str:
 
 
 def _rows(thread: Thread, lines: tuple[int, ...], width: int) -> list[str]:
-    """One row per frame: function, place, and at the one that waits, for what."""
+    """Return a row per frame: function, place, and at the frame that waits, what it waits for."""
     names = [one_line(frame.function) for frame in thread.frames]
     column = min(max(map(len, names), default=0), max(width // 3, 12))
     rows = []
@@ -272,7 +272,7 @@ def _rows(thread: Thread, lines: tuple[int, ...], width: int) -> list[str]:
 
 
 def _short(file: str) -> str:
-    """A path less what comes before the package that it is in."""
+    """Return a path without the directories above its package."""
     return _LIBRARY.sub("", file)
 
 
@@ -286,7 +286,7 @@ def _from_the_end(text: str, room: int) -> str:
 
 
 def who(members: Sequence[Member]) -> str:
-    """`ranks 0-5,7 on node[1-3]`."""
+    """Return for example `ranks 0-5,7 on node[1-3]`."""
     ranks = sorted({rank for _, rank in members})
     hosts = fold_names(host for host, _ in members)
     return f"rank{'s' if len(ranks) > 1 else ''} {_spans(ranks)} on {hosts}"

@@ -1,19 +1,31 @@
-"""How runs stand, in the words of `ps` and `status`."""
+"""The texts of `ps` and `status`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePath
 
-from dslaunch.run.run_state import State
+from dslaunch.cluster.nodeset import fold, fold_numbers
+from dslaunch.report.durations import elapsed_text
+from dslaunch.report.outcome_rows import outcome_rows
+from dslaunch.run.events import Event
+from dslaunch.run.outcome_text import signal_name
+from dslaunch.run.progress import Progress
+from dslaunch.run.run_state import ENDED, State
 from dslaunch.run.status import NodeStatus, RunStatus, Unknown
-from dslaunch.slurm.follow import state_reason
+from dslaunch.slurm.standing import standing_of
 from dslaunch.slurm.states import JobInfo
-from dslaunch.slurm.waiting import Estimates
+from dslaunch.slurm.verdict_text import standing_reason
+from dslaunch.slurm.waiting import estimated_start, start_text
 
 Row = tuple[str, ...]
-RUNS_HEAD: Row = ("RUN", "STATE", "NODES", "RANKS", "LAUNCHER", "STARTED")
-NODES_HEAD: Row = ("NODE", "STATE", "RANKS", "LAST EVENT")
+RUNS_HEAD: Row = ("RUN", "STATE", "AGE", "TIME", "EXIT", "STEP", "NODES", "RANKS", "SCRIPT")
+DROPPED = ("SCRIPT", "RANKS", "NODES", "STEP", "TIME")
+"""Columns of the list of runs that narrow terminals lack, in this order."""
+NODES_HEAD: Row = ("NODE", "STATE", "RANKS", "EXIT", "LAST EVENT")
 JOBS_HEAD: Row = ("JOB", "STATE", "NODES", "STARTS", "REASON")
 _STATES: Mapping[State, str] = {
     State.ACTIVE: "starting or ending",
@@ -29,88 +41,203 @@ _STATES: Mapping[State, str] = {
 
 
 def state_text(state: State) -> str:
-    """Return a state in a word or two."""
+    """Return the name of a state."""
     return _STATES[state]
 
 
+def run_rows(statuses: Sequence[RunStatus], room: int | None = None) -> list[Row]:
+    """Return a row per run below a head; with `room`, without the columns for which a terminal of
+    that many columns has no room."""
+    rows = [RUNS_HEAD, *map(run_row, statuses)]
+    kept = list(range(len(RUNS_HEAD)))
+    for name in DROPPED:
+        widths = [max(len(row[column]) for row in rows) for column in kept]
+        if room is None or sum(widths) + 2 * (len(widths) - 1) <= room:
+            break
+        kept.remove(RUNS_HEAD.index(name))
+    return [tuple(row[column] for column in kept) for row in rows]
+
+
 def run_row(status: RunStatus) -> Row:
-    """A run in a list of runs."""
+    """Return a run's row in a list of runs."""
     record = status.record
-    nodes = str(len(status.nodes or record.hosts))
+    nodes = _folded(tuple(status.nodes or record.hosts))
     if record.slurm is not None:
-        # folded, as SLURM has them now
+        # folded, as SLURM reports them now
         given = dict.fromkeys(info.nodes for info in status.jobs if info.nodes)
         nodes = ",".join(given) or "-"
-    ranks = str(record.world_size)
-    started = ago(record.started)
-    return (status.run, state_text(status.state), nodes, ranks, record.launcher, started)
+    return (
+        status.run,
+        state_text(status.state),
+        age(time.time() - record.started),
+        "-" if status.duration is None else elapsed_text(status.duration),
+        exit_text(status) or "-",
+        "-" if status.progress is None else step_text(status.progress),
+        nodes,
+        str(record.world_size),
+        PurePath(record.program).name or "-",
+    )
+
+
+@lru_cache
+def _folded(hosts: tuple[str, ...]) -> str:
+    """Return names in short: most runs of a list have the same nodes."""
+    return fold(hosts)
+
+
+def exit_text(status: RunStatus) -> str:
+    """Return the exit code of a run, or the signal that ended it; empty: it has not ended."""
+    if status.result is None or status.state not in ENDED:
+        return ""
+    signal = status.exit_signal
+    return str(status.result.exit_code) if signal is None else signal_name(signal)
+
+
+def step_text(progress: Progress) -> str:
+    """Return `1240/2000`; `-` without a step."""
+    if progress.step is None:
+        return "-"
+    return f"{progress.step}/{progress.last_step}" if progress.last_step else str(progress.step)
+
+
+def age(seconds: float) -> str:
+    """Return `35s`, `12m`, `3h` or `5d`."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{max(0.0, seconds):.0f}s"
 
 
 def head(status: RunStatus) -> str:
-    """A run in a line."""
+    """Return a run as one line, and as another how far its training is."""
     record = status.record
     what = record.launcher if record.slurm is None else f"job {record.slurm.job}"
-    return f"{status.run}: {state_text(status.state)}, {what}, started {ago(record.started)}"
+    parts = [state_text(status.state), what, f"started {ago(record.started)}"]
+    if status.duration is not None:
+        parts.append(f"{'ran' if status.ended else 'running for'} {elapsed_text(status.duration)}")
+    code = exit_text(status)
+    if code:
+        parts.append(f"exit code {code}" if code.isdecimal() else code)
+    lines = [f"{status.run}: {', '.join(parts)}"]
+    if status.progress is not None:
+        lines.append(f"progress: {progress_text(status.progress)}")
+    return "\n".join(lines)
+
+
+def progress_text(progress: Progress) -> str:
+    """Return `step 1240/2000, loss 2.113, 3.1 it/s`, as far as known."""
+    parts = []
+    if progress.step is not None:
+        parts.append(f"step {step_text(progress)}")
+    if progress.loss is not None:
+        parts.append(f"loss {progress.loss:.4g}")
+    if progress.steps_per_second is not None:
+        parts.append(f"{progress.steps_per_second:.3g} it/s")
+    if progress.tokens_per_second is not None:
+        parts.append(f"{progress.tokens_per_second:,.0f} tokens/s")
+    return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSummary:
+    """What the row of a node shows, less its name, ranks and time: equal ones share a row."""
+
+    state: str
+    exits: str
+    last: str
+    left: tuple[int, ...]
+    per_node: int
+    """How many ranks it has."""
 
 
 def node_rows(status: RunStatus) -> list[Row]:
-    """What each node reports, below its head; empty: none does."""
-    rows = [_node_row(host, node) for host, node in status.nodes.items()]
+    """Return a row per group of equal nodes below a head; empty: no node has reported."""
+    alike: dict[NodeSummary, list[str]] = {}
+    for host, node in status.nodes.items():
+        alike.setdefault(_summary(node), []).append(host)
+    rows = [_node_row(summary, hosts, status.nodes) for summary, hosts in alike.items()]
     return [NODES_HEAD, *rows] if rows else []
 
 
-def _node_row(host: str, node: NodeStatus) -> Row:
+def _summary(node: NodeStatus) -> NodeSummary:
     last = node.events[-1] if node.events else None
     words = node.why or ""
-    if last is not None:
-        rank = f" of rank {last.rank}" if last.rank is not None else ""
-        words = f"{last.kind}{rank}, {ago(last.time)}"
-    left = f"; processes left: {', '.join(map(str, node.left))}" if node.left else ""
-    return (host, node.state, _ranks(node.ranks), words + left)
+    if last is not None and not words:
+        words = last.kind if last.rank is None else f"{last.kind} of a rank"
+    return NodeSummary(node.state, _exits(node), words, node.left, len(node.ranks))
 
 
-def _ranks(ranks: tuple[int, ...]) -> str:
-    """Consecutive ranks as `0-7`."""
-    if not ranks:
-        return ""
-    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
+def _exits(node: NodeStatus) -> str:
+    """Return the exit codes and signals of a node's ranks: `0`, or `1: rank 3, SIGTERM: rank 2`."""
+    by_code: dict[str, list[int]] = {}
+    for event in node.events:
+        if event.kind == "exit" and event.rank is not None:
+            by_code.setdefault(_exit_of(event), []).append(event.rank)
+    if len(by_code) == 1 and len(next(iter(by_code.values()))) == len(node.ranks):
+        return next(iter(by_code))
+    texts = [f"{code}: rank {fold_numbers(ranks)}" for code, ranks in by_code.items()]
+    return ", ".join(texts) or "-"
+
+
+def _exit_of(event: Event) -> str:
+    if event.signal is not None:
+        return signal_name(event.signal)
+    return "unknown" if event.code is None else str(event.code)
+
+
+def _node_row(summary: NodeSummary, hosts: list[str], nodes: Mapping[str, NodeStatus]) -> Row:
+    ranks = [rank for host in hosts for rank in nodes[host].ranks]
+    times = [nodes[host].events[-1].time for host in hosts if nodes[host].events]
+    when = f", {ago(max(times))}" if times else ""
+    left = f"; processes left: {', '.join(map(str, summary.left))}" if summary.left else ""
+    what = f"{summary.last}{when}{left}"
+    return (fold(hosts), summary.state, fold_numbers(ranks), summary.exits, what)
 
 
 def job_rows(status: RunStatus) -> list[Row]:
-    """The job, or each task and component of it, below a head; empty: the run is none."""
+    """Return a row per job, array task or component below a head; empty: not a SLURM run."""
     rows = [_job_row(info) for info in status.jobs]
     return [JOBS_HEAD, *rows] if rows else []
 
 
 def _job_row(info: JobInfo) -> Row:
     name = f"{info.array}_{info.task}" if info.array else info.job
-    start = Estimates().news(info, time.time())
-    why = ", ".join(filter(None, (state_reason(info), start)))
+    now = time.time()
+    start = estimated_start(info, now)
+    texts = [standing_reason(standing_of(info))]
+    texts += [start_text(start, now)] if start is not None else []
+    why = ", ".join(filter(None, texts))
     return (name, info.state, info.nodes or "-", str(info.restarts + 1), why)
 
 
-def why_rows(status: RunStatus) -> list[str]:
-    """Why it ended, or is unknown, what to do, and where its output is."""
+def why_rows(status: RunStatus, width: int | None = None) -> list[str]:
+    """Return why a run ended, as at its end, or why its state is unknown, and where its output
+    is."""
     lines: list[str] = []
     if status.result is not None:
-        lines.append(status.result.message)
-        lines += [f"reason: {status.result.what}"] if status.result.what else []
-        lines += [f"hint: {status.result.hint}"] if status.result.hint else []
+        directory = Path(status.directory or "-")
+        rows = outcome_rows(status.result, directory, brief=False, width=width or 80)
+        lines += [row.removeprefix("dslaunch: ") for row in rows if not _is_place(row, directory)]
     if status.state is State.UNKNOWN and status.unknown is not None:
         lines.append(f"reason: {unknown_text(status.unknown)}")
     what = "logs" if status.record.slurm is None else "output"
     return lines + [f"{what}: {path}" for path in status.output]
 
 
+def _is_place(row: str, directory: Path) -> bool:
+    """Return whether a row only says where the logs are, which the status says itself."""
+    return row.strip() == f"logs: {directory / 'logs'}"
+
+
 def unknown_text(unknown: Unknown) -> str:
-    """Return why it cannot be told how a run stands."""
+    """Return why the state of a run is unknown."""
     if unknown.code == "no-cluster":
-        return "its nodes are not known"
-    return unknown.message or f"no answer from {', '.join(unknown.hosts)}"
+        return "the run's nodes are unknown"
+    return unknown.message or f"no answer from {fold(unknown.hosts)}"
 
 
 def ago(when: float) -> str:
-    """A time as people say it of a run: `12 s ago`, `3 h ago`, `5 d ago`."""
+    """Return the age of a time: `12 s ago`, `3 h ago`, `5 d ago`."""
     seconds = max(0.0, time.time() - when)
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:

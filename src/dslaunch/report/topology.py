@@ -1,4 +1,4 @@
-"""How machines are wired, for people and programs."""
+"""Topologies of machines, for users and programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.lint import Remark
-from dslaunch.topology.advice import Advice
+from dslaunch.topology.advice_codes import Advice
 from dslaunch.topology.comparison import Comparison
 from dslaunch.topology.layout import (
     Near,
@@ -23,7 +23,7 @@ from dslaunch.topology.layout import (
 from dslaunch.topology.model import Topology
 
 WIDTH = 100
-"""Columns that text is broken at where nobody has said how many there are."""
+"""Columns at which text is wrapped if the width is unknown."""
 _INDENT = "  "
 
 
@@ -35,7 +35,7 @@ def text(
     *,
     width: int | None = None,
 ) -> str:
-    """Describe each distinct machine once, then who is odd, then what to do about it."""
+    """Return each distinct machine once, then the differences, then the advice."""
     parts = [*(_machine(hosts, by_host[hosts[0]]) for hosts in alike(by_host))]
     if len(by_host) > 1:
         parts.append(_compared(by_host, comparison))
@@ -47,7 +47,7 @@ def text(
 
 
 def alike(by_host: Mapping[str, Topology]) -> list[tuple[str, ...]]:
-    """Hosts that look the same in a report, in the order in which they are first met."""
+    """Return groups of hosts with the same description, in order of first appearance."""
     found: dict[tuple[str, ...], list[str]] = {}
     for host, topology in by_host.items():
         found.setdefault(tuple(_described(topology)), []).append(host)
@@ -59,7 +59,7 @@ def _machine(hosts: tuple[str, ...], topology: Topology) -> list[str]:
 
 
 def _described(topology: Topology) -> list[str]:
-    """The facts of one machine, without its name."""
+    """Return the description of one machine, without its name."""
     if topology.trouble:
         return [f"{_INDENT}{topology.trouble.hint}"] if topology.trouble.hint else []
     facts = []
@@ -69,7 +69,7 @@ def _described(topology: Topology) -> list[str]:
         order = "-".join(map(str, found.order))
         a, b = found.between
         facts.append(("ring", f"{order}, worst hop {found.worst} ({a}-{b})"))
-    facts += [("note", note) for note in topology.notes]
+    facts += [("note", str(note)) for note in topology.notes]
     lines = [f"{_INDENT}{name:<7} {value}" for name, value in facts]
     return [*lines, *_gpu_table(topology)]
 
@@ -97,13 +97,13 @@ def _near(near: Near) -> str:
 
 def _compared(by_host: Mapping[str, Topology], comparison: Comparison) -> list[str]:
     if comparison.equal:
-        return [f"{len(by_host)} nodes are wired alike"]
+        return [f"{len(by_host)} nodes have the same topology"]
     lines = ["nodes differ"]
-    lines += [f"{_INDENT}{odd.host}: {odd.aspect}: {odd.difference}" for odd in comparison.odd]
+    lines += [f"{_INDENT}{odd.host}: {odd.aspect}: {odd.text}" for odd in comparison.odd]
     for aspect, groups in comparison.undecided:
         shown = " / ".join(fold(hosts) for hosts in groups)
-        lines.append(f"{_INDENT}{aspect}: no value is the most common one: {shown}")
-    lines += [f"{_INDENT}{host}: not compared: {why}" for host, why in comparison.unread]
+        lines.append(f"{_INDENT}{aspect}: no common value: {shown}")
+    lines += [f"{_INDENT}{node.host}: not compared: {node.text}" for node in comparison.unread]
     return lines
 
 
@@ -116,7 +116,7 @@ def _advised(advice: Iterable[Advice], width: int) -> Iterable[str]:
 
 
 def _remarked(remarks: Iterable[Remark], width: int) -> Iterable[str]:
-    """What is said of several nodes once."""
+    """Return the findings, those of several nodes once."""
     files: dict[Remark, list[str]] = {}
     for each in remarks:
         files.setdefault(replace(each, file=""), []).append(each.file)
@@ -138,25 +138,33 @@ def _wrapped(words: str, width: int, indent: str = _INDENT * 2) -> list[str]:
     )
 
 
-def data(
+def as_data(
     by_host: Mapping[str, Topology],
     comparison: Comparison,
     advice: Sequence[Advice] = (),
     remarks: Sequence[Remark] = (),
 ) -> dict[str, Any]:
-    """Give all of it for programs, in what JSON can hold."""
+    """Return machines, differences and advice as JSON data."""
     return {
         "nodes": {host: _data(topology) for host, topology in by_host.items()},
         "comparison": {
             "equal": comparison.equal,
             "groups": [{"summary": line, "hosts": h} for line, h in comparison.groups],
-            "odd": [asdict(odd) for odd in comparison.odd],
+            "odd": [{**asdict(odd), "difference": odd.text} for odd in comparison.odd],
             "undecided": [{"aspect": a, "groups": groups} for a, groups in comparison.undecided],
-            "unread": [{"host": host, "reason": why} for host, why in comparison.unread],
+            "unread": [
+                {"host": node.host, "code": node.code, "reason": node.text}
+                for node in comparison.unread
+            ],
         },
-        "advice": [asdict(each) for each in advice],
+        "advice": [_advice(each) for each in advice],
         "settings": [asdict(each) for each in remarks],
     }
+
+
+def _advice(each: Advice) -> dict[str, Any]:
+    values = dict(each.values)
+    return {**asdict(each), "values": values, "reason": each.reason, "source": each.source}
 
 
 def _data(topology: Topology) -> dict[str, Any]:
@@ -165,7 +173,10 @@ def _data(topology: Topology) -> dict[str, Any]:
         "status": topology.status,
         "summary": summary(topology),
         "trouble": asdict(topology.trouble) if topology.trouble else None,
-        "notes": topology.notes,
+        "notes": [
+            {"code": note.code, "values": dict(note.values), "text": str(note)}
+            for note in topology.notes
+        ],
         "era": topology.era,
         "gpus": [asdict(gpu) for gpu in topology.gpus],
         "nics": [asdict(nic) for nic in topology.nics],

@@ -1,11 +1,12 @@
 """A drawing of one machine: GPUs and NICs as boxes, links as lines that differ in stroke and label.
 
-Nothing is told by colour alone, nothing is loaded from elsewhere, and the same facts are in the
+Color is never the only distinction, there are no external resources, and the same facts are in the
 drawing's description for those who cannot see it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from dslaunch.report.markup import escaped
@@ -17,11 +18,11 @@ BOX, HIGH, GAP, EDGE = 104, 44, 14, 24
 TOP = 84
 """Pixels from the top to where links between GPUs may begin."""
 NARROWEST = 780
-"""Pixels that the legend needs."""
+"""Pixels for the legend."""
 ARC = 26
 """Pixels that an arc rises for each box it passes."""
 MOST_LINES = 4
-"""The most NICs that lines from one GPU lead to; with more they would hide each other."""
+"""Maximum number of NICs with lines from one GPU; more would hide each other."""
 _STROKES = {"near": "", "host": "9 5", "far": "2 5"}
 _STYLE = "".join(
     f".wiring {selector}{{{rules}}}"
@@ -35,15 +36,17 @@ _STYLE = "".join(
         (".link", "fill:none;stroke:#111"),
     )
 )
-"""Below a class of their own, so that the rules do nothing to the page that the drawing is in."""
+"""Below their own class, so that the rules do nothing to the page that the drawing is in."""
 
 
 def drawing(topology: Topology, name: str = "") -> str:
-    """Draw a machine as SVG text, to stand in an HTML page or in a file of its own."""
+    """Return a drawing of a machine as SVG, for an HTML page or a file."""
     gpus, cards = _ordered(topology), _under(topology)
-    width = max(2 * EDGE + max(len(gpus), len(cards)) * (BOX + GAP) - GAP, NARROWEST)
-    above = _spread([gpu.label for gpu in gpus], width)
-    below = _spread([nic.label for nic in cards], width)
+    columns = max(len(gpus), len(_places_of_nics(topology)))
+    row_width = max(2 * EDGE + columns * (BOX + GAP) - GAP, NARROWEST)
+    above = _spread([gpu.label for gpu in gpus], row_width)
+    below = _below(topology, cards, above)
+    width = max(row_width, *(x + BOX + EDGE for x in below.values()), 0)
     row = TOP + _rise(topology, gpus)
     nics = row + HIGH + 96
     height = (nics if cards else row) + HIGH + 70
@@ -70,26 +73,49 @@ def drawing(topology: Topology, name: str = "") -> str:
 
 
 def _spread(labels: list[str], width: int) -> dict[str, float]:
-    """Where the boxes of a row begin, with equal gaps."""
+    """Return the left edges of the boxes of a row, with equal gaps."""
     each = (width - 2 * EDGE + GAP) / max(len(labels), 1)
     return {label: EDGE + each * at + (each - BOX - GAP) / 2 for at, label in enumerate(labels)}
 
 
-def _under(topology: Topology) -> list[Nic]:
-    """NICs in the order of the GPUs they are nearest to; those near none, or all, at the end."""
+def _places_of_nics(topology: Topology) -> dict[str, float]:
+    """Return for each NIC with lines the mean place of its nearest GPUs in their row."""
     place = {gpu.index: at for at, gpu in enumerate(_ordered(topology))}
     above: dict[str, list[int]] = {}
     for near in nearest(topology):
         for nic in near.nics if len(near.nics) <= MOST_LINES else ():
             above.setdefault(nic.label, []).append(place[near.gpu])
-    middle = {label: sum(places) / len(places) for label, places in above.items()}
-    return sorted(topology.nics, key=lambda nic: middle.get(nic.label, len(place)))
+    return {label: sum(places) / len(places) for label, places in above.items()}
+
+
+def _under(topology: Topology) -> list[Nic]:
+    """Return the NICs in the order of their nearest GPUs; those near none, or all, at the end."""
+    places = _places_of_nics(topology)
+    return sorted(topology.nics, key=lambda nic: places.get(nic.label, len(topology.gpus)))
+
+
+def _below(topology: Topology, cards: list[Nic], above: dict[str, float]) -> dict[str, float]:
+    """Return where the boxes of NICs begin: below their nearest GPUs, as far as there is space."""
+    gpus = [above[gpu.label] for gpu in _ordered(topology)]
+    step = gpus[1] - gpus[0] if len(gpus) > 1 else BOX + GAP
+    places = _places_of_nics(topology)
+    together = Counter(places.values())
+    begins: dict[str, float] = {}
+    free = float(EDGE)
+    for nic in cards:
+        place = places.get(nic.label)
+        if place is not None:
+            beside = (together[place] - 1) * (BOX + GAP) / 2  # several NICs below the same GPU
+            free = max(free, gpus[0] + place * step - beside)
+        begins[nic.label] = free
+        free += BOX + GAP
+    return begins
 
 
 def _told(topology: Topology) -> str:
-    """The drawing in words."""
+    """Return the drawing as text."""
     links = [f"{a}-{b} {link}" for a, b, link in topology.links]
-    return "; ".join(links) or "no links are known"
+    return "; ".join(links) or "no known links"
 
 
 def _ordered(topology: Topology) -> list[Gpu]:
@@ -155,7 +181,7 @@ def _numa_names(gpus: list[Gpu], spots: dict[str, float], row: int) -> Iterable[
 
 
 def _tag(x: float, y: float, words: str, ground: str = "#fff") -> str:
-    """Words that hide the lines behind them."""
+    """Return text with a background that covers the lines below it."""
     wide = 7 * len(words) + 6
     return (
         f'<rect x="{x - wide / 2:g}" y="{y - 12:g}" width="{wide}" height="15" fill="{ground}"/>'
@@ -164,7 +190,7 @@ def _tag(x: float, y: float, words: str, ground: str = "#fff") -> str:
 
 
 def _rise(topology: Topology, gpus: list[Gpu]) -> int:
-    """How high the links between GPUs rise."""
+    """Return the height of the links between GPUs in pixels."""
     if mesh(topology):
         return 46
     order = [gpu.index for gpu in gpus]
@@ -190,7 +216,7 @@ def _between(
 
 
 def _bar(code: str, places: list[float], row: int) -> Iterable[str]:
-    """All pairs are linked alike: one bar that every GPU hangs on."""
+    """Return one bar that connects all GPUs: all pairs have the same link."""
     left, right, y = min(places) + BOX / 2, max(places) + BOX / 2, row - 32
     stubs = "".join(f"M{x + BOX / 2:g} {row}V{y}" for x in places)
     yield f'<path class="link" stroke-width="4" d="M{left:g} {y}H{right:g}{stubs}"/>'
@@ -209,7 +235,7 @@ def _arc(left: float, right: float, row: int, span: int, count: int) -> str:
 def _to_nics(
     topology: Topology, above: dict[str, float], below: dict[str, float], top: int, bottom: int
 ) -> Iterable[str]:
-    """Lines to the nearest NICs, with the kind of link; words alone where there are too many."""
+    """Return lines to the nearest NICs with the kind of link; only text where there are many."""
     tags = []
     for near in nearest(topology):
         x = above[f"GPU{near.gpu}"] + BOX / 2

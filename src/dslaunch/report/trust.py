@@ -1,4 +1,4 @@
-"""Host keys for people: all fingerprints, equal ones folded. Pure."""
+"""Host keys as a table, with equal fingerprints folded, and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAD = ("HOST", "NAME IN KNOWN_HOSTS", "KEY")
 
 
 def rows(found: Sequence[Presented]) -> list[tuple[str, ...]]:
-    """Return a table of the keys: a row for each key, with all hosts that present it."""
+    """Return a row per key, with all hosts that present it."""
     groups: dict[str, list[Presented]] = {}
     for presented in found:
         for key in presented.keys:
@@ -36,8 +36,8 @@ def summary(found: Sequence[Presented]) -> str:
     """Return how many host keys have which state."""
     words = {
         "recorded": "recorded",
-        "known": "known already",
-        "certified": "signed by a certificate authority that is trusted",
+        "known": "already known",
+        "certified": "signed by a trusted certificate authority",
         "declined": "not recorded",
         "failed": "failed",
     }
@@ -47,7 +47,7 @@ def summary(found: Sequence[Presented]) -> str:
 
 
 def as_data(found: Sequence[Presented]) -> list[dict[str, Any]]:
-    """Return the same for programs."""
+    """Return the host keys as JSON data."""
     return [
         {
             "host": each.host.hop.alias,

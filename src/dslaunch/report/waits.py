@@ -1,4 +1,4 @@
-"""What a thread that does nothing waits for, told by its frames or by its system call. Pure."""
+"""What an idle thread waits for, by its frames or its system call. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WaitKind(StrEnum):
     FILE_LOCK = "file lock"
     IO = "I/O"
     SLEEP = "sleep"
-    KERNEL = "the kernel, not to be interrupted"
+    KERNEL = "kernel (uninterruptible)"
 
 
 class Frame(NamedTuple):
@@ -36,20 +36,20 @@ class Frame(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """What a thread waits for, and which of its frames says so."""
+    """What a thread waits for, and the frame that shows it."""
 
     kind: WaitKind
     frame: int | None
 
 
 OTHERS = (WaitKind.COLLECTIVE, WaitKind.STORE, WaitKind.NETWORK)
-"""Waits that end when somebody else does something: these ranks are seldom the cause."""
+"""Waits for another rank or service: these ranks are seldom the root cause."""
 IDLE = (WaitKind.LOCK, WaitKind.QUEUE, WaitKind.IO, WaitKind.SLEEP)
-"""Waits that mean nothing in a helper thread: it has no work."""
+"""Waits of helper threads without work."""
 LONGEST = 500
-"""Characters of a name, and of the end of a path, that are looked at."""
+"""Characters of a name, and of the end of a path, that are matched."""
 NEAR = 12
-"""Frames, the innermost first, among which the one that waits is sought."""
+"""Number of frames, from the innermost, that are searched for the one that waits."""
 
 _COLLECTIVES = (
     r"(?:all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|reduce|gather|scatter|barrier|"
@@ -108,10 +108,10 @@ _BY_CALL = {call: kind for kind, calls in _SYSTEM_CALLS.items() for call in call
 
 
 def wait(frames: Sequence[Frame], state: str = "", syscall: str = "") -> Wait | None:
-    """What a thread waits for; None if it computes, or nothing tells.
+    """Return what a thread waits for; None if it is running or nothing shows it.
 
-    `state` and `syscall` are the thread's, as /proc tells them; "" if unknown. The rule that comes
-    first wins, not the frame: a data loader waits by means of a queue, a queue by means of a lock.
+    `state` and `syscall` are the thread's, from /proc; "" if unknown. The first rule that matches
+    wins, not the first frame: a data loader waits on a queue, a queue on a lock.
     """
     innermost = 0 if frames else None
     for kind, file, function in _RULES:

@@ -1,4 +1,4 @@
-"""How wide what people read may be."""
+"""The width of a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ USUAL = 80
 
 
 def columns(terminal: TextIO) -> int:
-    """How many columns a terminal has, or `$COLUMNS` says that it has; 80 where that is unknown."""
+    """Return the columns of a terminal: `$COLUMNS`, else its size; 80 if unknown."""
     if os.environ.get("COLUMNS", "").isdecimal():
         return int(os.environ["COLUMNS"]) or USUAL
     try:

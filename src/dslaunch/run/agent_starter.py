@@ -1,4 +1,4 @@
-"""Connect to all nodes at once and start their agents, while we do something else."""
+"""Connect to all nodes at once and start their agents, in the background."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dslaunch.errors import NodeError, NodeFailure
 
@@ -16,32 +16,40 @@ if TYPE_CHECKING:
     from dslaunch.run.session import Session
     from dslaunch.transport.base import Connection, Transport
 
-PING = 5.0
-"""Seconds between two signs of life of ours, at most."""
+PING_INTERVAL = 5.0
+"""Seconds between two heartbeats of ours, at most."""
 HEAD_START = 0.3
 """Seconds at most: near nodes are connected to by then."""
+CLOSED_AT_ONCE = 32
+"""Sessions that are closed at the same time."""
 
 
 class AgentStarter:
-    """Connects to every node and starts its agent, `fanout` nodes at a time; until it is closed,
-    every agent hears that we are there, however long the other nodes take."""
+    """Connects to every node and starts its agent, `fanout` nodes at a time.
+
+    Until it is closed, every agent gets heartbeats, however long the other nodes take.
+    """
 
     def __init__(
         self,
         transport: Transport,
         nodes: Sequence[Node],
         fanout: int,
-        session: Callable[[Node, Connection], Session],
-        ping: float = PING,
+        make_session: Callable[[Node, Connection], Session],
+        *,
+        join: bool = False,
+        ping_interval: float = PING_INTERVAL,
     ) -> None:
-        self._transport, self._session = transport, session
+        """Begin to connect. With `join`, find the agents that are running instead of starting
+        new ones."""
+        self._transport, self._make_session, self._join = transport, make_session, join
         workers = max(1, min(fanout, len(nodes)))
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="starter")
         self._closed = threading.Event()
         self.begun = {node.host: self._pool.submit(self._begin, node) for node in nodes}
-        """Each done as soon as that node is connected and its agent started; a NodeError if it
-        cannot be reached."""
-        threading.Thread(target=self._ping, args=(ping,), name="ping", daemon=True).start()
+        """Done as soon as that node is connected and its agent started; a NodeError if it cannot
+        be reached."""
+        threading.Thread(target=self._ping, args=(ping_interval,), name="ping", daemon=True).start()
 
     def head_start(self, interrupts: Interrupts) -> None:
         """Do nothing else for a moment: where this interpreter computes the key exchanges, one
@@ -51,58 +59,83 @@ class AgentStarter:
         """
         interrupts.wait([*self.begun.values()], HEAD_START)
 
-    def sessions(self, interrupts: Interrupts) -> list[Session]:
-        """Wait for all nodes' sessions, in the nodes' order.
+    def wait(
+        self, interrupts: Interrupts, notify: Callable[[], object] = lambda: None
+    ) -> tuple[list[Session], list[NodeFailure]]:
+        """Wait for all nodes; return the sessions and the failures, in the nodes' order.
+
+        `notify` is called several times a second. Raises Interrupted.
+        """
+        interrupts.wait([*self.begun.values()], math.inf, notify)
+        sessions: list[Session] = []
+        failures: list[NodeFailure] = []
+        for future in self.begun.values():
+            error = future.exception()
+            if error is None:
+                sessions.append(future.result())
+            elif isinstance(error, NodeError):
+                failures += error.failures
+            else:
+                raise error
+        return sessions, failures
+
+    def greeted(self) -> tuple[str, ...]:
+        """Return the nodes whose agents have started and greeted, in the nodes' order."""
+        return tuple(host for host, begun in self.begun.items() if _has_greeted(begun))
+
+    def sessions(
+        self, interrupts: Interrupts, notify: Callable[[], object] = lambda: None
+    ) -> list[Session]:
+        """Wait for the sessions of all nodes, in the nodes' order.
 
         Raises NodeError naming every node that could not be used, Interrupted.
         """
-        interrupts.wait([*self.begun.values()], math.inf)
-        errors = [future.exception() for future in self.begun.values()]
-        failures: tuple[NodeFailure, ...] = ()
-        for error in errors:
-            if isinstance(error, NodeError):
-                failures += error.failures
-            elif error is not None:
-                raise error
+        sessions, failures = self.wait(interrupts, notify)
         if failures:
-            raise NodeError(failures)
-        return [future.result() for future in self.begun.values()]
+            raise NodeError(tuple(failures))
+        return sessions
 
     def close(self) -> None:
-        """Say goodbye to all at once, and hang up. What is still on its way ends by itself."""
+        """Close all sessions at once. Connections that are being made are closed when they are
+        made; nothing waits for them."""
         self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
         ready = [future for future in self.begun.values() if future.done()]
-        close_all([future.result() for future in ready if _went_well(future)])
+        close_all([future.result() for future in ready if _succeeded(future)])
         for future in set(self.begun.values()) - set(ready):
-            future.add_done_callback(_hang_up)
+            future.add_done_callback(_close_session)
 
     def _begin(self, node: Node) -> Session:
         connection = self._transport.connect(node)
         if self._closed.is_set():
             connection.close()
-            raise NodeError((NodeFailure(node.host, "lost", "given up"),))
-        session = self._session(node, connection)
-        session.begin()
+            raise NodeError((NodeFailure(node.host, "lost", "no longer needed"),))
+        session = self._make_session(node, connection)
+        session.begin(join=self._join)
         return session
 
-    def _ping(self, seconds: float) -> None:
-        while not self._closed.wait(seconds):
+    def _ping(self, interval: float) -> None:
+        while not self._closed.wait(interval):
             for begun in self.begun.values():
-                if _went_well(begun):
+                if _succeeded(begun):
                     begun.result().ping()
 
 
 def close_all(sessions: Sequence[Session]) -> None:
-    """Say goodbye to all at once: a node that is slow to leave must not hold up the others."""
-    with ThreadPoolExecutor(max_workers=32) as pool:
+    """Close sessions at the same time: a node that is slow to close must not delay the others."""
+    with ThreadPoolExecutor(max_workers=CLOSED_AT_ONCE) as pool:
         list(pool.map(lambda session: session.close(), sessions))
 
 
-def _went_well(future: Future[Any]) -> bool:
-    return future.done() and not future.cancelled() and future.exception() is None
+def _succeeded(begun: Future[Session]) -> bool:
+    return begun.done() and not begun.cancelled() and begun.exception() is None
 
 
-def _hang_up(begun: Future[Session]) -> None:
-    if _went_well(begun):
+def _has_greeted(begun: Future[Session]) -> bool:
+    hello = begun.result().hello if _succeeded(begun) else None
+    return hello is not None and hello.done() and hello.exception() is None
+
+
+def _close_session(begun: Future[Session]) -> None:
+    if _succeeded(begun):
         begun.result().close()

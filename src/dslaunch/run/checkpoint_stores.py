@@ -1,10 +1,9 @@
-"""Where a checkpoint's files can be: nodes, over their connections, and this machine."""
+"""Stores of checkpoint files: nodes, over their connections, and this machine."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path, PurePosixPath
@@ -21,27 +20,25 @@ from dslaunch.run.session import Session
 from dslaunch.transport.wire import LostError
 
 HERE = "here"
-"""What this machine is called beside the nodes."""
-PATIENCE = 60.0
-"""Seconds that a node may take for a small thing."""
+"""The name of this machine among the nodes."""
+ANSWER_TIMEOUT = 60.0
+"""Seconds for a short operation."""
 LONG = 24 * 3600.0
-"""Seconds for reading all of a large file."""
-BEAT = 4.0
-"""Seconds between signs of life; an agent that hears none for 15 hangs up."""
+"""Seconds for reading a whole large file."""
 
 
 class StoreError(DslaunchError):
-    """A place could not do what it was asked; names it and the file."""
+    """An operation on a store failed; the message names the store and the file."""
 
 
 class CheckpointStore(Protocol):
-    """Does what `node/shards.py` offers. Every answer is of the type that `answer_type` gives."""
+    """Performs the operations of `node/shards.py`; `answer_type` has the types of the answers."""
 
     name: str
 
     def ask(self, operation: str, path: str, **more: Any) -> Future[Any]:
-        """Have an operation done in a directory, which is absolute or relative to the user's home
-        there; the future raises whatever went wrong."""
+        """Perform an operation in a directory, absolute or relative to the user's home there; the
+        future raises whatever failed."""
 
 
 class NodeStore:
@@ -52,7 +49,7 @@ class NodeStore:
         self._session = session
 
     def ask(self, operation: str, path: str, **more: Any) -> Future[Any]:
-        """Have the node do it."""
+        """Send the operation to the node."""
         answer: Future[Any] = Future()
         where = str(PurePosixPath(path, more.get("name", "")))
         asked = query(operation)
@@ -83,7 +80,7 @@ class LocalStore:
         self._pool = pool
 
     def ask(self, operation: str, path: str, **more: Any) -> Future[Any]:
-        """Do it in a thread."""
+        """Perform it in a thread."""
         return self._pool.submit(self._do, {"do": operation, "path": path, **more})
 
     def _do(self, question: dict[str, Any]) -> Any:
@@ -98,15 +95,15 @@ class LocalStore:
             raise StoreError(f"{where}: {why}") from None
 
 
-def result(future: Future[Any], timeout: float = PATIENCE) -> Any:
-    """What a place said. Raises StoreError, and NodeError when the node is gone or silent."""
+def result(future: Future[Any], timeout: float = ANSWER_TIMEOUT) -> Any:
+    """Return the answer of a store. Raises StoreError, and NodeError if the node is lost."""
     try:
         return future.result(timeout)
     except LostError as error:
         raise NodeError((error.failure,)) from None
     except TimeoutError:
         raise StoreError(
-            f"no answer within {timeout:.0f} s", hint="look for a hung file system there"
+            f"no answer within {timeout:.0f} s", hint="check for a hung file system there"
         ) from None
 
 
@@ -114,34 +111,21 @@ def result(future: Future[Any], timeout: float = PATIENCE) -> Any:
 def open_places(
     cluster: Cluster, nodes: Sequence[Node]
 ) -> Iterator[tuple[list[NodeStore], ReachedNodes]]:
-    """The nodes that answer, and why the others do not; kept alive however long it lasts."""
-    over = threading.Event()
-
-    def beat(reached: ReachedNodes) -> None:
-        while not over.wait(BEAT):
-            for session in reached.sessions.values():
-                session.ping()
-
+    """Connect to nodes; give the stores of those that answer, and why the others do not."""
     with reach(cluster, nodes) as reached:
-        thread = threading.Thread(target=beat, args=(reached,), daemon=True)
-        thread.start()
-        try:
-            yield [NodeStore(session) for session in reached.sessions.values()], reached
-        finally:
-            over.set()
-            thread.join()
+        yield [NodeStore(session) for session in reached.sessions.values()], reached
 
 
 def survey(
     places: Sequence[NodeStore], reached: ReachedNodes, directory: str
 ) -> tuple[dict[str, Survey], dict[str, float]]:
-    """What every place says of the checkpoints below a directory, and how far its clock is ahead.
+    """Return the checkpoints below a directory by node, and by how much each clock is ahead.
 
-    A directory that is not there holds none. Whoever does not answer is in `reached.failures`.
+    A missing directory has none. Nodes that do not answer are in `reached.failures`.
     """
     clocks = [session.measure_clock() for session in reached.sessions.values()]
     asked = {place.name: place.ask("survey", directory) for place in places}
-    wait([*clocks, *asked.values()], PATIENCE)
+    wait([*clocks, *asked.values()], ANSWER_TIMEOUT)
     told: dict[str, Survey] = {}
     for host, future in asked.items():
         try:

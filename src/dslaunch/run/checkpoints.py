@@ -1,4 +1,4 @@
-"""What is done with checkpoints on many nodes: found, gathered, spread, read through, pruned."""
+"""Find, gather, spread, verify and prune checkpoints on many nodes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import Checkpoint, Copy, find
 from dslaunch.deepspeed.placement import check_world, needed, rank_map, ranks_place
 from dslaunch.errors import ErrorCode, NodeError, NodeFailure, PlanError, PreflightError, UsageError
+from dslaunch.plural import first_few
 from dslaunch.protocol.checkpoints import Survey
 from dslaunch.protocol.queries import DIRECTORIES, MARK, MARKS, UNMARK
 from dslaunch.run.checkpoint_stores import (
@@ -24,7 +25,10 @@ from dslaunch.run.checkpoint_stores import (
     survey,
 )
 from dslaunch.run.reach import ReachedNodes, answer_of, ask
-from dslaunch.run.shards import CopyProgress, Tell, Transfer, copy
+from dslaunch.run.shards import CopyProgress, Notify, Transfer, copy
+
+SHOWN_SHARDS, SHOWN_FILES = 4, 10
+"""Names in an error; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,36 +72,36 @@ def _holdings(
 
 
 def _refuse_one_checkpoint(told: Mapping[str, Survey]) -> dict[str, NodeFailure]:
-    """The nodes on which the directory is itself a checkpoint's, while it is not on others.
+    """Return failures of nodes on which the directory itself is a checkpoint, unlike on others.
 
-    Raises UsageError if it is wherever a checkpoint was found.
+    Raises UsageError if it is one on all nodes with a checkpoint.
     """
     found = {host: survey for host, survey in told.items() if survey.checkpoints}
     itself = [h for h, s in found.items() if any(part.tag == "." for part in s.checkpoints)]
     if itself and len(itself) == len(found):
         raise UsageError(
-            f"{found[itself[0]].path} is the directory of one checkpoint",
-            hint="name the one above it, in which `latest` is, and the checkpoint with --tag",
+            f"{found[itself[0]].path} is the directory of a single checkpoint",
+            hint="use its parent directory, which has the file `latest`, and select it with --tag",
         )
-    why = "here the directory is itself a checkpoint's, unlike on other nodes"
+    why = "the directory itself is a checkpoint here, unlike on other nodes"
     return {host: NodeFailure(host, "checkpoint", why) for host in itself}
 
 
 def require(checkpoint: Checkpoint, holdings: Holdings) -> None:
-    """Raise PreflightError, or NodeError for nodes that may have it, if a shard is nowhere."""
+    """Raise PreflightError if a shard is on none of the nodes that answered."""
     _refuse_left_out(checkpoint)
     missing = checkpoint.missing()
     if not missing:
         return
     names = [posixpath.basename(path) for path in missing]
-    some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    some = ", ".join(first_few(names, SHOWN_SHARDS))
     broken = [
         f"{copy.host}: {posixpath.basename(path)} is {copy.broken}"
         for path in missing
         for copy in checkpoint.files.get(path, ())
     ]
-    count = f"{len(missing)} of {len(checkpoint.wanted())} shards are"
-    what = f"{checkpoint.name} is incomplete: {count} on no node, or broken: {some}"
+    count = f"{len(missing)} of {len(checkpoint.wanted())} shards"
+    what = f"{checkpoint.name} is incomplete: {count} missing or broken: {some}"
     if holdings.failures:
         unresponsive = [
             f"{failure.host}: {failure.message}" for failure in holdings.failures.values()
@@ -105,7 +109,7 @@ def require(checkpoint: Checkpoint, holdings: Holdings) -> None:
         what = "\n".join([what, *broken, *unresponsive])
         raise PreflightError(
             what,
-            hint="bring those nodes back, or choose an older --tag",
+            hint="make those nodes reachable, or choose an older --tag",
             code=ErrorCode.CHECKPOINT_INCOMPLETE,
         )
     raise PreflightError(
@@ -116,24 +120,29 @@ def require(checkpoint: Checkpoint, holdings: Holdings) -> None:
 
 
 def _refuse_left_out(checkpoint: Checkpoint) -> None:
-    """Raise PreflightError for files that cannot be copied: the copy would lack them silently."""
+    """Raise PreflightError for files that cannot be copied, such as links."""
     left = [f"{c.host}: {path} {c.broken}" for path, c in checkpoint.left_out().items()]
     if left:
-        more = [f"and {len(left) - 10} more"] if len(left) > 10 else []
         raise PreflightError(
-            "\n".join([f"{checkpoint.name} cannot be copied as a whole", *left[:10], *more]),
-            hint="below the checkpoint directory links are not followed, since others could make "
-            "them point to your private files; replace them by files, or remove them",
+            "\n".join(
+                [f"{checkpoint.name} cannot be copied as a whole", *first_few(left, SHOWN_FILES)]
+            ),
+            hint="replace links by files, or remove them: below the checkpoint directory links are "
+            "not followed, since other users could point them to your private files",
             code=ErrorCode.CHECKPOINT_LINKS,
         )
 
 
 def gather(
-    checkpoint: Checkpoint, holdings: Holdings, target: CheckpointStore, directory: str, tell: Tell
+    checkpoint: Checkpoint,
+    holdings: Holdings,
+    target: CheckpointStore,
+    directory: str,
+    notify: Notify,
 ) -> CopyProgress:
-    """Bring all of a checkpoint to one place, as if its storage had been shared.
+    """Copy a whole checkpoint to one place, as if its storage had been shared.
 
-    `latest` is written last: where it names the tag, the tag is whole. Raises as `require` and
+    `latest` is written last: if it names the tag, the tag is complete. Raises as `require` and
     `shards.copy` do.
     """
     require(checkpoint, holdings)
@@ -141,7 +150,7 @@ def gather(
     transfers = [
         _transfer(holdings, copied, target, directory) for copied in checkpoint.contents().values()
     ]
-    progress = copy(transfers, tell)
+    progress = copy(transfers, notify)
     write_latest(checkpoint, {target.name: target}, {target.name: directory})
     return progress
 
@@ -162,11 +171,11 @@ def _transfer(
 
 
 def _refuse_mixed_up(checkpoint: Checkpoint) -> None:
-    """Tensors from NVMe lie under the local rank: those of several nodes have the same names."""
+    """Raise PlanError for tensors from NVMe: those of several nodes have the same names."""
     if checkpoint.offloaded and checkpoint.header.node_local:
         raise PlanError(
-            f"{checkpoint.name} has tensors that were on NVMe, under the same names on every node",
-            hint="DeepSpeed can load it only where it was saved: the same nodes in the same order",
+            f"{checkpoint.name} has tensors offloaded to NVMe, with the same names on every node",
+            hint="load it where it was saved: on the same nodes in the same order",
         )
 
 
@@ -175,9 +184,9 @@ def spread(
     source: Holdings,
     allocation: Allocation,
     targets: Holdings,
-    tell: Tell,
+    notify: Notify,
 ) -> CopyProgress:
-    """Bring every file to the nodes whose ranks will read it; then `latest`, to all of them.
+    """Copy every file to the nodes whose ranks will read it; then `latest` to all of them.
 
     Raises PlanError if those ranks cannot load it, else as `require` and `shards.copy` do.
     """
@@ -194,7 +203,7 @@ def spread(
         for host in [placement.node.host]
         for path in needed(checkpoint, placement)
     ]
-    progress = copy(transfers, tell)
+    progress = copy(transfers, notify)
     chosen = {host: targets.places[host] for host in allocation.hosts}
     write_latest(checkpoint, chosen, targets.paths)
     write_ranks(rank_map("spread", allocation), chosen, targets.paths)
@@ -204,7 +213,7 @@ def spread(
 def write_latest(
     checkpoint: Checkpoint, places: Mapping[str, CheckpointStore], paths: Mapping[str, str]
 ) -> None:
-    """Have `latest` name this checkpoint's tag at all these places."""
+    """Let `latest` name this checkpoint's tag at all these places."""
     name = posixpath.normpath(posixpath.join(checkpoint.root, "latest"))
     asked = [
         place.ask("text", paths[host], name=name, text=checkpoint.tag)
@@ -217,7 +226,7 @@ def write_latest(
 def write_ranks(
     ranks: Mapping[str, object], places: Mapping[str, CheckpointStore], paths: Mapping[str, str]
 ) -> None:
-    """Leave the rank map beside the checkpoints."""
+    """Write the rank map beside the checkpoints."""
     text = json.dumps(ranks) + "\n"
     for host, place in places.items():
         directory, name = ranks_place(paths[host])
@@ -225,7 +234,7 @@ def write_ranks(
 
 
 def read_through(checkpoint: Checkpoint, holdings: Holdings) -> dict[str, dict[str, str]]:
-    """Read every byte of every shard where it lies: node -> path -> why it is broken."""
+    """Read every byte of every shard where it is; return node -> path -> why it is broken."""
     names = {
         host: [p for p in checkpoint.shards for c in checkpoint.files[p] if c.host == host]
         for host in holdings.places
@@ -241,13 +250,13 @@ def read_through(checkpoint: Checkpoint, holdings: Holdings) -> dict[str, dict[s
 
 
 def _broken(names: Sequence[str], told: Mapping[str, str | None]) -> dict[str, str]:
-    """Why each of these files is broken; one of which nothing is said counts as broken."""
+    """Return why files are broken; a file without an answer counts as broken."""
     said = {name: told.get(name, "not read") for name in names}
     return {name: why for name, why in said.items() if why is not None}
 
 
 def prune(checkpoints: Sequence[Checkpoint], holdings: Holdings) -> int:
-    """Remove checkpoints wherever their files are; how many files.
+    """Remove checkpoints wherever their files are; return the number of files.
 
     Raises NodeError if a node did not answer: what it holds is not known.
     """
@@ -261,7 +270,7 @@ def prune(checkpoints: Sequence[Checkpoint], holdings: Holdings) -> int:
 
 
 def own_files(checkpoint: Checkpoint, host: str) -> list[str]:
-    """The files on a node that are this checkpoint's alone, none that others use too."""
+    """Return the files on a node that belong to this checkpoint only."""
     inside = f"{checkpoint.name}/"
     own_root = posixpath.basename(checkpoint.root).startswith("checkpoint-")
     inside = f"{checkpoint.root}/" if own_root else inside
@@ -271,7 +280,7 @@ def own_files(checkpoint: Checkpoint, host: str) -> list[str]:
 
 
 def check_apart(reached: ReachedNodes, directory: str) -> None:
-    """Raise PlanError if some nodes share the directory: each would write its own part of it."""
+    """Raise PlanError if nodes share the directory: each would write its own part of it."""
     unique = f".dslaunch-{secrets.token_hex(8)}"
     names = {host: f"{unique}-{number}" for number, host in enumerate(reached.sessions)}
     for host, session in reached.sessions.items():
@@ -290,6 +299,6 @@ def check_apart(reached: ReachedNodes, directory: str) -> None:
         if others != [host]:
             raise PlanError(
                 f"{directory} is shared by {fold(others)}",
-                hint="a checkpoint on shared storage needs no spreading: `dslaunch checkpoint "
-                f"gather --to {host}:{directory}` brings it there",
+                hint="do not spread a checkpoint on shared storage; copy it there with `dslaunch "
+                f"checkpoint gather --to {host}:{directory}`",
             )

@@ -1,47 +1,47 @@
-"""The DeepSpeed configs that a job names in its code, or in a file of arguments.
+"""Find the DeepSpeed configs that a job names in its code, or in a file of arguments.
 
-DeepSpeed must be told whether nodes share the storage of checkpoints. A config on the command line
-is replaced there; one that code opens by its name is shipped with the change.
+DeepSpeed needs to know whether nodes share the storage of checkpoints. A config on the command line
+is replaced there; a config that code opens by its name is shipped with the change.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.deepspeed.named_configs import NamedConfig, in_source, modules_of, named_in_code
 from dslaunch.deepspeed.resume import check_config, options
-from dslaunch.deepspeed.storage import OPTIONS, SUFFIXES, SWITCH, find_config, localise, parse
+from dslaunch.deepspeed.storage import OPTIONS, SUFFIXES, SWITCH, find_config, localize, parse
 from dslaunch.launch.decisions import Decision, DecisionCode, decision
-from dslaunch.run.source import main_files, read_small
+from dslaunch.run.job_files import main_files, read_small
 
 if TYPE_CHECKING:
     from dslaunch.launch.job import Job
-    from dslaunch.run.source import JobFiles
+    from dslaunch.run.job_files import JobFiles
 
 ARGUMENT_FILES = (".yaml", ".yml", ".json")
-"""How a file of arguments ends: Hugging Face's HfArgumentParser, LLaMA-Factory, axolotl."""
+"""Suffixes of files of arguments: Hugging Face's HfArgumentParser, LLaMA-Factory, axolotl."""
 FILE_KEYS = (
     *(option.removeprefix("--") for option in (*OPTIONS, SWITCH)),
     "deepspeed_config_file",
 )
-"""The keys that name a config there; the last is accelerate's."""
+"""Their keys for a config; the last one is accelerate's."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeConfigs:
-    """What follows from the configs that code names."""
+    """The changes and decisions for configs that code names."""
 
     changed: Mapping[str, str] = field(default_factory=dict)
-    """File of the job, relative to its directory -> the text that nodes need."""
+    """File of the job, relative to its directory -> its text for the nodes."""
     decisions: tuple[Decision, ...] = ()
 
 
 def configs_in_code(job: Job, cwd: Path, source: JobFiles | None) -> tuple[NamedConfig, ...]:
-    """Read the job's own modules and files of arguments for configs that they name."""
+    """Return the configs that the job's modules and files of arguments name."""
     return (*_in_modules(job, source), *_in_argument_files(job, cwd))
 
 
@@ -71,18 +71,23 @@ def _reader(source: JobFiles) -> Callable[[str], str | None]:
 
 
 def _in_argument_files(job: Job, cwd: Path) -> Iterator[NamedConfig]:
-    words = [word for word in job.args if isinstance(word, str)]
-    values = (word.partition("=")[2] if word.startswith("-") else word for word in words)
-    for path in dict.fromkeys(values):
-        text = read_small(cwd / path) if path.endswith(ARGUMENT_FILES) else None
+    for path in _argument_files(job):
+        text = read_small(cwd / path)
         for key, value in _entries(text or ""):
             if key in FILE_KEYS and isinstance(value, str) and value.endswith(SUFFIXES):
                 yield NamedConfig(path, 0, f"{key}: ...", posixpath.normpath(value))
 
 
+def _argument_files(job: Job) -> tuple[str, ...]:
+    """Return arguments and values of options with a suffix of a file of arguments."""
+    words = (word for word in job.args if isinstance(word, str))
+    values = (word.partition("=")[2] if word.startswith("-") else word for word in words)
+    return tuple(dict.fromkeys(value for value in values if value.endswith(ARGUMENT_FILES)))
+
+
 def _entries(text: str) -> Iterator[tuple[str, Any]]:
-    """The entries of a file of arguments, and of the sections in it."""
-    import yaml
+    """Yield the entries of a file of arguments, and of its sections."""
+    import yaml  # heavy: 50 ms, only for jobs with a file of arguments
 
     try:
         data = yaml.safe_load(text)
@@ -96,11 +101,11 @@ def _entries(text: str) -> Iterator[tuple[str, Any]]:
             yield from ((str(inner), item) for inner, item in value.items())
 
 
-# ---------------------------------------------------------------- what follows
+# ---------------------------------------------------------------- decisions
 
 
 def place_of(named: NamedConfig, source: JobFiles | None, workdir: str) -> str | None:
-    """The config's path among the files that are shipped; None: it is none of them."""
+    """Return the config's path among the files that are shipped; None: it is not one of them."""
     if source is None or named.path is None:
         return None
     path = in_source(named.path)
@@ -115,7 +120,7 @@ def place_of(named: NamedConfig, source: JobFiles | None, workdir: str) -> str |
 
 
 def local_file(named: NamedConfig, source: JobFiles | None, cwd: Path, workdir: str) -> Path | None:
-    """The config's file on this machine, if it is here."""
+    """Return the config's file on this machine; None: it does not exist."""
     place = place_of(named, source, workdir)
     if source is not None and place is not None:
         return source.local / place
@@ -125,52 +130,70 @@ def local_file(named: NamedConfig, source: JobFiles | None, cwd: Path, workdir: 
     return path if path.is_file() else None
 
 
-def fit_configs(
-    configs: tuple[NamedConfig, ...],
-    job: Job,
-    source: JobFiles | None,
-    cwd: Path,
-    workdir: str,
-    *,
-    shared: bool | None,
-    can_ship: bool,
-) -> CodeConfigs:
-    """Have the configs in code say whether checkpoints are shared, or say that they do not.
+@dataclass(frozen=True, slots=True)
+class JobPlace:
+    """A job with its files, on this machine and on the nodes."""
 
-    Raises ConfigError for a config that cannot be read as DeepSpeed would, PlanError if what it
-    saves could not be loaded again.
+    job: Job
+    source: JobFiles | None
+    cwd: Path
+    workdir: str
+    """The working directory on the nodes; it corresponds to `cwd`."""
+
+
+def fit_configs(
+    configs: tuple[NamedConfig, ...], place: JobPlace, *, shared: bool | None, can_ship: bool
+) -> CodeConfigs:
+    """Adapt the configs in code to the storage of checkpoints, or warn if this is impossible.
+
+    Raises ConfigError for a config that DeepSpeed cannot parse, PlanError if its checkpoints could
+    not be loaded.
     """
     if shared is None:
         return CodeConfigs()
     changed: dict[str, str] = {}
     decisions: list[Decision] = []
-    on_command_line = find_config(job.args) is not None
-    # a config that an option names is replaced on the command line
-    for named in (each for each in configs if each.option is None):
-        path = local_file(named, source, cwd, workdir)
-        text = read_small(path) if path is not None else None
-        if named.path is None or text is None:
-            decisions += [] if shared or on_command_line else _unread(named)
-            continue
-        check_config(parse(text, named.path), job.args, shared)
-        localised = localise(text, shared, named.path)
-        place = place_of(named, source, workdir)
-        if localised.change is None:
-            continue
-        if place is None or not can_ship or shared:
-            decisions.append(_not_changed(named, localised.change))
-        else:
-            changed[place] = localised.text
-            decisions.append(_shipped(named, place, localised.change))
-    once = (each for at, each in enumerate(decisions) if each not in decisions[:at])
-    return CodeConfigs(changed, tuple(once))
+    for named in configs:
+        if named.option is None:  # a config of an option is replaced on the command line
+            shipped, made = _fit_config(named, place, shared=shared, can_ship=can_ship)
+            changed |= shipped
+            decisions += made
+    return CodeConfigs(changed, tuple(_unique(decisions)))
+
+
+def _fit_config(
+    named: NamedConfig, place: JobPlace, *, shared: bool, can_ship: bool
+) -> tuple[dict[str, str], list[Decision]]:
+    """Return the file to ship with its new text, if any, and the decisions about one config."""
+    path = local_file(named, place.source, place.cwd, place.workdir)
+    text = read_small(path) if path is not None else None
+    if named.path is None or text is None:
+        on_command_line = find_config(place.job.args) is not None
+        return {}, [] if shared or on_command_line else _unread(named)
+    check_config(parse(text, named.path), place.job.args, shared)
+    localized = localize(text, shared, named.path)
+    if localized.change is None:
+        return {}, []
+    file = place_of(named, place.source, place.workdir)
+    if file is None or not can_ship or shared:
+        return {}, [_not_changed(named, localized.change)]
+    return {file: localized.text}, [_shipped(named, file, localized.change)]
+
+
+def _unique(decisions: Sequence[Decision]) -> list[Decision]:
+    """Return each decision once; their values cannot be hashed."""
+    unique: list[Decision] = []
+    for each in decisions:
+        if each not in unique:
+            unique.append(each)
+    return unique
 
 
 def _unread(named: NamedConfig) -> list[Decision]:
-    """What to say of a config that cannot be changed, since there is no file of it here."""
+    """Return the decision about a config that is not on this machine, and cannot be changed."""
     if named.path is not None:
         return [_not_shipped(named)]
-    return [] if named.node_local else [_unlocalised(named)]
+    return [] if named.node_local else [_unlocalized(named)]
 
 
 def _shipped(named: NamedConfig, place: str, change: str) -> Decision:
@@ -178,7 +201,7 @@ def _shipped(named: NamedConfig, place: str, change: str) -> Decision:
     return decision(code, path=place, place=named.place, change=change)
 
 
-def _unlocalised(named: NamedConfig) -> Decision:
+def _unlocalized(named: NamedConfig) -> Decision:
     code = DecisionCode.CONFIG_IN_CODE if named.known else DecisionCode.CONFIG_OF_PROGRAM
     return decision(code, place=named.place, by=named.by)
 
@@ -194,5 +217,5 @@ def _not_changed(named: NamedConfig, change: str) -> Decision:
 
 
 def own_copy(path: str, hosts: tuple[str, ...]) -> Decision:
-    """A node on which the user's own file is used, which is never changed."""
+    """Return the decision about nodes that use the user's own file, which is never changed."""
     return decision(DecisionCode.CONFIG_OWN_COPY, path=path, nodes=hosts)

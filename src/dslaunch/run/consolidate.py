@@ -1,4 +1,4 @@
-"""Make fp32 weights of a gathered checkpoint with DeepSpeed's own converter, here or on a node."""
+"""Convert a gathered checkpoint to fp32 weights with DeepSpeed's converter, here or on a node."""
 
 from __future__ import annotations
 
@@ -17,16 +17,29 @@ from dslaunch import transport
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.deepspeed.checkpoint import Checkpoint
 from dslaunch.deepspeed.loading import beyond_torch, unknown
-from dslaunch.errors import DslaunchError, ErrorCode, PreflightError, ToolMissingError
+from dslaunch.errors import (
+    DslaunchError,
+    ErrorCode,
+    NodeError,
+    NodeFailure,
+    PreflightError,
+    ToolMissingError,
+)
 from dslaunch.launch.command import Command, Word, activated, at_home
 from dslaunch.launch.interpreter import interpreter
+from dslaunch.plural import byte_count, first_few
 from dslaunch.protocol.checkpoints import Names, Room
 from dslaunch.run.checkpoint_stores import LONG, CheckpointStore, result
-from dslaunch.run.shards import SPARE, in_words
+from dslaunch.run.shards import SPARE
+from dslaunch.transport.base import Connection
 
 QUIET = ("-W", "ignore::RuntimeWarning:runpy")
 """Python warns that DeepSpeed imports its own converter first, which does no harm."""
 LAST_LINES, LONGEST_LINE = 50, 64 * 1024
+SHOWN_FILES = 20
+"""Unsafe files that an error names."""
+EXIT_TIMEOUT = 10.0
+"""Seconds for the converter's exit code after the end of its output."""
 KEPT = re.compile(
     r"(CONDA|CUDA|DS|HIP|LC|MKL|NUMEXPR|NVIDIA|OMP|ROCM|TORCH|VIRTUAL)_\w+|PYTHON\w+"
     r"|HOME|LANG|LD_LIBRARY_PATH|LOGNAME|PATH|TERM|TMPDIR|TZ|USER"
@@ -40,33 +53,33 @@ says twice; DeepSpeed 0.19.8 on ZeRO-2 and 3 was measured to take 2.14 times and
 
 
 def memory_needed(checkpoint: Checkpoint) -> int | None:
-    """Bytes of memory that the converter takes; None: the number of parameters is not known."""
+    """Return the bytes of memory that the converter needs; None: unknown number of parameters."""
     params = checkpoint.header.params
     return None if params is None else round(COPIES * FP32 * params) + ALWAYS
 
 
-def check_room(checkpoint: Checkpoint, place: CheckpointStore, output: str) -> None:
-    """Raise PreflightError if memory or disk are too small for the conversion."""
+def check_resources(checkpoint: Checkpoint, place: CheckpointStore, output: str) -> None:
+    """Raise PreflightError if memory or disk space are too small for the conversion."""
     room: Room = result(place.ask("room", output))
     need, params = memory_needed(checkpoint), checkpoint.header.params
     if need is None or params is None:
         return
     short = []
     if room.memory is not None and need > room.memory:
-        short.append(f"{in_words(need)} of memory are needed, {in_words(room.memory)} are there")
+        short.append(f"{byte_count(need)} of memory needed, {byte_count(room.memory)} available")
     if FP32 * params + SPARE > room.free:
-        size = in_words(FP32 * params)
-        short.append(f"{room.path} has {in_words(room.free)} free, {size} are to be written")
+        size = byte_count(FP32 * params)
+        short.append(f"{room.path}: {size} of disk space needed, {byte_count(room.free)} free")
     if short:
         raise PreflightError(
             "\n".join(f"{place.name}: {why}" for why in short),
-            hint=f"{params:,} parameters in fp32, {COPIES} times in memory, and the program; "
-            "convert where there is more, `--on HOST`, or try it with --force",
+            hint=f"{params:,} parameters in fp32 are {COPIES} times in memory; convert on a larger "
+            "node with `--on HOST`, or try it with --force",
         )
 
 
 def check_names(checkpoint: Checkpoint, place: CheckpointStore, directory: str) -> None:
-    """Raise PreflightError for files that would call what they name when they are loaded.
+    """Raise PreflightError for files that would run other code when they are loaded.
 
     The converter loads every file of the checkpoint's directory that is named as a shard, also
     one that is not of this checkpoint.
@@ -75,18 +88,17 @@ def check_names(checkpoint: Checkpoint, place: CheckpointStore, directory: str) 
     told: Mapping[str, Names] = result(place.ask("names", directory, names=list(loaded)), LONG)
     wrong = [f"{place.name}: {path}: {why}" for path in loaded for why in _doubts(told.get(path))]
     if wrong:
-        more = [f"and {len(wrong) - 20} more"] if len(wrong) > 20 else []
         raise PreflightError(
-            "\n".join([f"{checkpoint.name} is not safe to load", *wrong[:20], *more]),
-            hint="to load such a file is to run what it names: whoever wrote it can make that any "
-            "program; if the training saves these objects itself, convert it with --trust",
+            "\n".join([f"{checkpoint.name} is not safe to load", *first_few(wrong, SHOWN_FILES)]),
+            hint="loading such a file runs what it names, which may be any program; if the "
+            "training itself saves these objects, convert it with --trust",
             code=ErrorCode.CHECKPOINT_UNSAFE,
         )
 
 
 def _doubts(names: Names | None) -> list[str]:
     if names is None:
-        return ["not looked into"]
+        return ["not checked"]
     found = [f"names {name}" for name in unknown(names.names)]
     return found if names.error is None else [*found, names.error]
 
@@ -94,7 +106,7 @@ def _doubts(names: Names | None) -> list[str]:
 def command(
     python: Word, directory: Word, output: Word, tag: str, *, safetensors: bool, trust: bool
 ) -> Command:
-    """The converter's command line; with `trust` it loads whatever the shards name."""
+    """Return the converter's command line; with `trust` it loads whatever the shards name."""
     form = ("--safe_serialization",) if safetensors else ()
     names = "" if trust else ",".join(beyond_torch())
     program = f"exec({_program()!r})"
@@ -103,7 +115,7 @@ def command(
 
 
 def _program() -> str:
-    """The text of the program that starts DeepSpeed's converter."""
+    """Return the text of the program that starts DeepSpeed's converter."""
     return resources.files("dslaunch.node").joinpath("converter.py").read_text("utf-8")
 
 
@@ -115,7 +127,7 @@ def convert_here(made: Command, say: Callable[[str], None]) -> None:
     argv = made.expand({"HOME": str(Path.home())})
     environment = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name)}
     if shutil.which(argv[0]) is None:  # else `unshare` would be the one to miss it
-        raise ToolMissingError(f"{argv[0]}: no such program", hint="name one: --python")
+        raise ToolMissingError(f"{argv[0]} not found", hint="set another interpreter with --python")
     done = subprocess.Popen(
         [*_without_network(), *argv],
         stdin=subprocess.DEVNULL,
@@ -135,7 +147,7 @@ def convert_here(made: Command, say: Callable[[str], None]) -> None:
 
 
 def _without_network() -> tuple[str, ...]:
-    """The words before a command that take the network from it; none where the system has none."""
+    """Return the prefix of a command that runs it without network; empty: not possible here."""
     unshare = shutil.which("unshare")
     if unshare is None:
         return ()
@@ -148,13 +160,26 @@ def _without_network() -> tuple[str, ...]:
 
 
 def convert_on(cluster: Cluster, node: Node, made: Command, say: Callable[[str], None]) -> None:
-    """Run the converter on a node, over a connection of its own. Raises as `convert_here`."""
+    """Run the converter on a node, over its own connection.
+
+    Raises as `convert_here`, and NodeError where the node cannot be reached or the connection
+    breaks.
+    """
     opened = transport.get(cluster.transport, cluster)
     try:
-        connection = opened.connect(node)
+        convert_over(opened.connect(node), node, made, say)
+    finally:
+        opened.close()
+
+
+def convert_over(
+    connection: Connection, node: Node, made: Command, say: Callable[[str], None]
+) -> None:
+    """Run the converter over a connection, which is closed. Raises as `convert_on`."""
+    lines: deque[str] = deque(maxlen=LAST_LINES)
+    try:
         channel = connection.start(f"exec {activated(made, node.activate).shell()} 2>&1")
         text = b""
-        lines: deque[str] = deque(maxlen=LAST_LINES)
         while piece := channel.read():
             *whole, text = (text + piece).split(b"\n")
             if len(text) > LONGEST_LINE:
@@ -163,17 +188,23 @@ def convert_on(cluster: Cluster, node: Node, made: Command, say: Callable[[str],
                 lines.append(line.decode(errors="replace").rstrip())
                 say(lines[-1])
         lines.extend([text.decode(errors="replace"), channel.stderr()])
-        _judge(channel.wait(10), lines)
+        code = channel.wait(EXIT_TIMEOUT)
         channel.close()
-        connection.close()
+    except OSError as error:
+        why = f"the connection broke: {error}"
+        raise NodeError((NodeFailure(node.host, "broken", why),)) from None
     finally:
-        opened.close()
+        connection.close()
+    if code is None:
+        why = "the connection ended before DeepSpeed's converter"
+        raise NodeError((NodeFailure(node.host, "lost", why),))
+    _judge(code, lines)
 
 
 def node_command(
     node: Node, place_path: str, output: str, tag: str, *, safetensors: bool, trust: bool
 ) -> Command:
-    """The converter's command line on a node, with the job's interpreter."""
+    """Return the converter's command line on a node, with the job's interpreter."""
     return command(
         interpreter(node),
         at_home(place_path),
@@ -184,18 +215,18 @@ def node_command(
     )
 
 
-def _judge(code: int | None, lines: Collection[str]) -> None:
+def _judge(code: int, lines: Collection[str]) -> None:
     if code == 0:
         return
-    last = next((line for line in reversed([*lines]) if line.strip()), "it said nothing")
+    last = next((line for line in reversed([*lines]) if line.strip()), "no output")
     if code == os.EX_UNAVAILABLE:  # of node/converter.py
         raise ToolMissingError(
-            "the interpreter has no DeepSpeed, whose converter is used",
-            hint="name one that has: --python, or convert on a node: --on HOST",
+            "DeepSpeed, whose converter is used, is not installed for this interpreter",
+            hint="set another interpreter with --python, or convert on a node with --on HOST",
         )
-    raise DslaunchError(f"DeepSpeed's converter ended with {code}: {last.strip()[:500]}")
+    raise DslaunchError(f"DeepSpeed's converter failed with exit code {code}: {last.strip()[:500]}")
 
 
 def directory_of(checkpoint: Checkpoint, top: str) -> str:
-    """The directory that the converter is given: the one that `latest` is in."""
+    """Return the directory for the converter: the one with the file `latest`."""
     return posixpath.normpath(posixpath.join(top, checkpoint.root))

@@ -1,4 +1,4 @@
-"""What Accelerate must be told on nodes without accelerators.
+"""Settings of Accelerate on nodes without accelerators.
 
 As measured with accelerate 1.15.0, transformers 5.23.0 and DeepSpeed 0.19.8, two ranks on CPU:
 
@@ -8,12 +8,12 @@ not set             no                  each trains alone (state.py, `_prepare_b
 true                no                  DDP over Gloo
 true                Trainer or plugin   DDP over Gloo; the DeepSpeed config is silently ignored
                                         (state.py, `AcceleratorState`: DeepSpeed needs `not cpu`)
-not set             Trainer, --use_cpu  DeepSpeed over Gloo, as wanted
+not set             Trainer, --use_cpu  DeepSpeed over Gloo, as intended
 not set             Trainer alone       the Trainer counts one process: the batch sizes of the
-                                        config are refused, or every rank trains on all data
+                                        config are rejected, or every rank trains on all data
 not set             plugin in the code  DeepSpeed, but every rank trains on all data
 
-So the variable is set unless the Trainer is given DeepSpeed.
+Therefore the variable is set, unless the Trainer uses DeepSpeed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.devices import has_accelerator
 from dslaunch.pysource.values import CallSite, read_module
 from dslaunch.registry import LAUNCHERS
-from dslaunch.run.source import program_text
+from dslaunch.run.job_files import program_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,20 +39,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What a script's arguments and source say of how it trains."""
+    """The kind of training, from a script's arguments and source."""
 
     trainer_deepspeed: bool = False
-    """Hugging Face's Trainer is given a DeepSpeed config."""
+    """Hugging Face's Trainer has a DeepSpeed config."""
     plugin: bool = False
-    """The source makes a `DeepSpeedPlugin` for Accelerate."""
+    """The source creates a `DeepSpeedPlugin` for Accelerate."""
     use_cpu: bool = False
-    """The Trainer is told to train on CPU."""
+    """The Trainer has --use_cpu."""
 
 
 def for_accelerate(
     allocation: Allocation, job: Job, facts: Facts, cwd: Path
 ) -> tuple[Job, tuple[Decision, ...]]:
-    """Give the job what Accelerate needs where no node has an accelerator, and say so."""
+    """Return the job with Accelerate's settings for nodes without accelerators, and the
+    decisions."""
     variable = LAUNCHERS.get(job.launcher).cpu_variable
     if not variable or any(map(has_accelerator, facts.nodes)):
         return job, ()
@@ -76,7 +77,7 @@ def _not_set(training: Training, variable: str) -> Decision:
 
 
 def read_training(job: Job, cwd: Path) -> Training:
-    """Find out from a job's arguments and script how it trains; nothing is run."""
+    """Return the kind of training from a job's arguments and script; nothing is run."""
     given = dict(options(job.args))
     by_argument = given.get("deepspeed", "true") != "true"
     told = is_on(job.args, "use_cpu") or is_on(job.args, "no_cuda")
@@ -89,7 +90,7 @@ def read_training(job: Job, cwd: Path) -> Training:
 
 
 def _in_source(job: Job, cwd: Path) -> Training:
-    """Read the calls in a program that is here; one that cannot be read says nothing."""
+    """Return the kind of training from a local program; unknown if it cannot be read."""
     text = program_text(job, cwd)
     module = read_module(job.program, text) if text is not None else None
     if module is None:
@@ -103,7 +104,7 @@ def _in_source(job: Job, cwd: Path) -> Training:
 
 
 def _given(call: CallSite, name: str) -> bool:
-    """Whether a call has this argument, and not as a false constant."""
+    """Return whether a call has this argument with a value that is not a false constant."""
     value = call.keywords.get(name)
     if isinstance(value, ast.Constant):
         return bool(value.value)

@@ -1,4 +1,4 @@
-"""Start a run that nobody watches: its nodes hold together by themselves."""
+"""Start a run in the background: its nodes coordinate among themselves."""
 
 from __future__ import annotations
 
@@ -16,25 +16,29 @@ from dslaunch.launch.plan import Plan, Rendezvous
 from dslaunch.node.frames import Output
 from dslaunch.protocol.messages import NodeEvent
 from dslaunch.protocol.queries import DETACHED
+from dslaunch.run.events import Event
 from dslaunch.run.outcome import Outcome, failed
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.secret import Secret
 from dslaunch.run.session import Inbox, Lost, Session
 from dslaunch.run.supervisor import ranks_of, start_message
 from dslaunch.run.timeouts import Timeouts
-from dslaunch.run.watch import Watch, read_event
+from dslaunch.run.watch import Watch
 
 SETTLE = 3.0
 """Seconds after the last node has started its processes in which a failure is still reported."""
 START_TIMEOUT = 60.0
+"""Seconds for all nodes to start their processes."""
+POLL = 0.1
+"""Seconds between two looks at the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Where the first node listens for the other ones, and who may connect."""
+    """Where the first node listens for the others, and which addresses may connect."""
 
     address: str
-    """Its own address on the way to the others; empty: all its addresses."""
+    """Its address on the route to the others; empty: all its addresses."""
     ports: tuple[int, int]
     """The first and the last port that it may use; (0, 0): any free one."""
     members: tuple[str, ...]
@@ -78,10 +82,10 @@ def detach(
     *,
     control: Control,
 ) -> Outcome:
-    """Start the plan, let the nodes hold each other, and leave. Raises NodeError.
+    """Start the plan, let the nodes coordinate among themselves, and leave. Raises NodeError.
 
     The outcome is `EndCode.RUNNING` once all nodes have started, or how a job ended that failed or
-    ended at once.
+    ended within SETTLE seconds.
     """
     port = prepare(sessions, plan, timeouts, control)
     link = {"address": plan.rendezvous.address, "port": port}
@@ -93,7 +97,10 @@ def detach(
 
 
 def prepare(sessions: list[Session], plan: Plan, timeouts: Timeouts, control: Control) -> int:
-    """Tell all nodes that this run is detached; give the port on which the first one listens."""
+    """Make this a detached run on all nodes; return the port on which the first one listens.
+
+    Raises NodeError for nodes that do not confirm it.
+    """
     first, *others = sessions
     keys = {session.host: randomness.token_hex(32) for session in others}
     link = {
@@ -113,7 +120,7 @@ def prepare(sessions: list[Session], plan: Plan, timeouts: Timeouts, control: Co
         try:
             reply = future.result(START_TIMEOUT)
             port = port or reply.port or 0
-        except Exception as error:  # noqa: BLE001 - a timeout or a LostError: the node is to be named
+        except Exception as error:  # noqa: BLE001 - a timeout or a LostError: the error names the node
             failures.append(NodeFailure(session.host, "lost", str(error) or "no answer"))
     if failures:
         raise NodeError(tuple(failures))
@@ -121,26 +128,36 @@ def prepare(sessions: list[Session], plan: Plan, timeouts: Timeouts, control: Co
 
 
 def settle(sessions: list[Session], inbox: Inbox, watch: Watch) -> Outcome:
-    """Stay until all nodes have started their processes and none has failed at once."""
-    waiting, running = ({session.host for session in sessions} for _ in range(2))
+    """Stay until all nodes have started their processes and none has failed at once.
+
+    Raises NodeError for a node that is lost meanwhile.
+    """
+    not_started = {session.host for session in sessions}
+    running = set(not_started)
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
-        try:
-            session, arrival = inbox.get(timeout=0.1)
-        except Empty:
+        event = _next_event(inbox, watch)
+        if event is None:
             continue
-        if isinstance(arrival, Output):
-            watch.output(session.host, arrival, session.offset)
-        elif isinstance(arrival, Lost):
-            raise NodeError((arrival.failure,))
-        elif isinstance(arrival, NodeEvent):
-            event = read_event(session.host, arrival, session.offset)
-            watch.happened(event)
-            if event.kind == "ended":
-                running.discard(session.host)
-            if failed(event) or not running:
-                return watch.outcome()
-            if event.kind == "started" and session.host in waiting:
-                waiting.discard(session.host)
-                deadline = deadline if waiting else time.monotonic() + SETTLE
+        if event.kind == "ended":
+            running.discard(event.host or "")
+        if failed(event) or not running:
+            return watch.outcome()
+        if event.kind == "started" and event.host in not_started:
+            not_started.discard(event.host)
+            if not not_started:
+                deadline = time.monotonic() + SETTLE
     return replace(watch.outcome(), reason=EndReason(EndCode.RUNNING))
+
+
+def _next_event(inbox: Inbox, watch: Watch) -> Event | None:
+    """Take what arrives next, and return it if it is an event. Raises NodeError."""
+    try:
+        session, arrival = inbox.get(timeout=POLL)
+    except Empty:
+        return None
+    if isinstance(arrival, Lost):
+        raise NodeError((arrival.failure,))
+    if isinstance(arrival, Output | NodeEvent):
+        return watch.take(session.host, arrival, session.offset)
+    return None

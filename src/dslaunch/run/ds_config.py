@@ -1,4 +1,4 @@
-"""What is wrong with the DeepSpeed configs of a job that is about to start."""
+"""Find errors in the DeepSpeed configs of a job before its start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dslaunch.deepspeed.storage import find_config, parse
 from dslaunch.errors import ConfigError, ErrorCode, PlanError
 from dslaunch.launch.decisions import Decision, DecisionCode, decision
-from dslaunch.run.source import read_small
+from dslaunch.run.job_files import read_small
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def config_errors(
     job: Job, cwd: Path, allocation: Allocation, more: Iterable[Path] = ()
 ) -> tuple[Remark, ...]:
-    """What DeepSpeed would ignore, or stop at, in the config among the arguments and in `more`,
-    those that the code names: the errors of `dslaunch config lint`, for these ranks and arguments.
+    """Return the errors of `dslaunch config lint`, for these ranks and arguments, in the config
+    among the arguments and in `more`, those that the code names.
 
-    None for a config that is not here, or that cannot be read: that stops a start anyway.
+    Configs that are not here or cannot be read have none: the start fails anyway.
     """
     found = find_config(job.args)
     words = [word for word in job.args if isinstance(word, str)]
@@ -48,7 +48,8 @@ the file that the code names. Nor is what the file lacks."""
 def _errors_of(
     path: Path, name: str, allocation: Allocation, words: list[str] | None
 ) -> list[Remark]:
-    """The errors of one config. `words`: the script's arguments; None: they say nothing of it."""
+    """Return the errors of one config. `words`: the script's arguments; None: not about it."""
+    # only for jobs with a config: these modules take 11 ms
     from dslaunch.deepspeed.arguments import read
     from dslaunch.deepspeed.batch import parallelism
     from dslaunch.deepspeed.hardware import hardware_of
@@ -85,13 +86,13 @@ def refuse(errors: tuple[Remark, ...]) -> None:
     )
     raise PlanError(
         "\n".join(lines),
-        hint="\n".join([*fixes, "or start it as it is: --force"]),
+        hint="\n".join([*fixes, "or start the job despite them with --force"]),
         code=ErrorCode.CONFIG_ERRORS,
     )
 
 
 def offloads_to_host(job: Job, cwd: Path, more: Iterable[Path] = ()) -> bool:
-    """Whether the config among the arguments, or one of `more`, those that the code names,
+    """Return whether the config among the arguments, or one of `more`, those that the code names,
     keeps states in the nodes' memory.
 
     No config here, or one that cannot be read, counts as no.
@@ -102,8 +103,8 @@ def offloads_to_host(job: Job, cwd: Path, more: Iterable[Path] = ()) -> bool:
 
 
 def _offloads(path: Path) -> bool:
-    """The deprecated key `cpu_offload` still does the same (DeepSpeed 0.19.8,
-    runtime/zero/config.py)."""
+    """Return whether a config offloads; the deprecated key `cpu_offload` still has the same effect
+    (DeepSpeed 0.19.8, runtime/zero/config.py)."""
     text = read_small(path)
     if text is None:
         return False
@@ -119,7 +120,7 @@ def _offloads(path: Path) -> bool:
 
 
 def warnings(errors: tuple[Remark, ...]) -> tuple[Decision, ...]:
-    """Them among a plan's decisions, where the user starts the job all the same."""
+    """Return the errors as decisions of a plan, for a job that is started in spite of them."""
     return tuple(
         decision(
             DecisionCode.CONFIG_ERROR,

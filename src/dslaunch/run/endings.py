@@ -1,8 +1,7 @@
-"""Why a rank ended, by what it wrote last and what its node found out. Pure."""
+"""Find why a rank ended, from its last output and the evidence of its node. Pure."""
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from collections.abc import Sequence
@@ -24,69 +23,69 @@ _MILD = re.compile(
 logging give them: a program that runs well writes them too."""
 _LONGEST = 160
 _LOOKED_AT = 4096
-"""Characters at each end of a line that known endings are looked for in."""
+"""Characters at each end of a line in which known endings are searched."""
 _SHM_SMALL = 64 << 20
 _NO_PATTERN = r"(?!)"
 OOM_KILLER = KnownEnding(
     code="oom-killer",
     pattern=_NO_PATTERN,
-    what="the kernel killed it for want of memory ({0})",
-    advice="load less at once, use fewer data loader workers, or turn CPU offload off",
+    what="killed by the out-of-memory killer ({0})",
+    advice="load less data at once, use fewer data loader workers, or disable CPU offload",
     source="Linux, mm/oom_kill.c",
 )
 NODE_DISK_FULL = KnownEnding(
     code="disk-full",
     pattern=_NO_PATTERN,
-    what="no space is left in {0}",
-    advice="free space there",
+    what="no free disk space in {0}",
+    advice="free space there, or move `storage` elsewhere",
     source="statvfs(3)",
 )
 NODE_SHM_FULL = KnownEnding(
     code="shared-memory",
     pattern=_NO_PATTERN,
     what="/dev/shm is full",
-    advice="make it larger, or use num_workers=0",
+    advice="make it larger (`docker run --shm-size=16g` or `--ipc=host`), or use num_workers=0",
     source="signal(7), SIGBUS",
 )
 OFFLOAD_MEMORY = KnownEnding(
     code="offload-memory",
     pattern=_NO_PATTERN,
-    what="likely the node's memory: the DeepSpeed config offloads to the CPU",
-    advice="the DeepSpeed config offloads to host memory: compare the node's memory with "
-    "`dslaunch estimate`, use more nodes, set pin_memory: false, or offload less",
+    what="probably out of memory: the DeepSpeed config offloads to the CPU",
+    advice="compare the node's memory with `dslaunch estimate`, use more nodes, set "
+    "pin_memory: false, or offload less",
     source="DeepSpeed, runtime/zero/offload_config.py, pin_memory",
 )
 BY_EVIDENCE = (OOM_KILLER, NODE_DISK_FULL, NODE_SHM_FULL, OFFLOAD_MEMORY)
-"""Endings that are known from more than what the rank wrote."""
+"""Endings that are known from evidence beyond the output of the rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One line of what happened, one of what to do."""
+    """What happened and what to do, one line each."""
 
     what: str | None = None
     advice: str | None = None
-    victim: bool = False
-    """It died because of another rank."""
+    secondary: bool = False
+    """It failed as a consequence of another rank."""
     waited: bool = False
-    """It had waited for another rank until a time ran out."""
+    """It failed after a timeout waiting for another rank."""
     code: str | None = None
-    """Of the known ending, or of the node's evidence; None: an exception as it is, or nothing."""
+    """The code of the known ending or of the node's evidence; None: an exception, or nothing."""
     values: tuple[str, ...] = ()
-    """What stands for `{0}`, `{1}` in the texts of the known ending."""
+    """The values of `{0}` and `{1}` in the texts of the known ending."""
 
 
 def exit_code(code: int | None, number: int | None) -> int:
-    """The shell's exit code for an ending: 128 + N for signal N."""
+    """Return the shell's exit code for an ending: 128 + N for signal N."""
     if number is not None:
         return 128 + number
     return 1 if code is None else code
 
 
 def diagnose(lines: Sequence[str], evidence: Evidence | None = None) -> Diagnosis:
-    """Say why a rank ended, from what it wrote last and what its node found out.
+    """Return why a rank ended, by its last output and the evidence of its node.
 
-    The node's evidence comes first, then a known ending, then the last exception.
+    The evidence comes first, then a known ending, then the last exception.
     """
     found = evidence or Evidence()
     proof = _by_evidence(found)
@@ -94,30 +93,34 @@ def diagnose(lines: Sequence[str], evidence: Evidence | None = None) -> Diagnosi
         return proof
     short = [_bounded(line) for line in lines]
     begin = _last_exception_at(short)
-    exception = error_message(found.error_file or "") or last_exception(short)
+    exception = _shortened(found.exception) or last_exception(short)
     last = [exception] if exception else []
     last += short[begin:] if begin is not None else []
-    # an exception of several lines says the special thing in a later one: all count as one text
-    for block in (last, *([line] for line in reversed(short))):
-        if told := _known(block):
-            return told
+    # all lines of one exception count as one text: the specific line may be a later one
+    blocks = [last, *([line] for line in reversed(short))]
+    for block in blocks:
+        known = _known(block)
+        if known is not None:
+            return known
     return Diagnosis(exception)
 
 
 def _known(block: Sequence[str]) -> Diagnosis | None:
-    """Return what the first of the known endings says that fits a line of the block."""
-    usual = [line for line in block if not _MILD.search(line)]
+    """Return the diagnosis of the first known ending that matches a line of the block."""
+    errors = [line for line in block if not _MILD.search(line)]
     for known in known_endings():
-        for line in block if known.any_level else usual:
-            if match := re.search(known.pattern, line):
+        lines = block if known.any_level else errors
+        for line in lines:
+            match = re.search(known.pattern, line)
+            if match is not None:
                 # of alternatives only one has matched
                 return _told(known, *(group for group in match.groups() if group is not None))
     return None
 
 
 def killed_while_offloading(found: Diagnosis, number: int | None) -> Diagnosis:
-    """Return what to say of a rank whose config keeps states in the node's memory, and which
-    nobody knows more of than that SIGKILL ended it.
+    """Return the diagnosis of a rank whose config keeps states in the node's memory, if all that
+    is known is that SIGKILL ended it.
 
     A page that is pinned for DeepSpeed's offload cannot be swapped out, so the kernel kills
     (DeepSpeed, runtime/zero/offload_config.py, `pin_memory`).
@@ -150,7 +153,7 @@ def _told(known: KnownEnding, *values: str) -> Diagnosis:
     return Diagnosis(
         what=known.what.format(*words).strip(),
         advice=known.advice.format(*words).strip(),
-        victim=known.victim,
+        secondary=known.secondary,
         waited=known.waited,
         code=known.code,
         values=values,
@@ -158,13 +161,18 @@ def _told(known: KnownEnding, *values: str) -> Diagnosis:
 
 
 def last_exception(lines: Sequence[str]) -> str | None:
-    """The last line that looks like the end of a Python traceback, shortened."""
+    """Return the last line that looks like the end of a Python traceback, shortened."""
     at = _last_exception_at(lines)
     if at is None:
         return None
     line = _bounded(lines[at]).strip()
-    text = _RANK.sub("", line)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return _shortened(_RANK.sub("", line))
+
+
+def _shortened(text: str | None) -> str | None:
+    if text is None or len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}..."
 
 
 def _last_exception_at(lines: Sequence[str]) -> int | None:
@@ -172,21 +180,3 @@ def _last_exception_at(lines: Sequence[str]) -> int | None:
         if _EXCEPTION.match(_bounded(lines[at]).strip()):
             return at
     return None
-
-
-def error_message(text: str) -> str | None:
-    """The exception in torch's error file, as `ValueError: bad batch`; None for anything else.
-
-    torch 2.13, distributed/elastic/multiprocessing/errors/error_handler.py: `message` is a text or
-    an object that holds one.
-    """
-    try:
-        message = json.loads(text)["message"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    if isinstance(message, dict):
-        message = message.get("message")
-    if not isinstance(message, str) or not message.strip():
-        return None
-    line = message.strip().splitlines()[-1]
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."

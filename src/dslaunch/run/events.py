@@ -1,4 +1,4 @@
-"""What happens in a run, as values in the order of the launcher's clock."""
+"""The events and output lines of a run, as values."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dslaunch.run.reasons import EndReason, OwnProcess, Restart
 
 Kind = Literal[
     "connected",
+    "shipped",
     "contained",
     "started",
     "unstarted",
@@ -29,7 +30,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened."""
+    """One event of a run."""
 
     time: float
     """Seconds since the epoch by the launcher's clock; a node's clock is corrected for."""
@@ -41,41 +42,49 @@ class Event:
     signal: int | None = None
     pid: int | None = None
     asked: bool | None = None
-    """An exit: it came after we had asked the node's processes to end."""
+    """Of an exit: it came after we had stopped the node's processes."""
     process: OwnProcess | None = None
-    """Of a node that was lost or ends its part: which of our own processes somebody ended."""
+    """Of a node that was lost or ends its part: which of our own processes was killed."""
     failure: FailureKind | None = None
-    """A node that is away or lost: the kind of `NodeFailure`."""
+    """Of a node that is unreachable or lost: the kind of `NodeFailure`."""
     error: str | None = None
-    """What the system, the node or the transport said of it."""
+    """The message of the system, the node or the transport."""
     contained: Literal["cgroup", "descendants"] | None = None
-    """How the node knows the processes of the run."""
+    """How the node tracks the processes of the run."""
     seconds: float | None = None
-    """For how long a node was away."""
+    """For how long a node was unreachable; of a stop, how long the ranks have to end."""
+    ranks: int | None = None
+    """Of a stop: how many ranks have not exited."""
+    nodes: int | None = None
+    """Of a stop: on how many nodes these are."""
     reason: EndReason | None = None
-    """Why the run is being ended."""
+    """Why the run is being stopped."""
     restart: Restart | None = None
     trace: str | None = None
     """The traceback of an agent that failed."""
+    sent: int | None = None
+    """How many ranks got a signal that the launcher forwarded."""
+    unhandled: tuple[int, ...] | None = None
+    """Ranks that did not get it, since they have no handler and it would end them."""
     evidence: Evidence | None = None
-    """What the node found out about a rank that failed."""
+    """What the node found out about a failed rank."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """The fields that are set, for JSON."""
+    def as_data(self) -> dict[str, Any]:
+        """Return the fields that are set, for JSON."""
         pairs = ((name, getattr(self, name)) for name in self.__slots__)
         found = {name: value for name, value in pairs if value is not None}
         if self.evidence is not None:
             found["evidence"] = self.evidence.model_dump(exclude_defaults=True)
         if self.reason is not None:
-            found["reason"] = self.reason.as_dict()
+            found["reason"] = self.reason.as_data()
         if self.restart is not None:
-            found["restart"] = asdict(self.restart) | {"after": self.restart.after.as_dict()}
+            found["restart"] = asdict(self.restart) | {"after": self.restart.after.as_data()}
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a rank's output, ready for a terminal: no control characters but colours."""
+    """One line of a rank's output, ready for a terminal: no control characters except colors."""
 
     time: float
     host: str
@@ -84,10 +93,13 @@ class Line:
     text: str
     task: str = ""
     """Of a SLURM array, such as `12_3`; empty: the run is no task."""
+    partial: bool = False
+    """A state of a progress bar, which the rank will redraw."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """The fields for JSON; `task` where there is one."""
+    def as_data(self) -> dict[str, Any]:
+        """Return the fields for JSON; `task` and `partial` only if they are set."""
         found = asdict(self)
-        if not self.task:
-            del found["task"]
+        for name in ("task", "partial"):
+            if not found[name]:
+                del found[name]
         return found

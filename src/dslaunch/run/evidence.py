@@ -1,10 +1,10 @@
-"""Ask the nodes: two rounds of questions to all at once, and what they said as facts."""
+"""Ask all nodes at once, in two rounds of questions, and return the facts."""
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +25,9 @@ from dslaunch.launch.facts import (
 from dslaunch.protocol import queries
 from dslaunch.protocol.queries import Answers
 from dslaunch.run.interrupts import Interrupts
+from dslaunch.run.job_files import JobFiles
 from dslaunch.run.session import Session
-from dslaunch.run.source import JobFiles
+from dslaunch.run.view import ignore
 from dslaunch.transport.wire import LostError
 
 if TYPE_CHECKING:
@@ -35,59 +36,58 @@ if TYPE_CHECKING:
 ANSWER_TIMEOUT = 30.0
 """Seconds for one round of questions; a node that takes longer has a hung disk or driver."""
 DIAL_TIMEOUT = 3.0
+"""Seconds for a connection to one address of the first node."""
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """What to find out, and of whom."""
+    """What to ask which nodes."""
 
     cluster: Cluster
     allocation: Allocation
     directories: tuple[str, ...]
-    """Directories of which it is asked who shares them; made where they are missing."""
+    """Directories to test for sharing; created where they are missing."""
     source: JobFiles | None
     here: Path | None = None
-    """The directory of this machine that stands for the nodes' one with the job's files."""
+    """The directory on this machine that corresponds to the nodes' directory of the job."""
     configs: tuple[NamedConfig, ...] = ()
     """The DeepSpeed configs that the job's code names."""
     before: str | None = None
-    """The name that the agents of an earlier attempt had: what they left is ended."""
+    """The agents' name in the previous attempt, whose processes are ended."""
 
 
-def gather(inquiry: Inquiry, sessions: list[Session], interrupts: Interrupts) -> Facts:
-    """Ask every node and give what they said. Sessions are in rank order, the first the master.
+def gather(
+    inquiry: Inquiry,
+    sessions: list[Session],
+    interrupts: Interrupts,
+    notify: Callable[[tuple[str, ...]], object] = ignore,
+) -> Facts:
+    """Ask every node and return the facts. Sessions are in rank order, the first is the master.
 
-    Raises NodeError for nodes that did not answer, Interrupted when the user gives up.
+    `notify` is called several times a second with the nodes that have not answered.
+    Raises NodeError for nodes that did not answer, Interrupted.
     """
+    placements = inquiry.allocation.placements
     mark, token = f".dslaunch-{secrets.token_hex(8)}", secrets.token_hex(8)
-    marks = [f"{mark}-{placement.node_rank}" for placement in inquiry.allocation.placements]
+    marks = [f"{mark}-{placement.node_rank}" for placement in placements]
     clocks = [session.measure_clock() for session in sessions]
-    first = ask_all(
-        [
-            session.ask(_first_questions(inquiry, placement, marks, token))
-            for session, placement in zip(sessions, inquiry.allocation.placements, strict=True)
-        ],
-        sessions,
-        interrupts,
-    )
+    asked = [
+        session.ask(_first_questions(inquiry, placement, marks, token))
+        for session, placement in zip(sessions, placements, strict=True)
+    ]
+    first = ask_all(asked, sessions, interrupts, notify=notify)
     own_files = _own_files(inquiry, marks)
-    addresses = _candidates(inquiry, first)
-    port = first[0][queries.LISTEN]["port"]
-    read = {"paths": inquiry.directories, "names": marks}
-    questions: dict[queries.Query[Any], Any] = {queries.MARKS: read}
-    if port is not None:
-        targets = {address: [address, port] for address in addresses}
-        dial = {"targets": targets, "token": token, "timeout": DIAL_TIMEOUT}
-        questions[queries.DIAL] = dial
-    second = ask_all([session.ask(questions) for session in sessions], sessions, interrupts)
+    questions = _second_questions(inquiry, first, marks, token)
+    asked_next = [session.ask(questions) for session in sessions]
+    second = ask_all(asked_next, sessions, interrupts, notify=notify)
     for session, name in zip(sessions, marks, strict=True):
         session.ask({queries.UNMARK: {"paths": inquiry.directories, "name": name}})
     wait(clocks, ANSWER_TIMEOUT)
-    owner = dict(zip(marks, inquiry.allocation.hosts, strict=True))
-    wanted = _digests(inquiry)
+    marked_by = dict(zip(marks, inquiry.allocation.hosts, strict=True))
+    expected = _digests(inquiry)
     nodes = tuple(
-        _node_facts(session, owner, wanted, before, after)
+        _node_facts(session, before, after, marked_by=marked_by, expected=expected)
         for session, before, after in zip(sessions, first, second, strict=True)
     )
     return Facts(nodes, _port(first[0]), own_files)
@@ -99,14 +99,23 @@ def ask_all(
     interrupts: Interrupts,
     *,
     timeout: float = ANSWER_TIMEOUT,
+    notify: Callable[[tuple[str, ...]], object] = ignore,
 ) -> list[Value]:
-    """Wait for every node's answer. Raises NodeError naming all that failed, Interrupted."""
-    interrupts.wait(list(futures), timeout)
+    """Wait for every node's answer. Raises NodeError naming all that failed, Interrupted.
+
+    `notify` is called several times a second with the nodes that have not answered.
+    """
+    pairs = list(zip(sessions, futures, strict=True))
+
+    def tell_late() -> None:
+        notify(tuple(session.host for session, future in pairs if not future.done()))
+
+    interrupts.wait(list(futures), timeout, tell_late)
     failures = []
-    for session, future in zip(sessions, futures, strict=True):
+    for session, future in pairs:
         if not future.done():
             why = f"no answer within {timeout:.0f} s"
-            hint = "look for a hung file system or driver there"
+            hint = "check for a hung file system or driver there"
             failures.append(NodeFailure(session.host, "timeout", why, hint))
         elif isinstance(error := future.exception(), LostError):
             failures.append(error.failure)
@@ -116,7 +125,7 @@ def ask_all(
 
 
 def _own_files(inquiry: Inquiry, marks: Sequence[str]) -> tuple[str, ...]:
-    """The nodes whose marks appear in this machine's directory of the job."""
+    """Return the nodes whose marks appear in this machine's directory of the job."""
     here = inquiry.here
     if here is None:
         return ()
@@ -144,14 +153,28 @@ def _first_questions(
         files = {"root": inquiry.source.remote, "paths": list(_digests(inquiry))}
         questions[queries.DIGESTS] = files
     if placement is master:
-        # the token is as good a seed as any: new in each run, so that two runs seldom collide
+        # the token as a seed: new in each run, so that two runs seldom collide
         ports = ports_to_try(inquiry.cluster, int(token, 16))
         questions[queries.LISTEN] = {"ports": ports, "token": token}
     return questions
 
 
+def _second_questions(
+    inquiry: Inquiry, first: list[Answers], marks: list[str], token: str
+) -> queries.Questions:
+    """Return what depends on the first answers: the marks, and the first node's addresses."""
+    read = {"paths": inquiry.directories, "names": marks}
+    questions: dict[queries.Query[Any], Any] = {queries.MARKS: read}
+    port = first[0][queries.LISTEN]["port"]
+    if port is not None:
+        targets = {address: [address, port] for address in _candidates(inquiry, first)}
+        dial = {"targets": targets, "token": token, "timeout": DIAL_TIMEOUT}
+        questions[queries.DIAL] = dial
+    return questions
+
+
 def _digests(inquiry: Inquiry) -> dict[str, str]:
-    """The job's files with their digests; where only the script is to be looked for, with none."""
+    """Return the job's files with their digests; if only the script is to be found, without."""
     source = inquiry.source
     if source is None:
         return {}
@@ -183,25 +206,24 @@ def _port(answers: Answers) -> PortFact:
 
 def _node_facts(
     session: Session,
-    owner: Mapping[str, str],
-    wanted: Mapping[str, str],
     first: Answers,
     second: Answers,
+    *,
+    marked_by: Mapping[str, str],
+    expected: Mapping[str, str],
 ) -> NodeFacts:
-    """What one node said. `owner`: the node of each mark, in rank order; `wanted`: the digests
-    that the job's files should have."""
+    """Return the facts of one node. `marked_by`: the node of each mark, in rank order;
+    `expected`: the digests of the job's files."""
     hello = session.hello.result()
     seen = second[queries.MARKS]
     left = first[queries.MARK]
-    digests = first.get(queries.DIGESTS) or {}
-    dialed = second.get(queries.DIAL) or {}
-    master = next(iter(owner.values()))
+    master = next(iter(marked_by.values()))
     directories = tuple(
         Directory(
             asked=asked,
             path=made.path,
             error=made.error or left[asked],
-            seen=tuple(owner[mark] for mark in seen[asked]),
+            seen=tuple(marked_by[mark] for mark in seen[asked]),
             made=made.made,
         )
         for asked, made in first[queries.DIRECTORIES].items()
@@ -216,12 +238,22 @@ def _node_facts(
         gpus=first.get(queries.GPUS),
         gpu_error=first.error(queries.GPUS),
         accelerators=_accelerators(first),
-        dialled=tuple(
-            Dialled(address, each.get("local"), each.get("error"))
-            for address, each in dialed.items()
-        ),
+        dialled=_dialled(second),
         directories=directories,
-        different=tuple(
-            sorted((path, found) for path, found in digests.items() if found != wanted[path])
-        ),
+        different=_different(first, expected),
     )
+
+
+def _dialled(answers: Answers) -> tuple[Dialled, ...]:
+    """Return which addresses of the first node were reached."""
+    dialled = answers.get(queries.DIAL) or {}
+    return tuple(
+        Dialled(address, each.get("local"), each.get("error")) for address, each in dialled.items()
+    )
+
+
+def _different(answers: Answers, expected: Mapping[str, str]) -> tuple[tuple[str, str | None], ...]:
+    """Return the files with another digest than expected, and their digests."""
+    digests = answers.get(queries.DIGESTS) or {}
+    different = ((path, found) for path, found in digests.items() if found != expected[path])
+    return tuple(sorted(different))

@@ -1,4 +1,4 @@
-"""Which nodes the next attempt of a run should do without, by how the attempts ended. Pure."""
+"""Decide which nodes the next attempt of a run should exclude, by the outcomes so far. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def faulty_nodes(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """The nodes that are the reason of failed attempts, in the order in which they failed.
+    """Return the nodes that caused failed attempts, in the order in which they failed.
 
     A node counts as faulty when it was lost, when its rank reported a fault of hardware or driver,
-    or when it had the root cause of two attempts in a row: a program that is wrong fails on any
-    node, mostly on the first, so that once is no evidence.
+    or when it had the root cause of two attempts in a row: an error in the program fails on any
+    node, mostly on the first, so once is not evidence.
     """
     found: list[str] = []
     before: str | None = None

@@ -1,4 +1,4 @@
-"""The quick part of a preflight, before every run: its agents have the questions answered."""
+"""The gate: the quick checks before every run, answered by the agents of the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import PreflightError
-from dslaunch.launch.decisions import DecisionCode, decision
+from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Decided
 from dslaunch.preflight import checks
@@ -24,27 +24,27 @@ from dslaunch.preflight.runner import Survey
 from dslaunch.registry import LAUNCHERS
 from dslaunch.run.evidence import Inquiry
 from dslaunch.run.interrupts import Interrupts
+from dslaunch.run.job_files import script_imports
 from dslaunch.run.session import Session
-from dslaunch.run.source import script_imports
 
 OF_THE_JOB = ("py.activate", "py.interpreter", "sw.packages", "sw.torch-build")
-"""Checks of the environment that the job will have."""
+"""Checks of the job's environment."""
 QUICK = (
     *("clock.skew", "fs.free", "fs.hung", "shm.size"),
     *("gpu.driver-up", "gpu.ecc-uncorrected", "gpu.recovery", "gpu.row-remap", "gpu.vendors"),
     "rocm.count",
     *OF_THE_JOB,
 )
-"""The checks of the gate, by name: to import all checks takes longer than to ask these."""
+"""The checks of the gate, by name: importing all checks takes longer than these."""
 OWN = ("code.files", "fs.shared", "gpu.count", "host.names", "host.unique")
-"""Checks of its tier that a run leaves out: it finds these out, and gets them right, by itself."""
+"""Checks of its tier that a run leaves out: it finds these out by its own questions."""
 SOFTER = (("shm.size", "warn"),)
-"""What stops no run: many trainings need no shared memory."""
+"""Checks that stop no run: many trainings need no shared memory."""
 
 
 class Gate:
-    """Asks the nodes once all agents have greeted, while the run goes on to prepare its start;
-    `passed` waits for the findings."""
+    """Asks the nodes once all agents have greeted, while the run prepares its start; `passed`
+    waits for the findings."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Gate:
         self._report = self._begin(self.checks)
 
     def _begin(self, chosen: Mapping[str, Check]) -> Future[Report]:
-        """Ask the nodes while something else is done."""
+        """Ask the nodes in the background."""
         pool = ThreadPoolExecutor(1)
         report = pool.submit(self._ask, chosen)
         pool.shutdown(wait=False)
@@ -102,12 +102,17 @@ class Gate:
         facts = Recording(self.scope, began, nodes, survey.failures)
         return judge(facts, chosen)
 
-    def passed(self, decided: Decided, interrupts: Interrupts, *, shipping: bool) -> Decided:
-        """Add what people should know.
+    @property
+    def report(self) -> Report:
+        """Return all findings, as soon as there are some; `passed` has waited for them."""
+        return self._report.result()
 
-        With `shipping`, files of the job are still on their way: an activate line may read them,
-        and what fails because of it is asked once more by `after_shipping`.
-        Raises PreflightError for what must stop the start, Interrupted.
+    def passed(self, decided: Decided, interrupts: Interrupts, *, shipping: bool) -> Decided:
+        """Return the decisions with the warnings of the checks.
+
+        With `shipping`, files of the job are not on the nodes yet: an activate line may read them,
+        so `after_shipping` repeats the checks that fail for this reason.
+        Raises PreflightError for findings that prevent the start, Interrupted.
         """
         interrupts.wait([self._report], math.inf)
         report = self._report.result()
@@ -115,18 +120,14 @@ class Gate:
         if shipping and any(node.activate for node in self.scope.nodes):
             self._later = tuple(f for f in failed if f.check in OF_THE_JOB)
         _refuse(tuple(f for f in failed if f not in self._later))
-        warnings = tuple(
-            decision(
-                DecisionCode.CHECK_WARNING, hosts=f.hosts, found=f.found, check=f.check, fix=f.fix
-            )
-            for f in report.findings
-            if f.level == "warn"
-        )
+        warnings = tuple(_warning(f) for f in report.findings if f.level == "warn")
         return replace(decided, decisions=(*decided.decisions, *warnings))
 
     def after_shipping(self, interrupts: Interrupts) -> None:
-        """Ask again what may have failed for want of the job's files. Raises PreflightError,
-        Interrupted."""
+        """Repeat the checks that may have failed because the job's files were missing.
+
+        Raises PreflightError, Interrupted.
+        """
         if not self._later:
             return
         chosen = {name: check for name, check in self.checks.items() if name in OF_THE_JOB}
@@ -135,11 +136,22 @@ class Gate:
         _refuse(tuple(f for f in report.result().findings if f.level == "fail"))
 
 
+def _warning(finding: Finding) -> Decision:
+    return decision(
+        DecisionCode.CHECK_WARNING,
+        hosts=finding.hosts,
+        found=finding.found,
+        check=finding.check,
+        fix=finding.fix,
+    )
+
+
 def _refuse(failed: tuple[Finding, ...]) -> None:
-    """Raise PreflightError if something failed."""
+    """Raise PreflightError if a check failed."""
     if failed:
         fixes = dict.fromkeys(f.fix for f in failed if f.fix)
         raise PreflightError(
             "\n".join(f"{fold(f.hosts)}: {f.check}: {f.found}" for f in failed),
-            hint="\n".join([*fixes, "or start with --no-preflight"]),
+            hint="\n".join([*fixes, "or skip the checks with --no-preflight"]),
+            checks=tuple((host, f.check) for f in failed for host in f.hosts),
         )

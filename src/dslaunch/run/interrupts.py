@@ -1,9 +1,12 @@
-"""Ctrl-C, TERM and a closed terminal, counted instead of thrown into whatever was going on."""
+"""Count Ctrl-C, TERM and a closed terminal, and keep USR1 and USR2 for the ranks: no signal raises
+an exception anywhere."""
 
 from __future__ import annotations
 
 import signal
 import time
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -11,11 +14,21 @@ from typing import Any, Self
 from dslaunch.errors import Interrupted
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_LOOK = 0.1
+FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that are meant for the ranks."""
+_POLL = 0.1
+"""Seconds between two checks for signals."""
+Until = Callable[[], bool]
+"""Returns whether it is enough."""
+
+
+def never() -> bool:
+    """Return that it is not enough yet."""
+    return False
 
 
 class Noted:
-    """While entered, a wish of the user's to end is noted, and nothing else becomes of it."""
+    """While entered, calls `_note` for signals by which the user asks to stop."""
 
     def __init__(self) -> None:
         self._before: dict[signal.Signals, Any] = {}
@@ -38,44 +51,66 @@ class Noted:
 
 
 class Interrupts(Noted):
-    """Counts the user's wishes to end. The first asks, the second insists."""
+    """Counts the user's requests to stop. The first stops gracefully, the second at once."""
 
-    def __init__(self, notice: signal.Signals | None = None) -> None:
+    def __init__(
+        self,
+        notice: signal.Signals | None = None,
+        *,
+        until: Until = never,
+    ) -> None:
         super().__init__()
         self.count = 0
+        self.until = until
+        """Returns whether another process has requested the stop."""
         self.notice = notice
-        """A signal that is meant for the ranks, such as USR1 before a time limit; None: none."""
+        """The forwarded signal after which each rank saves and ends by itself, such as USR1 before
+        a time limit; None: the training continues after every signal."""
         self.notices = 0
-        """How often it came."""
+        """How often it was received."""
+        self.received: deque[int] = deque()
+        """Signals that are to be forwarded to the ranks."""
 
     def __enter__(self) -> Self:
         super().__enter__()
-        # a launcher that sleeps is one that is gone: its nodes would end the run
+        for number in {*FORWARDED, *filter(None, [self.notice])}:
+            self._before[number] = signal.signal(number, self._note_forwarded)
+        # the nodes of a suspended launcher would end the run
         self._before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-        if self.notice is not None:
-            self._before[self.notice] = signal.signal(self.notice, self._note_notice)
         return self
 
     def stop(self) -> None:
-        """Count a wish to end that came by no signal."""
+        """Count a request to stop that is not a signal."""
         self.count += 1
 
-    def wait(self, futures: list[Future[Any]], timeout: float) -> None:
-        """Wait until all are done, or for `timeout` seconds. Raises Interrupted."""
+    def wait(
+        self,
+        futures: list[Future[Any]],
+        timeout: float,
+        notify: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Wait until all are done, or for `timeout` seconds. Raises Interrupted.
+
+        `notify` is called several times a second, and at the end.
+        """
         deadline = time.monotonic() + timeout
         while True:
             self.check()
+            notify()
             left = deadline - time.monotonic()
-            if left <= 0 or not wait(futures, min(_LOOK, left)).not_done:
+            if left <= 0 or not wait(futures, min(_POLL, left)).not_done:
+                notify()
                 return
 
     def check(self) -> None:
-        """Raise Interrupted if the user wants to end."""
-        if self.count:
-            raise Interrupted("interrupted before the start")
+        """Raise Interrupted if the user has asked to stop."""
+        if self.count or self.until():
+            raise Interrupted("interrupted")
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.stop()
 
-    def _note_notice(self, number: int, frame: FrameType | None) -> None:
-        self.notices += 1
+    def _note_forwarded(self, number: int, frame: FrameType | None) -> None:
+        self.received.append(number)
+        if number == self.notice:
+            self.notices += 1

@@ -1,4 +1,4 @@
-"""The program of a job, as it is on this machine and as the nodes see it."""
+"""Locate the program of a job on this machine and on the nodes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from dslaunch.launch.job import Job
 
 SHELL_ENDINGS = (".sh", ".bash")
 YAML_ENDINGS = (".yaml", ".yml")
+BATCH_ENDINGS = (".sbatch", ".slurm")
+CONFIG_ENDINGS = (".json", ".jsonc", ".hjson")
+NOTEBOOK_ENDING = ".ipynb"
+STARTERS = ("python", "python3", "torchrun", "deepspeed", "accelerate", "mpirun", "srun")
+"""Programs that stand before the script where dslaunch is not used."""
 
 
 def located(job: Job, cwd: Path) -> Job:
-    """Return the job with its program's path as the nodes see it. Raises UsageError."""
+    """Return the job with the path of its program on the nodes. Raises UsageError."""
     if job.kind == "module":
         return job
     check_runnable(job, cwd)
@@ -25,14 +30,13 @@ def located(job: Job, cwd: Path) -> Job:
 
 
 def check_runnable(job: Job, cwd: Path) -> None:
-    """Raise UsageError for a directory in the place of the script, or another shell's script that
-    Python would be given."""
+    """Raise UsageError if the script is a directory, or a shell script that would run in Python."""
     path = cwd / job.program
     if not job.program:
         return
     if job.kind == "script" and job.program.endswith(YAML_ENDINGS):
         raise UsageError(
-            f"script {job.program!r} is a YAML file; the script stands behind the cluster file",
+            f"script {job.program!r} is a YAML file; put the script after the cluster file",
             hint="dslaunch run CLUSTER.yaml SCRIPT [ARGS]...",
         )
     if path.is_dir() and (job.kind == "script" or "/" in job.program):
@@ -41,21 +45,47 @@ def check_runnable(job: Job, cwd: Path) -> None:
         raise UsageError(
             f"script {job.program!r} is a directory", hint=f"name the file to run: {example}"
         )
-    if job.kind == "script" and job.program.endswith(SHELL_ENDINGS):
+    if job.kind == "script":
+        _check_python(job.program, exists=path.exists())
+
+
+def _check_python(script: str, *, exists: bool) -> None:
+    """Raise UsageError for a script that is certainly no Python."""
+    if script.endswith(SHELL_ENDINGS):
         raise UsageError(
-            f"script {job.program!r} is a shell script, and Python would run it",
-            hint=f"run it as a program: --no-python {shell_word(job.program)}",
+            f"script {script!r} is a shell script, but would run in Python",
+            hint=f"run it as a program: --no-python {shell_word(script)}",
+        )
+    if script.endswith(BATCH_ENDINGS):
+        raise UsageError(
+            f"script {script!r} is a batch script of SLURM, but would run in Python",
+            hint=f"name the training script; `dslaunch slurm lint {script}` checks this one",
+        )
+    if script.endswith(CONFIG_ENDINGS):
+        raise UsageError(
+            f"script {script!r} is a config, but would run in Python",
+            hint=f"name the training script first: SCRIPT --deepspeed_config {script}",
+        )
+    if script.endswith(NOTEBOOK_ENDING):
+        raise UsageError(
+            f"script {script!r} is a notebook, but would run in Python",
+            hint=f"convert it: jupyter nbconvert --to script {script}",
+        )
+    if script in STARTERS and not exists:
+        raise UsageError(
+            f"script {script!r} is the name of a program that starts scripts",
+            hint="name the script alone: dslaunch starts it; --launcher NAME chooses the launcher",
         )
 
 
 def shell_word(program: str) -> str:
-    """The program as a shell would find it."""
+    """Return the program as a word of a shell command."""
     return program if "/" in program else f"./{program}"
 
 
 def program_path(program: str, cwd: Path) -> str:
-    """A script as the nodes see it: relative where it lies below the working directory here,
-    absolute where it does not."""
+    """Return the path of a script on the nodes: relative if it is below the local working
+    directory, otherwise absolute."""
     path = Path(os.path.normpath(cwd / program))
     if not path.is_file() or "/" not in program:
         return program
@@ -63,16 +93,16 @@ def program_path(program: str, cwd: Path) -> str:
 
 
 def command_path(program: str, cwd: Path) -> str:
-    """A program as the nodes see it. One of the working directory keeps its `./`: without a slash
-    it would be looked for in PATH.
+    """Return the path of a program on the nodes. A program in the working directory keeps its `./`:
+    without a slash it would be searched in PATH.
 
-    Raises UsageError for a file here that cannot be executed, or that PATH does not lead to.
+    Raises UsageError for a local file that is not executable, or not in PATH.
     """
     file = cwd / program
     if "/" not in program:
         if file.is_file() and shutil.which(program) is None:
             raise UsageError(
-                f"--no-python {program}: not in PATH, where a name without a slash is looked for",
+                f"--no-python {program}: not found in PATH",
                 hint=f"write ./{program} for the file in the working directory",
             )
         return program

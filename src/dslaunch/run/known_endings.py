@@ -1,7 +1,7 @@
-"""Endings of trainings that are known by their words: what they mean and what to do.
+"""Known endings of trainings: patterns of the last output, what they mean and what to do.
 
-The built-in ones are in `known_endings.toml`; `registry.ENDINGS` has those of plugins too. Of the
-endings that fit what a rank wrote last, the first decides.
+The built-in ones are in `known_endings.toml`; `registry.ENDINGS` has those of plugins too. The
+first ending whose pattern matches the last output of a rank is used.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from dslaunch.registry import ENDINGS, broken_plugin
 
 @dataclass(frozen=True, slots=True)
 class KnownEnding:
-    """One ending. `{0}` and `{1}` in its texts stand for the groups of the pattern."""
+    """One ending. `{0}` and `{1}` in its texts are the groups of the pattern."""
 
     code: str
-    """Names the ending; equal endings of several ranks have equal codes."""
+    """The name of the ending, for machines."""
     pattern: str
-    """A regular expression, compiled when a run has failed: most do not."""
+    """A regular expression; compiled only when a run has failed."""
     what: str
     advice: str
     source: str
     """Where the rule comes from: a project's issue, its documentation or its code."""
-    victim: bool = False
-    """The rank failed because another one did, or waited for one that does not answer."""
+    secondary: bool = False
+    """The rank failed as a consequence: another one failed, or did not respond."""
     waited: bool = False
-    """A victim that had waited for another rank until a timeout."""
+    """The rank failed as a consequence, after a timeout waiting for another one."""
     any_level: bool = False
-    """Also counts in lines that their program marks as information or a warning."""
+    """Also matches lines that their program marks as information or a warning."""
     node_fault: bool = False
-    """A fault of the node's hardware or driver, whatever the job is."""
+    """A fault of the node's hardware or driver."""
 
 
-LOOK_ELSEWHERE = "look for another rank that failed, hung or lost its network before"
+LOOK_ELSEWHERE = "look for another rank that failed, hung or lost its network earlier"
 """The advice for ranks that failed because of another one."""
 
 
@@ -60,9 +60,9 @@ def _ending(code: str, patterns: list[str], **fields: Any) -> KnownEnding:
 
 @cache
 def known_endings() -> tuple[KnownEnding, ...]:
-    """Return all known endings, those of plugins first: they know their program better.
+    """Return all known endings, those of plugins first: they are more specific.
 
-    A broken plugin must not hide why a run failed: it is left out, with a warning in the log.
+    A broken plugin must not hide why a run failed: it is skipped, with a warning in the log.
     """
     try:
         return (*_installed(), *built_in().values())

@@ -1,4 +1,4 @@
-"""The main flow: connect, ask, decide, ship, plan, run, record; again, if nodes are lost."""
+"""Run a job: connect, ask, decide, ship, plan, run, record; restart it if nodes are lost."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from queue import Queue
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from dslaunch import log, transport
 from dslaunch.cluster.model import Allocation, Cluster
 from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.launch.job import Job
 from dslaunch.registry import LAUNCHERS
-from dslaunch.run.agent_starter import PING, AgentStarter
-from dslaunch.run.boot import Agent
+from dslaunch.run.agent_program import AgentStart
+from dslaunch.run.agent_starter import PING_INTERVAL, AgentStarter
 from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.reasons import Restart
@@ -29,73 +30,60 @@ from dslaunch.run.run_directory import CLUSTER, SUBMISSION, RunDirectory, runs_d
 from dslaunch.run.run_record import FILE, RunRecord
 from dslaunch.run.secret import Secret, read_secrets
 from dslaunch.run.session import INBOX_SIZE, Inbox, Session
+from dslaunch.run.view import StartStep, ignore
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
     from dslaunch.launch.plan import Plan
-    from dslaunch.run.events import Line
     from dslaunch.run.outcome import Outcome
+    from dslaunch.run.usage_recorder import OnUsage, UsageFile, UsageRecorder
+    from dslaunch.run.view import RunView
     from dslaunch.transport.base import Connection
     from dslaunch.transport.ssh.choice import Choice
 
 
-class RunView(Protocol):
-    """Where a person, or a program, sees a run from its plan to its end."""
-
-    def line(self, line: Line) -> None:
-        """A line of output."""
-
-    def event(self, event: Event) -> None:
-        """Something happened."""
-
-    @property
-    def unseen(self) -> bool:
-        """Whether it shows no more lines."""
-
-    def plan(self, plan: Plan, directory: Path) -> None:
-        """What was decided, and where the run is recorded; nothing has started yet."""
-
-
 def run_job(
-    request: RunRequest, show: Callable[[], RunView], stop: Interrupts | None = None
+    request: RunRequest,
+    show: Callable[[], RunView],
+    stop: Interrupts | None = None,
+    on_usage: OnUsage = ignore,
 ) -> tuple[Outcome, Path]:
-    """Run a job on its nodes to the end; give how it ended and the run directory.
+    """Run a job on its nodes to the end; return how it ended and the run directory.
 
-    `show` gives the view, the same every time, and is first called while the nodes are on their
-    way. A detached run is only started. `stop` is asked whether to end it, and no signal is caught,
-    as Python demands of threads; None: signals of this process end it.
+    `show` returns the view, the same every time, and is first called while the nodes are being
+    connected to. A detached run is only started. `stop` counts the requests to stop, and no signal
+    is caught, as Python requires of threads; None: signals of this process stop the run.
+    `on_usage` is called with the name of the run and each sample of what its nodes use.
     Raises a DslaunchError for whatever prevents the first start; then nothing was started anywhere.
     """
-    again = request.detached and request.restarts
-    if again and not LAUNCHERS.get(request.job.launcher).elastic:
+    secrets = _check(request)
+    caught = Interrupts(request.notice) if stop is None else contextlib.nullcontext(stop)
+    with caught as interrupts:
+        controller = RunController(request, show, interrupts, secrets, on_usage)
+        return controller.run_to_end()
+
+
+def _check(request: RunRequest) -> dict[str, Secret]:
+    """Refuse an impossible request before any node is contacted; return the secrets.
+
+    Raises UsageError, PluginError, ToolMissingError.
+    """
+    restarts = request.restarts and not LAUNCHERS.get(request.job.launcher).elastic
+    if request.detached and restarts:
         raise UsageError(
-            "--detach and --restarts exclude each other: nobody is there to start it again",
-            hint="run it without --detach in tmux or the like",
+            "--detach and --restarts exclude each other: a detached run has no controller to "
+            "restart it",
+            hint="run it without --detach in tmux or screen",
         )
     secrets = read_secrets(request.job.secrets, request.environ)
     log.conceal(secret.reveal() for secret in secrets.values())
-    # an impossible request is refused before any node is spoken to
     LAUNCHERS.require(request.job.launcher)
     runs_directory(request.environ)
-    caught = Interrupts(request.notice) if stop is None else contextlib.nullcontext(stop)
-    with caught as interrupts:
-        controller = RunController(request, show, interrupts, secrets)
-        try:
-            outcome = controller.attempt(request.allocation, 0)
-        except DslaunchError:
-            if controller.record is not None:
-                controller.record.let_go()
-            raise
-        # an elastic launcher starts again by itself
-        for count in range(1, 1 if controller.elastic else request.restarts + 1):
-            if outcome.status != "failed" or interrupts.count or interrupts.notices:
-                break
-            outcome = controller.again(outcome, count)
-        return controller.finish(outcome)
+    return secrets
 
 
 class RunController:
-    """One run with all its attempts."""
+    """Controls one run with all its attempts."""
 
     def __init__(
         self,
@@ -103,6 +91,7 @@ class RunController:
         show: Callable[[], RunView],
         interrupts: Interrupts,
         secrets: dict[str, Secret],
+        on_usage: OnUsage = ignore,
     ) -> None:
         self.request, self.interrupts = request, interrupts
         self.secrets = secrets
@@ -113,45 +102,92 @@ class RunController:
         """How the nodes of this attempt are reached."""
         self.outcomes: list[Outcome] = []
         """How the attempts before ended."""
+        self.connected: list[Event] = []
+        """The nodes of this attempt, connected before there was a record to note it."""
         self._show = show
+        self._on_usage = on_usage
+        self._usage_file: UsageFile | None = None
+
+    def run_to_end(self) -> tuple[Outcome, Path]:
+        """Make the attempts of the run; return how it ended and the run directory.
+
+        Raises DslaunchError for whatever prevents the first start.
+        """
+        try:
+            outcome = self.attempt(self.request.allocation, 0)
+        except DslaunchError:
+            if self.record is not None:
+                self.record.let_go()
+            raise
+        # an elastic launcher restarts its ranks by itself
+        restarts = 0 if self.elastic else self.request.restarts
+        for count in range(1, restarts + 1):
+            if outcome.status != "failed" or self.interrupts.count or self.interrupts.notices:
+                break
+            outcome = self.again(outcome, count)
+        return self.finish(outcome)
 
     @property
     def elastic(self) -> bool:
-        """Whether the launcher restarts ranks by itself, and goes on without nodes that leave."""
+        """Return whether the launcher restarts ranks itself, and continues without lost nodes."""
         return LAUNCHERS.get(self.request.job.launcher).elastic
 
     @property
     def view(self) -> RunView:
-        """Where it is shown."""
+        """Return the view."""
         return self._show()
 
     def attempt(self, allocation: Allocation, count: int) -> Outcome:
-        """Start the job on these nodes and stay to the end. Raises DslaunchError before that."""
+        """Start the job on these nodes and stay to its end.
+
+        Raises DslaunchError for whatever prevents the start.
+        """
         self.allocation = allocation
         cluster = self.request.cluster
         inbox: Inbox = Queue(INBOX_SIZE)
         self.transport = transport.choose(cluster.transport, cluster)
         opened = transport.make(self.transport.name, cluster)
 
-        def session(node: Node, connection: Connection) -> Session:
-            timeouts = self.request.timeouts
-            run = agent_run(self.run, count)
-            agent = Agent(run, node.host, timeouts.heartbeat, timeouts.reconnect)
-            return Session(node, connection, agent, inbox, opened)
+        timeouts = self.request.timeouts
 
-        nodes = [placement.node for placement in allocation.placements]
+        def make_session(node: Node, connection: Connection) -> Session:
+            run = agent_run(self.run, count)
+            agent = AgentStart(run, node.host, timeouts.heartbeat, timeouts.reconnect)
+            return Session(
+                node=node, connection=connection, agent=agent, inbox=inbox, transport=opened
+            )
+
         with contextlib.closing(opened):
-            ping = min(PING, self.request.timeouts.heartbeat / 3)
-            starter = AgentStarter(opened, nodes, cluster.ssh.fanout, session, ping)
+            starter = AgentStarter(
+                transport=opened,
+                nodes=[placement.node for placement in allocation.placements],
+                fanout=cluster.ssh.fanout,
+                make_session=make_session,
+                ping_interval=min(PING_INTERVAL, timeouts.heartbeat / 3),
+            )
             with contextlib.closing(starter):
                 starter.head_start(self.interrupts)
-                # while the agents start: it imports as much as all before it
+                self.view.begin(StartStep.CONNECTING, allocation.hosts)
+                # it imports half of the program: done while the agents start
                 from dslaunch.run.start import start
 
                 return start(self, count, starter, inbox)
 
+    def usage_recorder(self) -> UsageRecorder:
+        """Return what records the usage of the nodes in one attempt; after the first plan."""
+        from dslaunch.run.usage_recorder import UsageFile, UsageRecorder
+
+        assert self.record is not None
+        if self._usage_file is None:
+            self._usage_file = UsageFile(self.record.directory)
+        return UsageRecorder(
+            self._usage_file,
+            partial(self._on_usage, self.run),
+            formats=self.request.cluster.progress,
+        )
+
     def again(self, outcome: Outcome, count: int) -> Outcome:
-        """Start once more with what is left of the nodes and the spares."""
+        """Restart with the remaining nodes and spares; return how that ended."""
         assert self.record is not None
         from dslaunch.run.restart import choose_again
 
@@ -168,20 +204,20 @@ class RunController:
             return replace(outcome, reason=reason, hint=error.hint or outcome.hint)
 
     def finish(self, outcome: Outcome) -> tuple[Outcome, Path]:
-        """Write down how it ended."""
+        """Record how it ended; return that and the run directory."""
         assert self.record is not None
         from dslaunch.run.faulty import faulty_nodes
 
         if outcome.status == "failed":
             outcome = replace(outcome, faulty=faulty_nodes((*self.outcomes, outcome)))
-        if self.request.detached:
+        if self.request.detached and outcome.goes_on:
             self.record.let_go()
         else:
-            self.record.close(outcome.as_dict())
+            self.record.close(outcome.as_data())
         return outcome, self.record.directory
 
     def recorded(self, plan: Plan, count: int) -> RunDirectory:
-        """The run directory, made at the first plan."""
+        """Return the run directory, made at the first plan."""
         if self.record is None:
             self.record = open_record(runs_directory(self.request.environ) / self.run)
             self.record.write(CLUSTER, cluster_json(self.request.cluster))
@@ -198,29 +234,30 @@ class RunController:
             pid=os.getpid(),
             machine=socket.gethostname(),
             submission=self.request.environ.get(SUBMISSION, ""),
+            progress=self.request.cluster.progress,
         )
-        self.record.write(FILE, about.to_json())
+        self.record.write(FILE, about.as_json())
         return self.record
 
 
 def cluster_json(cluster: Cluster) -> str:
-    """The cluster, for those who look after the run later."""
-    return json.dumps(asdict(cluster), indent=1) + "\n"
+    """Return the cluster as JSON, for commands about the run later; not the text of its file."""
+    return json.dumps(asdict(replace(cluster, source=None)), indent=1) + "\n"
 
 
 def open_record(directory: Path) -> RunDirectory:
-    """Make the run directory. Raises UsageError where none can be made."""
+    """Create the run directory. Raises UsageError if that fails."""
     try:
         return RunDirectory(directory)
     except OSError as error:
         raise UsageError(
-            f"the run directory {directory} cannot be made: {error.strerror}",
-            hint="set $DSLAUNCH_STATE to a directory of yours",
+            f"cannot create the run directory {directory}: {error.strerror}",
+            hint="set $DSLAUNCH_STATE to a directory that you own",
         ) from None
 
 
 def new_run_id(job: Job) -> str:
-    """A name for a run that sorts by time and tells people what it was."""
+    """Return a name for a run: the time, the program, and a random part."""
     stem = Path(job.program).stem
     readable = "".join(c if c.isalnum() or c in "-_" else "-" for c in stem)[:24] or "run"
     return f"{time.strftime('%m%d-%H%M%S')}-{readable}-{randomness.token_hex(2)}"

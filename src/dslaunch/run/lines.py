@@ -1,16 +1,17 @@
-"""From bytes as they come to lines as people read them, with secrets left out."""
+"""Split a stream of bytes into printable lines."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from dslaunch.terminal import COLOR, PLAIN, visible
 
 LONGEST = 64 * 1024
-"""A longer line is given in pieces, so that no rank can fill the memory."""
+"""Bytes of a line; a longer one is split, so that no rank can fill the memory."""
 REDRAW = 1.0
-"""Seconds between two states shown of a progress bar that redraws itself by carriage returns."""
+"""Seconds between two states of a progress bar that redraws itself by carriage returns."""
 _CONTROL = re.compile(
     rf"{COLOR.pattern}"  # the one kind that is kept
     r"|\x1b\[[0-?]*[ -/]*[@-~]"  # other control sequences
@@ -20,38 +21,53 @@ _CONTROL = re.compile(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class BarState:
+    """A state of a progress bar, which its program will redraw."""
+
+    text: bytes
+
+
 class Lines:
-    """Splits one stream. A bar that redraws itself is shown now and then, and its last state."""
+    """Splits one stream. Of a progress bar it yields a state per second, and the last one as a
+    line."""
 
     def __init__(self) -> None:
         self._buffer = b""
         self._shown = 0.0
 
-    def feed(self, data: bytes, now: float) -> Iterator[bytes]:
-        """Add bytes; give the lines that are whole now. `now` is in seconds of any clock."""
+    def feed(self, data: bytes, now: float) -> Iterator[bytes | BarState]:
+        """Add bytes; yield the lines that are complete. `now` is in seconds of any clock."""
         *whole, self._buffer = (self._buffer + data).split(b"\n")
         for line in whole:
-            yield _last_state(line)
+            yield last_state(line)
         *states, rest = self._buffer.split(b"\r")
         if states:
-            self._buffer = rest
+            state = _last_of(states)
+            # if the program writes nothing more, this was its last state
+            self._buffer = rest or (state + b"\r" if state else b"")
             if states[-1] and now - self._shown >= REDRAW:
                 self._shown = now
-                yield states[-1]
+                yield BarState(states[-1])
         pieces = max(len(self._buffer) - 1, 0) // LONGEST
         for piece in range(pieces):
             yield self._buffer[piece * LONGEST : (piece + 1) * LONGEST]
         self._buffer = self._buffer[pieces * LONGEST :]
 
     def rest(self) -> Iterator[bytes]:
-        """What is left without a newline at the end of the stream."""
+        """Yield the rest without a newline at the end of the stream."""
         if self._buffer:
-            yield self._buffer
+            yield last_state(self._buffer)
         self._buffer = b""
 
 
-def _last_state(line: bytes) -> bytes:
-    return next((state for state in reversed(line.split(b"\r")) if state), b"")
+def last_state(line: bytes) -> bytes:
+    """Return the last state of a line that was redrawn by carriage returns."""
+    return _last_of(line.split(b"\r"))
+
+
+def _last_of(states: list[bytes]) -> bytes:
+    return next((state for state in reversed(states) if state), b"")
 
 
 def printable(line: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Removing the records of runs that are long over. Nothing here is done unasked."""
+"""Remove the records of old runs, on request only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dslaunch.errors import DslaunchError
-from dslaunch.run.local import LocalRun
+from dslaunch.run.local_runs import LocalRun
 from dslaunch.run.run_directory import is_held
 
 
@@ -24,7 +24,7 @@ class Recorded:
 
 
 def last_written(runs: Iterable[LocalRun], before: float) -> Iterator[Recorded]:
-    """Those to which nothing was written since `before`, in seconds since the epoch."""
+    """Yield the runs without a write since `before`, in seconds since the epoch."""
     for run in runs:
         found = _measured(run)
         if found.written < before:
@@ -41,11 +41,11 @@ def _measured(run: LocalRun) -> Recorded:
 
 
 def remove_record(recorded: Recorded) -> None:
-    """Remove a run's directory. Raises DslaunchError if its launcher lives, or it cannot be."""
+    """Remove a run's directory. Raises DslaunchError if its launcher is running, or on failure."""
     directory = recorded.run.directory
     if is_held(directory):
         raise DslaunchError(f"{directory}: its launcher is running")
     try:
         shutil.rmtree(directory)
     except OSError as error:
-        raise DslaunchError(f"{directory}: it cannot be removed: {error.strerror}") from None
+        raise DslaunchError(f"{directory}: cannot be removed: {error.strerror}") from None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from dslaunch.errors import NodeError
 from dslaunch.run import endings
 from dslaunch.run.endings import Diagnosis, diagnose
 from dslaunch.run.events import Event
@@ -14,7 +15,9 @@ from dslaunch.run.reasons import EndCode, EndReason, RankSource
 
 Status = Literal["ok", "failed", "interrupted"]
 MOST_AWAITED = 4
-"""Ranks that a failed one may have waited for; if there are more, none of them is likely."""
+"""Ranks that a failed one may have waited for; if there are more, none of them is probable."""
+SHOWN_LINES = 10
+"""Lines of the last output that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class SecondaryFailure:
     ending: str | None = None
     """The code of the known ending."""
     what: str | None = None
-    """What its last lines tell, where that is known."""
+    """What its last output means, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,85 +42,88 @@ class Outcome:
     exit_code: int
     reason: EndReason
     cause: Event | None = None
-    """The event that came first; None if nothing failed."""
+    """The root cause; None if nothing failed."""
     what: str | None = None
-    """What that means, in a line, where it is known."""
+    """What that means, in one line, if that is known."""
     ending: str | None = None
-    """The code of the known ending that `what` tells."""
+    """The code of the known ending behind `what`."""
     ending_values: tuple[str, ...] = ()
-    """What stands for X and Y in the meaning of the ending."""
+    """The values of X and Y in the meaning of the ending."""
     hint: str | None = None
     last_lines: tuple[str, ...] = ()
-    """What the failing rank wrote last."""
+    """The last output of the rank that failed first."""
     secondary: tuple[SecondaryFailure, ...] = ()
-    """Ranks that failed because of it."""
+    """Ranks that failed as a consequence."""
     unconfirmed: tuple[str, ...] = ()
-    """Nodes that did not say that nothing of the run is left there."""
+    """Nodes that did not confirm the cleanup."""
     left: tuple[str, ...] = ()
-    """`host: pid` of processes that could not be ended."""
+    """`host: pid` of processes that could not be killed."""
     stacks: Mapping[str, Any] = field(default_factory=dict)
-    """What every rank was doing when the run was ended for a hang: host -> rank -> stacks."""
+    """The stacks of every rank when a hang was found: host -> rank -> stacks."""
     alike: tuple[RankSource, ...] = ()
-    """Other ranks that failed by themselves, for the same reason."""
+    """Other ranks that failed for the same reason, and not as a consequence."""
     faulty: tuple[str, ...] = ()
-    """Nodes that should take no part in a next attempt; see `run.faulty`."""
+    """Nodes that the next attempt should exclude; see `run.faulty`."""
     jobs: tuple[Mapping[str, Any], ...] = ()
     """Of a run that was a SLURM job: the verdict of each job, or of each task of its array."""
     nodes_checked: bool = True
-    """Whether the nodes were asked what is left there; a job of SLURM is cleaned up by SLURM."""
+    """Whether the cleanup was checked on the nodes; SLURM cleans up after its jobs."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """All fields, and the message, for JSON."""
-        cause = self.cause.as_dict() if self.cause is not None else None
-        reason = {"reason": self.reason.as_dict(), "message": self.message}
+    def as_data(self) -> dict[str, Any]:
+        """Return all fields, and the message, for JSON."""
+        cause = self.cause.as_data() if self.cause is not None else None
+        reason = {"reason": self.reason.as_data(), "message": self.message}
         return asdict(replace(self, cause=None)) | {"cause": cause} | reason
 
     @property
     def message(self) -> str:
-        """Why it ended, in one line."""
+        """Return why it ended, in one line."""
         return message(self.reason)
 
     @property
     def goes_on(self) -> bool:
-        """Whether this is a detached run that has started well and is not over."""
+        """Whether this is a detached run that has started and is still running."""
         return self.reason.code is EndCode.RUNNING
 
 
 @dataclass(slots=True)
 class History:
-    """What the supervisor saw, for the judgement at the end."""
+    """The events of a run, for the outcome at the end."""
 
     events: list[Event] = field(default_factory=list)
     stopped_at: float | None = None
     interrupted: bool = False
     stopped_by: str | None = None
     """Who else asked the run to stop."""
-    least: int | None = None
-    """An elastic run goes on with so few nodes; its ranks' failures are its launcher's affair."""
+    output_closed: bool = False
+    """Whether it was interrupted because the reader of its output has exited."""
+    min_nodes: int | None = None
+    """Of an elastic run: it continues with this many nodes, and its launcher handles the failures
+    of ranks."""
     offloads: bool = False
-    """The DeepSpeed config keeps states in the nodes' memory."""
+    """Whether the DeepSpeed config keeps states in the nodes' memory."""
     gave_up: EndReason | None = None
-    """Why the supervisor itself ended the run, such as ranks that would not exit."""
+    """Why the supervisor stopped the run, such as ranks that did not exit."""
     started: set[str] = field(default_factory=set)
-    """The nodes that have started something."""
+    """The nodes that have started processes."""
     gone: set[str] = field(default_factory=set)
-    """Those that were lost, or whose launcher has failed."""
+    """The nodes that were lost, or whose launcher has failed."""
 
     def __post_init__(self) -> None:
         for event in self.events:
             self._count(event)
 
     def note(self, event: Event) -> None:
-        """Add an event. What an elastic run asks at each failure is counted, not looked up."""
+        """Add an event. What an elastic run needs at each failure is counted here."""
         self.events.append(event)
         self._count(event)
 
-    def still_there(self) -> tuple[RankSource, ...]:
-        """The ranks that were started and have not exited, by rank."""
-        gone = {(e.host, e.rank) for e in self.events if e.kind == "exit"}
+    def still_running(self) -> tuple[RankSource, ...]:
+        """Return the ranks that were started and have not exited, by rank."""
+        exited = {(e.host, e.rank) for e in self.events if e.kind == "exit"}
         started = {(e.host or "", e.rank) for e in self.events if e.kind == "started"}
-        there = (source for source in started - gone if source[1] is not None)
-        return tuple(sorted(there, key=lambda source: source[1] or 0))
+        running = (source for source in started - exited if source[1] is not None)
+        return tuple(sorted(running, key=_rank_of))
 
     def _count(self, event: Event) -> None:
         if event.host is None:
@@ -129,66 +135,109 @@ class History:
 
 
 def failed(event: Event) -> bool:
-    """Whether this event alone makes the run fail."""
+    """Return whether this event alone makes the run fail."""
     if event.kind == "exit":
         return bool(event.code) or event.signal is not None
     return event.kind in ("unstarted", "lost") or _own_process_ended(event)
 
 
 def _own_process_ended(event: Event) -> bool:
-    """Whether a node ends its part because somebody ended a process of ours there."""
+    """Return whether a node ends its part because a process of ours was killed there."""
     return event.kind == "ending" and event.process is not None
 
 
-def first_cause(events: list[Event], why: Mapping[RankSource, Diagnosis]) -> Event | None:
-    """The first failure by time that is no victim of another; else the first.
+def root_cause(events: list[Event], why: Mapping[RankSource, Diagnosis]) -> Event | None:
+    """Return the first failure by time that is no consequence of another; else the first.
 
-    A rank's own ending says more than its launcher's, which only passes it on, so the launcher's
-    counts only if no rank of any node failed. A victim may be seen first: nodes' clocks, however
-    corrected, differ by more than the milliseconds in which a connection breaks.
+    The exit of a rank tells more than that of its launcher, which only passes it on, so the
+    launcher's counts only if no rank of any node failed. A consequence may have the earlier time:
+    nodes' clocks, however corrected, differ by more than the milliseconds in which a connection
+    breaks.
     """
     failures = sorted(filter(failed, events), key=lambda e: e.time)
-    own = [e for e in failures if e.rank is not None or e.kind != "exit"] or failures
-    culprits = [e for e in own if not (e.kind == "exit" and _why(e, why).victim)]
-    return next(iter(culprits or own), None)
+    of_ranks = [e for e in failures if e.rank is not None or e.kind != "exit"] or failures
+    primary = [e for e in of_ranks if not (e.kind == "exit" and _why(e, why).secondary)]
+    return next(iter(primary or of_ranks), None)
 
 
 def judge(history: History, *, last_lines: Mapping[RankSource, list[str]]) -> Outcome:
-    """Say how the run ended."""
-    before = [e for e in history.events if _not_our_doing(e, history.stopped_at)]
-    # one diagnosis of each rank, however often a node says that it failed
-    failures = {_source(e): e for e in filter(failed, history.events)}
-    why = {
+    """Return how the run ended. `last_lines`: the last output of each rank."""
+    why = _diagnoses(history, last_lines)
+    unasked = [e for e in history.events if _is_unasked(e, history.stopped_at)]
+    cause = _behind(root_cause(unasked, why), history, why)
+    if history.interrupted and not _came_first(cause, history.stopped_at):
+        return _interrupted(history)
+    if cause is None:
+        return _without_failure(history)
+    succeeded = _nodes_succeeded(unasked)
+    if history.min_nodes is not None and succeeded >= history.min_nodes:
+        return Outcome("ok", 0, EndReason(EndCode.ENOUGH_SUCCEEDED, nodes=succeeded))
+    return _failed(cause, unasked, history, why, last_lines)
+
+
+def _diagnoses(
+    history: History, last_lines: Mapping[RankSource, list[str]]
+) -> dict[RankSource, Diagnosis]:
+    """Return one diagnosis for each rank, however often a node reports that it failed."""
+    failures = {_source(event): event for event in filter(failed, history.events)}
+    return {
         source: _diagnosis(event, last_lines.get(source, []), offloads=history.offloads)
         for source, event in failures.items()
     }
-    cause = _behind(first_cause(before, why), history, why)
-    if history.interrupted and (cause is None or not _came_first(cause, history.stopped_at)):
-        by = history.stopped_by
-        code = EndCode.STOPPED if by else EndCode.INTERRUPTED
-        return Outcome("interrupted", 130, EndReason(code, by=by))
-    if cause is None and history.gave_up is not None:
+
+
+def _interrupted(history: History) -> Outcome:
+    if history.stopped_by:
+        reason = EndReason(EndCode.STOPPED, by=history.stopped_by)
+    elif history.output_closed:
+        reason = EndReason(EndCode.OUTPUT_CLOSED)
+    else:
+        reason = EndReason(EndCode.INTERRUPTED)
+    return Outcome("interrupted", 130, reason)
+
+
+def _without_failure(history: History) -> Outcome:
+    if history.gave_up is not None:
         return Outcome("failed", 1, history.gave_up)
-    if cause is None:
-        return Outcome("ok", 0, EndReason(EndCode.SUCCEEDED))
-    if history.least is not None and _ended_well(before) >= history.least:
-        return Outcome("ok", 0, EndReason(EndCode.ENOUGH_SUCCEEDED, nodes=_ended_well(before)))
+    return Outcome("ok", 0, EndReason(EndCode.SUCCEEDED))
+
+
+def _failed(
+    cause: Event,
+    events: list[Event],
+    history: History,
+    why: Mapping[RankSource, Diagnosis],
+    last_lines: Mapping[RankSource, list[str]],
+) -> Outcome:
+    """Return the outcome of a run that failed by this cause; `events`: all that was not asked
+    for."""
     found = _why(cause, why)
-    others = [e for e in before if _source(e) != _source(cause) and _is_victim(e)]
-    alike = {_source(e): e for e in others if _alike(e, cause, why)}
+    others = [e for e in events if _source(e) != _source(cause) and _is_rank_failure(e)]
+    alike = {_source(e) for e in others if _alike(e, cause, why)}
     return Outcome(
-        "failed",
-        _code(cause, history.events),
-        replace(reason_of(cause), ranks=_awaited(found, history, why)),
-        cause=cause,
+        status="failed",
+        exit_code=_code(cause, history.events),
+        reason=replace(reason_of(cause), ranks=_awaited(found, history, why)),
+        cause=_with_process(cause, history),
         what=found.what,
         ending=found.code,
         ending_values=found.values,
         hint=found.advice,
-        last_lines=tuple(last_lines.get((cause.host or "", cause.rank), [])[-10:]),
-        alike=tuple(sorted(alike, key=lambda source: source[1] or 0)),
+        last_lines=tuple(last_lines.get(_source(cause), [])[-SHOWN_LINES:]),
+        alike=tuple(sorted(alike, key=_rank_of)),
         secondary=tuple(_secondary(e, why) for e in others if _source(e) not in alike),
     )
+
+
+def _with_process(cause: Event, history: History) -> Event:
+    """Return the cause with the process of its rank, which only the start of it names."""
+    starts = [e for e in history.events if e.kind == "started" and _source(e) == _source(cause)]
+    return replace(cause, pid=starts[-1].pid) if starts and cause.pid is None else cause
+
+
+def _rank_of(source: RankSource) -> int:
+    _, rank = source
+    return rank or 0
 
 
 def _source(event: Event) -> RankSource:
@@ -201,8 +250,8 @@ def _diagnosis(event: Event, lines: Sequence[str], *, offloads: bool) -> Diagnos
 
 
 def _alike(event: Event, cause: Event, why: Mapping[RankSource, Diagnosis]) -> bool:
-    """Whether a rank failed in the same way as the cause: one cause on many ranks, of which none
-    is a consequence of another. Nothing is known of two that exited with 1 and said nothing."""
+    """Return whether a rank failed in the same way as the cause: one cause on many ranks, of which
+    none is a consequence of another. Two that exited with 1 and wrote nothing are not alike."""
     if cause.rank is None or cause.kind != "exit":
         return False
     if (event.code, event.signal) != (cause.code, cause.signal):
@@ -216,24 +265,24 @@ def _alike(event: Event, cause: Event, why: Mapping[RankSource, Diagnosis]) -> b
 def _behind(
     cause: Event | None, history: History, why: Mapping[RankSource, Diagnosis]
 ) -> Event | None:
-    """A victim's cause may be a node whose loss was noticed only while the run was ended: its peers
-    hear of it by their own connections, and sooner than we do."""
-    if cause is None or cause.kind != "exit" or not _why(cause, why).victim:
+    """Return the cause, or the loss of the node that caused it: that may be noticed only while the
+    run is stopped, since the other ranks find out by their own connections, and sooner."""
+    if cause is None or cause.kind != "exit" or not _why(cause, why).secondary:
         return cause
     return next((e for e in history.events if e.kind == "lost" and e.host != cause.host), cause)
 
 
 def fatal(event: Event, history: History) -> bool:
-    """Whether this event must end the run. An elastic one bears the loss of some nodes."""
-    if history.least is None or not failed(event):
+    """Return whether this event must end the run. An elastic one continues without some nodes."""
+    if history.min_nodes is None or not failed(event):
         return failed(event)
     if event.kind == "exit" and event.rank is not None:
         return False
-    return len(history.started - history.gone) < history.least
+    return len(history.started - history.gone) < history.min_nodes
 
 
-def _ended_well(events: list[Event]) -> int:
-    """On how many nodes the launcher ended with 0."""
+def _nodes_succeeded(events: list[Event]) -> int:
+    """Return on how many nodes the launcher exited with 0."""
     return sum(e.kind == "exit" and e.rank is None and e.code == 0 for e in events)
 
 
@@ -241,7 +290,7 @@ def _why(event: Event, why: Mapping[RankSource, Diagnosis]) -> Diagnosis:
     return why.get((event.host or "", event.rank), Diagnosis())
 
 
-def _is_victim(event: Event) -> bool:
+def _is_rank_failure(event: Event) -> bool:
     return failed(event) and event.kind == "exit" and event.rank is not None
 
 
@@ -260,44 +309,52 @@ def _secondary(event: Event, why: Mapping[RankSource, Diagnosis]) -> SecondaryFa
 def _awaited(
     found: Diagnosis, history: History, why: Mapping[RankSource, Diagnosis]
 ) -> tuple[RankSource, ...]:
-    """Whom a rank waited for in vain: those that had not ended by then and did not wait too."""
+    """Return the ranks that a rank probably waited for: those that had not exited by then and did
+    not wait themselves."""
     if not found.waited:
         return ()
-    gone = {_source(e) for e in history.events if e.kind == "exit" and not e.asked}
-    gone |= {source for source, told in why.items() if told.victim}
-    here = {_source(e) for e in history.events if e.kind == "started" and e.rank is not None}
-    names = sorted(here - gone, key=lambda source: source[1] or 0)
-    return tuple(names) if len(names) <= MOST_AWAITED else ()
+    exits = (e for e in history.events if e.kind == "exit" and not e.asked)
+    starts = (e for e in history.events if e.kind == "started" and e.rank is not None)
+    waited_too = {source for source, diagnosis in why.items() if diagnosis.secondary}
+    candidates = set(map(_source, starts)) - set(map(_source, exits)) - waited_too
+    if len(candidates) > MOST_AWAITED:
+        return ()
+    return tuple(sorted(candidates, key=_rank_of))
 
 
-def _not_our_doing(event: Event, stopped_at: float | None) -> bool:
-    """What came after we began to end the run is its consequence, whatever it looks like.
+def _is_unasked(event: Event, stopped_at: float | None) -> bool:
+    """Return whether an event came before we began to stop the run: all later ones are
+    consequences of that, whatever they look like.
 
-    For exits the node's own agent says so: a clock, however corrected, may be off by more than
-    the few milliseconds between a cause and its victims.
+    For exits the node's agent reports it: a clock, however corrected, may be off by more than the
+    few milliseconds between a cause and its consequences.
     """
     if event.kind == "exit":
         return not event.asked
     return stopped_at is None or event.time <= stopped_at
 
 
-def _came_first(cause: Event, stopped_at: float | None) -> bool:
+def _came_first(cause: Event | None, stopped_at: float | None) -> bool:
+    """Return whether there was a cause before the run was stopped."""
+    if cause is None:
+        return False
     return stopped_at is None or cause.time < stopped_at
 
 
 def _code(cause: Event, events: list[Event]) -> int:
+    """Return the exit code of a run that failed; docs/reference/exit-codes.md lists them."""
     if cause.kind == "unstarted":
         return 127
     if cause.kind in ("lost", "ending"):
-        return 5
-    if cause.code is None and cause.signal is None:  # seen too late: its launcher passes it on
+        return NodeError.exit_code
+    if cause.code is None and cause.signal is None:  # noticed too late: its launcher passes it on
         passed = [e for e in events if e.kind == "exit" and e.host == cause.host and e.rank is None]
         return endings.exit_code(passed[0].code, passed[0].signal) if passed else 1
     return endings.exit_code(cause.code, cause.signal)
 
 
 def reason_of(cause: Event) -> EndReason:
-    """Return why a run ends that ends by this event."""
+    """Return the reason of a run that ends by this event."""
     found = EndReason(
         _end_code(cause),
         cause.host,

@@ -1,74 +1,80 @@
 """The texts of a run's end and of its restarts: the one place where their codes become text. Pure.
 
-It stands here and not in `report/`, since the record of a run has its message too.
+It is here and not in `report/`, since the run record holds the message too, and a SLURM job's
+verdict names signals in the same way.
 """
 
 from __future__ import annotations
 
 import signal
 
+from dslaunch.launch.replacement import Replacement
 from dslaunch.run.reasons import EndCode, EndReason, RankSource, Restart
 
-_LIKELY: dict[int, str] = {
-    signal.SIGKILL: "likely out of memory: the kernel or the scheduler kills so",
-    signal.SIGBUS: "likely /dev/shm is too small",
+_OOM_KILLER = "by the out-of-memory killer"
+_PROBABLE_CAUSES: dict[int, str] = {
+    signal.SIGKILL: f"probably {_OOM_KILLER}",
+    signal.SIGBUS: "probably because /dev/shm is too small",
     signal.SIGSEGV: "a crash in native code",
-    signal.SIGABRT: "native code gave up, its reason is above",
+    signal.SIGABRT: "native code aborted; the last output says why",
 }
 _MESSAGES = {
-    EndCode.SUCCEEDED: "all ranks ended well",
-    EndCode.ENOUGH_SUCCEEDED: "ended well on {nodes} nodes",
-    EndCode.RUNNING: "goes on",
+    EndCode.SUCCEEDED: "all ranks exited successfully",
+    EndCode.ENOUGH_SUCCEEDED: "succeeded on {nodes} nodes",
+    EndCode.RUNNING: "running in the background",
     EndCode.NOT_STARTED: "{error}",
     EndCode.INTERRUPTED: "interrupted",
     EndCode.INTERRUPTED_TWICE: "interrupted twice",
+    EndCode.OUTPUT_CLOSED: "stopped because the reader of its output has exited",
     EndCode.STOPPED: "stopped by {by}",
     EndCode.START_FAILED: "{who} could not start: {error}",
     EndCode.RANK_FAILED: "{who} failed first: {ending}{awaited}",
-    EndCode.LAUNCHER_FAILED: "{who} failed first: {ending}",
+    EndCode.LAUNCHER_FAILED: "the launcher on {host} failed first: {ending}",
     EndCode.NODE_LOST: "{host} was lost: {error}",
     EndCode.PROCESS_KILLED: "the {process} on {host} was killed{by_signal}",
     EndCode.PROCESS_FAILED: "the {process} on {host} failed: {error}",
     EndCode.NODE_ENDED: "{ended_by}{error}",
-    EndCode.EXIT_TIMEOUT: "{still_there}: still there {seconds:g} s after others had ended well",
+    EndCode.EXIT_TIMEOUT: "{running} did not exit within {seconds:g} s after the first success",
     EndCode.HANG: "hang: no rank printed or computed for {seconds:.0f} s",
     EndCode.SLURM_JOB: "",
 }
 _STOPPING = _MESSAGES | {
+    EndCode.OUTPUT_CLOSED: "the reader of the output has exited",
     EndCode.START_FAILED: "a rank failed",
     EndCode.RANK_FAILED: "a rank failed",
-    EndCode.LAUNCHER_FAILED: "a rank failed",
+    EndCode.LAUNCHER_FAILED: "a launcher failed",
     EndCode.NODE_LOST: "{host} was lost",
-    EndCode.PROCESS_KILLED: "the {process} on {host} was ended",
-    EndCode.PROCESS_FAILED: "the {process} on {host} was ended",
+    EndCode.PROCESS_KILLED: "the {process} on {host} was killed",
+    EndCode.PROCESS_FAILED: "the {process} on {host} failed",
     EndCode.NODE_ENDED: "a node ended",
-    EndCode.EXIT_TIMEOUT: "still there {seconds:g} s after others had ended well",
+    EndCode.EXIT_TIMEOUT: "not all ranks exited within {seconds:g} s after the first success",
 }
 
 
 def message(reason: EndReason) -> str:
     """Return why a run ended, in one line."""
-    not_restarted = reason.not_restarted and f"not started again: {reason.not_restarted}"
+    not_restarted = reason.not_restarted and f"not restarted: {reason.not_restarted}"
     parts = (reason.job, _filled(_MESSAGES, reason), not_restarted)
     return "; ".join(part for part in parts if part)
 
 
 def stop_text(reason: EndReason) -> str:
-    """Return why a run is being ended, in a few words: the outcome says more at the end."""
+    """Return why a run is being stopped, in a few words: the outcome says more at the end."""
     return _filled(_STOPPING, reason)
 
 
 def restart_text(restart: Restart) -> str:
-    """Return why a run is started again, and which nodes are other ones."""
-    changes = [
-        f"{change.spare} takes the place of {change.lost}"
-        if change.spare
-        else f"{change.lost} is left out"
-        for change in restart.replaced
-    ]
-    again = f"start {restart.attempt} of {restart.most} again"
-    last = again if changes else f"{again} on the same nodes"
-    return "; ".join((message(restart.after), *changes, last))
+    """Return why a run is restarted, and on which nodes."""
+    changes = [_replacement_text(change) for change in restart.replaced]
+    changes = changes or ["the nodes are the same"]
+    number = f"restart {restart.attempt} of {restart.most}"
+    return "; ".join((message(restart.after), number, *changes))
+
+
+def _replacement_text(change: Replacement) -> str:
+    if change.spare is None:
+        return f"{change.lost} is excluded"
+    return f"{change.spare} replaces {change.lost}"
 
 
 def source_text(source: RankSource) -> str:
@@ -78,21 +84,23 @@ def source_text(source: RankSource) -> str:
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal, such as `SIGKILL`."""
+    """Return the name of a signal, such as `SIGKILL`."""
     return signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
 
 
 def describe(code: int | None, number: int | None, *, oom: bool = False) -> str:
-    """An ending in words, such as `killed by SIGKILL (137), likely out of memory`; with `oom` the
-    kernel has said so."""
+    """Return how a process ended: `killed by SIGKILL (exit code 137), probably by ...`.
+
+    With `oom` the kernel has reported that it killed the process.
+    """
     if number is not None:
-        name = signal_name(number)
-        likely = "out of memory" if oom else _LIKELY.get(number)
-        return f"killed by {name} ({128 + number})" + (f", {likely}" if likely else "")
+        cause = _OOM_KILLER if oom else _PROBABLE_CAUSES.get(number)
+        killed = f"killed by {signal_name(number)} (exit code {128 + number})"
+        return f"{killed}, {cause}" if cause else killed
     if code is None:
-        return "ended, its exit code was not seen"
+        return "exited with an unknown exit code"
     if code > 128 and code - 128 in list(signal.Signals):
-        return f"exit code {code}, as after {signal.Signals(code - 128).name}"
+        return f"exit code {code} ({signal.Signals(code - 128).name})"
     return f"exit code {code}"
 
 
@@ -103,8 +111,8 @@ def _filled(texts: dict[EndCode, str], reason: EndReason) -> str:
         host=host,
         who=source_text((host, reason.rank)),
         ending=describe(reason.exit_code, reason.signal, oom=bool(reason.oom)),
-        awaited=f", after waiting in vain, likely for {names}" if names else "",
-        still_there=names or "processes that ranks left behind",
+        awaited=f", after a timeout, probably waiting for {names}" if names else "",
+        running=names or "processes that ranks started",
         process=reason.process,
         by_signal=f" by {signal_name(reason.signal)}" if reason.signal else "",
         ended_by=f"{host} ended the run: " if host else "",

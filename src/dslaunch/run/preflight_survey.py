@@ -6,11 +6,13 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dslaunch import transport
 from dslaunch.cluster.model import Allocation, Cluster
+from dslaunch.errors import UsageError
 from dslaunch.launch.job import Job
 from dslaunch.preflight import checks
 from dslaunch.preflight.check import Check, Scope, Tier
@@ -18,15 +20,15 @@ from dslaunch.preflight.check_selection import CheckSelection
 from dslaunch.preflight.recording import Recording
 from dslaunch.preflight.runner import Survey
 from dslaunch.registry import LAUNCHERS
+from dslaunch.run.job_files import JobFiles, find_source, script_imports
 from dslaunch.run.job_program import located
-from dslaunch.run.source import JobFiles, find_source, script_imports
 
 if TYPE_CHECKING:
     from dslaunch.transport.ssh.choice import Choice
 
 ABOUT_LOGINS = ("ssh.client", "shell.login", "shell.noise")
-"""Checks of what happens when somebody logs in."""
-Tell = Callable[[str, str], None]
+"""Checks of the login of a session."""
+OnProgress = Callable[[str, str], None]
 """Called with a host and how far it is: `connected`, `asked`, `answered`, `failed`."""
 
 
@@ -73,28 +75,61 @@ def _files(source: JobFiles | None) -> tuple[tuple[str, str], ...]:
 def chosen_checks(
     wanted: CheckSelection, scope: Scope, known: Mapping[str, Check]
 ) -> dict[str, Check]:
-    """Return the checks that are wanted; those about logins are left out where nobody logs in to
+    """Return the wanted checks, without those about logins where there are no logins to
     the nodes, unless they were asked for by name. Raises UsageError."""
     chosen = wanted.of(known, scope.cluster)
     if not scope.cluster.by_steps:
         return chosen
     skip = set(ABOUT_LOGINS) - scope.named
-    why = "nobody logs in: the nodes are reached by steps of the allocation"
+    why = "the nodes are reached by steps of the allocation, without logins"
     return {name: check.left_out(why) if name in skip else check for name, check in chosen.items()}
+
+
+def scoped_again(
+    facts: Recording,
+    *,
+    cluster: Cluster | None = None,
+    allocation: Allocation | None = None,
+    purposes: frozenset[str] = frozenset(),
+    launcher: str | None = None,
+) -> Recording:
+    """Return recorded answers that are to be judged by another cluster file, for some of the nodes,
+    for further purposes or another launcher. None: as recorded. Raises UsageError."""
+    scope = facts.scope
+    cluster = cluster or scope.cluster
+    recorded = {*facts.nodes, *facts.failures}
+    nodes = tuple(node for node in cluster.nodes if node.host in recorded)
+    if allocation is not None:
+        nodes = tuple(placement.node for placement in allocation.placements)
+    if not nodes:
+        file = cluster.source.file if cluster.source else cluster.name
+        raise UsageError(f"the recording has no answers of the nodes of {file}")
+    scope = replace(scope, cluster=cluster, nodes=nodes, purposes=scope.purposes | purposes)
+    if launcher is not None:
+        LAUNCHERS.require(launcher)
+        scope = replace(scope, job=replace(scope.job, launcher=launcher))
+    return replace(facts, scope=scope)
+
+
+def checks_again(wanted: CheckSelection, facts: Recording, *, tiered: bool) -> dict[str, Check]:
+    """Return the checks that judge recorded answers: without `tiered` those of the recorded tier.
+
+    Raises UsageError.
+    """
+    if not tiered:
+        wanted = wanted.as_recorded(facts.tier, tuple(sorted(facts.scope.named)))
+    return chosen_checks(wanted, facts.scope, checks.load())
 
 
 def ask_nodes(
     scope: Scope,
     checks: Mapping[str, Check],
     tier: Tier,
-    tell: Tell,
+    tell: OnProgress,
     *,
     choice: Choice | None = None,
-    text: str = "",
-    file: str = "",
 ) -> Recording:
-    """Ask the nodes, and return what they answer. `choice` is how they are reached; `text` and
-    `file` are recorded: the cluster file and its name."""
+    """Ask the nodes, and return what they answer. `choice` is how they are reached."""
     choice = choice or transport.choose(scope.cluster.transport, scope.cluster)
     survey = Survey(scope, checks, tell, transport.make(choice.name, scope.cluster))
     began = time.time()
@@ -107,6 +142,4 @@ def ask_nodes(
         failures=survey.failures,
         here=survey.here,
         tier=tier,
-        cluster=text,
-        file=file,
     )

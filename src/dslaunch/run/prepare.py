@@ -1,18 +1,19 @@
-"""Between asking and starting: what is asked, what follows from the answers, what is shipped."""
+"""Prepare a start: the questions, the decisions from the answers, and the files to ship."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
 from dslaunch.cluster.model import Allocation, Cluster
+from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.named_configs import NamedConfig
-from dslaunch.deepspeed.resume import check_arguments, check_config, trainer_advice
-from dslaunch.deepspeed.storage import SUFFIXES, find_config, localise, parse, replace_config
+from dslaunch.deepspeed.resume import check_arguments, check_config, lacks_save_on_each_node
+from dslaunch.deepspeed.storage import SUFFIXES, find_config, localize, parse, replace_config
 from dslaunch.errors import ErrorCode, PlanError
 from dslaunch.launch import decide as judged
 from dslaunch.launch import launchers
@@ -21,10 +22,12 @@ from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.devices import check_devices
 from dslaunch.launch.facts import Facts, NodeFacts
 from dslaunch.launch.job import Job
-from dslaunch.launch.plan import RUN_DIRECTORY, Decided, File
-from dslaunch.plural import counted
+from dslaunch.launch.plan import DS_CONFIG, RUN_DIRECTORY, Decided, File, thread_limit
+from dslaunch.plural import byte_count, counted, first_few
+from dslaunch.registry import LAUNCHERS
 from dslaunch.run.code_configs import (
     CodeConfigs,
+    JobPlace,
     configs_in_code,
     fit_configs,
     local_file,
@@ -33,25 +36,27 @@ from dslaunch.run.code_configs import (
 from dslaunch.run.cpu_training import for_accelerate
 from dslaunch.run.evidence import Inquiry, ask_all
 from dslaunch.run.interrupts import Interrupts
+from dslaunch.run.job_files import JobFiles, archive, find_source
 from dslaunch.run.session import Session
-from dslaunch.run.source import JobFiles, archive, find_source
+from dslaunch.run.view import ignore
 
 SHIP_TIMEOUT = 600.0
-DS_CONFIG = "ds_config.json"
+"""Seconds for a node to unpack the job's files."""
+SHOWN_PATHS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """Files that one node is sent; the nodes that share its directory see them too."""
+    """Files for one node; the nodes that share its directory see them too."""
 
     host: str
     paths: tuple[str, ...]
     changed: Mapping[str, str] = field(default_factory=dict)
-    """The files among them that are shipped with another text."""
+    """The files among them that are shipped with a changed text."""
 
 
 def inquiry(cluster: Cluster, allocation: Allocation, job: Job, cwd: Path) -> Inquiry:
-    """What to ask the nodes for this job."""
+    """Return what to ask the nodes for this job. Raises PlanError."""
     workdir = cluster.storage.workdir or str(cwd)
     source = find_source(job, cwd, workdir)
     wanted = [workdir, cluster.storage.checkpoints or workdir]
@@ -70,7 +75,7 @@ def inquiry(cluster: Cluster, allocation: Allocation, job: Job, cwd: Path) -> In
 
 
 def config_files(question: Inquiry, cwd: Path) -> tuple[Path, ...]:
-    """The DeepSpeed configs that the job's code names, as far as they are on this machine."""
+    """Return the DeepSpeed configs that the job's code names and that are on this machine."""
     return _files(question.configs, question.source, cwd, question.directories[0])
 
 
@@ -82,35 +87,45 @@ def _files(
 
 
 def _options(configs: tuple[NamedConfig, ...]) -> tuple[str, ...]:
-    """The script's own options that name a config."""
+    """Return the script's own options that name a config."""
     return tuple(each.option for each in configs if each.option is not None)
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
-    """The DeepSpeed configs that a job's code names, where nothing is shipped."""
+class ConfigsInCode:
+    """The DeepSpeed configs that a job's code names, if nothing is shipped."""
 
     files: tuple[Path, ...] = ()
     options: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()
-    """What to say of them."""
+    """What to tell the user about them."""
 
 
-def code_of(job: Job, cwd: Path, workdir: str, shared: bool | None) -> Code:
-    """Read a job's code for DeepSpeed configs; none is changed. Raises ConfigError, PlanError."""
+def find_configs_in_code(
+    job: Job, cwd: Path, workdir: str, *, shared: bool | None
+) -> ConfigsInCode:
+    """Find the DeepSpeed configs in a job's code; none is changed.
+
+    Raises ConfigError, PlanError.
+    """
     try:
         source = find_source(job, cwd, workdir)
-    except PlanError:  # too large to ship, which is not asked for here
-        return Code()
+    except PlanError:  # too large to ship, but nothing is shipped here
+        return ConfigsInCode()
     configs = configs_in_code(job, cwd, source)
-    found = fit_configs(configs, job, source, cwd, workdir, shared=shared, can_ship=False)
-    return Code(_files(configs, source, cwd, workdir), _options(configs), found.decisions)
+    place = JobPlace(job=job, source=source, cwd=cwd, workdir=workdir)
+    found = fit_configs(configs, place, shared=shared, can_ship=False)
+    return ConfigsInCode(
+        files=_files(configs, source, cwd, workdir),
+        options=_options(configs),
+        decisions=found.decisions,
+    )
 
 
 def decide(
-    question: Inquiry, facts: Facts, job: Job, cwd: Path, sync: bool
+    question: Inquiry, facts: Facts, job: Job, *, cwd: Path, sync: bool
 ) -> tuple[Decided, Job, tuple[Shipment, ...]]:
-    """Judge the answers: the rendezvous, the storage, the code, the DeepSpeed config.
+    """Decide by the answers: the rendezvous, the storage, the code, the DeepSpeed config.
 
     Raises PreflightError or PlanError for what must stop a run before it starts.
     """
@@ -124,17 +139,19 @@ def decide(
     shared, storage = judged.decide_shared(cluster, facts, checkpoints)
     configs = CodeConfigs()
     if len(facts.nodes) > 1:
-        configs = fit_configs(
-            question.configs, job, question.source, cwd, workdir, shared=shared, can_ship=True
-        )
-    shipments, code = plan_shipments(question, facts, sync, configs.changed)
+        place = JobPlace(job=job, source=question.source, cwd=cwd, workdir=workdir)
+        configs = fit_configs(question.configs, place, shared=shared, can_ship=True)
+    shipments, code = plan_shipments(question, facts, configs.changed, sync=sync)
     job, on_cpu = for_accelerate(question.allocation, job, facts, cwd)
     named = _options(question.configs)
-    job, files, config = localise_config(job, cwd, shared, len(facts.nodes), named)
+    job, files, config = localize_config(
+        job, cwd, shared=shared, node_count=len(facts.nodes), options=named
+    )
     groups = (
         decisions,
         devices,
         on_cpu,
+        _threads(question.allocation, job),
         judged.decide_workdir(facts, workdir),
         (storage,),
         code,
@@ -145,52 +162,77 @@ def decide(
     return decided, job, shipments
 
 
+def _threads(allocation: Allocation, job: Job) -> tuple[Decision, ...]:
+    """Return the decision about OpenMP threads, if dslaunch limits them."""
+    limited = any(thread_limit(job, p.node, len(p.slots)) for p in allocation.placements)
+    if not (limited and LAUNCHERS.get(job.launcher).limits_threads):
+        return ()
+    return (decision(DecisionCode.THREADS_LIMITED),)
+
+
 # ---------------------------------------------------------------- code
 
 
 def plan_shipments(
-    question: Inquiry, facts: Facts, sync: bool, changed: Mapping[str, str] | None = None
+    question: Inquiry,
+    facts: Facts,
+    changed: Mapping[str, str] | None = None,
+    *,
+    sync: bool,
 ) -> tuple[tuple[Shipment, ...], tuple[Decision, ...]]:
-    """Who must be sent which files, and why. Raises PlanError.
+    """Return which nodes are sent which files, and why. Raises PlanError.
 
     `changed`: the files that nodes need with another text. Nodes that see the user's own files
-    keep them as they are.
+    keep them unchanged.
     """
     source = question.source
+    changed = changed or {}
     if source is None:
         return (), ()
     if not source.digests:
         judged.check_program(facts, source.script, same=source.same)
         return (), (decision(DecisionCode.CODE_ON_NODES, path=source.script or ""),)
-    inside = next((d for d in question.directories if f"{source.remote}/".startswith(f"{d}/")), "")
-    shipments = []
+    directory = _directory_with(source, question.directories)
+    shipments: list[Shipment] = []
     unchanged: list[str] = []
-    for members in _sharing(facts, inside):
+    for group in _sharing(facts, directory):
         # the nodes of a group see the same files; one that looked before another wrote differs
-        lacking = next((node for node in members if node.different), members[0])
-        own = any(node.host in facts.own_files for node in members)
-        texts = _texts_for(lacking, changed or {}, own=own, sync=sync)
-        if len(texts) < len(changed or {}):
-            unchanged += [node.host for node in members]
+        lacking = next((node for node in group if node.different), group[0])
+        own = any(node.host in facts.own_files for node in group)
+        texts = _texts_for(lacking, changed, own=own, sync=sync)
+        if len(texts) < len(changed):
+            unchanged += [node.host for node in group]
         paths = _to_ship(lacking, texts)
         if paths:
             shipments.append(Shipment(lacking.host, paths, texts))
-    if shipments and not sync:
-        where = ", ".join(s.host for s in shipments)
+    if not sync:
+        _refuse_differences(source, shipments)
+    judged.check_destination(facts, directory, [shipment.host for shipment in shipments])
+    code = _code_decision(source, shipments, facts)
+    return tuple(shipments), (code, *_own_configs(changed, unchanged, facts))
+
+
+def _directory_with(source: JobFiles, directories: Sequence[str]) -> str:
+    """Return which of the tested directories has the job's files; empty: none."""
+    for directory in directories:
+        if f"{source.remote}/".startswith(f"{directory}/"):
+            return directory
+    return ""
+
+
+def _refuse_differences(source: JobFiles, shipments: Sequence[Shipment]) -> None:
+    """Raise PlanError if nodes need files that are not to be shipped."""
+    if shipments:
+        hosts = fold(shipment.host for shipment in shipments)
         raise PlanError(
-            f"{source.local} is not the same on {where}: {_some(shipments[0].paths)}",
-            hint="leave --no-sync out to have it shipped",
+            f"{source.local} differs on {hosts}: {_some(shipments[0].paths)}",
+            hint="leave out --no-sync to ship the files",
             code=ErrorCode.CODE_DIFFERS,
         )
-    judged.check_destination(facts, inside, [shipment.host for shipment in shipments])
-    return tuple(shipments), (
-        _code_decision(source, shipments, facts),
-        *_own_configs(changed or {}, unchanged, facts),
-    )
 
 
 def _sharing(facts: Facts, directory: str) -> Iterable[list[NodeFacts]]:
-    """The nodes in groups of those that see one and the same directory."""
+    """Return the nodes in groups that share this directory."""
     groups: dict[frozenset[str], list[NodeFacts]] = {}
     for node in facts.nodes:
         seen = judged.directory_at(node, directory).seen
@@ -201,10 +243,10 @@ def _sharing(facts: Facts, directory: str) -> Iterable[list[NodeFacts]]:
 def _texts_for(
     node: NodeFacts, changed: Mapping[str, str], *, own: bool, sync: bool
 ) -> Mapping[str, str]:
-    """Those of the changed files that a group of nodes is sent.
+    """Return the changed files that a group of nodes is sent.
 
-    The user's `own` files are never changed. Without `sync` nothing new is shipped, and what an
-    earlier run has changed there fits.
+    The user's `own` files are never changed. Without `sync` nothing new is shipped, and files that
+    an earlier run has changed there are accepted.
     """
     if own:
         return {}
@@ -217,14 +259,14 @@ def _texts_for(
 def _own_configs(
     changed: Mapping[str, str], hosts: Sequence[str], facts: Facts
 ) -> tuple[Decision, ...]:
-    """What to say of nodes that use the user's own configs. The node of rank 0 saves all that is to
-    be saved there in any case (DeepSpeed 0.19.8, runtime/engine.py, `_configure_checkpointing`)."""
+    """Return the decisions about nodes that use the user's own configs. The node of rank 0 saves
+    everything in any case (DeepSpeed 0.19.8, runtime/engine.py, `_configure_checkpointing`)."""
     others = tuple(host for host in hosts if host != facts.nodes[0].host)
     return tuple(own_copy(path, others) for path in changed if others)
 
 
 def _to_ship(node: NodeFacts, changed: Mapping[str, str]) -> tuple[str, ...]:
-    """The files that a node lacks or has with another text."""
+    """Return the files that a node lacks or has with another text."""
     there = dict(node.different)
     wanted = {path: _digest(text) for path, text in changed.items()}
     lacking = [path for path, digest in there.items() if digest != wanted.get(path, "")]
@@ -244,7 +286,7 @@ def _code_decision(source: JobFiles, shipments: list[Shipment], facts: Facts) ->
     return decision(
         DecisionCode.CODE_SHIPPED,
         files=counted(count, "file"),
-        size=_bytes(size),
+        size=byte_count(size),
         nodes=tuple(s.host for s in shipments),
         path=source.remote,
         examples=_some(shipments[0].paths),
@@ -252,11 +294,7 @@ def _code_decision(source: JobFiles, shipments: list[Shipment], facts: Facts) ->
 
 
 def _some(paths: tuple[str, ...]) -> str:
-    return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{max(1, round(count / 1e3))} kB"
+    return ", ".join(first_few(paths, SHOWN_PATHS))
 
 
 def ship(
@@ -264,8 +302,12 @@ def ship(
     shipments: tuple[Shipment, ...],
     sessions: list[Session],
     interrupts: Interrupts,
+    notify: Callable[[tuple[str, ...]], object] = ignore,
 ) -> None:
-    """Send the files. Raises NodeError for nodes that could not take them, Interrupted."""
+    """Send the files. `notify` is called with the nodes that have not unpacked them.
+
+    Raises NodeError for nodes that could not unpack them, Interrupted.
+    """
     if source is None or not shipments:
         return
     by_host = {session.host: session for session in sessions}
@@ -275,20 +317,21 @@ def ship(
         interrupts.check()
         with archive(source, shipment.paths, shipment.changed) as file:
             sent.append(session.put(source.remote, file))
-    ask_all(sent, chosen, interrupts, timeout=SHIP_TIMEOUT)
+    ask_all(sent, chosen, interrupts, timeout=SHIP_TIMEOUT, notify=notify)
 
 
 # ---------------------------------------------------------------- DeepSpeed
 
 
-def localise_config(
+def localize_config(
     job: Job,
     cwd: Path,
+    *,
     shared: bool | None,
     node_count: int,
     options: Sequence[str] = (),
 ) -> tuple[Job, tuple[File, ...], tuple[Decision, ...]]:
-    """Have the DeepSpeed config among the arguments say whether checkpoints are shared.
+    """Let the DeepSpeed config among the arguments tell whether checkpoints are shared.
 
     The nodes get a changed copy in their run directory; the user's file is not touched. `options`:
     those of the script's own that name a config.
@@ -307,23 +350,23 @@ def localise_config(
         return job, (), ()
     text = path.read_text("utf-8")
     check_config(parse(text, found.path), job.args, shared)
-    advice = trainer_advice(job.args, shared)
-    more = (decision(DecisionCode.TRAINER_ADVICE, advice=advice),) if advice else ()
-    localised = localise(text, shared, found.path)
-    if localised.change is None:
+    lacks_option = lacks_save_on_each_node(job.args, shared)
+    more = (decision(DecisionCode.TRAINER_ADVICE),) if lacks_option else ()
+    localized = localize(text, shared, found.path)
+    if localized.change is None:
         fits = decision(DecisionCode.CONFIG_FITS, path=found.path)
         return job, (), (fits, *more)
     new: tuple[str | Var, ...] = (RUN_DIRECTORY, f"/{DS_CONFIG}")
     changed = replace(job, args=replace_config(job.args, found, new))
     copied = decision(
-        DecisionCode.CONFIG_COPIED, path=found.path, change=localised.change, shared=shared
+        DecisionCode.CONFIG_COPIED, path=found.path, change=localized.change, shared=shared
     )
-    return changed, (File(DS_CONFIG, localised.text),), (copied, *more)
+    return changed, (File(DS_CONFIG, localized.text),), (copied, *more)
 
 
 def _config_not_here(path: str) -> tuple[Decision, ...]:
-    """What to say of a config that only the nodes can have. DeepSpeed also takes one that is
-    encoded in the argument itself (0.19.8, runtime/config.py), which is no path."""
+    """Return the decision about a config that only the nodes can have. DeepSpeed also accepts one
+    that is encoded in the argument itself (0.19.8, runtime/config.py), which is not a path."""
     if not path.endswith(SUFFIXES):
         return ()
     return (decision(DecisionCode.CONFIG_NOT_HERE, path=path),)

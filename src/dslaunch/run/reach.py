@@ -1,11 +1,11 @@
-"""Speak to agents that are there already, or to nodes as such: for looking, stopping, cleaning."""
+"""Reach the nodes of a cluster outside of a run: to show, stop and clean up what runs there."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import Queue
 from typing import Any, TypeVar
@@ -14,13 +14,15 @@ from dslaunch import transport
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.protocol.queries import Answers, Questions
-from dslaunch.run.agent_starter import close_all
-from dslaunch.run.boot import Agent
+from dslaunch.run.agent_program import AgentStart
+from dslaunch.run.agent_starter import AgentStarter
+from dslaunch.run.interrupts import Interrupts, Until, never
 from dslaunch.run.session import INBOX_SIZE, Inbox, Session
-from dslaunch.transport.pool import connect_all
+from dslaunch.transport.base import Connection, Transport
 from dslaunch.transport.wire import LostError
 
 ANSWER_TIMEOUT = 20.0
+"""Seconds for an agent to greet, and for it to answer questions."""
 Value = TypeVar("Value")
 
 
@@ -35,52 +37,125 @@ class ReachedNodes:
 
 @contextlib.contextmanager
 def reach(
-    cluster: Cluster, nodes: Sequence[Node], run: str | None = None
+    cluster: Cluster,
+    nodes: Sequence[Node],
+    run: str | None = None,
+    *,
+    until: Until = never,
+    opened: Transport | None = None,
 ) -> Iterator[ReachedNodes]:
-    """Connect to the agents of a run, or without one to agents that only answer questions."""
-    reached = ReachedNodes()
-    # who has which ranks is not known yet: a run has at most a rank for each slot
-    ranks = range(sum(len(node.slots) for node in cluster.nodes))
+    """Connect to the agents of a run, or without one to agents that only answer questions.
+
+    `opened`: a transport to use; None: that of the cluster. No signal is caught. Raises Interrupted
+    when `until` returns True.
+    """
+    with _connecting(cluster, nodes, run, opened) as connecting:
+        yield connecting.reached(Interrupts(until=until))
+
+
+@contextlib.contextmanager
+def reach_clusters(clusters: Sequence[Cluster]) -> Iterator[list[ReachedNodes]]:
+    """Connect to all nodes of several clusters at once, as `reach` does for one."""
     with contextlib.ExitStack() as stack:
-        opened = transport.get(cluster.transport, cluster)
-        stack.callback(opened.close)
-        for host, made in connect_all(opened, nodes, cluster.ssh.fanout).items():
-            if isinstance(made, NodeFailure):
-                reached.failures[host] = made
-                continue
-            stack.callback(made.close)
-            node = next(node for node in nodes if node.host == host)
-            agent = Agent(run or f"ask-{secrets.token_hex(4)}", host)
-            reached.sessions[host] = Session(node, made, agent, reached.inbox, opened)
-        stack.callback(close_all, list(reached.sessions.values()))
-        for session in reached.sessions.values():
-            session.expect(ranks)
-            session.begin(join=run is not None)
-        _sort_out(reached)
-        yield reached
+        connecting = [
+            stack.enter_context(_connecting(cluster, cluster.nodes)) for cluster in clusters
+        ]
+        yield [each.reached(Interrupts()) for each in connecting]
 
 
-def _sort_out(reached: ReachedNodes) -> None:
-    """Wait for the greetings; whoever does not greet is a failure."""
-    wait([session.hello for session in reached.sessions.values()], ANSWER_TIMEOUT)
-    for host, session in list(reached.sessions.items()):
-        why = None
-        if not session.hello.done():
-            why = NodeFailure(host, "timeout", f"no answer within {ANSWER_TIMEOUT:.0f} s")
-        elif isinstance(error := session.hello.exception(), LostError):
-            why = error.failure
-        if why is not None:
-            del reached.sessions[host]
-            reached.failures[host] = why
+@dataclass(frozen=True, slots=True)
+class _Connecting:
+    """Nodes that are being connected to."""
+
+    starter: AgentStarter
+    inbox: Inbox
+
+    def reached(self, interrupts: Interrupts) -> ReachedNodes:
+        """Wait for the nodes to greet; those that do not are failures. Raises Interrupted."""
+        begun, failures = self.starter.wait(interrupts)
+        interrupts.wait([session.hello for session in begun], ANSWER_TIMEOUT)
+        reached = ReachedNodes(inbox=self.inbox)
+        for session in begun:
+            failure = _failure_to_greet(session)
+            if failure is None:
+                reached.sessions[session.host] = session
+            else:
+                failures.append(failure)
+        by_host = {failure.host: failure for failure in failures}
+        reached.failures |= {h: by_host[h] for h in self.starter.begun if h in by_host}
+        return reached
 
 
-def ask(reached: ReachedNodes, questions: Questions | None = None) -> dict[str, Answers]:
-    """Ask every node that was reached, and measure its clock; those that do not answer, or
-    answer what is invalid, become failures."""
-    clocks = [session.measure_clock() for session in reached.sessions.values()]
-    asked = {host: session.ask(questions or {}) for host, session in reached.sessions.items()}
-    waited_for: list[Future[Any]] = [*clocks, *asked.values()]
-    wait(waited_for, ANSWER_TIMEOUT)
+@contextlib.contextmanager
+def _connecting(
+    cluster: Cluster,
+    nodes: Sequence[Node],
+    run: str | None = None,
+    given: Transport | None = None,
+) -> Iterator[_Connecting]:
+    """Begin to connect to nodes; at the end close what is connected, and wait for no other."""
+    inbox: Inbox = Queue(INBOX_SIZE)
+    # which node has which ranks is not known yet: a run has at most one rank for each slot
+    ranks = range(sum(len(node.slots) for node in cluster.nodes))
+
+    def make_session(node: Node, connection: Connection) -> Session:
+        agent = AgentStart(run or f"ask-{secrets.token_hex(4)}", node.host)
+        session = Session(
+            node=node, connection=connection, agent=agent, inbox=inbox, transport=opened
+        )
+        session.expect(ranks)
+        return session
+
+    with contextlib.closing(given or transport.get(cluster.transport, cluster)) as opened:
+        starter = AgentStarter(
+            transport=opened,
+            nodes=nodes,
+            fanout=cluster.ssh.fanout,
+            make_session=make_session,
+            join=run is not None,
+        )
+        with contextlib.closing(starter):
+            yield _Connecting(starter, inbox)
+
+
+def _failure_to_greet(session: Session) -> NodeFailure | None:
+    if not session.hello.done():
+        return _unanswered(session.host)
+    error = session.hello.exception()
+    return error.failure if isinstance(error, LostError) else None
+
+
+def _unanswered(host: str) -> NodeFailure:
+    return NodeFailure(host, "timeout", f"no answer within {ANSWER_TIMEOUT:.0f} s")
+
+
+def ask(
+    reached: ReachedNodes, questions: Questions | None = None, *, until: Until = never
+) -> dict[str, Answers]:
+    """Ask every node that was reached, and measure its clock; return the answers by host.
+
+    Nodes that do not answer, or whose answer is invalid, become failures. Raises Interrupted when
+    `until` returns True.
+    """
+    return ask_each([reached], questions, until=until)[0]
+
+
+def ask_each(
+    several: Sequence[ReachedNodes], questions: Questions | None = None, *, until: Until = never
+) -> list[dict[str, Answers]]:
+    """Ask the nodes of several clusters at once, as `ask` does."""
+    waited_for: list[Future[Any]] = []
+    asked: list[dict[str, Future[Answers]]] = []
+    for reached in several:
+        sessions = reached.sessions.values()
+        waited_for += [session.measure_clock() for session in sessions]
+        asked.append({session.host: session.ask(questions or {}) for session in sessions})
+        waited_for += asked[-1].values()
+    Interrupts(until=until).wait(waited_for, ANSWER_TIMEOUT)
+    return [_answers(reached, own) for reached, own in zip(several, asked, strict=True)]
+
+
+def _answers(reached: ReachedNodes, asked: dict[str, Future[Answers]]) -> dict[str, Answers]:
     answers = {}
     for host, future in asked.items():
         try:
@@ -90,12 +165,18 @@ def ask(reached: ReachedNodes, questions: Questions | None = None) -> dict[str, 
     return answers
 
 
-def answer_of(host: str, future: Future[Value], *, timeout: float = ANSWER_TIMEOUT) -> Value:
-    """Return what a node answered, within `timeout` seconds. Raises NodeError."""
+def answer_of(
+    host: str, future: Future[Value], *, timeout: float = ANSWER_TIMEOUT, until: Until = never
+) -> Value:
+    """Return what a node answered, within `timeout` seconds.
+
+    Raises NodeError, and Interrupted when `until` returns True before.
+    """
+    if not future.done():
+        Interrupts(until=until).wait([future], timeout)
     try:
-        return future.result(timeout)
+        return future.result(0)
     except LostError as error:
         raise NodeError((error.failure,)) from None
     except TimeoutError:
-        why = f"no answer within {ANSWER_TIMEOUT:.0f} s"
-        raise NodeError((NodeFailure(host, "timeout", why),)) from None
+        raise NodeError((_unanswered(host),)) from None

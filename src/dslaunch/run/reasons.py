@@ -1,6 +1,6 @@
-"""Why a run ended, is being ended or is started again: codes with typed parameters.
+"""Why a run ended, is being stopped or is restarted: codes with typed parameters.
 
-Their text is made in `outcome_text.py`; nothing depends on words. docs/reference/codes.md lists
+Their text is made in `outcome_text.py`; nothing depends on it. docs/reference/codes.md lists
 the codes.
 """
 
@@ -20,7 +20,7 @@ RankSource = tuple[str, int | None]
 
 
 class EndCode(StrEnum):
-    """Why a run ended, or is being ended."""
+    """Why a run ended, or is being stopped."""
 
     SUCCEEDED = "succeeded"
     ENOUGH_SUCCEEDED = "enough-succeeded"
@@ -28,6 +28,7 @@ class EndCode(StrEnum):
     NOT_STARTED = "not-started"
     INTERRUPTED = "interrupted"
     INTERRUPTED_TWICE = "interrupted-twice"
+    OUTPUT_CLOSED = "output-closed"
     STOPPED = "stopped"
     START_FAILED = "start-failed"
     RANK_FAILED = "rank-failed"
@@ -41,13 +42,15 @@ class EndCode(StrEnum):
     SLURM_JOB = "slurm-job"
 
 
-BY_USER = frozenset({EndCode.INTERRUPTED, EndCode.INTERRUPTED_TWICE, EndCode.STOPPED})
-"""Ends that somebody asked for."""
+BY_USER = frozenset(
+    {EndCode.INTERRUPTED, EndCode.INTERRUPTED_TWICE, EndCode.OUTPUT_CLOSED, EndCode.STOPPED}
+)
+"""Ends that a user requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndReason:
-    """A code with what belongs to it; docs/reference/codes.md says which parameters a code has."""
+    """A code with its parameters; docs/reference/codes.md says which parameters a code has."""
 
     code: EndCode
     host: str | None = None
@@ -56,27 +59,31 @@ class EndReason:
     exit_code: int | None = None
     signal: int | None = None
     oom: bool | None = None
-    """The kernel has said that it killed the rank for want of memory."""
+    """The kernel has reported that its out-of-memory killer killed the rank."""
     process: OwnProcess | None = None
     failure: FailureKind | None = None
     """A lost node: the kind of `NodeFailure`."""
     problem: ErrorCode | None = None
     """Why it was not started: the code of the error."""
+    failures: tuple[tuple[str, FailureKind], ...] = ()
+    """Not started since nodes could not be reached: each host and the kind of its `NodeFailure`."""
+    checks: tuple[tuple[str, str], ...] = ()
+    """Not started since checks failed: each host and the check."""
     error: str | None = None
-    """What the system, a node or our own program said of it."""
+    """The message of the system, a node or our own program."""
     by: str | None = None
     """Who stopped the run."""
     seconds: float | None = None
     nodes: int | None = None
     """On how many nodes it succeeded."""
     ranks: tuple[RankSource, ...] = ()
-    """Those that had not exited, or that a failed rank likely waited for."""
+    """Those that had not exited, or that a failed rank probably waited for."""
     job: str | None = None
-    """What SLURM says of the job (`slurm/verdict_text.py`); its codes are in the outcome's jobs."""
+    """Verdict of the SLURM job (`slurm/verdict_text.py`); its codes are in the outcome's jobs."""
     not_restarted: str | None = None
-    """Why it was not started again although it was to be."""
+    """Why it was not restarted although requested."""
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         """The fields that are set, for JSON."""
         pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: value for name, value in pairs if value not in (None, ())}
@@ -84,10 +91,10 @@ class EndReason:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A run is started again, on nodes that were chosen anew."""
+    """A restart of a run."""
 
     attempt: int
-    """Counted from 1; the first start is no restart."""
+    """Counted from 1; the first start is not a restart."""
     most: int
     """How many restarts were requested."""
     after: EndReason

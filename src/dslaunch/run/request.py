@@ -1,4 +1,4 @@
-"""What the user asked of a run, and what its attempts are called."""
+"""A requested run, and the names of its attempts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What the user asked for."""
+    """A run as the user requested it."""
 
     cluster: Cluster
     allocation: Allocation
@@ -29,24 +29,24 @@ class RunRequest:
     timeouts: Timeouts = field(default_factory=Timeouts)
     detached: bool = False
     preflight: bool = True
-    """Whether the quick checks are made before the start."""
+    """Whether the quick checks run before the start."""
     restarts: int = 0
-    """How often a run that failed is started again."""
+    """Restarts after failures, at most."""
     min_nodes: int | None = None
-    """With how few nodes; None: with as many as at first."""
+    """Fewest nodes of a restart; None: as many as in the first attempt."""
     force: bool = False
     """Whether to start although the DeepSpeed config has errors."""
     notice: signal.Signals | None = None
-    """A signal of ours that is handed to the ranks; None: none."""
+    """A signal that the launcher forwards to the ranks; None: none."""
 
 
 def agent_run(run: str, count: int) -> str:
-    """The name that the agents of one attempt carry."""
+    """Return the name of the agents of one attempt."""
     return f"{run}+{count}" if count else run
 
 
-def counted(request: RunRequest, count: int) -> Job:
-    """The job, told how often it was started again, and how far it can help itself."""
+def job_of_attempt(request: RunRequest, count: int) -> Job:
+    """Return the job of one attempt, with the number of restarts in its environment."""
     job = request.job
     return replace(
         job,

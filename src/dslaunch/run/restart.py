@@ -1,4 +1,4 @@
-"""Between two attempts of a run: which nodes are still good, and who replaces the others."""
+"""Choose the nodes of the next attempt of a run: healthy ones, and spares for the others."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from dslaunch.run.launch import RunController
 
 END_TIMEOUT = 15.0
+"""Seconds beyond the grace period for a node to confirm the cleanup."""
 
 
 def choose_again(
     controller: RunController, count: int
 ) -> tuple[Allocation, tuple[Replacement, ...]]:
-    """The nodes of the next attempt, and which of them changed.
+    """Return the nodes of the next attempt, and the replacements.
 
-    Every node is asked again, and what the last attempt may have left on it is ended: one that
-    does not answer is replaced by a spare, or left out. So is a faulty one that answers, unless too
-    few would be left. Raises PlanError if too few are left.
+    Every node is asked again, and processes of the last attempt on it are ended. Nodes that do not
+    answer are replaced by spares, or excluded; so are faulty nodes, unless too few would be left.
+    Raises PlanError if too few are left, Interrupted.
     """
     allocation = controller.allocation
     nodes = [placement.node for placement in allocation.placements]
@@ -47,16 +48,21 @@ def choose_again(
 
 
 def unfit(controller: RunController, nodes: list[Node], count: int) -> set[str]:
-    """The nodes that cannot be spoken to, or on which the last attempt does not end."""
+    """Return the nodes that are unreachable, or on which the last attempt does not end."""
     if not nodes:
         return set()
-    with reach(controller.request.cluster, nodes, agent_run(controller.run, count - 1)) as reached:
+    with reach(
+        controller.request.cluster,
+        nodes,
+        agent_run(controller.run, count - 1),
+        until=lambda: controller.interrupts.count > 0,
+    ) as reached:
         bad = {h for h, failure in reached.failures.items() if failure.kind != "no-agent"}
         return bad | set(end_all(reached, 0))
 
 
 def end_all(reached: ReachedNodes, grace: float, by: str | None = None) -> list[str]:
-    """End the run on all nodes that were reached; give those that did not confirm it."""
+    """Stop the run on all nodes that were reached; return those that did not confirm it."""
     waiting = set(reached.sessions)
     for session in reached.sessions.values():
         session.follow(hold=False)

@@ -1,4 +1,4 @@
-"""Before a start on nodes that share nothing: what can be resumed, and `latest` on each node."""
+"""Prepare a resume on nodes without shared storage: what can be resumed, and `latest` on each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dslaunch.deepspeed import resume
 from dslaunch.deepspeed.checkpoint import Checkpoint, find
 from dslaunch.deepspeed.placement import rank_map, ranks_place
 from dslaunch.deepspeed.storage import find_config
-from dslaunch.errors import DslaunchError
+from dslaunch.errors import DslaunchError, ErrorCode
 from dslaunch.launch.decide import decide_shared
 from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.facts import Facts
@@ -26,8 +26,8 @@ from dslaunch.run.evidence import Inquiry, ask_all
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.session import Session
 
-LOOK = 10.0
-"""Seconds that a node may look for checkpoints; a start does not fail because of more."""
+SURVEY_TIMEOUT = 10.0
+"""Seconds for a node to look for checkpoints; if it takes longer, the start continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class ResumePreparation:
     interrupts: Interrupts
 
     def before(self, job: Job, decided: Decided) -> Decided:
-        """Look for what the job may resume, have every node ready for it, and note who has which
-        ranks.
+        """Find what the job may resume, prepare every node for it, and record the ranks of the
+        nodes.
 
         Raises PlanError for a run that means to resume what its nodes cannot load, NodeError,
         Interrupted.
@@ -69,25 +69,27 @@ class ResumePreparation:
         written = self.hand_out(verdict.in_place, told)
         if verdict.newest is None:
             return decided
-        made = _decision(verdict.newest, verdict.problem, written)
+        made = _decision(verdict.newest, verdict.cause, written)
         return replace(decided, decisions=(*decided.decisions, made))
 
     def after(self) -> None:
-        """Have every node's `latest` name what the first node's does now, if that can be: DeepSpeed
-        writes that one alone, and another program may resume later."""
+        """Let every node's `latest` name what the first node's does now, if possible: DeepSpeed
+        writes only that one, and another program may resume later."""
         with contextlib.suppress(DslaunchError):
             told, failed = self.look()
             if not failed:
                 self.hand_out(self.judge(told, None, None).in_place, told)
 
     def look(self) -> tuple[dict[str, Survey], list[str]]:
-        """What every node has in its directory, and why some could not tell.
+        """Return the checkpoints of every node, and the errors of nodes that failed.
 
         Raises NodeError, also for a node whose answer is invalid, Interrupted.
         """
         survey = query("survey")
         told, failed = {}, []
-        for host, answers in self.ask("survey", path=self.directory, seconds=LOOK).items():
+        for host, answers in self.ask(
+            "survey", path=self.directory, seconds=SURVEY_TIMEOUT
+        ).items():
             why = answers.error(survey)
             if why is None:
                 told[host] = answers[survey]
@@ -98,29 +100,29 @@ class ResumePreparation:
     def judge(
         self, told: Mapping[str, Survey], ranks: RankMap | None, path: str | None
     ) -> resume.Resumable:
-        """What these nodes could resume."""
+        """Return what these nodes could resume."""
         found = find(told, {session.host: session.offset for session in self.sessions})
         return resume.judge(found, self.question.allocation, ranks, path)
 
     def wanted(self, job: Job, newest: Checkpoint | None, ranks: RankMap | None) -> bool:
-        """Whether the job means to resume: it says so, or this run itself has saved it."""
+        """Return whether the job will resume: by its arguments, or since this run has saved it."""
         began = self.began(ranks)
         saved = began is not None and newest is not None and newest.saved > began
         return resume.resuming(job.args) is not None or (self.attempt.count > 0 and saved)
 
     def began(self, ranks: RankMap | None) -> float | None:
-        """When this run was first started, by what it noted then."""
+        """Return when this run was first started, as recorded then."""
         return ranks.started if ranks is not None and ranks.run == self.attempt.run else None
 
     def note(self, ranks: RankMap | None) -> None:
-        """Leave the rank map beside the directory."""
+        """Write the rank map beside the directory."""
         made = rank_map(self.attempt.run, self.question.allocation)
         made["started"] = self.began(ranks) or time.time()
         directory, name = ranks_place(self.directory)
         self.ask("text", path=directory, name=name, text=json.dumps(made) + "\n")
 
     def hand_out(self, checkpoints: Sequence[Checkpoint], told: Mapping[str, Survey]) -> list[str]:
-        """Have `latest` name these on every node; the nodes on which it did not."""
+        """Let `latest` name these on every node; return the nodes on which it did not."""
         lacking = set()
         for checkpoint in checkpoints:
             wrong = {h for h, s in told.items() if s.latest.get(checkpoint.root) != checkpoint.tag}
@@ -131,7 +133,8 @@ class ResumePreparation:
         return [host for host in told if host in lacking]
 
     def ask(self, operation: str, **argument: Any) -> dict[str, Answers]:
-        """Every node's answer to an operation of node/shards.py. Raises NodeError, Interrupted."""
+        """Return every node's answer to an operation of node/shards.py. Raises NodeError,
+        Interrupted."""
         question = {"do": operation, **argument}
         asked = [session.ask({query(operation): question}) for session in self.sessions]
         said = ask_all(asked, self.sessions, self.interrupts)
@@ -146,8 +149,8 @@ def prepare_resume(
     attempt: Attempt,
     interrupts: Interrupts,
 ) -> ResumePreparation | None:
-    """What is to be done for a job's checkpoints; None where DeepSpeed needs no help: on shared
-    storage or one node, or without a DeepSpeed config among the arguments or in the code."""
+    """Return what prepares a job's checkpoints; None if DeepSpeed needs none: on shared storage or
+    one node, or without a DeepSpeed config in the arguments or the code."""
     cluster, workdir = question.cluster, question.directories[0]
     checkpoints = cluster.storage.checkpoints or workdir
     if len(sessions) == 1 or (find_config(job.args) is None and not question.configs):
@@ -159,11 +162,20 @@ def prepare_resume(
     return ResumePreparation(question, list(sessions), where, attempt, interrupts)
 
 
+def _one_line(problem: DslaunchError) -> str:
+    """Return a problem as one line: where shards are missing, one node that lacks some."""
+    if problem.error_code is ErrorCode.SHARDS_MISSING_ON_NODES:
+        lines = problem.values["lines"]
+        assert isinstance(lines, tuple)
+        return str(lines[-1])
+    return problem.message
+
+
 def _decision(
     newest: Checkpoint, problem: DslaunchError | None, written: Sequence[str]
 ) -> Decision:
     if problem is not None:
-        code, last = DecisionCode.CHECKPOINT_NOT_RESUMABLE, problem.message.splitlines()[-1]
-        return decision(code, checkpoint=newest.name, problem=last)
+        code = DecisionCode.CHECKPOINT_NOT_RESUMABLE
+        return decision(code, checkpoint=newest.name, problem=_one_line(problem))
     code = DecisionCode.CHECKPOINT_HANDED_OUT if written else DecisionCode.CHECKPOINT_RESUMABLE
     return decision(code, checkpoint=newest.name, nodes=tuple(written))

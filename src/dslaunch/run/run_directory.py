@@ -1,16 +1,13 @@
-"""The run directory: plan, facts, events, a log per rank, the result. For this user alone."""
+"""The run directory: plan, facts, events, a log per rank, the result. Private to this user."""
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
 import struct
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from operator import itemgetter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,21 +16,23 @@ from dslaunch.launch.command import quote
 from dslaunch.node import private
 from dslaunch.run.events import Event
 
-CLUSTER, RESULT, LOCK = "cluster.json", "result.json", "lock"
+CLUSTER, EVENTS, RESULT, LOCK = "cluster.json", "events.jsonl", "result.json", "lock"
 SUBMISSION = "DSLAUNCH_SUBMISSION"
 """The environment variable with the token of the SLURM job in whose script a run was started."""
 ORDER = struct.Struct("<dHBI")
 """One piece of output: seconds since the epoch, which log (its line in `sources`), which stream
 (1 or 2), how many bytes. In the order of arrival."""
-Piece = tuple[float, int, int, int]
-"""An unpacked ORDER."""
-LOOK = 0.2
 OPEN_LOGS = 128
 """Logs kept open at a time; with more ranks the longest unused is closed."""
 
 
+def numbered(name: str, count: int) -> str:
+    """Return the name of a file of one attempt: `plan.json`, `plan-1.json`."""
+    return f"{name}-{count}.json" if count else f"{name}.json"
+
+
 def state_directory(environ: Mapping[str, str]) -> Path:
-    """Where dslaunch keeps what outlives a command: `$DSLAUNCH_STATE`, else as XDG says."""
+    """Return the directory of all records: `$DSLAUNCH_STATE`, else the XDG state directory."""
     if environ.get("DSLAUNCH_STATE"):
         return Path(environ["DSLAUNCH_STATE"])
     base = environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
@@ -41,7 +40,7 @@ def state_directory(environ: Mapping[str, str]) -> Path:
 
 
 def runs_directory(environ: Mapping[str, str]) -> Path:
-    """Where the runs that were started from this machine are recorded.
+    """Return the directory with the records of runs that were started from this machine.
 
     Raises UsageError if others own the state directory or can write to it.
     """
@@ -53,7 +52,7 @@ def runs_directory(environ: Mapping[str, str]) -> Path:
     if about.st_uid != os.geteuid():
         raise UsageError(
             f"state directory {state}: user {about.st_uid} owns it",
-            hint="set $DSLAUNCH_STATE to a directory of yours",
+            hint="set $DSLAUNCH_STATE to a directory that you own",
         )
     if about.st_mode & 0o022 and environ.get("DSLAUNCH_STATE"):
         raise UsageError(
@@ -66,7 +65,7 @@ def runs_directory(environ: Mapping[str, str]) -> Path:
 
 
 class RunDirectory:
-    """Writes a run's directory. A full disk costs the record, never the run."""
+    """Writes a run's directory. A full disk loses the record, never the run."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -78,27 +77,27 @@ class RunDirectory:
         self._lock = _private(directory / LOCK)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._numbers: dict[str, int] = {}
-        self._events = _private(directory / "events.jsonl")
+        self._events = _private(directory / EVENTS)
         self._sources = _private(directory / "sources")
         self._order = _private(directory / "order")
 
     def write(self, name: str, text: str) -> None:
-        """Write one whole file, in the place of that of an earlier attempt."""
+        """Write one whole file; it replaces that of an earlier attempt."""
         try:
             write_private(self.directory / name, text)
         except OSError as error:
             self.failure = error
 
     def event(self, event: Event) -> None:
-        """Append an event; it can be read at once."""
+        """Append an event."""
         try:
-            self._events.write(json.dumps(event.as_dict()).encode() + b"\n")
+            self._events.write(json.dumps(event.as_data()).encode() + b"\n")
         except OSError as error:
             self.failure = error
 
     def output(self, host: str, rank: int | None, data: bytes, when: float, stream: int) -> None:
         """Append to the log of a rank, or of the node's launcher, and note when it was written."""
-        name = f"{host}.log" if rank is None else f"{host}.{rank}.log"
+        name = log_name(host, rank)
         try:
             self._log(name).write(data)
             if name not in self._numbers:
@@ -109,7 +108,7 @@ class RunDirectory:
             self.failure = error
 
     def close(self, result: Mapping[str, Any]) -> None:
-        """Write the result and let go of all files."""
+        """Write the result and close all files."""
         self.write(RESULT, json.dumps(result, indent=2) + "\n")
         self.let_go()
 
@@ -132,54 +131,20 @@ class RunDirectory:
         return self._logs[name]
 
 
-def read_output(
-    directory: Path, *, follow: Callable[[], bool] | None = None
-) -> Iterator[tuple[str, int | None, int, float, bytes]]:
-    """All recorded output: host, rank, stream, time, bytes; in the order in which it was written.
-
-    With `follow` in the order of arrival, and at the end it waits for more for as long as that
-    says.
-    """
-    files: dict[int, IO[bytes]] = {}
-    order = _order(directory, follow) if follow else _by_time(_order(directory, lambda: False))
-    with contextlib.ExitStack() as stack:
-        for when, number, stream, size in order:
-            if number not in files:
-                name = (directory / "sources").read_text().splitlines()[number]
-                files[number] = stack.enter_context((directory / "logs" / name).open("rb"))
-            yield *_source(directory, number), stream, when, files[number].read(size)
+def log_name(host: str, rank: int | None) -> str:
+    """Return the name of the log of a rank, or of a node's launcher."""
+    return f"{host}.log" if rank is None else f"{host}.{rank}.log"
 
 
-def _by_time(order: Iterable[Piece]) -> list[Piece]:
-    """Sorted by time; within a log as it is, also where a clock was set back meanwhile."""
-    latest: dict[int, float] = {}
-    timed = []
-    for piece in order:
-        latest[piece[1]] = max(piece[0], latest.get(piece[1], 0.0))
-        timed.append((latest[piece[1]], piece))
-    return [piece for _, piece in sorted(timed, key=itemgetter(0))]
-
-
-def _order(directory: Path, follow: Callable[[], bool]) -> Iterator[Piece]:
-    with contextlib.suppress(FileNotFoundError), (directory / "order").open("rb") as file:
-        while True:
-            going = follow()
-            while len(piece := file.read(ORDER.size)) == ORDER.size:
-                yield ORDER.unpack(piece)
-            if not going:
-                return
-            file.seek(-len(piece), os.SEEK_CUR)
-            time.sleep(LOOK)
-
-
-def _source(directory: Path, number: int) -> tuple[str, int | None]:
-    name = (directory / "sources").read_text().splitlines()[number].removesuffix(".log")
-    host, dot, rank = name.rpartition(".")
-    return (host, int(rank)) if dot and rank.isdigit() else (name, None)
+def log_source(name: str) -> tuple[str, int | None]:
+    """Return whose log it is: host, and rank or None."""
+    stem = name.removesuffix(".log")
+    host, dot, rank = stem.rpartition(".")
+    return (host, int(rank)) if dot and rank.isdigit() else (stem, None)
 
 
 def is_held(directory: Path) -> bool:
-    """Whether the launcher that records there is alive."""
+    """Return whether the launcher that records there is running."""
     try:
         fd = os.open(directory / LOCK, os.O_RDONLY)
     except OSError:
@@ -194,7 +159,7 @@ def is_held(directory: Path) -> bool:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a whole file of this user alone, in the place of one that is there. Raises OSError."""
+    """Write a whole private file; it replaces an existing one. Raises OSError."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.unlink(missing_ok=True)
     with _private(new) as file:
@@ -203,21 +168,21 @@ def write_private(path: Path, text: str) -> None:
 
 
 def read_private(path: Path, most: int) -> bytes:
-    """The content of a file that this user alone can have written.
+    """Return the content of a file that only this user can have written.
 
-    Raises OSError, also for a file of others or that they can write, and for one that is larger.
+    Raises OSError, also for a file that others own or can write, and for a larger one.
     """
     fd = private.open_file(str(path), os.O_RDONLY)
     with os.fdopen(fd, "rb") as file:
         about = os.fstat(fd)
         if about.st_mode & 0o022:
-            raise PermissionError(1, "others can write it", str(path))
+            raise PermissionError(1, "other users can write it", str(path))
         if about.st_size > most:
             raise OSError(27, f"it has more than {most} bytes", str(path))
         return file.read(most)
 
 
 def _private(path: Path) -> IO[bytes]:
-    """Open a file of this user alone for appending; what is written is at once there to read."""
+    """Open a private file for appending, without a buffer."""
     fd = private.open_file(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     return os.fdopen(fd, "wb", buffering=0)

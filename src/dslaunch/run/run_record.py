@@ -1,4 +1,4 @@
-"""The record of a run: what it is, written when it starts, read by all that looks after it later.
+"""The record of a run: written when it starts, read by all commands about it later.
 
 One JSON file in the run directory. `dslaunch schema run` prints its JSON Schema.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     AliasChoices,
     BaseModel,
     BeforeValidator,
@@ -20,6 +21,7 @@ from pydantic import (
     TypeAdapter,
 )
 
+from dslaunch.cluster.progress_format import fault
 from dslaunch.errors import UsageError
 from dslaunch.protocol.values import MOST_PATH, Count, InvalidAnswer, Pid, Several, Time, parse
 
@@ -37,6 +39,17 @@ def _printable(value: object) -> object:
 
 
 Text = Annotated[str, Field(max_length=MOST_PATH), BeforeValidator(_printable)]
+
+
+def _progress_pattern(value: str) -> str:
+    """Return a valid pattern of `Cluster.progress`; raise ValueError for others."""
+    found = fault(value)
+    if found is not None:
+        raise ValueError(found.code.value)
+    return value
+
+
+ProgressPattern = Annotated[str, AfterValidator(_progress_pattern)]
 Group = Annotated[tuple[Count, Count], Strict(False)]
 
 
@@ -87,13 +100,16 @@ class RunRecord(_Recorded):
     submission: Text = Field(
         "", description="The token of the SLURM job in whose script it was started."
     )
+    progress: Annotated[tuple[ProgressPattern, ...], Strict(False)] = Field(
+        (), max_length=8, description="Regular expressions for the progress of the training."
+    )
     slurm: JobRecord | None = Field(None, description="The SLURM job; null: an SSH run.")
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         """Return all fields, for JSON."""
         return self.model_dump(mode="json", by_alias=True)
 
-    def to_json(self) -> str:
+    def as_json(self) -> str:
         """Return the text of the file."""
         return self.model_dump_json(by_alias=True) + "\n"
 

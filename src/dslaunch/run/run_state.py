@@ -9,16 +9,16 @@ from dslaunch.run.outcome import Outcome, Status
 
 
 class State(StrEnum):
-    """How a run stands. The values are codes of `--json`: they do not change."""
+    """The state of a run. The values are codes of `--json`: they do not change."""
 
     ACTIVE = "active"
-    """Its launcher is running, and no node reports it: it starts or ends."""
+    """Its launcher is running, and no node reports it: it is starting or ending."""
     WAITING = "waiting"
     """In SLURM's queue."""
     RUNNING = "running"
     PARTLY_RUNNING = "partly-running"
     ORPHANED = "orphaned"
-    """Processes of it live although their agent is gone."""
+    """Processes of it are running although their agent has exited."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -31,9 +31,9 @@ _OVER: Mapping[Status, State] = {
     "interrupted": State.STOPPED,
 }
 ENDED = frozenset((*_OVER.values(), State.UNKNOWN))
-"""States of a run that is over, as far as is known."""
+"""States of a run that has ended, as far as is known."""
 
 
 def state_after(outcome: Outcome | None) -> State:
-    """Return the state of a run that is not running; None: its end was not seen."""
+    """Return the state of a run that is not running; None: its end was not recorded."""
     return State.UNKNOWN if outcome is None else _OVER[outcome.status]

@@ -1,4 +1,4 @@
-"""Secret values on the launcher's machine: read when a run starts, shown by nothing."""
+"""Secret values on this machine: read when a run starts, never shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_VARIABLE = 128 * 1024
 class Secret:
     """A secret value. Nothing shows it: no traceback, no record.
 
-    Not a dataclass, whose fields `asdict` would give to whoever records what it is a part of.
+    Not a dataclass, because `asdict` of a value that contains it would return its fields.
     """
 
     __slots__ = ("_value",)
@@ -55,7 +55,7 @@ def read_secrets(
     if problems:
         raise UsageError(
             "\n".join(problems),
-            hint="set it, or take it out of `secrets:`",
+            hint="set it, or remove it from `secrets:`",
             code=ErrorCode.UNUSABLE_SECRET,
         )
     return values
@@ -64,7 +64,7 @@ def read_secrets(
 def _read(source: SecretSource, environ: Mapping[str, str]) -> Secret:
     if source.file is None:
         if source.name not in environ:
-            raise _UnusableError(" is not set in your environment")
+            raise _UnusableError(" is not set in the environment")
         # Python keeps bytes that are not UTF-8 in variables as lone surrogates
         data = environ[source.name].encode("utf-8", "surrogateescape")
         where = ""
@@ -83,7 +83,7 @@ def _read(source: SecretSource, environ: Mapping[str, str]) -> Secret:
         raise _UnusableError(f"{where}: has a NUL byte, which no environment variable can hold")
     if len(source.name) + len(value.encode()) + 2 > _LONGEST_VARIABLE:
         raise _UnusableError(
-            f"{where}: is longer than the 128 KiB that Linux takes in one variable"
+            f"{where}: is longer than 128 KiB, the limit of Linux for one variable"
         )
     return Secret(value)
 

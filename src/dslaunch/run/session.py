@@ -1,7 +1,7 @@
-"""One node's end of a run as the launcher sees it: its events and output, and its agent's answers.
+"""The connection to one agent of a run: its events and output, and its answers.
 
-A connection that breaks during a run is made anew: the agent lives on behind it, keeps what the
-ranks write, and sends what has not arrived.
+If the connection is lost during a run, the session reconnects: the agent keeps running, keeps the
+output of the ranks, and sends what has not arrived.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dslaunch.protocol.messages import (
     Reply,
 )
 from dslaunch.protocol.values import parse
-from dslaunch.run import boot
+from dslaunch.run import agent_program
 from dslaunch.transport import program
 from dslaunch.transport.wire import PIECE, Clock, LostError, Wire
 
@@ -40,41 +40,43 @@ if TYPE_CHECKING:
 
 _CONFIRM_EVERY = 256 * 1024
 INBOX_SIZE = 256
-"""Pieces of output that may wait for the terminal before the nodes are made to wait."""
+"""Pieces of output that may wait for the terminal before the nodes are blocked."""
 FIRST_RETRY, RETRY = 0.1, 1.0
-"""Seconds until the first try to reach a node again, and between two."""
+"""Seconds before the first reconnect, and between further ones."""
 GOODBYE = 2.0
-"""Seconds for a node to have read its program before we say goodbye; otherwise it has begun
+"""Seconds for a node to read its program before it is dismissed; otherwise it has started
 nothing."""
 CLOSED = 5.0
-"""Seconds until a node ends the run after this end has closed the connection while this machine
-answers: a launcher that lives is back at once."""
+"""Seconds until a node ends the run after we have closed the connection while this machine is
+reachable: a running launcher reconnects at once."""
+EXIT_TIMEOUT = 2.0
+"""Seconds for the exit code of a program whose connection has ended."""
 LEAST_TRY = 3.0
-"""Seconds for one try to connect again, at least."""
+"""Seconds for one reconnect, at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The node can no longer be spoken to."""
+    """The node is lost."""
 
     failure: NodeFailure
     gone: Gone | None = None
-    """How its agent ended, if that is known."""
+    """How its agent ended, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """The connection broke; it is being made anew."""
+    """The connection was lost; the session reconnects."""
 
     failure: NodeFailure
 
 
 @dataclass(frozen=True, slots=True)
 class Back:
-    """The connection is there again, and nothing was missed."""
+    """The session has reconnected; nothing was lost."""
 
     after: float
-    """Seconds that it took."""
+    """Seconds that this took."""
 
 
 Arrival = NodeEvent | frames.Output | Lost | Away | Back
@@ -82,47 +84,52 @@ Inbox = Queue[tuple["Session", Arrival]]
 
 
 class Session(Wire):
-    """Speaks to one agent. Events and output go to the inbox, replies to whoever asked."""
+    """Speaks to one agent. Events and output go to the inbox, replies to their requests."""
 
     def __init__(
-        self, node: Node, connection: Connection, agent: boot.Agent, inbox: Inbox, way: Transport
+        self,
+        node: Node,
+        connection: Connection,
+        agent: agent_program.AgentStart,
+        inbox: Inbox,
+        transport: Transport,
     ) -> None:
         super().__init__(node, connection, run=agent.run)
         self.hello: Future[Hello] = Future()
         self.offset = 0.0
-        """Seconds that the node's clock is ahead of ours."""
+        """Seconds by which the node's clock is ahead of ours."""
         self.idle = 0.0
-        """Seconds for which its ranks did nothing, as it said last."""
-        self._agent, self._inbox, self._way = agent, inbox, way
+        """Seconds without output or computation of its ranks, as last reported."""
+        self._agent, self._inbox, self._transport = agent, inbox, transport
         self._confirmed = 0
         self._unconfirmed = 0
         self._began = self._heard_at = time.monotonic()
-        """When the connection was there, and when the node was last heard."""
+        """When the connection was made, and when the node last sent something."""
         self._gone: Gone | None = None
         self._back: Back | None = None
-        """What to report once the agent has spoken over a connection that was made anew."""
+        """What to report once the agent has sent something over the new connection."""
         self._away_since: float | None = None
-        """Since when it has not spoken to us, on the monotonic clock; None while it does."""
+        """Since when it has been unreachable, on the monotonic clock; None: it is reachable."""
         self._holding = self._following = False
 
     def begin(self, *, join: bool = False) -> None:
-        """Start the agent, or with `join` speak to the one that is there; and listen."""
+        """Start the agent, or with `join` connect to the running one; and listen."""
         self._log.debug("starting-agent", join=join)
-        self.start(boot.boot_text(self._agent, join=join))
+        self.start(agent_program.boot_text(self._agent, join=join))
 
     def expect(self, ranks: range) -> None:
-        """Accept events and output of these ranks; until then, of none."""
+        """Accept events and output of these ranks; before, of none."""
         self._incoming.ranks = ranks
 
     @property
     def ranks(self) -> range:
-        """The ranks that the node may report of."""
+        """Return the ranks that the node may report."""
         return self._incoming.ranks
 
     # ------------------------------------------------------------ speaking
 
     def ask(self, questions: queries.Questions) -> Future[queries.Answers]:
-        """Ask the node; the future holds the typed answers, or raises LostError."""
+        """Ask the node; the future has the typed answers, or raises LostError."""
 
         def parsed(reply: Reply) -> queries.Answers:
             return queries.parse_answers(self.host, questions, reply.value)
@@ -132,7 +139,7 @@ class Session(Wire):
         return self._request("ask", parsed, questions=asked)
 
     def put(self, root: str, archive: IO[bytes]) -> Future[int]:
-        """Unpack a tar archive below `root` on the node; the future holds the count of files."""
+        """Unpack a tar archive below `root` on the node; the future has the number of files."""
         id, future = self._expect(lambda reply: parse(queries.UNPACKED, reply.value))
         self.send(op="put", id=id, root=root)
         while piece := archive.read(PIECE):
@@ -141,7 +148,7 @@ class Session(Wire):
         return future
 
     def measure_clock(self) -> Future[Clock]:
-        """Find out by how much the node's clock is ahead, to half a round trip."""
+        """Measure by how much the node's clock is ahead, with an error of half a round trip."""
         future = super().measure_clock()
         future.add_done_callback(self._set_offset)
         return future
@@ -151,8 +158,8 @@ class Session(Wire):
             self.offset = measured.result().offset
 
     def follow(self, *, hold: bool) -> None:
-        """Have events and output sent. With `hold` the run ends when we are gone for too long,
-        and a connection that breaks is made anew."""
+        """Request events and output. With `hold` the run ends if we are unreachable for too long,
+        and a lost connection is made again."""
         self._holding, self._following = hold, True
         self._send_follow(hold=hold)
 
@@ -160,19 +167,23 @@ class Session(Wire):
         closed = CLOSED if hold and is_ours(self.hello.result().peer) else None
         self.send(op="follow", after=self._incoming.number, hold=hold, closed=closed)
 
+    def skip(self, number: int) -> None:
+        """Do not request the frames up to this number when following: they were read before."""
+        self._incoming.number = max(self._incoming.number, number)
+
     def has_caught_up(self) -> bool:
-        """Whether all has arrived that the node had to tell when it greeted."""
+        """Return whether everything has arrived that the node had when it greeted."""
         return self._incoming.number >= self.hello.result().last
 
     def ping(self) -> None:
-        """Show that we are there, and what has arrived."""
-        if self._writing.locked():  # what is being sent shows it, and other nodes wait for theirs
+        """Send a heartbeat, and confirm what has arrived."""
+        if self._writing.locked():  # what is being sent counts, and other nodes wait for theirs
             return
         self._confirm()
         self.send(op="ping")
 
     def close(self) -> None:
-        """Say goodbye and let go. Safe to call twice."""
+        """Dismiss the agent and close the connection. Safe to call twice."""
         self._closing.set()
         if not self.over and self._sent.wait(GOODBYE):
             self.send(op="bye")
@@ -180,7 +191,7 @@ class Session(Wire):
         if self._channel is not None:
             with contextlib.suppress(OSError):
                 self._channel.close_input()
-            self._channel.wait(2)
+            self._channel.wait(EXIT_TIMEOUT)
             self._channel.close()
         self._connection.close()
 
@@ -192,60 +203,74 @@ class Session(Wire):
     # ------------------------------------------------------------ connecting
 
     def _reopen(self) -> None:
-        """Find the agent that is there over a new connection. Raises NodeError, OSError."""
+        """Join the running agent over a new connection. Raises NodeError, OSError."""
         if self._channel is not None:
             self._channel.close()
         self._connection.close()
         self._connection = self._connect_again()
         self._log.debug("starting-agent", join=True)
         channel = self._connection.start(program.line(self._node))
-        text = boot.boot_text(self._agent, join=True, hold=self._holding)
+        text = agent_program.boot_text(self._agent, join=True, hold=self._holding)
         self._send_program(channel, text)
 
     def _recover(self, failure: NodeFailure) -> NodeFailure:
-        """Connect anew to the agent that is there, and hear it; why that ended."""
+        """Reconnect to the agent and listen; return why that ended."""
         self._inbox.put((self, Away(failure)))
         self._log.info("reconnecting", kind=failure.kind, text=failure.message)
         pause = FIRST_RETRY
         while not self._closing.wait(pause):
             pause = RETRY
             try:
-                self._reopen()
-                with self._limited():
-                    data = self._skip_login()
-                    if data:
-                        return self._resume(data)
+                ended = self._reconnect()
             except NodeError as error:
                 failure = error.failures[0]
             except OSError as error:
-                failure = replace(failure, message=f"the connection broke: {error}")
+                failure = replace(failure, message=f"connection lost: {error}")
             else:
-                assert self._channel is not None
-                code = self._channel.wait(2)
-                if self._is_ours(boot.NO_AGENT, code):
-                    return self._nobody_there()
-                if self._is_ours(boot.STOPPED, code):
-                    failure = replace(failure, message="its agent was stopped (SIGSTOP)")
-                    resumed = replace(failure, message=f"{failure.message}; it is resumed")
-                    self._inbox.put((self, Away(resumed)))
+                if ended is not None:
+                    return ended
+                code = self._exit_code()
+                if self._is_ours(agent_program.NO_AGENT, code):
+                    return self._no_agent()
+                if self._is_ours(agent_program.STOPPED, code):
+                    failure = replace(failure, message="its agent was suspended (SIGSTOP)")
+                    self._report_resumed(failure)
                     pause = FIRST_RETRY
             if self._time_left() <= 0:
-                return self._too_long_away(failure)
+                return self._away_too_long(failure)
         return failure
 
+    def _reconnect(self) -> NodeFailure | None:
+        """Listen over a new connection; return why that ended, None if the agent sent nothing.
+
+        Raises NodeError, OSError.
+        """
+        self._reopen()
+        with self._limited():
+            data = self._skip_login()
+            return self._resume(data) if data else None
+
+    def _exit_code(self) -> int | None:
+        assert self._channel is not None
+        return self._channel.wait(EXIT_TIMEOUT)
+
+    def _report_resumed(self, failure: NodeFailure) -> None:
+        resumed = replace(failure, message=f"{failure.message} and is resumed")
+        self._inbox.put((self, Away(resumed)))
+
     def _time_left(self) -> float:
-        """Seconds in which a node that is away may speak to us again."""
+        """Return for how many seconds the node may still be unreachable."""
         assert self._away_since is not None
         return self._away_since + self._agent.reconnect - time.monotonic()
 
-    def _too_long_away(self, failure: NodeFailure) -> NodeFailure:
-        why = f"{failure.message}; not reached again within {self._agent.reconnect:g} s"
+    def _away_too_long(self, failure: NodeFailure) -> NodeFailure:
+        why = f"{failure.message}; no reconnect within {self._agent.reconnect:g} s"
         return replace(failure, kind="lost", message=why)
 
     @contextlib.contextmanager
     def _limited(self) -> Iterator[None]:
-        """End a new connection over which the agent does not speak in time: a node that sends
-        little, but always something, must not be waited for."""
+        """Close a new connection over which the agent does not greet in time: a node that keeps
+        sending a little must not be waited for."""
         assert self._channel is not None
         limit = threading.Timer(max(self._time_left(), LEAST_TRY), self._not_heard, [self._channel])
         limit.daemon = True
@@ -261,57 +286,58 @@ class Session(Wire):
             channel.close()
 
     def _resume(self, data: bytes) -> NodeFailure:
-        """Go on where the connection broke; why that ended."""
+        """Continue where the connection was lost; return why that ended."""
         assert self._away_since is not None
         self._send_follow(hold=True)
         self._incoming.reconnected()
         self._back = Back(time.monotonic() - self._away_since)
         failure = self._hear(data)
-        return self._nobody_there() if self._gone is not None else failure
+        return self._no_agent() if self._gone is not None else failure
 
-    def _nobody_there(self) -> NodeFailure:
-        """Why there is no agent to connect to again."""
+    def _no_agent(self) -> NodeFailure:
+        """Return why there is no agent to reconnect to."""
         waited = time.monotonic() - self._heard_at
         if self._gone is not None:
             why = self._gone.error or "its agent was killed"
         elif waited >= self._agent.reconnect:
-            why = f"it ended its part: it had not been reached for {waited:.0f} s"
+            why = f"it stopped its ranks after {waited:.0f} s without contact"
         else:
-            why = "its agent is gone"
+            why = "its agent has exited"
         return NodeFailure(self.host, "lost", why)
 
     def _connect_again(self) -> Connection:
-        """Connect, but do not wait for one try for as long as for a node that has never answered:
-        what was sent while the network was away is not repeated at once.
+        """Connect, but wait less for one try than for a node that was never reached: what was sent
+        while the network was down is not retransmitted at once.
 
         Raises NodeError.
         """
+        limit = max(self._agent.heartbeat, LEAST_TRY)
         made: Future[Connection] = Future()
 
         def connect() -> None:
             try:
-                made.set_result(self._way.connect(self._node))
-            except Exception as error:  # noqa: BLE001 - raised again by who waits
+                made.set_result(self._transport.connect(self._node))
+            except Exception as error:  # noqa: BLE001 - raised again by `result`
                 made.set_exception(error)
 
         threading.Thread(target=connect, daemon=True).start()
         try:
-            return made.result(max(self._agent.silence, LEAST_TRY))
+            return made.result(limit)
         except TimeoutError:
-            made.add_done_callback(_hang_up)
-            why = "no answer in time"
+            made.add_done_callback(_close_connection)
+            why = f"no answer within {limit:g} s"
             raise NodeError((NodeFailure(self.host, "timeout", why),)) from None
 
     # ------------------------------------------------------------ hearing
 
     def _hear_to_the_end(self) -> NodeFailure:
-        """Listen, over one connection after the other; why the last one ended."""
+        """Listen, over one connection after another; return why the last one ended."""
         failure = super()._hear_to_the_end()
         while self._holding and not self._closing.is_set() and failure.kind == "broken":
             if self._away_since is None:
                 self._away_since = time.monotonic()
-            elif self._time_left() <= 0:  # it was connected to again, and never spoke
-                return self._too_long_away(failure)
+            elif self._time_left() <= 0:  # reconnected, but the agent never greeted
+                return self._away_too_long(failure)
             failure = self._recover(failure)
         return failure
 
@@ -337,44 +363,44 @@ class Session(Wire):
             self._gone = arrived
         elif self._following:
             self._inbox.put((self, arrived))
-        else:  # it would have to be kept, however much there is of it
-            raise ProtocolError("events or output before it was asked for them")
+        else:  # it would fill the memory
+            raise ProtocolError("events or output that were not requested")
 
     def _greeted(self) -> bool:
         return self.hello.done()
 
     def _left_on_purpose(self, code: int | None) -> NodeFailure | None:
-        if self._is_ours(boot.NO_AGENT, code):
-            return NodeFailure(self.host, "no-agent", "nothing of this run is there")
-        if self._is_ours(boot.STOPPED, code):
-            why = "its agent was stopped (SIGSTOP); it is resumed"
+        if self._is_ours(agent_program.NO_AGENT, code):
+            return NodeFailure(self.host, "no-agent", "no agent of this run is running there")
+        if self._is_ours(agent_program.STOPPED, code):
+            why = "its agent was suspended (SIGSTOP) and is resumed"
             return NodeFailure(self.host, "stopped", why, hint="try again")
         return None
 
     def _is_ours(self, meant: int, code: int | None) -> bool:
-        """Whether this exit code is our program's own: a start-up file may leave with any."""
+        """Return whether this exit code is our program's own: a start-up file may exit with any."""
         return code == meant and self.login.started
 
     def _lose(self, failure: NodeFailure) -> None:
         try:
-            if failure.kind == "protocol" and self._sent.is_set():
+            if failure.kind in ("protocol", "noisy-shell") and self._sent.is_set():
                 self.send(op="bye")  # a program that is only faulty ends what it started
             super()._lose(failure)
-        finally:  # whatever fails, nobody may wait for this node
+        finally:  # whatever fails, nothing may wait for this node
             if not self.hello.done():
                 self.hello.set_exception(LostError(self._loss))
             self._inbox.put((self, Lost(self._loss, self._gone)))
 
 
-def _hang_up(made: Future[Connection]) -> None:
-    """Close a connection that nobody waits for any more."""
+def _close_connection(made: Future[Connection]) -> None:
+    """Close a connection that was made too late."""
     if made.exception() is None:
         made.result().close()
 
 
 def is_ours(address: str | None) -> bool:
-    """Whether an address is one of this machine's that others reach it by: then there is neither
-    a jump host nor a translation of addresses between it and who told it."""
+    """Return whether an address is one of this machine's, and not loopback: then there is neither
+    a jump host nor address translation between this machine and the node that reported it."""
     try:
         version = ipaddress.ip_address(address or "").version
         if ipaddress.ip_address(address or "").is_loopback:

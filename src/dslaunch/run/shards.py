@@ -1,6 +1,8 @@
-"""Copy a checkpoint's files between nodes and this machine: in pieces, over the connections that
-are there, several at once. What was interrupted goes on where it stopped; what arrived is compared
-with what was sent by its checksum before it appears."""
+"""Copy a checkpoint's files between nodes and this machine, in pieces, over open connections.
+
+Several files are copied at once. An interrupted copy continues where it stopped. The checksum of a
+file is compared with the source before the file appears.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from itertools import islice, zip_longest
 from typing import Any
 
 from dslaunch.errors import ErrorCode, PreflightError
+from dslaunch.plural import byte_count
 from dslaunch.protocol.checkpoints import Begun, Piece, Room
 from dslaunch.run.checkpoint_stores import LONG, CheckpointStore, StoreError, result
 
@@ -31,7 +34,7 @@ SPARE = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One file that is to be at another place."""
+    """One file to copy to another place."""
 
     source: CheckpointStore
     source_directory: str
@@ -41,18 +44,18 @@ class Transfer:
     """The file, relative to both directories."""
     size: int
     mtime: int
-    """Nanoseconds since the epoch, as the source says; kept."""
+    """Nanoseconds since the epoch, at the source; the copy keeps it."""
     mode: int = 0o600
-    """Its mode at the source; the target gives no more rights than that."""
+    """Its mode at the source; the copy has no more permissions."""
 
     @property
     def key(self) -> str:
-        """Of this version of the file: an earlier try with another key is of no use."""
+        """Return the key of this version of the file; partial copies of others are not used."""
         return hashlib.sha256(f"{self.size} {self.mtime}".encode()).hexdigest()[:16]
 
     @property
     def version(self) -> dict[str, Any]:
-        """The same, as operations of the target take it."""
+        """Return the version as operations of the target expect it."""
         return {"size": self.size, "mtime": self.mtime, "key": self.key}
 
     def at_source(self, operation: str, **more: Any) -> Future[Any]:
@@ -64,78 +67,80 @@ class Transfer:
         return self.target.ask(operation, self.target_directory, name=self.path, **more)
 
     def begin(self) -> Future[Begun]:
-        """Have the target made ready."""
+        """Prepare the target."""
         return self.at_target("begin", **self.version)
 
 
 @dataclass(slots=True)
 class CopyProgress:
-    """How far a copy has come. Bytes that were there already count as copied."""
+    """The progress of a copy. Bytes that existed already count as copied."""
 
     total: int
     files: int
     done: int = 0
     files_done: int = 0
     there: int = 0
-    """Files that were there already."""
+    """Files that existed already."""
     resumed: int = 0
-    """Bytes that an earlier try had brought."""
+    """Bytes that an earlier copy had transferred."""
     began: float = field(default_factory=time.monotonic)
 
 
-Tell = Callable[[CopyProgress], None]
+Notify = Callable[[CopyProgress], None]
+"""Called with the progress, twice a second."""
 
 
 def copy(
     transfers: Sequence[Transfer],
-    tell: Tell = lambda progress: None,
+    notify: Notify = lambda progress: None,
     *,
     piece: int = PIECE,
     spare: int = SPARE,
 ) -> CopyProgress:
-    """Copy all files in pieces of so many bytes; `tell` is called meanwhile, from this thread.
+    """Copy all files in pieces of `piece` bytes; `notify` is called meanwhile, in this thread.
 
     `spare`: bytes of a disk that are left free.
 
     Raises PreflightError, before anything is copied, if a disk is too small; StoreError or
-    NodeError for the first file that cannot be copied. What was copied until then is of use to
-    the next try.
+    NodeError for the first file that cannot be copied. The next copy uses what was
+    copied until then.
     """
-    check_room(transfers, spare)
+    check_free_space(transfers, spare)
     work = _Work(piece, CopyProgress(sum(t.size for t in transfers), len(transfers)))
     ends = max(len({t.source.name for t in transfers}), len({t.target.name for t in transfers}))
     workers = min(AT_ONCE, PER_END * max(1, ends))
     with ThreadPoolExecutor(workers) as pool:
         futures = [pool.submit(work.one, transfer) for transfer in _in_turns(transfers)]
         try:
-            for future in _finished(futures, lambda: tell(work.progress)):
+            for future in _finished(futures, lambda: notify(work.progress)):
                 future.result()
         finally:
             work.stopped.set()
             pool.shutdown(cancel_futures=True)
-    tell(work.progress)
+    notify(work.progress)
     return work.progress
 
 
-def _finished(futures: list[Future[None]], tell: Callable[[], None]) -> list[Future[None]]:
-    """The futures, once all are done or one has failed; `tell` is called meanwhile."""
+def _finished(futures: list[Future[None]], notify: Callable[[], None]) -> list[Future[None]]:
+    """Return the futures when all are done, or the first that failed; call `notify` meanwhile."""
     left = set(futures)
     while left:
         try:
-            for future in as_completed(left, timeout=LOOK):
+            for future in as_completed(left, timeout=POLL):
                 left.discard(future)
                 if future.exception() is not None:
                     return [future]
         except TimeoutError:
-            tell()
+            notify()
     return futures
 
 
-LOOK = 0.5
+POLL = 0.5
+"""Seconds between two calls of `notify`."""
 
 
 def _in_turns(transfers: Sequence[Transfer]) -> list[Transfer]:
-    """So ordered that all nodes are busy."""
+    """Return the transfers in an order that keeps all nodes busy."""
     by_ends: dict[tuple[str, str], list[Transfer]] = {}
     for transfer in transfers:
         by_ends.setdefault((transfer.source.name, transfer.target.name), []).append(transfer)
@@ -143,7 +148,7 @@ def _in_turns(transfers: Sequence[Transfer]) -> list[Transfer]:
 
 
 class _Work:
-    """What the threads that copy share."""
+    """The state that the copying threads share."""
 
     def __init__(self, piece: int, progress: CopyProgress) -> None:
         self.piece, self.progress = piece, progress
@@ -151,7 +156,7 @@ class _Work:
         self._lock = threading.Lock()
 
     def one(self, transfer: Transfer) -> None:
-        """Copy one file, or what an earlier try has left of it."""
+        """Copy one file, or the rest of it after an earlier copy."""
         begun: Begun = result(transfer.begin())
         offset = min(begun.offset, transfer.size)
         if not begun.there:
@@ -180,11 +185,14 @@ class _Work:
             where = f"{transfer.source.name}: {transfer.path}"
             if (piece.size, piece.mtime) != (transfer.size, transfer.mtime):
                 raise StoreError(
-                    f"{where} changed while it was copied", hint="wait until it is saved, try again"
+                    f"{where} changed while it was copied",
+                    hint="wait until the checkpoint is saved, then try again",
                 )
             after = min(at + self.piece, transfer.size)
             if _decoded_size(piece.data) != after - at:
-                raise StoreError(f"{where}: the piece at byte {at} has another size than asked for")
+                raise StoreError(
+                    f"{where}: the piece at byte {at} does not have the requested size"
+                )
             if (following := next(offsets, None)) is not None:
                 coming.append((following, self._read(transfer, following)))
             self._write(transfer, at, after, piece.data)
@@ -192,7 +200,9 @@ class _Work:
     def _write(self, transfer: Transfer, offset: int, after: int, data: str) -> None:
         piece = {"offset": offset, "data": data, "key": transfer.key}
         if result(transfer.at_target("write", **piece)) != after:
-            raise StoreError(f"{transfer.target.name}: {transfer.path}: a piece came short")
+            raise StoreError(
+                f"{transfer.target.name}: {transfer.path}: a piece was not written completely"
+            )
         self._count(after - offset)
 
     def _read(self, transfer: Transfer, offset: int) -> Future[Piece]:
@@ -207,15 +217,15 @@ class _Work:
 
 
 def _decoded_size(data: str) -> int | None:
-    """How many bytes base64 stands for; None: it is not base64."""
+    """Return the decoded size of base64 in bytes; None: it is not base64."""
     try:
         return len(base64.b64decode(data, validate=True))
     except ValueError:
         return None
 
 
-def check_room(transfers: Sequence[Transfer], spare: int) -> None:
-    """Raise PreflightError naming every place whose disk has no room for what it is to take."""
+def check_free_space(transfers: Sequence[Transfer], spare: int) -> None:
+    """Raise PreflightError naming every place without enough free disk space."""
     by_place: dict[str, list[Transfer]] = {}
     for transfer in transfers:
         by_place.setdefault(transfer.target.name, []).append(transfer)
@@ -225,26 +235,18 @@ def check_room(transfers: Sequence[Transfer], spare: int) -> None:
         wanted = sum(t.size for t in some) - _there(some)
         if wanted + spare > room.free:
             small.append(
-                f"{name}: {room.path} has {in_words(room.free)} free, "
-                f"{in_words(wanted)} are to be written there, {in_words(spare)} to be left"
+                f"{name}: {room.path}: {byte_count(wanted)} to write and {byte_count(spare)} to "
+                f"keep free, {byte_count(room.free)} available"
             )
     if small:
         raise PreflightError(
             "\n".join(small),
-            hint="make room there, or name another directory",
+            hint="free disk space there, or choose another directory",
             code=ErrorCode.DISK_FULL,
         )
 
 
 def _there(transfers: Sequence[Transfer]) -> int:
-    """Bytes that the target has already, of whole files and of earlier tries."""
+    """Return the bytes that the target has already, of whole files and of earlier copies."""
     asked = [transfer.begin() for transfer in transfers]
     return sum(min(result(f).offset, t.size) for f, t in zip(asked, transfers, strict=True))
-
-
-def in_words(size: int) -> str:
-    """A number of bytes for people."""
-    value, units = float(size), ["B", "kB", "MB", "GB", "TB", "PB"]
-    while value >= 1000 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{value:.0f} B" if units[0] == "B" else f"{value:.1f} {units[0]}"

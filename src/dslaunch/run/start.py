@@ -1,4 +1,4 @@
-"""One attempt, while its nodes are on their way: ask, decide, ship, plan, run, record."""
+"""One attempt, from its questions to its end: ask, decide, plan, record, ship, run."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.facts import facts_to_json
 from dslaunch.launch.plan import plan_to_json
 from dslaunch.launch.planner import make_plan
+from dslaunch.run.attempt_inputs import attempt_inputs
 from dslaunch.run.detach import control, detach
 from dslaunch.run.ds_config import config_errors, offloads_to_host, refuse, warnings
 from dslaunch.run.events import Event
 from dslaunch.run.evidence import ask_all, gather
 from dslaunch.run.gate import Gate
 from dslaunch.run.prepare import config_files, decide, inquiry, ship
-from dslaunch.run.request import agent_run, counted
+from dslaunch.run.request import agent_run, job_of_attempt
 from dslaunch.run.resume import Attempt, prepare_resume
+from dslaunch.run.run_directory import numbered
 from dslaunch.run.supervisor import Supervisor
+from dslaunch.run.view import StartStep
 from dslaunch.run.watch import Watch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dslaunch.launch.facts import Facts
     from dslaunch.launch.plan import Plan
     from dslaunch.run.agent_starter import AgentStarter
     from dslaunch.run.detach import Control
@@ -40,50 +46,75 @@ def start(controller: RunController, count: int, starter: AgentStarter, inbox: I
 
     Raises a DslaunchError for whatever prevents the start.
     """
-    request, allocation, interrupts = (
-        controller.request,
-        controller.allocation,
-        controller.interrupts,
-    )
-    job = counted(request, count)
-    question = inquiry(request.cluster, allocation, job, request.cwd)
+    request, interrupts = controller.request, controller.interrupts
+    job = job_of_attempt(request, count)
+    question = inquiry(request.cluster, controller.allocation, job, request.cwd)
+    # what is on this machine is checked while the agents start
     in_code = config_files(question, request.cwd)
-    errors = config_errors(job, request.cwd, allocation, in_code)
+    errors = config_errors(job, request.cwd, controller.allocation, in_code)
     if not request.force:
         refuse(errors)
-    gate = None
-    if request.preflight:
-        gate = Gate(question, job, starter.begun, request.cwd)
+    gate = Gate(question, job, starter.begun, request.cwd) if request.preflight else None
     sessions = _greeted(controller, starter)
     if count:
         question = replace(question, before=agent_run(controller.run, count - 1))
-    facts = gather(question, sessions, interrupts)
-    decided, job, shipments = decide(question, facts, job, request.cwd, request.sync)
-    attempt = Attempt(controller.run, count)
-    kept = prepare_resume(question, request.job, sessions, facts, attempt, interrupts)
-    decided = kept.before(request.job, decided) if kept else decided
-    if gate:
-        decided = gate.passed(decided, interrupts, shipping=bool(shipments))
-    decided = replace(
-        decided,
-        decisions=(*_transport_decisions(controller), *decided.decisions, *warnings(errors)),
+    facts = gather(question, sessions, interrupts, _step(controller, StartStep.CHECKING))
+    decided, job, shipments = decide(question, facts, job, cwd=request.cwd, sync=request.sync)
+    resume = prepare_resume(
+        question=question,
+        job=request.job,
+        sessions=sessions,
+        facts=facts,
+        attempt=Attempt(controller.run, count),
+        interrupts=interrupts,
     )
-    plan = make_plan(allocation, job, decided, cluster=request.cluster.name)
+    if resume is not None:
+        decided = resume.before(request.job, decided)
+    if gate is not None:
+        decided = gate.passed(decided, interrupts, shipping=bool(shipments))
+    decisions = (*_transport_decisions(controller), *decided.decisions, *warnings(errors))
+    decided = replace(decided, decisions=decisions)
+    plan = make_plan(controller.allocation, job, decided, cluster=request.cluster.name)
+    record = _recorded(controller, count, plan, facts)
+    inputs = attempt_inputs(
+        request,
+        question,
+        files=decided.files,
+        shipments=shipments,
+        report=None if gate is None else gate.report,
+    )
+    record.write(numbered("inputs", count), inputs.as_json())
+    copying = _step(controller, StartStep.COPYING)
+    ship(question.source, shipments, sessions, interrupts, copying)
+    for shipment in shipments:
+        record.event(Event(time.time(), "shipped", shipment.host))
+    if gate is not None:
+        gate.after_shipping(interrupts)
+    interrupts.check()
+    outcome = _run(
+        controller,
+        sessions,
+        inbox,
+        plan=plan,
+        record=record,
+        control=control(request.cluster.network, facts, decided.rendezvous),
+        offloads=offloads_to_host(request.job, request.cwd, in_code),
+    )
+    if resume is not None and not request.detached:
+        resume.after()
+    return outcome
+
+
+def _recorded(controller: RunController, count: int, plan: Plan, facts: Facts) -> RunDirectory:
+    """Record and show the plan; return the run directory."""
     record = controller.recorded(plan, count)
+    for event in controller.connected:
+        record.event(event)
     record.write(numbered("plan", count), plan_to_json(plan))
     record.write(numbered("facts", count), facts_to_json(facts))
     _log_plan(controller.run, plan)
     controller.view.plan(plan, record.directory)
-    ship(question.source, shipments, sessions, interrupts)
-    if gate:
-        gate.after_shipping(interrupts)
-    interrupts.check()
-    listens = control(request.cluster.network, facts, decided.rendezvous)
-    offloads = offloads_to_host(request.job, request.cwd, in_code)
-    outcome = _run(controller, sessions, inbox, plan, record, control=listens, offloads=offloads)
-    if kept is not None and not request.detached:
-        kept.after()
-    return outcome
+    return record
 
 
 def _log_plan(run: str, plan: Plan) -> None:
@@ -97,13 +128,8 @@ def _log_plan(run: str, plan: Plan) -> None:
             one.debug("environment", env=env, cwd=node.cwd)
 
 
-def numbered(name: str, count: int) -> str:
-    """The file of one attempt: `plan.json`, `plan-1.json`."""
-    return f"{name}-{count}.json" if count else f"{name}.json"
-
-
 def _transport_decisions(controller: RunController) -> tuple[Decision, ...]:
-    """How the nodes are reached, if that is not as always."""
+    """Return the decision about the transport, unless it is the default."""
     chosen = controller.transport
     if chosen is None or not chosen.notable:
         return ()
@@ -112,30 +138,60 @@ def _transport_decisions(controller: RunController) -> tuple[Decision, ...]:
 
 
 def _greeted(controller: RunController, starter: AgentStarter) -> list[Session]:
-    """The sessions whose agents have greeted. Raises NodeError, Interrupted."""
-    sessions = starter.sessions(controller.interrupts)
-    ask_all([session.hello for session in sessions], sessions, controller.interrupts)
-    for session in sessions:
-        controller.view.event(Event(time.time(), "connected", session.host))
+    """Wait until all agents have greeted; return the sessions. Raises NodeError, Interrupted."""
+    controller.connected = []
+    view, told = controller.view, dict.fromkeys(starter.begun, False)
+
+    def tell_new() -> None:
+        """Show the nodes that are connected, one by one."""
+        for host in starter.greeted():
+            if not told[host]:
+                told[host] = True
+                event = Event(time.time(), "connected", host)
+                controller.connected.append(event)
+                view.event(event)
+        view.begin(StartStep.CONNECTING, [host for host, greeted in told.items() if not greeted])
+
+    sessions = starter.sessions(controller.interrupts, tell_new)
+    greetings = [session.hello for session in sessions]
+    ask_all(greetings, sessions, controller.interrupts, notify=lambda late: tell_new())
     return sessions
+
+
+def _step(controller: RunController, step: StartStep) -> Callable[[tuple[str, ...]], object]:
+    """Return what shows the nodes that a step of the start waits for, when they change."""
+    before: list[tuple[str, ...]] = []
+
+    def show(late: tuple[str, ...]) -> None:
+        if before != [late]:
+            before[:] = [late]
+            controller.view.begin(step, late)
+
+    return show
 
 
 def _run(
     controller: RunController,
     sessions: list[Session],
     inbox: Inbox,
+    *,
     plan: Plan,
     record: RunDirectory,
-    *,
     control: Control,
     offloads: bool,
 ) -> Outcome:
     request = controller.request
     view, interrupts = controller.view, controller.interrupts
-    watch = Watch(view, record, lambda: view.unseen or interrupts.count > 1)
+    watch = Watch(
+        view,
+        record,
+        unseen=lambda: view.unseen or interrupts.count > 1,
+        output_closed=lambda: view.output_closed,
+    )
     watch.history.offloads = offloads
     if controller.elastic:
-        watch.history.least = request.min_nodes or len(plan.nodes)
+        watch.history.min_nodes = request.min_nodes or len(plan.nodes)
+    view.begin(StartStep.STARTING, [node.host for node in plan.nodes])
     if request.detached:
         return detach(
             sessions=sessions,
@@ -146,5 +202,12 @@ def _run(
             timeouts=request.timeouts,
             control=control,
         )
-    supervisor = Supervisor(sessions, inbox, watch, controller.interrupts, request.timeouts)
+    supervisor = Supervisor(
+        sessions=sessions,
+        inbox=inbox,
+        watch=watch,
+        interrupts=interrupts,
+        timeouts=request.timeouts,
+        usage=controller.usage_recorder(),
+    )
     return supervisor.run(plan, controller.secrets)

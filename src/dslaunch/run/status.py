@@ -1,18 +1,20 @@
-"""How a run stands: one value for all kinds of runs, and what its nodes report of it."""
+"""The state of a run: one value for all kinds of runs, and the reports of its nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dslaunch.cluster.model import Cluster
 from dslaunch.errors import NodeFailure, UsageError
-from dslaunch.protocol.queries import RUN_ON_NODE, RUNS, Answers, RunOnNode
-from dslaunch.protocol.values import InvalidAnswer, parse
+from dslaunch.protocol.queries import RUNS, Answers, RunOnNode
 from dslaunch.run.events import Event
+from dslaunch.run.interrupts import Until, never
 from dslaunch.run.outcome import History, Outcome, failed, judge
-from dslaunch.run.reach import ReachedNodes, ask, reach
+from dslaunch.run.progress import Progress
+from dslaunch.run.reach import ReachedNodes, ask, ask_each, reach_clusters
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import ENDED, State, state_after
@@ -21,19 +23,21 @@ from dslaunch.run.watch import read_event
 if TYPE_CHECKING:
     from dslaunch.slurm.states import JobInfo
 
+CLUSTERS_AT_ONCE = 8
+"""Clusters that are asked at the same time, each of them `ssh.fanout` nodes at a time."""
 NodeState = Literal["running", "ended", "orphaned", "unreachable", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Why it cannot be told now how a run stands."""
+    """Why the state of a run is unknown now."""
 
     code: str
     """`no-answer` of nodes, `no-cluster` where they are not known, or one of SLURM's failures."""
     hosts: tuple[str, ...] = ()
     """The nodes that did not answer."""
     message: str = ""
-    """What SLURM's commands say."""
+    """The message of SLURM's commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +48,18 @@ class NodeStatus:
     ranks: tuple[int, ...] = ()
     events: tuple[Event, ...] = ()
     left: tuple[int, ...] = ()
-    """Processes of it that live although its agent is gone."""
+    """Its processes that are running although its agent has exited."""
     why: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """How one run stands, whatever kind it is."""
+    """The state of one run of any kind."""
 
     run: str
     state: State
     record: RunRecord
-    """Of this machine, else as far as the nodes report it."""
+    """This machine's record, else what the nodes report."""
     nodes: Mapping[str, NodeStatus] = field(default_factory=dict)
     """What its nodes report; empty: they report nothing, or were not asked."""
     jobs: tuple[JobInfo, ...] = ()
@@ -65,36 +69,70 @@ class RunStatus:
     unknown: Unknown | None = None
     output: tuple[str, ...] = ()
     """Where on this machine its output is."""
+    directory: str = ""
+    """Its record on this machine; empty: there is none."""
+    ended: float | None = None
+    """When it ended, in seconds since the epoch; None: it has not, or that is unknown."""
+    progress: Progress | None = None
+    """What its last output says about the training; None: nothing, or it was not read."""
+
+    @property
+    def duration(self) -> float | None:
+        """Return for how many seconds it has run; None: unknown, or it waits in SLURM's queue."""
+        if self.ended is not None:
+            return max(0.0, self.ended - self.began)
+        going_on = self.may_continue and self.state not in (State.WAITING, State.UNKNOWN)
+        return max(0.0, time.time() - self.began) if going_on else None
+
+    @property
+    def began(self) -> float:
+        """Return when it was started, or when SLURM started the job."""
+        started = [info.started for info in self.jobs if info.started]
+        return float(min(started)) if started else self.record.started
+
+    @property
+    def exit_signal(self) -> int | None:
+        """Return the signal that ended the rank behind a failure; None: no signal did."""
+        cause = None if self.result is None else self.result.cause
+        return None if cause is None else cause.signal
 
     @property
     def may_continue(self) -> bool:
-        """Whether it is not over, or may not be."""
+        """Return whether it is, or may be, still running."""
         not_told = self.state is State.UNKNOWN and self.unknown is not None
         return self.state not in ENDED or not_told
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         """Return the fields for JSON: the same for all kinds of runs."""
         nodes = {
-            host: asdict(replace(node, events=())) | {"events": [e.as_dict() for e in node.events]}
+            host: asdict(replace(node, events=())) | {"events": [e.as_data() for e in node.events]}
             for host, node in self.nodes.items()
         }
         return {
             "run": self.run,
             "state": self.state.value,
-            **self.record.as_dict(),
+            **self.record.as_data(),
             "nodes": nodes,
             "jobs": [asdict(job) for job in self.jobs],
-            "result": None if self.result is None else self.result.as_dict(),
+            "result": None if self.result is None else self.result.as_data(),
             "unknown": None if self.unknown is None else self.unknown.code,
+            "ended": self.ended,
+            "duration": self.duration,
+            "exit_code": None if self.result is None else self.result.exit_code,
+            "signal": self.exit_signal,
+            "progress": None if self.progress is None else self.progress.as_data(),
+            "directory": self.directory,
+            "output": list(self.output),
         }
 
 
 def history_of(events: Iterable[Event]) -> History:
-    """A history from what the nodes noted, in the order of our clock."""
+    """Return a history of the nodes' events, in the order of our clock."""
     history = History(sorted(events, key=lambda event: event.time))
     for event in history.events:
         if event.kind == "stopping" and event.reason:
             history.interrupted, history.stopped_by = True, event.reason.by
+            history.output_closed = event.reason.code is EndCode.OUTPUT_CLOSED
             history.stopped_at = history.stopped_at or event.time
     ends = [e for e in history.events if e.kind == "ending" and e.error]
     if ends and not any(failed(e) and not e.asked for e in history.events):
@@ -102,12 +140,38 @@ def history_of(events: Iterable[Event]) -> History:
     return history
 
 
+def recorded_nodes(record: RunRecord, events: Sequence[Event]) -> dict[str, NodeStatus]:
+    """Return the nodes of an attached run that has ended, by the events of its last attempt."""
+    restarts = [index for index, event in enumerate(events) if event.kind == "restarting"]
+    last = events[restarts[-1] :] if restarts else events
+    found = {}
+    for host in record.hosts:
+        own = tuple(event for event in last if event.host == host)
+        ranks = {event.rank for event in own if event.kind == "started"}
+        lost = next((event.error for event in own if event.kind == "lost"), None)
+        found[host] = NodeStatus(
+            state="ended" if lost is None else "unreachable",
+            ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
+            events=own,
+            why=lost,
+        )
+    return found
+
+
+def last_end(nodes: Iterable[NodeStatus]) -> float | None:
+    """Return when the last of the nodes ended; None: not all have, as far as they report."""
+    ends = [[e.time for e in node.events if e.kind == "ended"] for node in nodes]
+    if not ends or not all(ends):
+        return None
+    return max(max(times) for times in ends)
+
+
 # ---------------------------------------------------------------- reports of nodes
 
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """What nodes were asked about all runs, and answered."""
+    """The nodes' reports of all runs."""
 
     runs: Mapping[str, RunStatus] = field(default_factory=dict)
     """By the name that the agents carry."""
@@ -118,19 +182,25 @@ class Reports:
 
 
 def ask_clusters(clusters: Sequence[Cluster]) -> Reports:
-    """Ask all nodes of these clusters about all runs."""
+    """Ask all nodes of these clusters about all runs, several clusters at the same time."""
     runs: dict[str, RunStatus] = {}
     failures: dict[str, NodeFailure] = {}
-    for cluster in clusters:
-        with reach(cluster, cluster.nodes) as reached:
-            runs |= node_runs(reached)
-            failures |= reached.failures
+    for start in range(0, len(clusters), CLUSTERS_AT_ONCE):
+        with reach_clusters(clusters[start : start + CLUSTERS_AT_ONCE]) as several:
+            answered = ask_each(several, {RUNS: None})
+            for reached, answers in zip(several, answered, strict=True):
+                runs |= _runs_in(answers, reached)
+                failures |= reached.failures
     return Reports(runs, failures)
 
 
-def node_runs(reached: ReachedNodes) -> dict[str, RunStatus]:
-    """Every run that the nodes know of, by name. Nodes that fail are in `reached.failures`."""
-    answers = ask(reached, {RUNS: None})
+def node_runs(reached: ReachedNodes, *, until: Until = never) -> dict[str, RunStatus]:
+    """Return every run that the nodes know of, by name. Nodes that fail are in
+    `reached.failures`. Raises Interrupted when `until` returns True."""
+    return _runs_in(ask(reached, {RUNS: None}, until=until), reached)
+
+
+def _runs_in(answers: Mapping[str, Answers], reached: ReachedNodes) -> dict[str, RunStatus]:
     reported: dict[str, dict[str, RunOnNode]] = {}
     for host, answer in answers.items():
         for one in _runs_of(host, answer, reached):
@@ -138,18 +208,19 @@ def node_runs(reached: ReachedNodes) -> dict[str, RunStatus]:
     return {run: _joined(by_host, reached) for run, by_host in sorted(reported.items())}
 
 
-def _runs_of(host: str, answer: Answers, reached: ReachedNodes) -> Iterator[RunOnNode]:
+def _runs_of(host: str, answer: Answers, reached: ReachedNodes) -> tuple[RunOnNode, ...]:
     """The runs of one node; a record that is invalid is noted as a failure of the node."""
-    for record in answer.get(RUNS) or ():
-        try:
-            yield parse(RUN_ON_NODE, record)
-        except InvalidAnswer as error:
-            why = f"its record of a run is invalid: {error}"
-            reached.failures[host] = NodeFailure(host, "protocol", why)
+    recorded = answer.get(RUNS)
+    if recorded is None:
+        return ()
+    for error in recorded.invalid:
+        why = f"its record of a run is invalid: {error}"
+        reached.failures[host] = NodeFailure(host, "protocol", why)
+    return recorded.runs
 
 
 def _joined(reported: Mapping[str, RunOnNode], reached: ReachedNodes) -> RunStatus:
-    """One run as its nodes report it: each of them has its row, also one that did not answer."""
+    """Return one run as its nodes report it; nodes that did not answer are included."""
     first = next(iter(reported.values()))
     nodes = {host: _on_node(host, reported, reached) for host in _hosts(reported, reached)}
     outcome = judge(history_of(e for node in nodes.values() for e in node.events), last_lines={})
@@ -166,12 +237,13 @@ def _joined(reported: Mapping[str, RunOnNode], reached: ReachedNodes) -> RunStat
         started=first.started,
     )
     result = None if nothing_failed else outcome
-    return RunStatus(first.run, state, record, nodes, result=result)
+    ended = last_end(nodes.values()) if state in ENDED else None
+    return RunStatus(first.run, state, record, nodes, result=result, ended=ended)
 
 
 def _hosts(reported: Mapping[str, RunOnNode], reached: ReachedNodes) -> tuple[str, ...]:
-    """The nodes of a run: those that any node names, and all that know the run. One node's word
-    is not enough to leave out others."""
+    """Return the nodes of a run: those that any node names, and all that report it. One node
+    cannot exclude others."""
     known = reached.sessions.keys() | reached.failures.keys()
     hosts: dict[str, None] = {}
     for host, one in reported.items():
@@ -187,7 +259,7 @@ def _on_node(host: str, reported: Mapping[str, RunOnNode], reached: ReachedNodes
     if told is None:
         return NodeStatus("nothing")
     offset = reached.sessions[host].offset
-    events = tuple(read_event(host, event, offset) for event in told.typed_events())
+    events = tuple(read_event(host, event, offset) for event in told.events)
     over = any(event.kind == "ended" for event in events)
     state: NodeState = "running" if told.living and not over else "ended"
     if not told.living and told.left:
@@ -196,7 +268,7 @@ def _on_node(host: str, reported: Mapping[str, RunOnNode], reached: ReachedNodes
 
 
 def _state(nodes: Iterable[NodeStatus], outcome: Outcome) -> State:
-    """How a run stands of which at least one node reports something."""
+    """Return the state of a run that at least one node reports."""
     states = {node.state for node in nodes}
     if "orphaned" in states:
         return State.ORPHANED

@@ -1,4 +1,4 @@
-"""A run from its start to nothing left: starts all nodes, watches them, ends what must end."""
+"""Supervise a run: start all nodes, watch them, and stop everything when the run must end."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.outcome import Outcome, failed, fatal, reason_of
 from dslaunch.run.outcome_text import stop_text
+from dslaunch.run.rank_signals import Delivery
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.session import Arrival, Away, Back, Inbox, Lost, Session
 from dslaunch.run.timeouts import Timeouts
-from dslaunch.run.watch import Watch, read_event
+from dslaunch.run.watch import UNKNOWN_USER, Watch
 
 if TYPE_CHECKING:
     from dslaunch.run.secret import Secret
+    from dslaunch.run.usage_recorder import UsageRecorder
 
-LOOK = 0.1
-CONFIRM = 10.0
+POLL = 0.1
+"""Seconds between two looks at the time and at the user."""
+CONFIRM_TIMEOUT = 10.0
+"""Seconds beyond the grace period in which a node must confirm the cleanup."""
 
 
 class Supervisor:
-    """Watches one run."""
+    """Watches one attempt of a run."""
 
     def __init__(
         self,
@@ -39,9 +43,11 @@ class Supervisor:
         watch: Watch,
         interrupts: Interrupts,
         timeouts: Timeouts,
+        usage: UsageRecorder | None = None,
     ) -> None:
         self.inbox, self.watch = inbox, watch
         self.interrupts, self.timeouts = interrupts, timeouts
+        self.usage = usage
         self.sessions = sessions
         self.running = {session.host: session for session in sessions}
         self.history = watch.history
@@ -50,8 +56,11 @@ class Supervisor:
         self.stop_deadline: float | None = None
         self.insisted = False
         self.notices = 0
-        """How many notices the ranks were given."""
-        self.first_good_end: float | None = None
+        """Notices that were forwarded to the ranks."""
+        self.deliveries: list[Delivery] = []
+        """Forwarded signals that nodes have not confirmed yet."""
+        self.first_success: float | None = None
+        """When the first rank exited successfully, on the monotonic clock."""
 
     def run(self, plan: Plan, secrets: dict[str, Secret]) -> Outcome:
         """Start the plan on all nodes and stay until it has ended everywhere."""
@@ -72,7 +81,7 @@ class Supervisor:
 
     def _step(self) -> None:
         try:
-            session, arrival = self.inbox.get(timeout=LOOK)
+            session, arrival = self.inbox.get(timeout=POLL)
         except Empty:
             pass
         else:
@@ -81,30 +90,36 @@ class Supervisor:
 
     def _take(self, session: Session, arrival: Arrival) -> None:
         if isinstance(arrival, Output):
-            self.watch.output(session.host, arrival, session.offset)
+            self.watch.take(session.host, arrival, session.offset)
+        elif isinstance(arrival, NodeEvent):
+            self._take_event(session, arrival)
         elif isinstance(arrival, Lost):
             self._lost(session, arrival.failure, arrival.gone)
         elif isinstance(arrival, Away):
             self._away(session, arrival.failure)
-        elif isinstance(arrival, Back):
-            self._back(session, arrival)
         else:
-            self._said(session, arrival)
+            self._back(session, arrival)
 
-    def _said(self, session: Session, event: NodeEvent) -> None:
-        if event.event == "done":
-            self.watch.left += [f"{session.host}: {pid}" for pid in event.left]
+    def _take_event(self, session: Session, sent: NodeEvent) -> None:
+        if sent.event == "done":
+            self.watch.left += [f"{session.host}: {pid}" for pid in sent.left]
             self.running.pop(session.host, None)
-        self._happened(read_event(session.host, event, session.offset))
-        if event.event == "stopping":
-            self._stopped_by(event.by or "somebody")
-        elif event.event == "ending" and event.process is None and self.stop_deadline is None:
-            self._give_up(EndReason(EndCode.NODE_ENDED, session.host, error=event.error))
+        event = self.watch.take(session.host, sent, session.offset)
+        assert event is not None
+        self._react(event)
+        if sent.event == "stopping":
+            self._stopped_by(sent.by or UNKNOWN_USER)
+        elif sent.event == "ending" and sent.process is None and self.stop_deadline is None:
+            self._give_up(EndReason(EndCode.NODE_ENDED, session.host, error=sent.error))
 
     def _happened(self, event: Event) -> None:
         self.watch.happened(event)
-        if event.kind == "exit" and self.first_good_end is None and not failed(event):
-            self.first_good_end = time.monotonic()
+        self._react(event)
+
+    def _react(self, event: Event) -> None:
+        """Stop the run if this event ends it."""
+        if event.kind == "exit" and self.first_success is None and not failed(event):
+            self.first_success = time.monotonic()
         if self._must_end(event) and self.stop_deadline is None:
             self._stop(self.timeouts.grace, reason_of(event), at=event.time)
 
@@ -119,7 +134,7 @@ class Supervisor:
         self._happened(Event(time.time(), "away", session.host, failure=kind, error=why))
 
     def _back(self, session: Session, arrival: Back) -> None:
-        """Say it, and say again what may not have arrived."""
+        """Note it, and send again what may not have arrived."""
         self._happened(Event(time.time(), "back", session.host, seconds=arrival.after))
         if self.stop_deadline is not None:
             session.send(op="stop", grace=max(0.0, self.stop_deadline - time.monotonic()))
@@ -147,32 +162,43 @@ class Supervisor:
             )
         self._happened(event)
 
-    # ------------------------------------------------------------ what must be looked at
+    # ------------------------------------------------------------ timeouts and the user
 
     def _look(self) -> None:
-        self._look_at_the_user()
-        self._look_for_a_notice()
-        now = time.monotonic()
-        waited = now - (self.first_good_end or now)
+        self._check_interrupts()
+        self._forward_signals()
+        self._check_exit_timeout()
+        self._check_heartbeats()
+        self._check_confirmations()
+        self._check_for_hang()
+        if self.usage is not None:
+            self.usage.look(self.running.values())
+
+    def _check_exit_timeout(self) -> None:
         limit = self.timeouts.exit_timeout
-        if self.stop_deadline is None and waited > limit:
-            self._give_up(
-                EndReason(EndCode.EXIT_TIMEOUT, seconds=limit, ranks=self.history.still_there())
-            )
+        if self.stop_deadline is not None or self.first_success is None:
+            return
+        if time.monotonic() - self.first_success > limit:
+            ranks = self.history.still_running()
+            self._give_up(EndReason(EndCode.EXIT_TIMEOUT, seconds=limit, ranks=ranks))
+
+    def _check_heartbeats(self) -> None:
         for session in list(self.running.values()):
-            if session.silent() > self.timeouts.heartbeat:
+            if session.unheard_for() > self.timeouts.heartbeat:
                 session.interrupt()
-            if self.stop_deadline is not None and now > self.stop_deadline + self._confirmation:
-                why = "it did not confirm its end"
-                self._lost(session, NodeFailure(session.host, "lost", why))
-        self._look_for_a_hang()
 
-    @property
-    def _confirmation(self) -> float:
-        """Seconds beyond the grace in which a node must say that nothing is left."""
-        return CONFIRM + self.timeouts.reconnect
+    def _check_confirmations(self) -> None:
+        """Give up nodes that do not confirm the cleanup in time."""
+        if self.stop_deadline is None:
+            return
+        deadline = self.stop_deadline + CONFIRM_TIMEOUT + self.timeouts.reconnect
+        if time.monotonic() <= deadline:
+            return
+        for session in list(self.running.values()):
+            why = "it did not confirm the cleanup in time"
+            self._lost(session, NodeFailure(session.host, "lost", why))
 
-    def _look_for_a_hang(self) -> None:
+    def _check_for_hang(self) -> None:
         limit = self.timeouts.hang_timeout
         if limit is None or self.stop_deadline is not None or not self.running:
             return
@@ -185,19 +211,23 @@ class Supervisor:
         self.history.gave_up = reason
         self._stop(self.timeouts.grace, reason)
 
-    def _look_for_a_notice(self) -> None:
-        number = self.interrupts.notice
-        if number is None or self.interrupts.notices == self.notices:
-            return
-        self.notices = self.interrupts.notices
-        for session in self.running.values():
-            session.send(op="notice", number=int(number))
-        self._happened(Event(time.time(), "noticed", signal=int(number)))
+    def _forward_signals(self) -> None:
+        """Send the ranks the signals that this process received, and report which got them."""
+        while self.interrupts.received:
+            number = self.interrupts.received.popleft()
+            self.notices += number == self.interrupts.notice
+            self.deliveries.append(Delivery.begin(number, list(self.running.values())))
+        for delivery in [each for each in self.deliveries if each.over]:
+            self.deliveries.remove(delivery)
+            self._happened(delivery.event())
 
-    def _look_at_the_user(self) -> None:
+    def _check_interrupts(self) -> None:
         if self.interrupts.count and not self.history.interrupted:
             self.history.interrupted = True
-            self._stop(self.timeouts.grace, EndReason(EndCode.INTERRUPTED))
+            self.history.output_closed = self.watch.output_closed()
+            closed = self.history.output_closed
+            code = EndCode.OUTPUT_CLOSED if closed else EndCode.INTERRUPTED
+            self._stop(self.timeouts.grace, EndReason(code))
         if self.interrupts.count > 1 and not self.insisted:
             self.insisted = True
             self._stop(0, EndReason(EndCode.INTERRUPTED_TWICE))
@@ -208,11 +238,21 @@ class Supervisor:
             self.history.stopped_at = at if at is not None else time.time()
         for session in self.running.values():
             session.send(op="stop", grace=grace, why=stop_text(reason))
-        self._happened(Event(time.time(), "stopping", reason=reason))
+        running = self.history.still_running()
+        self._happened(
+            Event(
+                time.time(),
+                "stopping",
+                reason=reason,
+                seconds=grace,
+                ranks=len(running),
+                nodes=len({host for host, _ in running}),
+            )
+        )
 
 
 def gather_stacks(sessions: list[Session], timeout: float = 15.0) -> dict[str, Any]:
-    """What every rank is doing: host -> rank -> stacks; nodes that do not answer are left out."""
+    """Return the stacks of every rank: host -> rank -> stacks, of the nodes that answer."""
     asked = {
         session.host: session.request("stacks", STACKS, timeout=timeout * 2 / 3)
         for session in sessions
@@ -227,12 +267,12 @@ def gather_stacks(sessions: list[Session], timeout: float = 15.0) -> dict[str, A
 
 
 def ranks_of(node: NodePlan) -> range:
-    """The ranks that a node may report of."""
+    """Return the ranks that a node may report."""
     return range(node.first_rank, node.first_rank + len(node.slots))
 
 
 def start_message(plan: Plan, node: NodePlan, secrets: dict[str, Secret]) -> dict[str, Any]:
-    """What tells an agent to start its node's processes. The only place where secrets go."""
+    """Return the message that starts a node's processes. Secrets are in no other message."""
     return {
         "op": "start",
         "processes": [
@@ -250,7 +290,7 @@ def start_message(plan: Plan, node: NodePlan, secrets: dict[str, Secret]) -> dic
 
 
 def about(plan: Plan, node: NodePlan) -> dict[str, Any]:
-    """What a node keeps of a run, for those who ask it later."""
+    """Return what a node records of a run, for later requests."""
     return {
         "cluster": plan.cluster,
         "launcher": plan.launcher,

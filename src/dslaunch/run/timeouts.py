@@ -1,4 +1,4 @@
-"""How long a run waits for what."""
+"""The timeouts of a run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long things may take, in seconds."""
+    """The timeouts of a run, in seconds."""
 
     grace: float = 10.0
-    """Between asking a process to end and making it."""
+    """Between TERM and KILL."""
     exit_timeout: float = 300.0
-    """Between the first rank's good end and the last's."""
+    """For the other ranks to exit after the first one has exited successfully."""
     heartbeat: float = 15.0
-    """Without a sign of a node, or of the launcher, until the connection counts as broken."""
+    """Heartbeat timeout: without contact, after which a connection counts as lost."""
     reconnect: float = 20.0
-    """In which a broken connection may be made anew before the node, or the run, is given up."""
+    """For reconnecting, before the node, or the run, is given up."""
     hang_timeout: float | None = None
-    """Without output or computation of any rank until the run is ended; None: for ever."""
+    """Without output or computation of any rank, before the run is stopped; None: no limit."""

@@ -1,42 +1,41 @@
-"""Nodes that SLURM gives, by the variables of an allocation. Pure."""
+"""The nodes of a SLURM allocation, by its variables. Pure."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dslaunch.cluster import schema, yamltext
 from dslaunch.cluster.discover import gpus_per_node, run_lengths
-from dslaunch.cluster.model import MOST_SLOTS, Cluster, Node
-from dslaunch.cluster.nodeset import expand, fold, numbers
+from dslaunch.cluster.model import MOST_SLOTS, Cluster, ClusterSource, Node
+from dslaunch.cluster.nodeset import expand, fold
 from dslaunch.errors import UsageError
-from dslaunch.slurm.nodes import node_names
+from dslaunch.slurm.scontrol import gpu_indexes
 from dslaunch.slurm.states import whole_number
 
-_INDEXES = re.compile(r"(?:^|,)gpu(?::[\w.-]{1,64})?:[0-9]{1,9}\(IDX:([0-9,-]+)\)")
-"""GPUs of one type, in a list of all generic resources that a job has on a node."""
+WITHOUT_FILE = "the SLURM allocation"
+"""Where a cluster is from that no file describes."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatedNode:
-    """What an allocation gives on one node."""
+    """A node of an allocation."""
 
     host: str
     slots: tuple[int, ...] | None
-    """The GPUs, or as many numbers as tasks; None: SLURM does not say."""
+    """The GPUs, or as many indexes as tasks; None: unknown."""
     gpus: int | None = None
-    """How many GPUs the allocation has there; None: SLURM does not say."""
+    """The number of GPUs of the allocation on the node; None: unknown."""
 
 
 def allocated_nodes(environ: Mapping[str, str], detail: str = "") -> tuple[AllocatedNode, ...]:
-    """The nodes of the allocation that we are in, in SLURM's order, so that the first is master.
+    """Return the nodes of the current allocation in SLURM's order; the first is the master.
 
-    `detail` is what `scontrol --details show job` says, where there is an scontrol: which GPUs of
-    each node are ours. Without it their number is known, of variables that may be `8`, `a100:4`
-    or run lengths such as `2(x3),1`. Raises UsageError outside an allocation.
+    `detail` is the output of `scontrol --details show job`, by which the allocated GPUs of each
+    node are known. Without it their number is known, from variables such as `8`, `a100:4` or the
+    run lengths `2(x3),1`. Raises UsageError outside an allocation.
     """
     indexes = gpu_indexes(detail)
     found: list[AllocatedNode] = []
@@ -44,8 +43,8 @@ def allocated_nodes(environ: Mapping[str, str], detail: str = "") -> tuple[Alloc
         folded = environ.get(f"SLURM_JOB_NODELIST{group}") or environ.get(f"SLURM_NODELIST{group}")
         if not folded:
             raise UsageError(
-                f"SLURM_JOB_NODELIST{group} is not set: this is no allocation of SLURM",
-                hint="call it inside salloc or a job",
+                f"SLURM_JOB_NODELIST{group} is not set: not in a SLURM allocation",
+                hint="run it inside salloc or a job",
             )
         hosts = _expanded(folded)
         counts = _counts(environ, group, len(hosts))
@@ -57,7 +56,7 @@ def allocated_nodes(environ: Mapping[str, str], detail: str = "") -> tuple[Alloc
 
 
 def _groups(environ: Mapping[str, str]) -> list[str]:
-    """The endings of the variables of a heterogeneous job's components."""
+    """Return the suffixes of the variables of a heterogeneous job's components."""
     size = whole_number(environ.get("SLURM_HET_SIZE", ""))
     if size is None:
         return [""]
@@ -65,7 +64,7 @@ def _groups(environ: Mapping[str, str]) -> list[str]:
 
 
 def _counts(environ: Mapping[str, str], group: str, nodes: int) -> list[int | None]:
-    """Slots per node: its GPUs, else its tasks where there are several."""
+    """Return the slots per node: its GPUs, or its tasks if there are several."""
     gpus = gpus_per_node(environ, group)
     if gpus:
         return [gpus] * nodes
@@ -75,29 +74,10 @@ def _counts(environ: Mapping[str, str], group: str, nodes: int) -> list[int | No
     return [None] * nodes
 
 
-def gpu_indexes(detail: str) -> dict[str, tuple[int, ...]]:
-    """Which GPUs of each node a job has, by `scontrol --details show job`: `gpu:2(IDX:0-1)`.
-
-    A node may have GPUs of several types, each with its own entry.
-    """
-    found: dict[str, tuple[int, ...]] = {}
-    folded = ""
-    for name, _, value in (word.partition("=") for word in detail.split()):
-        if name == "Nodes":
-            folded = value
-        if name != "GRES" or not folded:
-            continue
-        parts = [part for listed in _INDEXES.findall(value) for part in listed.split(",")]
-        ids = tuple(sorted({number for part in parts for number in _span(part)}))
-        if ids:
-            found |= dict.fromkeys(node_names(folded), ids)
-    return found
-
-
 def seen_by_steps(said: str) -> dict[str, tuple[int, ...]]:
-    """Which GPUs each node has, by lines `NODE=CUDA_VISIBLE_DEVICES` of the nodes' steps.
+    """Return the GPUs of each node, by lines `NODE=CUDA_VISIBLE_DEVICES` of a step.
 
-    Names such as `MIG-...` count as many numbers from 0 on.
+    Names such as `MIG-...` are numbered from 0.
     """
     found: dict[str, tuple[int, ...]] = {}
     for line in said.splitlines():
@@ -112,11 +92,25 @@ def seen_by_steps(said: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def fewer_gpus(nodes: Iterable[Node], seen: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
-    """What is wrong where the steps of an allocation see other GPUs than the job has: a line for
-    each pair of numbers, with its nodes.
+@dataclass(frozen=True, slots=True)
+class GpuMismatch:
+    """Nodes on which a step has another number of GPUs than the job."""
 
-    Nodes of which either is unknown are left out: SLURM sets no variable for GPUs that it does not
+    hosts: tuple[str, ...]
+    step: int
+    job: int
+
+    def __str__(self) -> str:
+        return f"{fold(self.hosts)}: a step gets {self.step} of the {self.job} GPUs of the job"
+
+
+def gpu_mismatches(
+    nodes: Iterable[Node], seen: Mapping[str, tuple[int, ...]]
+) -> tuple[GpuMismatch, ...]:
+    """Return the nodes on which the steps of an allocation see another number of GPUs than the job
+    has, grouped by both numbers.
+
+    Nodes with an unknown number are ignored: SLURM sets no variable for GPUs that it does not
     bind.
     """
     wrong: dict[tuple[int, int], list[str]] = {}
@@ -125,30 +119,22 @@ def fewer_gpus(nodes: Iterable[Node], seen: Mapping[str, tuple[int, ...]]) -> tu
         if node.step_gpus is not None and found and found != node.step_gpus:
             wrong.setdefault((found, node.step_gpus), []).append(node.host)
     return tuple(
-        f"{fold(hosts)}: a step gets {found} of the {count} GPUs that the job has there"
-        for (found, count), hosts in wrong.items()
+        GpuMismatch(tuple(hosts), step=found, job=count) for (found, count), hosts in wrong.items()
     )
-
-
-def _span(text: str) -> tuple[int, ...]:
-    try:
-        return numbers(text)
-    except ValueError:
-        return ()
 
 
 def _expanded(folded: str) -> tuple[str, ...]:
     try:
         return expand(folded)
     except ValueError as error:
-        raise UsageError(f"SLURM's list of nodes: {error}") from None
+        raise UsageError(f"the node list of SLURM: {error}") from None
 
 
 def in_allocation(cluster: Cluster, nodes: tuple[AllocatedNode, ...]) -> Cluster:
-    """The cluster file with the nodes that SLURM gave in the place of its own.
+    """Return the cluster file with the allocated nodes instead of its own.
 
-    A node that the file names keeps what the file says of it; another is like the first, but for
-    its name and address, since the file says what the site's nodes are like.
+    A node of the file keeps its settings; any other has those of the first node, except name and
+    address.
     """
     known = {node.host: node for node in cluster.nodes}
     like = replace(cluster.nodes[0], address=None, spare=False)
@@ -162,32 +148,41 @@ def in_allocation(cluster: Cluster, nodes: tuple[AllocatedNode, ...]) -> Cluster
 
 
 def bare_cluster(nodes: tuple[AllocatedNode, ...], name: str = "slurm") -> Cluster:
-    """A cluster of an allocation, where there is no file. Raises UsageError without slots."""
+    """Return a cluster of an allocation without a file. Raises UsageError for unknown slots."""
     unknown = [one.host for one in nodes if one.slots is None]
     if unknown:
         raise UsageError(
-            f"SLURM does not say how many ranks {fold(unknown)} can have",
-            hint="ask for --gres=gpu:N or --ntasks-per-node=N, or name a cluster file",
+            f"the number of ranks on {fold(unknown)} is unknown",
+            hint="request --gres=gpu:N or --ntasks-per-node=N, or use a cluster file",
         )
     made = (Node(one.host, one.slots or (), step_gpus=one.gpus) for one in nodes)
-    return Cluster(name, tuple(made))
+    cluster = Cluster(name, tuple(made))
+    return replace(cluster, source=ClusterSource(WITHOUT_FILE, file_of(cluster, "")))
+
+
+def with_source(cluster: Cluster) -> Cluster:
+    """Return the cluster with the text from which it can be read without the allocation."""
+    if cluster.source is None:
+        return cluster
+    text = file_of(cluster, cluster.source.text)
+    return replace(cluster, source=ClusterSource(cluster.source.file, text))
 
 
 def file_of(cluster: Cluster, text: str) -> str:
-    """The cluster file's text with the nodes that SLURM gave in the place of its own, so that it
-    can be read without the allocation. YAML that is JSON. An empty text: there is no file."""
+    """Return the text of the cluster file with the allocated nodes instead of its own, to be used
+    without the allocation. It is JSON, and so YAML. An empty text: there is no file."""
     data: dict[str, Any] = {"name": cluster.name}
     if text:
         data |= yamltext.parse(text, cluster.name, verbatim=schema.VERBATIM).data
-    for name in ("python", "activate"):  # each node has its own
+    for name in ("python", "activate"):  # set per node below
         data.pop(name, None)
     data |= {"transport": cluster.transport, "nodes": [_entry(node) for node in cluster.nodes]}
     return json.dumps(data, indent=1) + "\n"
 
 
 def _entry(node: Node) -> dict[str, Any]:
-    """A node as the file has it."""
+    """Return a node as an entry of the file."""
     pairs = {name: dict(getattr(node, name)) for name in ("env", "labels")}
     values = asdict(node) | pairs | {"slots": list(node.slots)}
-    values.pop("step_gpus")  # of this allocation, not of the file
+    values.pop("step_gpus")  # a property of the allocation
     return {name: value for name, value in values.items() if value not in (None, {}, False)}

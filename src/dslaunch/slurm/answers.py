@@ -1,9 +1,8 @@
 """What squeue and sacct print becomes typed values. Pure.
 
-A job's name, comment and paths are its owner's own text, and may look like any output of SLURM's.
-Here no value can reach into other fields: they come as JSON (SLURM 23.02 and later), in columns of
-a fixed number of bytes (squeue before that), or behind a delimiter that is new in every question
-(sacct).
+A job's name, comment and paths are free text of its owner, and may look like any output of SLURM.
+No value can change another field: they come as JSON (SLURM 23.02 and later), in columns of a fixed
+number of bytes (squeue of older releases), or with a delimiter that is new in every query (sacct).
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from dslaunch.slurm.states import (
 )
 
 
-class InvalidAnswer(ValueError):
-    """An answer is cut, damaged, or of a shape that no SLURM is known to have."""
+class SlurmAnswerError(ValueError):
+    """An answer is incomplete, damaged, or of a form that no release of SLURM is known to have."""
 
 
 # ---------------------------------------------------------------- squeue, columns
@@ -37,32 +36,33 @@ FORMAT = (
     "restartcnt:12,submittime:16,starttime:16,endtime:16,userid:12,batchhost:80,reason:160,"
     "nodelist:2048,command:64,stdout:1024,stderr:1024,name:1024,username:64"
 )
-"""Fields of `squeue --Format` and their widths in bytes; SLURM cuts what is longer."""
+"""Fields of `squeue --Format` and their widths in bytes; SLURM truncates longer values."""
 COLUMNS = {name: int(width) for name, width in (c.split(":") for c in FORMAT.split(","))}
 _ROW = sum(COLUMNS.values()) + len("\n")
 
 
 def parse_columns(said: str) -> tuple[JobInfo, ...]:
-    """Read `squeue --noheader --Format=FORMAT`, with SLURM_TIME_FORMAT=%s. Raises InvalidAnswer."""
+    """Parse `squeue --noheader --Format=FORMAT`, with SLURM_TIME_FORMAT=%s. Raises
+    SlurmAnswerError."""
     try:
         data = said.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise InvalidAnswer("the answer of squeue has bytes of no text") from error
+        raise SlurmAnswerError("not text") from error
     if not data or len(data) % _ROW:
-        raise InvalidAnswer("the answer of squeue is not complete")
+        raise SlurmAnswerError("a row has not its full width")
     rows = (data[start : start + _ROW] for start in range(0, len(data), _ROW))
     return tuple(_of_columns(_cells(row)) for row in rows)
 
 
 def _cells(row: bytes) -> dict[str, str]:
-    """The fields of a row; one that fills its column may have been cut, and is empty, except the
-    script's, whose beginning is enough."""
+    """Return the fields of a row. A value that fills its column may be truncated, and becomes
+    empty, except the command, of which the beginning is enough."""
     cells = {}
     start = 0
     for name, width in COLUMNS.items():
         cell = row[start : start + width]
-        was_cut = cell[-1:] != b" " and name != "command"
-        cells[name] = "" if was_cut else cell.decode("utf-8", "surrogateescape").rstrip(" ")
+        is_truncated = cell[-1:] != b" " and name != "command"
+        cells[name] = "" if is_truncated else cell.decode("utf-8", "surrogateescape").rstrip(" ")
         start += width
     return cells
 
@@ -105,14 +105,14 @@ def _of_columns(cells: Mapping[str, str]) -> JobInfo:
 
 
 def _output_paths(output: str, error: str, **job: str) -> tuple[str, str]:
-    """The paths of a job's output and of its standard error; the second is empty where both are
-    one file, as squeue names it then."""
+    """Return the paths of a job's output and of its standard error; the second is empty if both are
+    one file, for which squeue prints the path twice."""
     first, second = output_path(output, **job), output_path(error, **job)
     return first, "" if second == first else second
 
 
 def _exit_of_text(text: str) -> tuple[int | None, int | None]:
-    """`3:0` is a code and a signal; a single number, as in squeue 22.05, a status of wait(2)."""
+    """Parse `3:0`, a code and a signal, or a status of wait(2), as squeue 22.05 prints it."""
     both = re.fullmatch(r"([0-9]{1,5}):([0-9]{1,3})", text)
     if both is not None:
         return int(both[1]), int(both[2])
@@ -129,14 +129,14 @@ def _exit_of_status(status: int | None) -> tuple[int | None, int | None]:
 
 
 def parse_json(said: str) -> tuple[JobInfo, ...]:
-    """Read `squeue --json` or `scontrol --json show job`: data_parser v0.0.38 (22.05) to v0.0.43
-    (25.05). Raises InvalidAnswer."""
+    """Parse `squeue --json`: data_parser v0.0.38 (22.05) to v0.0.43 (25.05). Raises
+    SlurmAnswerError."""
     try:
         answer = json.loads(said)
         jobs = answer["jobs"]
         return tuple(_of_json(record) for record in jobs)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidAnswer("the answer of squeue is not complete") from error
+        raise SlurmAnswerError("not the JSON of a list of jobs") from error
 
 
 def _of_json(record: Mapping[str, Any]) -> JobInfo:
@@ -184,16 +184,16 @@ def _of_json(record: Mapping[str, Any]) -> JobInfo:
 
 
 def _states(value: object) -> Iterator[str]:
-    """A word, or since v0.0.40 a list of the base state and the flags."""
+    """Return the one state, or since v0.0.40 the base state and the flags."""
     words = value if isinstance(value, list) else [value]
     if not words:
-        raise InvalidAnswer("a job has no state")
+        raise SlurmAnswerError("a job has no state")
     for word in words:
         yield state_word(_text(word))
 
 
 def _number(value: object) -> int | None:
-    """A number, or since v0.0.39 an object that says whether there is one."""
+    """Return a number; since v0.0.39 it is an object with the field `set`."""
     if isinstance(value, dict):
         has_one = value.get("set") is True and value.get("infinite") is not True
         value = value.get("number") if has_one else None
@@ -202,7 +202,7 @@ def _number(value: object) -> int | None:
 
 
 def _text(value: object) -> str:
-    """Text; empty for what is none, or cannot be bytes (JSON can have half of a character)."""
+    """Return text; empty for other types, and for text with half of a surrogate pair."""
     if not isinstance(value, str):
         return ""
     try:
@@ -213,7 +213,7 @@ def _text(value: object) -> str:
 
 
 def _exit_of_json(value: object) -> tuple[int | None, int | None]:
-    """A status of wait(2), or since v0.0.40 an object with the code and the signal."""
+    """Parse a status of wait(2), or since v0.0.40 an object with the code and the signal."""
     if not isinstance(value, dict) or "return_code" not in value:
         return _exit_of_status(_number(value))
     signal = value.get("signal")
@@ -224,18 +224,18 @@ def _exit_of_json(value: object) -> tuple[int | None, int | None]:
 # ---------------------------------------------------------------- sacct
 
 ACCOUNTING = "JobIDRaw,JobID,State,ExitCode,Submit,Start,End,UID,NodeList,SubmitLine"
-"""The fields of a question to sacct. The last may have anything in it, also a newline."""
+"""The fields of a query to sacct. The last is free text and may contain newlines."""
 _MEMBER = re.compile(r"([0-9]{1,18})(?:_(?P<task>[0-9]{1,18}|\[[^]]*\])|\+(?P<part>[0-9]{1,9}))?")
 
 
 def parse_accounting(said: str, delimiter: str) -> tuple[JobInfo, ...]:
-    """Read `sacct --noheader --parsable2 --allocations --duplicates --format=ACCOUNTING` with that
-    delimiter: a record of each start. Raises InvalidAnswer for an answer that is cut."""
+    """Parse `sacct --noheader --parsable2 --allocations --duplicates --format=ACCOUNTING` with that
+    delimiter: one record per start. Raises SlurmAnswerError for an incomplete answer."""
     rows = [line.split(delimiter) for line in said.split("\n") if delimiter in line]
     complete = [cells for cells in rows if len(cells) == ACCOUNTING.count(",") + 1]
     is_whole = said.endswith("\n") and len(complete) == len(rows) and bool(rows)
     if said.strip() and not is_whole:
-        raise InvalidAnswer("the answer of sacct is not complete")
+        raise SlurmAnswerError("a record lacks fields")
     starts = [_of_accounting(cells) for cells in complete]
     return tuple(sorted(starts, key=lambda start: start.submitted or 0))
 
@@ -243,7 +243,7 @@ def parse_accounting(said: str, delimiter: str) -> tuple[JobInfo, ...]:
 def _of_accounting(cells: list[str]) -> JobInfo:
     member = _MEMBER.fullmatch(cells[1])
     if member is None:
-        raise InvalidAnswer("sacct names a job in an unknown way")
+        raise SlurmAnswerError("a job number has an unknown form")
     code, signal = _exit_of_text(cells[3])
     state, _, by = cells[2].partition(" ")
     return _valid(
@@ -273,11 +273,11 @@ _REASON = re.compile(r"[^\x00\r\n]{1,1024}")
 
 
 def _valid(**fields: Any) -> JobInfo:
-    """A record that has at least a number and a state; what becomes a word of a command, a path or
-    a file's name is left out unless it can be one. Raises InvalidAnswer."""
+    """Return a record that has a number and a state. Values that are used in commands and paths are
+    empty unless they are valid there. Raises SlurmAnswerError."""
     info = JobInfo(**fields)
     if not _NUMBER.fullmatch(info.job) or info.state == UNKNOWN:
-        raise InvalidAnswer("a record has no number or no state")
+        raise SlurmAnswerError("a record has no number or no state")
     return replace(
         info,
         reason=_fitting(_REASON, info.reason),

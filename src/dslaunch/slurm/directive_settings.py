@@ -1,9 +1,8 @@
-"""What SLURM is asked for in the end: the settings, with what `directives` say in their place.
+"""The settings of a job after its `directives` have replaced some of them. Pure.
 
-sbatch takes the last of two equal options, and refuses some that exclude each other. So each
-directive of the user's takes the place of our option of that name, and of those that exclude it;
-and what depends on an option, such as srun's `--cpus-per-task` or the output's directory, follows
-from one value. Pure.
+sbatch uses the last of two equal options, and refuses some that exclude each other. So each
+directive of the user replaces our option of that name, and those that exclude it. What depends on
+an option, such as srun's `--cpus-per-task` or the directory of the output, uses the same value.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 
 from dslaunch.cluster.model import Slurm
 from dslaunch.cluster.slurm_section import SlurmSection
+from dslaunch.notes import Note, NoteCode, note
 from dslaunch.slurm.grammar import SBATCH, Option
 from dslaunch.slurm.script import directive_line
 
@@ -29,23 +29,33 @@ EXCLUSIVE = (
     {"ntasks-per-node", "ntasks"},
     {"nodelist", "nodefile"},
 )
-"""Options of which sbatch, by its release, takes one, or of which only one can be meant (SLURM
-26.05, src/common/slurm_opt.c, the functions `_validate_*`). For those about GPUs see
-`asks_for_gpus`: 26.05 refuses `--gpus-per-node` beside `--gres=gpu`."""
+"""Options that exclude each other, in some release of sbatch or by their meaning (SLURM 26.05,
+src/common/slurm_opt.c, the functions `_validate_*`). For those of GPUs see `requests_gpus`: 26.05
+refuses `--gpus-per-node` with `--gres=gpu`."""
 GPU_OPTIONS = frozenset(("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"))
-"""By which the job's GPUs are requested."""
+"""Options that request the GPUs of the job."""
 PART_OF_A_NODE = frozenset(("mem-per-cpu", "mem-per-gpu", "cpus-per-gpu"))
-"""Whoever asks for so much wants no whole nodes, as with the keys `mem` and `cpus_per_task`."""
+"""Options that request a part of a node, like the keys `mem` and `cpus_per_task`."""
+
+
+class DirectiveNote(NoteCode):
+    """Why a directive is not used."""
+
+    WAIT = "wait", "directive {option} is ignored: dslaunch follows the job itself"
+    TEST_ONLY = "test-only", "directive {option} is ignored: use `--check`"
+    WRAP = "wrap", "directive {option} is ignored: dslaunch writes the script"
+
+
 UNUSABLE = {
-    "wait": "dslaunch follows the job itself",
-    "test-only": "use `--check`",
-    "wrap": "dslaunch writes the script",
+    "wait": DirectiveNote.WAIT,
+    "test-only": DirectiveNote.TEST_ONLY,
+    "wrap": DirectiveNote.WRAP,
 }
-"""Options that make sbatch do something else than to submit our script and return."""
+"""Options with which sbatch does not just submit a script and return."""
 PSEUDO = ("error", "chdir", "gres")
-"""Options that are rendered though the cluster file has no key for them."""
+"""Options that are rendered without a key in the cluster file."""
 _KEYS = frozenset(SlurmSection.model_fields) - {field.name for field in fields(Slurm)}
-"""The keys of `slurm:` that are handed on to sbatch under their own names."""
+"""The keys of `slurm:` that are passed to sbatch under their own names."""
 _GPU_GRES = re.compile(r"(?:gres[/:])?gpu\b|none$", re.IGNORECASE)
 _NUMBER = re.compile(r"[1-9][0-9]{0,6}(?:-[1-9][0-9]{0,6})?")
 
@@ -56,16 +66,16 @@ def options_in(directive: str) -> tuple[Option, ...]:
 
 
 def excluded_by(name: str) -> frozenset[str]:
-    """The options that stand in the way of one, itself among them."""
+    """Return the options that exclude an option, including itself."""
     together = (group for group in EXCLUSIVE if name in group)
     return frozenset({name}).union(*together)
 
 
 def apply_directives(slurm: Slurm) -> Slurm:
-    """Return the settings with what their directives say in their place.
+    """Return the settings with their directives applied.
 
-    `directives` keeps what no setting can hold, and `displaced` names the options of ours that
-    must not be rendered beside it.
+    `directives` keeps what no setting can express, and `displaced` has the names of our options
+    that must not be rendered with it.
     """
     settled = replace(slurm, directives=())
     kept: list[Verbatim] = []
@@ -77,7 +87,7 @@ def apply_directives(slurm: Slurm) -> Slurm:
             continue
         for option in line.options:
             settled, done = _settled(settled, option)
-            # of two the last wins
+            # of two equal options, the last is used
             replaced = excluded_by(option.name) if done else {option.name}
             kept = [other for other in kept if not other.gives_one_of(replaced)]
             if not done:
@@ -89,28 +99,28 @@ def apply_directives(slurm: Slurm) -> Slurm:
 
 @dataclass(frozen=True, slots=True)
 class Verbatim:
-    """A directive that is rendered as it is written."""
+    """A directive that is rendered unchanged."""
 
     text: str
     options: tuple[Option, ...]
 
     def gives_one_of(self, names: Collection[str]) -> bool:
-        """Whether it is one of these options alone."""
+        """Return whether it is one option, and that is one of these."""
         return len(self.options) == 1 and self.options[0].name in names
 
 
-def unusable(directives: Iterable[str]) -> Iterator[str]:
-    """Yield why directives are left out."""
+def unusable(directives: Iterable[str]) -> Iterator[Note]:
+    """Yield a note for each directive that is not used."""
     for directive in directives:
         text, line = directive_line(directive)
         for option in line.options:
             if option.name in UNUSABLE:
                 written = text[option.place : option.end]
-                yield f"directive {written} is left out: {UNUSABLE[option.name]}"
+                yield note(UNUSABLE[option.name], option=written)
 
 
-def asks_for_gpus(one: Option) -> bool:
-    """Whether an option says how many GPUs the job gets."""
+def requests_gpus(one: Option) -> bool:
+    """Return whether an option requests GPUs."""
     if one.name == "gres":
         return any(_GPU_GRES.match(item) for item in one.text.split(","))
     if one.name == "tres-per-task":
@@ -119,14 +129,14 @@ def asks_for_gpus(one: Option) -> bool:
 
 
 Settled = tuple[Slurm, bool]
-"""Settings with an option in its place; and whether they say it whole, so that it need not be
-rendered as it is."""
+"""Settings with an option applied; and whether they express it completely, so that it is not
+rendered unchanged."""
 
 
 def _settled(slurm: Slurm, one: Option) -> Settled:
     if one.name in UNUSABLE:
         return slurm, True
-    if asks_for_gpus(one):
+    if requests_gpus(one):
         return replace(_without(slurm, {"gres"}), gpus="none"), False
     if one.name in _OF_OUR_OWN:
         return _OF_OUR_OWN[one.name](slurm, one.text)
@@ -142,11 +152,12 @@ def _settled(slurm: Slurm, one: Option) -> Settled:
 
 
 def _signal(slurm: Slurm, value: str) -> Settled:
-    """The script hands on the signals that are for it; others SLURM sends to the ranks itself."""
+    """Apply `--signal`: the script forwards signals that it gets; SLURM sends others to the
+    ranks."""
     is_for_script = "B" in value.rpartition(":")[0]
     try:
         section = SlurmSection(signal=value if is_for_script else None)
-    except ValidationError:  # a signal that the script cannot hand on
+    except ValidationError:  # a signal that the script cannot forward
         return replace(slurm, signal=None), False
     return replace(slurm, signal=section.signal), section.signal is not None
 
@@ -168,10 +179,10 @@ _OF_OUR_OWN: Mapping[str, Callable[[Slurm, str], Settled]] = {
     ),
     "output": lambda slurm, value: (replace(slurm, output=value or slurm.output), bool(value)),
 }
-"""Options that dslaunch itself goes by."""
+"""Options that dslaunch itself uses."""
 
 
 def _without(slurm: Slurm, names: Iterable[str]) -> Slurm:
-    """The settings without those for some options."""
+    """Return the settings without those for some options."""
     keys = {name.replace("-", "_") for name in names}
     return replace(slurm, options=tuple(pair for pair in slurm.options if pair[0] not in keys))

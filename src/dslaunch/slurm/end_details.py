@@ -1,4 +1,4 @@
-"""What SLURM tells about the end of a job when it is asked once more: who, which node, step."""
+"""Query SLURM for details about the end of a job: the user, the node, the step."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import DslaunchError
 from dslaunch.slurm.identity import JobId
+from dslaunch.slurm.nodes import is_down
 from dslaunch.slurm.output import Layout
 from dslaunch.slurm.output_evidence import MemoryExceeded, OutputEvidence
+from dslaunch.slurm.scontrol import NodeRecord
 from dslaunch.slurm.states import JobInfo, moment, whole_number
 from dslaunch.slurm.verdict import PROLOG_REASON, Account, EndDetails
 
@@ -21,23 +23,23 @@ if TYPE_CHECKING:
 
 STEPS = "JobIDRaw,State,Start,MaxRSSNode,MaxRSSTask,MaxRSS"
 WAITS, BETWEEN = 20, 0.5
-"""How often accounting is asked again who canceled a job, and the seconds between: slurmdbd hears
-of a start and of an end after slurmctld knows it, on a busy machine seconds later."""
+"""The maximum of queries to accounting who canceled a job, and the seconds between them: slurmdbd
+gets a start and an end after slurmctld, on a busy machine seconds later."""
 NODE_AGREES = 60
-"""Seconds between the end of a job and the drain of a node for its prolog."""
+"""Maximum seconds between the end of a job and the drain of a node for its prolog."""
 _BY = re.compile(r"by ([0-9]{1,10})")
-_SINCE = re.compile(r"(?P<why>.*) \[\S+@(?P<when>[0-9]{1,18})\]")
 _NODE = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _SIZE = re.compile(r"([0-9]{1,15})(?:\.[0-9]+)?([KMGTP]?)")
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
 def waits_for_accounting() -> Callable[[], bool]:
-    """Return what waits until accounting may know more, and is False once it has had its time:
-    for all tasks of an array together."""
+    """Return a function that waits until accounting may know more, and returns False after WAITS
+    calls, for all tasks of an array together."""
     left = iter(range(WAITS))
 
     def wait() -> bool:
+        """Wait, unless it was done too often."""
         if next(left, None) is None:
             return False
         time.sleep(BETWEEN)
@@ -54,14 +56,12 @@ def end_details(
     layout: Layout,
     wait: Callable[[], bool],
 ) -> EndDetails:
-    """Ask what explains the end of `info`: a job, or a task or component of it. What cannot be
-    found out stays unknown: never raises DslaunchError. `wait`: see `waits_for_accounting`."""
+    """Return what explains the end of `info`: a job, or a task or component of it. Without an
+    answer it is unknown; DslaunchError is never raised. `wait`: see `waits_for_accounting`."""
     try:
         if info.state == "NODE_FAIL" and info.nodes:
-            states = {
-                name: node.get("State", "") for name, node in client.nodes(info.nodes).items()
-            }
-            down = [name for name, state in states.items() if "DOWN" in state or "*" in state]
+            nodes = client.nodes(info.nodes)
+            down = [name for name, node in nodes.items() if is_down(node.states)]
             return EndDetails(down=_folded(down))
         if info.state == "CANCELLED":
             began = observed != OutputEvidence()
@@ -77,7 +77,7 @@ def end_details(
 def _canceled_by(
     client: SlurmClient, job: JobId, info: JobInfo, wait: Callable[[], bool]
 ) -> Account | None:
-    """Who ended the last start; None: the accounting does not say it, or there is none."""
+    """Return who canceled the last start; None: unknown."""
     while True:
         starts = [start for start in client.starts(job) if start.job == info.job]
         if starts and starts[-1].state == "CANCELLED":
@@ -88,7 +88,7 @@ def _canceled_by(
 
 
 def account(uid: int) -> Account:
-    """Return a user with the name that this machine has for it."""
+    """Return a user with its name on this machine."""
     try:
         return Account(uid, pwd.getpwuid(uid).pw_name)
     except (KeyError, OverflowError):
@@ -96,29 +96,29 @@ def account(uid: int) -> Account:
 
 
 def _memory(client: SlurmClient, info: JobInfo, layout: Layout) -> MemoryExceeded | None:
-    """The step that was out of memory, and the node and task with the most memory in it."""
+    """Return the step that was out of memory, and its node and task with the highest use."""
     found = [
-        _step(name, node, task, size, layout)
+        _step(name, node=node, task=task, size=size, layout=layout)
         for name, state, began, node, task, size in _steps(client, info)
         if name.startswith(f"{info.job}.")
         and state.startswith("OUT_OF_ME")
         and _is_within(info, began)
     ]
-    # the batch script is out of memory too where a step of its node is
+    # the batch script is out of memory too if a step on its node is
     of_ranks = [one for one in found if one.step.isdecimal()]
     return next(iter(of_ranks or found), None)
 
 
 def _is_within(info: JobInfo, began: str) -> bool:
-    """Whether a step is of this start, by its time: a step's record does not say whose it is, and
-    an earlier start or another job of the same number has steps too."""
+    """Return whether a step belongs to this start, by its time: an earlier start, or another job
+    with the number, has steps too."""
     when = moment(began)
     if when is None or info.started is None:
         return True
     return info.started <= when and (info.ended is None or when <= info.ended)
 
 
-def _step(name: str, node: str, task: str, size: str, layout: Layout) -> MemoryExceeded:
+def _step(name: str, *, node: str, task: str, size: str, layout: Layout) -> MemoryExceeded:
     step = name.partition(".")[2][:40]
     number = whole_number(task)
     rank = layout.direct and step.isdecimal() and number is not None
@@ -136,7 +136,7 @@ def _bytes(text: str) -> int | None:
 
 
 def _steps(client: SlurmClient, info: JobInfo) -> list[list[str]]:
-    """The rows of a job's steps; none: there is no accounting, or it does not answer."""
+    """Return the rows of a job's steps; none: no accounting, or no answer."""
     done = client.sacct(info.job, info.cluster, STEPS)
     if done.code:
         return []
@@ -145,19 +145,18 @@ def _steps(client: SlurmClient, info: JobInfo) -> list[list[str]]:
 
 
 def _prolog(client: SlurmClient, info: JobInfo) -> str:
-    """The nodes of a job that were drained for their prolog when it ended, folded."""
+    """Return the nodes of a job that were drained for their prolog when it ended, folded."""
     return _folded(
         name
         for name, node in client.nodes(info.nodes).items()
-        if _drained_for_prolog(node.get("Reason", ""), info.ended)
+        if _drained_for_prolog(node, info.ended)
     )
 
 
-def _drained_for_prolog(reason: str, ended: int | None) -> bool:
-    found = _SINCE.fullmatch(reason)
-    if found is None or found["why"] != PROLOG_REASON:
+def _drained_for_prolog(node: NodeRecord, ended: int | None) -> bool:
+    if node.since is None or node.reason != PROLOG_REASON:
         return False
-    return ended is None or abs(int(found["when"]) - ended) <= NODE_AGREES
+    return ended is None or abs(node.since - ended) <= NODE_AGREES
 
 
 def _folded(names: Iterable[str]) -> str:

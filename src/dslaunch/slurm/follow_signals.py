@@ -1,4 +1,5 @@
-"""Ctrl-C and a closed terminal while a job is followed: the one cancels, the other only leaves."""
+"""Ctrl-C and a closed terminal while a job is followed: the first cancels the job, the other
+leaves."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from dslaunch.run.interrupts import Noted
 
 
 class FollowSignals(Noted):
-    """Notes what the user wants. The first Ctrl-C asks, the second insists."""
+    """Notes signals. The first Ctrl-C cancels the job, the second leaves."""
 
     def __init__(self, cancel: Callable[[], None]) -> None:
         super().__init__()
@@ -21,7 +22,7 @@ class FollowSignals(Noted):
 
     @property
     def leave(self) -> bool:
-        """Whether to stop following; cancels the job first when that was asked for."""
+        """Return whether to stop following; cancel the job first if requested."""
         if self.asked > self._done == 0:
             self._done = 1
             self.cancel()

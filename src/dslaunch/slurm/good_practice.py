@@ -1,4 +1,4 @@
-"""What a script does right, where others go wrong: said to people, so that they keep it."""
+"""Good practice in a script where many others fail; shown so that users keep it."""
 
 from __future__ import annotations
 
@@ -11,47 +11,48 @@ from dslaunch.slurm.training_commands import Reading
 
 
 def ranks_on_nodes(reading: Reading) -> Iterator[Remark]:
-    """Ranks that the node's shell puts in."""
+    """Yield ranks that the shell on the node expands."""
     seen = set()
     for step in reading.steps:
         for expansion in step.inner_expansions():
             name = expansion.name
             if name in RANKS and expansion.shell > 0 and name not in seen:
                 seen.add(name)
-                yield _right(
-                    reading, expansion.place, f"{expansion.raw} is left to the node's own shell"
-                )
+                message = f"{expansion.raw} is expanded by the shell on each node"
+                yield _good(reading, "rank-on-node", expansion.place, message)
 
 
 def first_node(reading: Reading) -> Iterator[Remark]:
-    """The first node by `scontrol show hostnames`, put in once."""
+    """Yield the name of the first node by `scontrol show hostnames`, expanded once."""
     for name, expansion in expansions_of(addresses(reading)):
         if "show hostname" in expansion.raw and expansion.shell == 0:
-            yield _right(
-                reading, expansion.place, f"{name} is the first node's name, the same for all"
-            )
+            message = f"{name} is the name of the first node, the same on all nodes"
+            yield _good(reading, "first-node", expansion.place, message)
 
 
-def one_launcher(reading: Reading) -> Iterator[Remark]:
-    """One task per node for a launcher."""
+def launcher_per_node(reading: Reading) -> Iterator[Remark]:
+    """Yield `--ntasks-per-node=1` for a launcher."""
     option = reading.script.options.get("ntasks-per-node")
     if option and option.text == "1" and any(one.launcher and one.step for one in reading.launches):
-        yield _right(reading, option.place, "one launcher on each node")
+        message = "srun starts one launcher per node"
+        yield _good(reading, "launcher-per-node", option.place, message)
 
 
-def numbers_once(reading: Reading) -> Iterator[Remark]:
-    """The number of nodes from SLURM, the port from the job's number."""
+def numbers_of_slurm(reading: Reading) -> Iterator[Remark]:
+    """Yield the number of nodes by SLURM's variable, and the port by the job's number."""
     for launch in reading.launches:
         nodes = launch.option("nnodes", "num_machines", "num_nodes")
         if nodes and nodes.text in ("$SLURM_NNODES", "$SLURM_JOB_NUM_NODES"):
-            yield _right(reading, nodes.place, f"{nodes.given} is what SLURM gave")
+            message = f"{nodes.given} is the number of nodes of the job"
+            yield _good(reading, "nodes-of-job", nodes.place, message)
     for name, expansion in expansions_of(ports(reading)):
         if "SLURM_JOB" in expansion.raw:
-            yield _right(reading, expansion.place, f"{name} is the job's own")
+            message = f"{name} depends on the job number, so jobs do not share a port"
+            yield _good(reading, "port-of-job", expansion.place, message)
 
 
-def _right(reading: Reading, place: int, message: str) -> Remark:
-    return reading.script.remark("right", "info", place, message)
+def _good(reading: Reading, code: str, place: int, message: str) -> Remark:
+    return reading.script.remark(code, "info", place, message)
 
 
-GOOD_PRACTICE = (ranks_on_nodes, first_node, one_launcher, numbers_once)
+GOOD_PRACTICE = (ranks_on_nodes, first_node, launcher_per_node, numbers_of_slurm)

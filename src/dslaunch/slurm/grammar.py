@@ -1,8 +1,8 @@
-"""How sbatch, srun and the launchers read their command lines.
+"""The options of sbatch, srun and launchers, and the parser of their command lines.
 
-SLURM's options are those of src/common/slurm_opt.c (branches 22.05 to 26.05): an option that one of
-these releases has is known. Both programs read them by getopt_long(3), which takes every beginning
-of a name that fits one option alone.
+SLURM's options are those of src/common/slurm_opt.c (branches 22.05 to 26.05): an option of
+one of these releases is known. Both programs use getopt_long(3), which accepts every unambiguous
+prefix of a name.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from dslaunch.slurm.shell_words import Literal, Word
 
 
 def _letters(text: str) -> dict[str, str]:
-    """`a:array`, in words."""
+    """Parse words such as `a:array`."""
     return dict(word.split(":") for word in text.split())
 
 
 ALIASES = {"tasks-per-node": "ntasks-per-node", "cpu_bind": "cpu-bind", "pack-group": "het-group"}
-"""Names that SLURM keeps for scripts of old; two beginnings of one option are not ambiguous."""
+"""Old names that SLURM still accepts; two names of one option are not ambiguous."""
 FORMER = {"share": "oversubscribe", "workdir": "chdir"}
-"""Options that these releases no longer have, and what does the same."""
+"""Options that these releases no longer have, with their replacements."""
 COMMON_LETTERS = _letters(
     "A:account B:extra-node-info C:constraint D:chdir F:nodefile G:gpus H:hold J:job-name "
     "L:licenses M:clusters N:nodes O:overcommit Q:quiet S:core-spec V:version W:wait b:begin "
@@ -44,41 +44,43 @@ PLUGIN_VALUES = named(
     "environment uenv view repo "  # eth-cscs: container engine, slurm-uenv-mount
     "tunnel"  # harvardinformatics/spank-tunnel
 )
-"""Options that plugins add (spank(7)): where the plugin is installed, they are as good as any."""
+"""Options of plugins (spank(7)), valid where the plugin is installed."""
 PLUGIN_FLAGS = named(
     "container-mount-home no-container-mount-home container-remap-root no-container-remap-root "
     "container-entrypoint no-container-entrypoint container-entrypoint-log container-writable "
     "container-readonly ccm"
 )
 PLUGIN_OPTIONAL = named("x11")
-"""SLURM's own, where it is built for X11."""
+"""An option of SLURM if it is built with X11."""
 LATER = named(
     "async autocomplete consolidate-segments container-id container-type external "
     "external-launcher extra ignore-signals mem-update oom-kill-step parsable resources resv-ports "
     "segment spread-segments stepmgr treewidth tres-bind tres-per-task wait-for-children"
 )
-"""What 22.05 lacks: a name cut short that fits one of these too was unambiguous before."""
+"""Options that 22.05 lacks: an abbreviation that also matches one of these was unambiguous
+there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The options of one program."""
+    """The options of a program."""
 
     short: Mapping[str, str]
     flags: frozenset[str]
     """Long options without a value."""
     optional: frozenset[str]
     values: frozenset[str]
-    """Options with one; empty: those that are not named elsewhere."""
+    """Long options with a value; empty: all options that are not in another field."""
     plugins: frozenset[str] = field(default_factory=frozenset)
-    """Those of all these that only plugins have."""
+    """Options that only plugins have."""
 
     def names(self) -> frozenset[str]:
-        """Every long option."""
+        """Return all long options."""
         return self.flags | self.optional | self.values
 
     def full(self, name: str) -> str:
-        """The option that a name means, where that is certain; else the name itself."""
+        """Return the option of an abbreviated name, if it is unambiguous; otherwise the name
+        itself."""
         if name in self.names():
             return ALIASES.get(name, name)
         begun = {ALIASES.get(one, one) for one in self.names() if one.startswith(name)}
@@ -147,12 +149,12 @@ ACCELERATE = Grammar(
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option as given."""
+    """An option on a command line."""
 
     name: str
-    """Its long name; launchers' with underscores."""
+    """The long name; that of launchers with underscores."""
     given: str
-    """As it is written, such as `-N`."""
+    """The option as written, such as `-N`."""
     value: Word | None
     place: int
     end: int
@@ -164,8 +166,8 @@ class Option:
 
 
 def options_of(words: Sequence[Word], grammar: Grammar) -> tuple[list[Option], int]:
-    """The options at the beginning of words, and how many words they are. A word that begins with
-    an expansion nobody could look into, with more behind it, is taken for options."""
+    """Return the options at the beginning of words, and the number of their words. A word that
+    starts with an unknown expansion, and is not the last one, counts as options."""
     found: list[Option] = []
     at = 0
     while at < len(words):
@@ -210,7 +212,8 @@ def _takes_none(name: str, grammar: Grammar) -> bool:
 
 
 def _short(words: Sequence[Word], at: int, grammar: Grammar) -> tuple[list[Option], int]:
-    """The options of one word: flags may stand behind one dash, as in `-lN2` (getopt(3))."""
+    """Return the options of one word: several flags may follow one dash, as in `-lN2`
+    (getopt(3))."""
     word = words[at]
     found: list[Option] = []
     letters = len(word.value) if isinstance(word.pieces[0], Literal) else 2

@@ -1,14 +1,14 @@
-"""Which job is meant, for ever, and whether a record of SLURM is of that job. Pure.
+"""The identity of a job, and whether a record of SLURM belongs to it. Pure.
 
-A number alone names no job: SLURM counts from FirstJobId again after MaxJobId (slurm.conf(5)), and
-a controller that lost its state gives numbers twice. A name can be changed by `scontrol update`,
-and a time as text depends on TZ and SLURM_TIME_FORMAT. What is certain:
+A number does not identify a job: SLURM restarts at FirstJobId after MaxJobId (slurm.conf(5)), and a
+controller that lost its state reuses numbers. A name can be changed by `scontrol update`, and a
+time as text depends on TZ and SLURM_TIME_FORMAT. Reliable are:
 
-- The token, a word after the script's name in `sbatch`: SLURM keeps it as the job's Command for as
-  long as it knows the job, through requeues, and in the accounting as SubmitLine.
-- The submission time: of a job without restarts it is the one of its submission. A requeue raises
-  the restarts and sets a new time (SLURM 22.05 to 25.11, slurmctld/job_mgr.c, `_job_requeue_op`
-  and `batch_requeue_fini`); the accounting then has a record of each start.
+- The token, an argument of the script in `sbatch`: SLURM keeps it in the job's Command as long as
+  it knows the job, through requeues, and in the accounting as SubmitLine.
+- The submission time: that of a job without restarts is the time of its submission. A requeue
+  increments the restarts and sets a new time (SLURM 22.05 to 25.11, slurmctld/job_mgr.c,
+  `_job_requeue_op` and `batch_requeue_fini`); the accounting then has a record of each start.
 """
 
 from __future__ import annotations
@@ -23,51 +23,51 @@ if TYPE_CHECKING:
     from dslaunch.slurm.states import JobInfo
 
 SCRIPT = "/dev/stdin"
-"""The script's name in `sbatch`, whose arguments are to say which job it is."""
+"""The name of the script in `sbatch`, whose argument identifies the job."""
 _TOKEN = re.compile(r"/dev/stdin (dslaunch-[0-9a-f]{16})$")
 _REQUEUES = frozenset(("REQUEUED", "NODE_FAIL", "PREEMPTED"))
-"""How the accounting records a start after which SLURM puts the job back into the queue."""
+"""The states of a start in the accounting after which SLURM requeues the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobId:
-    """One job, and no other one that ever has its number."""
+    """The identity of one job, different from any other job with its number."""
 
     number: str
-    """Decimal, as sbatch printed it."""
+    """The decimal number that sbatch printed."""
     cluster: str = ""
-    """Another SLURM cluster than that of the commands (`sbatch --parsable`: `105;other`)."""
+    """The SLURM cluster, if it is not that of the commands (`sbatch --parsable`: `105;other`)."""
     submitted: int | None = None
-    """Unix seconds of the submission that was seen last; None: SLURM could not tell yet."""
+    """The submission time that was seen last, in Unix seconds; None: not known yet."""
     restarts: int = 0
-    """Starts before the one that was seen last."""
+    """The number of restarts that was seen last."""
     token: str = ""
-    """The word that only this job has in its submission; empty: it has none."""
+    """The argument that only this job has; empty: none."""
     user: int | None = None
-    """Whose job it is, as a number."""
+    """The numeric user ID of its owner."""
     earlier: tuple[int, ...] = ()
-    """The submission times of its earlier starts, as far as they were seen."""
+    """The submission times of its earlier starts that were seen."""
 
     def __str__(self) -> str:
         return f"{self.number};{self.cluster}" if self.cluster else self.number
 
     @property
     def times(self) -> tuple[int, ...]:
-        """Every submission time at which this job was seen, the latest last."""
+        """All submission times that were seen of this job, the latest last."""
         return self.earlier if self.submitted is None else (*self.earlier, self.submitted)
 
 
 class Whose(Enum):
-    """Whether a record is of the job that is meant."""
+    """Whether a record belongs to the job."""
 
     OURS = "ours"
     OTHERS = "others"
     UNPROVEN = "unproven"
-    """It could be a requeue of this job, or another job."""
+    """It may be a requeue of this job, or another job."""
 
 
 def whose(job: JobId, info: JobInfo) -> Whose:
-    """Decide by one record alone."""
+    """Return whether one record belongs to a job."""
     if job.token and info.command is not None:
         carried = _TOKEN.search(info.command)
         if carried is not None:
@@ -87,17 +87,17 @@ def _by_time(job: JobId, info: JobInfo) -> Whose:
     was_requeued_since = info.restarts > job.restarts and info.submitted > job.submitted
     if was_requeued_since:
         return Whose.UNPROVEN
-    # a job without restarts has its first time; one with restarts may be an old state of ours,
-    # which a controller has read back
+    # a job without restarts has its first submission time; one with restarts may be an older state
+    # of this job, which a controller has restored
     return Whose.UNPROVEN if 0 < info.restarts <= job.restarts else Whose.OTHERS
 
 
 def proven_by_starts(job: JobId, info: JobInfo, starts: Sequence[JobInfo]) -> bool:
-    """Whether the accounting shows that a record is a requeue of the job.
+    """Return whether the accounting proves that a record is a requeue of the job.
 
-    All of these: it has the start that was seen last; that one ended as one does before a requeue;
-    and since then it has as many starts as SLURM counts restarts. A later job of the number has
-    one start more than restarts.
+    That is so if the accounting has the start that was seen last, that start ended as before a
+    requeue, and the number of starts since then equals that of restarts. A later job with the
+    number has one start more than restarts.
     """
     if job.submitted is None or info.submitted is None:
         return False
@@ -117,10 +117,10 @@ def _same_user(job: JobId, start: JobInfo) -> bool:
 
 
 def seen(job: JobId, found: Iterable[JobInfo]) -> JobId:
-    """The job with what its own record tells, so that its next requeue is recognized.
+    """Return the job with the values of its record, by which its next requeue is recognized.
 
-    The restarts count as seen with the time that belongs to them: SLURM raises them at the requeue,
-    and sets the time only once the nodes are free.
+    Restarts are updated only with their submission time: SLURM increments them at the requeue, and
+    sets the time once the nodes are free.
     """
     own = next((info for info in found if info.job == job.number and not info.array), None)
     if own is None or own.submitted is None:

@@ -1,4 +1,5 @@
-"""How a job was seen last, in its run directory: by this it is recognized after it was requeued."""
+"""The last seen identity of a job, in its run directory, by which it is recognized after a
+requeue."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ LARGEST = 1 << 20
 
 
 class _Seen(Sent):
-    """What may change of a job's identity; see `JobId`."""
+    """The part of a job's identity that can change; see `JobId`."""
 
     submitted: Count | None
     restarts: Count
@@ -30,19 +31,19 @@ _SEEN: TypeAdapter[_Seen] = TypeAdapter(_Seen)
 
 
 def write_identity(directory: Path, job: JobId) -> None:
-    """Write down how a job was seen last."""
+    """Write the last seen identity of a job."""
     seen = _Seen(submitted=job.submitted, restarts=job.restarts, user=job.user, earlier=job.earlier)
-    # a full disk ends no following; the token identifies the job as well
+    # a full disk does not end the following; the token identifies the job too
     with contextlib.suppress(OSError):
         write_private(directory / FILE, seen.model_dump_json() + "\n")
 
 
 def seen_identity(directory: Path, job: JobId) -> JobId:
-    """Return the job, as it was submitted, with what was seen of it since."""
+    """Return the submitted job with its last seen identity."""
     try:
         seen = parse(_SEEN, json.loads(read_private(directory / FILE, LARGEST)))
     except (OSError, ValueError, RecursionError):
-        return job  # not seen yet, or damaged: the submission itself identifies it
+        return job  # not seen yet, or damaged: the submission identifies it
     return replace(
         job,
         submitted=seen.submitted,

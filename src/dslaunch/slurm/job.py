@@ -1,19 +1,21 @@
-"""One job from here: submitted, recorded like any other run, followed, judged, canceled."""
+"""A submitted job: follow it, determine how it ended, cancel it."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dslaunch.run.handle import Notify
+from dslaunch.run.local_runs import note_outcome
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode, EndReason
-from dslaunch.run.run_directory import RESULT, write_private
+from dslaunch.run.run_directory import write_private
+from dslaunch.run.view import QuietView, ignore
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import SlurmClient, gone
 from dslaunch.slurm.end_details import end_details, waits_for_accounting
@@ -27,6 +29,7 @@ from dslaunch.slurm.job_files import (
     read_written,
     with_cause,
 )
+from dslaunch.slurm.notices import notice_text
 from dslaunch.slurm.output import Layout
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.verdict import Ending, JobVerdict
@@ -38,11 +41,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A job that SLURM has taken."""
+    """A job that SLURM has accepted."""
 
     job: JobId
     output: str
-    """Its file, as SLURM tells it; empty: it did not say."""
+    """The path of its output by SLURM; empty: unknown."""
     layout: Layout
     directory: Path
     """The run directory."""
@@ -60,18 +63,21 @@ def follow(
     client: SlurmClient,
     made: Submitted,
     watch: Watch,
-    tell: Callable[[str], None],
+    tell: Notify,
     *,
     until: Callable[[], bool],
+    caught_up: Callable[[], object] = ignore,
 ) -> Outcome | None:
-    """Follow a job to its end; None when `until` says that it is enough."""
+    """Follow a job to its end; None when `until` returns True. `caught_up` is called whenever all
+    output that was there has been read."""
     following = following_of(client, made, watch, tell)
+    following.caught_up = caught_up
     ended = following.to_the_end(until=until)
     return None if ended is None else judged(following, made)
 
 
 def judged(following: Following, made: Submitted) -> Outcome:
-    """Return how a job that is over ended; of a supervised one with what the run in it found."""
+    """Return how a job ended; that of a supervised job with the result of the run in it."""
     outcome = outcome_of(verdicts(following, made))
     leaders = [info for info in following.jobs.values() if info.component == 0]
     if made.layout.supervised and len(leaders) == 1:
@@ -83,7 +89,7 @@ def judged(following: Following, made: Submitted) -> Outcome:
 
 
 def verdicts(following: Following, made: Submitted) -> tuple[JobVerdict, ...]:
-    """Return how a job that is over ended, and what explains it: one verdict per task."""
+    """Return how a job ended, and why: one verdict per task."""
     following.complete()
     own_uid = os.geteuid()
     for number, info in list(following.jobs.items()):
@@ -107,18 +113,18 @@ def verdicts(following: Following, made: Submitted) -> tuple[JobVerdict, ...]:
 
 
 def _written(info: JobInfo, made: Submitted) -> Written | None:
-    """What the job has written itself, beside its output, whose name SLURM may never have told."""
+    """Return what the job has written beside its output."""
     output = info.output or made.output
     if not output or "%" in output or info.component:
         return None
     return read_written(output, job=info.job, submitted=made.job.submitted)
 
 
-# ---------------------------------------------------------------- the same, later
+# ---------------------------------------------------------------- status and end
 
 
 def submitted(directory: Path, record: JobRecord) -> Submitted:
-    """Return the job of a run directory, with what was seen of it since its submission."""
+    """Return the job of a run directory, with its last seen identity."""
     job = JobId(
         number=record.job,
         cluster=record.cluster,
@@ -126,14 +132,24 @@ def submitted(directory: Path, record: JobRecord) -> Submitted:
         token=record.token,
         user=record.user,
     )
-    layout = Layout(record.groups, record.direct, record.elastic, record.supervised)
-    return Submitted(seen_identity(directory, job), record.output, layout, directory)
+    layout = Layout(
+        groups=record.groups,
+        direct=record.direct,
+        elastic=record.elastic,
+        supervised=record.supervised,
+    )
+    return Submitted(
+        job=seen_identity(directory, job),
+        output=record.output,
+        layout=layout,
+        directory=directory,
+    )
 
 
 def stand(client: SlurmClient, made: Submitted) -> tuple[JobInfo, ...]:
-    """How a recorded job stands. Raises UnknownNow.
+    """Return how a recorded job stands. Raises QueryError.
 
-    The end is written down once it is seen, since SLURM forgets it.
+    Its end is recorded once it is seen, since SLURM forgets jobs.
     """
     found = client.jobs(made.job)
     now = seen(made.job, found)
@@ -142,26 +158,32 @@ def stand(client: SlurmClient, made: Submitted) -> tuple[JobInfo, ...]:
     jobs = found or (gone(made.number),)
     if not all(info.over for info in jobs):
         return jobs
-    following = following_of(client, made, Watch(Nowhere()))
+    following = following_of(client, made, Watch(QuietView()))
     following.catch_up()
     if following.over:
         outcome = judged(following, made)
         if any(job["code"] != Ending.GONE for job in outcome.jobs):
-            note_end(made.directory, outcome)
-    return tuple(following.jobs.values()) or jobs  # SLURM may have failed meanwhile
+            note_end(made.directory, outcome, _last_end(following.jobs.values()))
+    return tuple(following.jobs.values()) or jobs  # a query may have failed meanwhile
+
+
+def _last_end(jobs: Iterable[JobInfo]) -> float | None:
+    """Return when the last of the jobs ended by SLURM; None: unknown."""
+    return max((float(info.ended) for info in jobs if info.ended), default=None)
 
 
 STOPPED = "stopped"
-"""The file of a run directory that says that `dslaunch stop` ended the job, and who called it."""
+"""The file of a run directory with the caller of `dslaunch stop`."""
 
 
 def note_stop(directory: Path, caller: str) -> None:
-    """Write down that a user has stopped the job: SLURM takes ranks that end on TERM for failed."""
+    """Record that a user has stopped the job, since SLURM reports ranks that exit on TERM as
+    failed."""
     _note_once(directory / STOPPED, caller + "\n")
 
 
 def stopped(ended: Outcome, directory: Path) -> Outcome:
-    """Return the outcome, interrupted where a user has stopped the job and it failed by that."""
+    """Return the outcome: interrupted if a user has stopped the job and it failed for that."""
     path = directory / STOPPED
     if ended.status != "failed" or not path.is_file():
         return ended
@@ -178,9 +200,9 @@ def end_gently(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Send TERM to the steps of a job, and wait; whether it was over within `grace` seconds.
+    """Send TERM to the steps of a job, and wait; return whether it ended within `grace` seconds.
 
-    A job that has not begun has no steps, and is not waited for. Raises DslaunchError.
+    A pending job has no steps, and is not waited for. Raises DslaunchError.
     """
     if all(info.waiting for info in client.jobs(job)):
         return False
@@ -193,41 +215,31 @@ def end_gently(
     return False
 
 
-def note_end(directory: Path, outcome: Outcome) -> None:
-    """Write a run's result, unless it is there."""
-    _note_once(directory / RESULT, json.dumps(outcome.as_dict(), indent=2) + "\n")
+def note_end(directory: Path, outcome: Outcome, ended: float | None = None) -> None:
+    """Write the result of a run, unless it is recorded."""
+    note_outcome(directory, outcome, ended)
 
 
 def _note_once(path: Path, text: str) -> None:
-    """Write a file, unless it is there; a full disk costs the note, and nothing else."""
+    """Write a file unless it exists; ignore errors such as a full disk."""
     with contextlib.suppress(OSError):
         if not path.exists():
             write_private(path, text)
-
-
-class Nowhere:
-    """A view that shows nothing."""
-
-    def line(self, line: object) -> None:
-        """Nothing."""
-
-    def event(self, event: object) -> None:
-        """Nothing."""
 
 
 def following_of(
     client: SlurmClient,
     made: Submitted,
     watch: Watch,
-    tell: Callable[[str], None] = lambda words: None,
+    tell: Notify = ignore,
 ) -> Following:
-    """What follows a submitted job."""
+    """Return a `Following` of a submitted job; `tell` receives lines for users."""
     return Following(
         client=client,
         job=made.job,
         layout=made.layout,
         watch=watch,
-        tell=tell,
+        tell=lambda notice: tell(notice_text(notice)),
         output=made.output,
         note=lambda job: write_identity(made.directory, job),
     )

@@ -1,11 +1,11 @@
-"""What a job has written of itself beside its output, validated.
+"""Files that a job has written beside its output, validated.
 
-- `OUTPUT.verdict.json`, by the shell (`render/script_functions.py`), also where the node has no
-  Python or the run was killed; so it holds little.
+- `OUTPUT.verdict.json`, by the shell (`render/script_functions.py`), also if the node has no Python
+  or the run was killed.
 - `OUTPUT.run.json`, by the run in a supervised job: the root cause, last lines and stacks.
 
-The directory may be shared with others, and the job's own programs could have written the files:
-each must be a small file that no other user can have written, about this very job.
+Other users may write to the directory, and the job's own programs can write the files: each must be
+a small file that only this user can have written, about this job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import Field, TypeAdapter
 from dslaunch.protocol.values import Count, Sent, Several, Table, parse
 from dslaunch.render.script_functions import LINES_KEPT, VERDICT_SUFFIX
 from dslaunch.render.supervised import RESULT_SUFFIX
-from dslaunch.run.local import read_outcome
+from dslaunch.run.local_runs import read_outcome
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.run_directory import read_private
 from dslaunch.slurm.output import Layout
@@ -32,7 +32,7 @@ LARGEST = 64 * 1024
 LARGEST_RESULT = 4 << 20
 """Bytes; the stacks of a thousand ranks are about 1 MiB."""
 CLOCKS_DIFFER = 300
-"""Seconds by which a node's clock may be behind the controller's."""
+"""Seconds by which the clock of a node may be behind that of the controller."""
 
 Number = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
 NumberOrNone = Annotated[str, Field(pattern=r"^[0-9]{0,18}$")]
@@ -43,7 +43,7 @@ Nodes = Annotated[
 
 
 class Written(Sent):
-    """What a job has written of itself."""
+    """The contents of a job's verdict file."""
 
     version: Literal[1]
     job: Number
@@ -53,17 +53,17 @@ class Written(Sent):
     began: Count
     """Unix seconds."""
     ended: Count | None
-    """None: it has not ended, or was ended so that it could not write this."""
+    """None: it has not ended, or was killed before it could write it."""
     exit_code: Annotated[int, Field(ge=0, le=255)] | None
     nodes: Nodes
     batch_host: Nodes
     versions: Table[Name]
     evidence: Annotated[Several[Name], Field(max_length=LINES_KEPT)]
-    """Lines of srun and slurmstepd, the first of the start first."""
+    """Lines of srun and slurmstepd in the last start, in order."""
 
 
 class _OfJob(Sent):
-    """Of which job and start a result is."""
+    """The job and start of a result."""
 
     slurm_job: str
     slurm_start: int
@@ -76,8 +76,8 @@ Value = TypeVar("Value")
 
 
 def _read(path: str, most: int, parsed: Callable[[bytes], Value]) -> Value | None:
-    """Return what a file holds that this user alone can have written; None: there is none, such as
-    where the job's storage is not here, or it is too large or damaged."""
+    """Return the contents of a file that only this user can have written; None: it is missing, as
+    without shared storage, or too large, or damaged."""
     try:
         return parsed(read_private(Path(path), most))
     except (OSError, ValueError, RecursionError):
@@ -88,8 +88,8 @@ def _read(path: str, most: int, parsed: Callable[[bytes], Value]) -> Value | Non
 
 
 def read_written(output: str, *, job: str, submitted: int | None) -> Written | None:
-    """Return what a job has written beside its output; None: nothing that can be believed, also
-    what is about another job, or of before the submission."""
+    """Return what a job has written beside its output; None: nothing valid, also if it is about
+    another job, or from before the submission."""
     path = f"{output}{VERDICT_SUFFIX}"
     written = _read(path, LARGEST, lambda text: parse(_WRITTEN, json.loads(text)))
     if written is None:
@@ -107,11 +107,11 @@ _STATES = {
     Cut.CANCELED: "CANCELLED",
 }
 TERMINATED = 143
-"""The exit code that the script has when SLURM ends it."""
+"""The exit code of the script when SLURM terminates it."""
 
 
 def _state(written: Written) -> str:
-    """The state in which SLURM had the job, as far as its exit code and evidence tell."""
+    """Return the SLURM state of the job, as far as its exit code and evidence show it."""
     if not written.exit_code:
         return "COMPLETED"
     starts = Starts(Layout(groups=(), direct=False))
@@ -123,7 +123,7 @@ def _state(written: Written) -> str:
 
 
 def completed(info: JobInfo, written: Written | None) -> JobInfo:
-    """Return what is known of a job, with what it wrote itself where SLURM does not know more."""
+    """Return the record of a job, completed by its own file if SLURM does not know it."""
     if written is None or written.exit_code is None:
         return info
     if info.state == GONE:
@@ -148,7 +148,7 @@ def completed(info: JobInfo, written: Written | None) -> JobInfo:
 
 
 def of_job(environ: Mapping[str, str]) -> dict[str, str | int]:
-    """What a result says of the job that its run was in; nothing outside of a job."""
+    """Return the job of a run for its result; empty outside a job."""
     job = environ.get("SLURM_JOB_ID")
     if not job:
         return {}
@@ -157,8 +157,8 @@ def of_job(environ: Mapping[str, str]) -> dict[str, str | int]:
 
 
 def read_result(output: str, *, job: str, start: int) -> Outcome | None:
-    """Return the result of the run in a job that has that output, at its last start, which is
-    `start`; None: nothing that can be believed, also what is of another job or an earlier start."""
+    """Return the result of the run in a job with that output, in its last start, which is `start`;
+    None: nothing valid, also if it is about another job or an earlier start."""
     path = f"{output}{RESULT_SUFFIX}"
     found = _read(
         path, LARGEST_RESULT, lambda text: (_OF_JOB.validate_json(text), read_outcome(text))
@@ -170,10 +170,10 @@ def read_result(output: str, *, job: str, start: int) -> Outcome | None:
 
 
 def with_cause(told: Outcome, result: Outcome | None) -> Outcome:
-    """What SLURM tells of a job's end, with the root cause that its run found.
+    """Return the outcome by SLURM, with the root cause that the run found.
 
-    Where SLURM ended the job, as at its time limit, or the codes differ, the result is of another
-    start or of what followed: SLURM's word holds.
+    If SLURM ended the job, as at its time limit, or the exit codes differ, the result is about
+    another start or a consequence: SLURM's outcome is used.
     """
     if result is None or told.status != "failed" or result.status != "failed":
         return told

@@ -1,5 +1,5 @@
-"""What is wrong, risky and right in an sbatch script. Pure: nothing is run, and SLURM not asked;
-what `bash -n` says of it comes in as a value."""
+"""Check an sbatch script for errors, risks and good practice. Pure: nothing is run, and SLURM is
+not queried; the result of `bash -n` is an argument."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from dslaunch.slurm.syntax import SyntaxFault
 from dslaunch.slurm.training_commands import read_launches
 
 ROUNDS = 5
-"""How often a mended text is looked at again: mending one thing can show another."""
+"""The maximum number of passes that fix a text: one fix can reveal another problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptLint:
-    """What there is to say about a script."""
+    """The findings in a script."""
 
     remarks: tuple[Remark, ...]
-    right: tuple[Remark, ...]
-    """What it does as it should, where others go wrong."""
+    good_practice: tuple[Remark, ...]
+    """What it does correctly where many scripts fail."""
     ignored: int = 0
-    """How many remarks are left out, since the script or the call ignores their rules."""
+    """The number of findings that the script or the command ignores."""
 
 
 def lint_script(
@@ -36,9 +36,9 @@ def lint_script(
     refusal: SyntaxFault | None = None,
     ignore: Collection[str] = (),
 ) -> ScriptLint:
-    """Read a batch script. `directory_exists` is asked about the directories of its output files,
-    as seen from where it is submitted; `refusal` is why bash does not take it. Left out are the
-    rules of `ignore` and those that comments in the script name."""
+    """Check a batch script. `directory_exists` tells which directories of output files exist where
+    it is submitted; `refusal` is the syntax error of bash. Rules of `ignore`, and those that
+    comments in the script name, are ignored."""
     reading = read_launches(Script(text, file, directory_exists))
     remarks = list(rules().remarks(reading))
     if refusal is not None:
@@ -51,7 +51,7 @@ def lint_script(
 
 
 def _once(remarks: Iterable[Remark]) -> list[Remark]:
-    """One of a rule at a place: a variable and the option that takes it are one and the same."""
+    """Return one finding per rule and place: a variable and the option with it are the same."""
     found: dict[tuple[str, int, int], Remark] = {}
     for remark in remarks:
         found.setdefault((remark.rule, remark.line, remark.column), remark)
@@ -63,7 +63,7 @@ def fixed(
     directory_exists: Callable[[str], bool] = lambda _: True,
     ignore: Collection[str] = (),
 ) -> str:
-    """The script with everything mended that is certain and not ignored."""
+    """Return the script with all certain fixes of rules that are not ignored."""
     for _ in range(ROUNDS):
         better = mended(text, lint_script(text, "-", directory_exists, ignore=ignore).remarks)
         if better == text:

@@ -1,13 +1,12 @@
-"""Files that a job needs and that are missing: known before it waits in the queue to fail.
+"""Find missing files of a job before it is submitted.
 
-Only what this machine can judge is claimed: paths that it sees in the file system of the nodes'
-working directory. A node's own disk, a home that only nodes have, what is inside a container and
-what only a shell can tell are left alone.
+Only paths in the file system of the working directory are checked, which this machine sees. Local
+disks of nodes, home directories that only nodes have, files in a container and paths that only a
+shell can expand are not checked.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.deepspeed.storage import SUFFIXES, find_config
 from dslaunch.launch.activation import used
+from dslaunch.texts import closest
 
 if TYPE_CHECKING:
     from dslaunch.launch.job import Job
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FilePurpose(StrEnum):
-    """What a file is for."""
+    """The purpose of a file."""
 
     SCRIPT = "script"
     INTERPRETER = "interpreter"
@@ -34,24 +34,24 @@ class FilePurpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A file that a job needs and that is not there."""
+    """A file that a job needs and that does not exist."""
 
     need: FilePurpose
     name: str
-    """As it is written."""
+    """As the user wrote it."""
     path: Path
-    """Where it should be."""
+    """Its absolute path."""
 
 
 Looks = Callable[[Path], bool]
-"""Whether a path is certainly missing."""
+"""Returns whether a path is certainly missing."""
 
 
 def missing(batch: Batch, is_missing: Looks) -> tuple[Missing, ...]:
-    """Everything that the job needs and that is certainly missing."""
+    """Return the files that the job needs and that are certainly missing."""
     workdir = batch.launch.decided.workdir
     if not workdir.startswith("/"):
-        return ()  # of the nodes' own homes
+        return ()  # below the home directory of each node
     inside = batch.slurm.container.workdir if batch.slurm.container else None
     found = (
         # `setup` runs outside of the container
@@ -84,7 +84,7 @@ def _needs(batch: Batch) -> Iterator[tuple[FilePurpose, str]]:
 
 
 def _configs(job: Job) -> Iterator[tuple[FilePurpose, str]]:
-    """DeepSpeed also takes a config that is encoded in the argument itself, which is no path."""
+    """Yield the DeepSpeed config, unless the argument is the encoded config itself."""
     found = find_config(job.args)
     if found is not None and found.path.endswith(SUFFIXES):
         yield FilePurpose.DEEPSPEED_CONFIG, found.path
@@ -93,12 +93,12 @@ def _configs(job: Job) -> Iterator[tuple[FilePurpose, str]]:
 _CONDITIONS = frozenset(
     ("if", "test", "[", "[[", "||", "for", "while", "case", "command", "type", "which", "hash")
 )
-"""Words of a shell line after which it need not read every file that it names."""
+"""Words of a shell line with which it may not source every file that it names."""
 
 
 def _sourced(line: str) -> tuple[str, ...]:
-    """The files that a shell line reads in any case; once it has changed the directory, those
-    with a whole path."""
+    """Return the files that a shell line certainly sources; after `cd`, those with an absolute
+    path."""
     words = set(line.split())
     if words & _CONDITIONS:
         return ()
@@ -107,7 +107,7 @@ def _sourced(line: str) -> tuple[str, ...]:
 
 
 def _seen(batch: Batch, one: Missing) -> bool:
-    """Whether the job looks for a file where this machine does: not in a container's own files."""
+    """Return whether the job uses the file of this machine, and not one inside its container."""
     container = batch.slurm.container
     if container is None or one.need is FilePurpose.SETUP:
         return True
@@ -116,20 +116,21 @@ def _seen(batch: Batch, one: Missing) -> bool:
     return any(one.path.is_relative_to(source) for source in same)
 
 
-# ---------------------------------------------------------------- this machine's files
+# ---------------------------------------------------------------- files of this machine
 
 
 def looker(workdir: str) -> Looks:
-    """Look on this machine. What is not in the file system of the working directory, or below
-    another directory of the root, is not judged: nodes may have it."""
+    """Return a check on this machine. A path in another file system than the working directory, or
+    below another directory of the root, is not called missing: nodes may have it."""
     base = Path(workdir)
     device = _device(base)
 
     def is_missing(path: Path) -> bool:
+        """Return whether a path is certainly missing."""
         if device is None or path.parts[:2] != base.parts[:2]:
             return False
         try:
-            path.lstat()  # of a link the target may be a node's own
+            path.lstat()  # the target of a link may exist on nodes only
         except (FileNotFoundError, NotADirectoryError):
             return _device(_nearest(path)) == device
         except (OSError, ValueError):
@@ -140,7 +141,7 @@ def looker(workdir: str) -> Looks:
 
 
 def _device(path: Path) -> int | None:
-    """The file system of a directory; None where it is not seen."""
+    """Return the file system of a directory; None if it is not found."""
     try:
         return path.stat().st_dev
     except (OSError, ValueError):
@@ -148,14 +149,14 @@ def _device(path: Path) -> int | None:
 
 
 def _nearest(path: Path) -> Path:
-    """The nearest directory above a path that is there."""
+    """Return the nearest existing directory above a path."""
     return next((above for above in path.parents if _device(above) is not None), Path("/"))
 
 
 def near(one: Missing) -> str | None:
-    """A name beside the missing one that looks like it."""
+    """Return a similar name in the directory of a missing file."""
     try:
         names = [path.name for path in one.path.parent.iterdir()]
     except OSError:
         return None
-    return next(iter(difflib.get_close_matches(one.path.name, names, 1)), None)
+    return closest(one.path.name, names) or None

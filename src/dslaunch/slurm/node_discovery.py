@@ -1,83 +1,106 @@
-"""Ask SLURM for nodes: those of the allocation that we are in, and those of a partition."""
+"""Query SLURM for nodes: those of the current allocation, and those of a partition."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from dslaunch.cluster.model import Cluster
 from dslaunch.errors import DslaunchError, UsageError
+from dslaunch.registry import TRANSPORTS
 from dslaunch.slurm.allocation import (
     allocated_nodes,
     bare_cluster,
-    fewer_gpus,
+    gpu_mismatches,
     in_allocation,
     seen_by_steps,
+    with_source,
 )
 from dslaunch.slurm.client import SlurmClient
-from dslaunch.slurm.partition import FORMAT, Partition, allowed_accounts, parse_partition
-from dslaunch.slurm.refusal import why_refused
+from dslaunch.slurm.partition import FORMAT, Partition, parse_partition
+from dslaunch.slurm.refusal import parse_refusal
+from dslaunch.slurm.scontrol import allowed_accounts
 from dslaunch.transport.transports import srun
 
 SHOW_GPUS = 'echo "$SLURMD_NODENAME=${CUDA_VISIBLE_DEVICES:-$ROCR_VISIBLE_DEVICES}"'
-"""SLURM sets both where it does not know the GPUs' kind (gres.conf(5), Flags=nvidia_gpu_env)."""
+"""SLURM sets both if it does not know the vendor of the GPUs (gres.conf(5), nvidia_gpu_env)."""
 
 
 def allocated(client: SlurmClient, cluster: Cluster | None) -> Cluster:
-    """The cluster file with the nodes that SLURM gave, or those alone where there is no file.
+    """Return the cluster file with the allocated nodes, or a cluster of these nodes without a file.
 
-    Which GPUs are ours scontrol knows; without it, as on some compute nodes (submitit #1601),
-    their number must do. Raises UsageError outside an allocation.
+    scontrol shows the allocated GPUs; without it, as on some compute nodes (submitit #1601), only
+    their number is known. Raises UsageError outside an allocation.
     """
     environ = client.environ
     nodes = allocated_nodes(environ, _detail(client, environ.get("SLURM_JOB_ID", "")))
-    return bare_cluster(nodes) if cluster is None else in_allocation(cluster, nodes)
+    return with_source(bare_cluster(nodes) if cluster is None else in_allocation(cluster, nodes))
 
 
 def _detail(client: SlurmClient, number: str) -> str:
     try:
-        command = ["scontrol", "--details", "show", "job", number]
-        return client.run(command, "", client.environ).out if number else ""
+        return client.scontrol("--details", "show", "job", number).out if number else ""
     except DslaunchError:
         return ""
 
 
-def by_steps(client: SlurmClient, cluster: Cluster) -> Cluster:
-    """The cluster reached by steps of the allocation, with the GPUs numbered as a step sees them:
-    from 0 where SLURM hides the others (cgroup.conf(5), ConstrainDevices).
+def with_transport(
+    client: SlurmClient, cluster: Cluster, name: str | None, *, in_allocation: bool = False
+) -> Cluster:
+    """Return the cluster with another transport; None: with that of the file.
 
-    Raises UsageError outside an allocation, DslaunchError where no step can be started, or where
-    steps get fewer GPUs than the job has.
+    `in_allocation`: its nodes are those of the current allocation. Its default transport is
+    replaced by SLURM steps, if srun is installed: many sites do not allow logins. Raises
+    UsageError, and DslaunchError as `by_steps` does.
+    """
+    is_default = cluster.transport == Cluster("", ()).transport
+    has_steps = shutil.which(srun.NAME, path=client.environ.get("PATH")) is not None
+    if name is None and in_allocation and is_default and has_steps:
+        name = srun.NAME
+    if name is None or name == cluster.transport:
+        return cluster
+    if TRANSPORTS.get(name).by_steps:
+        return by_steps(client, cluster, name)
+    return replace(cluster, transport=name)
+
+
+def by_steps(client: SlurmClient, cluster: Cluster, transport: str = srun.NAME) -> Cluster:
+    """Return the cluster reached by steps of the allocation, with the GPU indexes that a step sees:
+    from 0 if SLURM hides other GPUs (cgroup.conf(5), ConstrainDevices).
+
+    Raises UsageError outside an allocation, DslaunchError if no step can be started, or if a step
+    gets fewer GPUs than the job has.
     """
     places = srun.places(client.environ)
     gpus: dict[str, tuple[int, ...]] = {}
     for step in _steps(places, cluster):
         gpus |= seen_by_steps(_shown(client, step))
-    wrong = fewer_gpus(cluster.nodes, gpus)
-    if wrong:
+    mismatches = gpu_mismatches(cluster.nodes, gpus)
+    if mismatches:
         raise DslaunchError(
-            "\n".join(wrong),
-            hint="request the GPUs per node, as in `--gres=gpu:N`; or reach the nodes by SSH: "
+            "\n".join(map(str, mismatches)),
+            hint="request GPUs per node, for example `--gres=gpu:N`; or use SSH: "
             "`--transport fabric`",
         )
     nodes = tuple(replace(n, slots=gpus.get(n.host) or n.slots) for n in cluster.nodes)
-    return replace(cluster, nodes=nodes, transport=srun.NAME)
+    return with_source(replace(cluster, nodes=nodes, transport=transport))
 
 
 @dataclass(frozen=True, slots=True)
 class GpuQuery:
-    """A step that asks several nodes of one component at once."""
+    """A step that queries several nodes of one component."""
 
     place: srun.StepPlace
     hosts: tuple[str, ...]
     gpus: int | None
-    """How many to request on each of them; None: unknown, or none."""
+    """The number to request on each of them; None: unknown, or none."""
 
 
 def _steps(places: Mapping[str, srun.StepPlace], cluster: Cluster) -> Iterator[GpuQuery]:
-    """One step per component; one per node in a component whose nodes have unequal GPUs, which no
-    step of several nodes can request."""
+    """Yield one step per component; one per node if the nodes of a component have different numbers
+    of GPUs, which a step of several nodes cannot request."""
     counts = {node.host: node.step_gpus for node in cluster.nodes}
     for place, group in groupby(places, key=places.__getitem__):
         hosts = tuple(group)
@@ -89,10 +112,10 @@ def _steps(places: Mapping[str, srun.StepPlace], cluster: Cluster) -> Iterator[G
 
 
 def _shown(client: SlurmClient, step: GpuQuery) -> str:
-    """What the nodes of a step print of their GPUs. Raises DslaunchError.
+    """Return the GPUs that the nodes of a step print. Raises DslaunchError.
 
-    SLURM may refuse the number of GPUs that it has itself named; then the step gets what it gets,
-    and the caller compares.
+    SLURM may refuse the number of GPUs that it has printed itself; then the step requests none, and
+    the caller compares the numbers.
     """
     where = (step.place, ",".join(step.hosts), len(step.hosts))
     show = ["/bin/sh", "-c", SHOW_GPUS]
@@ -102,25 +125,26 @@ def _shown(client: SlurmClient, step: GpuQuery) -> str:
         done = client.run([*srun.command(*where), *show], "", environ)
     if done.code == 0:
         return done.out
-    words = done.err.strip().splitlines() or ["it said nothing"]
+    lines = done.err.strip().splitlines() or ["srun gave no reason"]
     raise DslaunchError(
-        f"no step can be started in job {step.place.job}: {words[-1]}",
-        hint="`--transport fabric` reaches the nodes by SSH instead",
+        f"job {step.place.job}: a step cannot be started: {lines[-1]}",
+        hint="use SSH instead: `--transport fabric`",
     )
 
 
 def partition(client: SlurmClient, name: str) -> Partition:
-    """A partition with its nodes and limits. Raises UsageError, ToolMissingError."""
+    """Return a partition with its nodes and limits. Raises UsageError, ToolMissingError."""
     command = ["sinfo", "--Node", "--noheader", f"--partition={name}", f"--format={FORMAT}"]
     done = client.run(command, "", client.environ)
     if done.code:
-        refusal = why_refused(done.err)
-        raise UsageError(f"partition {name}: {refusal.words}", hint=refusal.hint)
+        refusal = parse_refusal(done.err)
+        raise UsageError(f"partition {name}: {refusal.text}", hint=refusal.hint)
     return parse_partition(done.out, name, _accounts(client, name))
 
 
 def _accounts(client: SlurmClient, name: str) -> tuple[str, ...]:
-    """The accounts that may use it, which sinfo does not say; empty: all, or it is not known."""
+    """Return the accounts that may use a partition, which sinfo does not print; empty: all, or
+    unknown."""
     try:
         command = ["scontrol", "--oneliner", "show", "partition", name]
         done = client.run(command, "", client.environ)

@@ -1,11 +1,11 @@
-"""The output of a job: where it is read, and whose line is which."""
+"""Read the output of a job, and tell the host and rank of each line."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -41,19 +41,20 @@ _SIGNALS = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the tasks of the step, whose numbers srun puts before their lines, become ranks."""
+    """How tasks, whose numbers srun prefixes to their lines, map to ranks."""
 
     groups: tuple[tuple[int, int], ...]
-    """Nodes and ranks of each, in rank order."""
+    """Number of nodes, and of ranks per node, in rank order."""
     direct: bool
-    """Every task is a rank; else it is the launcher of a node."""
+    """Every task is a rank; otherwise the launcher of a node."""
     elastic: bool = False
-    """Lines say their global rank, which does not follow from the node."""
+    """Lines have their global rank, which does not depend on the node."""
     supervised: bool = False
-    """Lines are those of `dslaunch run` in the job: each says its host and rank."""
+    """Lines are those of `dslaunch run` in the job, with host and rank."""
 
     def place(self, task: int) -> tuple[int, int]:
-        """The node of a task, counted from 0, and the first rank of that node, or its own."""
+        """Return the node of a task, counted from 0, and its rank, or the first rank of that
+        node."""
         node, first = 0, 0
         for nodes, slots in self.groups:
             per_node = slots if self.direct else 1
@@ -67,35 +68,35 @@ class Layout:
 
 @dataclass(slots=True)
 class OutputReader:
-    """Turns the job's output into pieces with a host and a rank."""
+    """Splits the output of a job into lines with host and rank."""
 
     layout: Layout
     hosts: tuple[str, ...] = ()
     rest: bytes = b""
 
     def feed(self, data: bytes) -> Iterator[tuple[str, int | None, bytes]]:
-        """Give each whole line of what has come: host, rank, text with its newline."""
+        """Yield each complete line: host, rank, text with its newline."""
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
             yield self.read(line)
-        if len(self.rest) > LONGEST:  # no job can fill the memory by a line that never ends
+        if len(self.rest) > LONGEST:  # a line without an end must not fill the memory
             yield self.read(self.rest)
             self.rest = b""
 
     def end(self) -> Iterator[tuple[str, int | None, bytes]]:
-        """Give what is left without a newline."""
+        """Yield the rest without a newline."""
         if self.rest:
             yield self.read(self.rest)
         self.rest = b""
 
     def read(self, line: bytes) -> tuple[str, int | None, bytes]:
-        """Tell whose line it is: srun labels a task's, torch's `--tee` a rank's."""
+        """Return host and rank of a line: srun labels tasks, torch's `--tee` ranks."""
         if self.layout.supervised:
             return _prefixed(line)
-        labelled = _LABEL.fullmatch(line)
-        if labelled is None:
+        labeled = _LABEL.fullmatch(line)
+        if labeled is None:
             return "slurm", None, line + b"\n"
-        task, text = int(labelled[1]), labelled[2]
+        task, text = int(labeled[1]), labeled[2]
         node, rank = self.layout.place(task)
         host = self.hosts[node] if node < len(self.hosts) else f"node {node}"
         if self.layout.direct:
@@ -108,8 +109,8 @@ class OutputReader:
 
 
 def _prefixed(line: bytes) -> tuple[str, int | None, bytes]:
-    """A line of `dslaunch run`, as its screen puts host and rank before it (`report.live.prefix`);
-    what has no prefix is of that program itself, or of SLURM."""
+    """Return host and rank of a line of `dslaunch run` by its prefix (`report.live.prefix`); lines
+    without a prefix are those of dslaunch itself, or of SLURM."""
     found = _PREFIX.match(line)
     if found is None:
         return "slurm", None, line + b"\n"
@@ -118,7 +119,7 @@ def _prefixed(line: bytes) -> tuple[str, int | None, bytes]:
 
 
 def task_ends(line: str, layout: Layout, now: float) -> Iterator[Event]:
-    """What srun says of tasks that ended badly, as events."""
+    """Yield the exits of failed tasks that srun reports."""
     match = _TASKS.match(line)
     if match is None:
         return
@@ -128,7 +129,7 @@ def task_ends(line: str, layout: Layout, now: float) -> Iterator[Event]:
     try:
         tasks = numbers(match["tasks"])
     except ValueError:
-        return  # cut, or no line of srun's
+        return  # truncated, or not a line of srun
     if not hosts:
         return
     for task in tasks:
@@ -149,14 +150,14 @@ _ENTRY = re.compile(r"\s*(time|rank|exitcode)\s*: (\S{1,40})")
 
 
 class RootCauses:
-    """The rank that failed first on a node, as torch's agent there sums it up at its end
-    (torch 2.13, distributed/elastic/multiprocessing/errors/__init__.py, `ChildFailedError`)."""
+    """The rank that failed first on a node, by the summary of torch's agent (torch 2.13,
+    distributed/elastic/multiprocessing/errors/__init__.py, `ChildFailedError`)."""
 
     def __init__(self) -> None:
         self.open: dict[str, dict[str, str]] = {}
 
     def feed(self, host: str, line: str) -> Iterator[Event]:
-        """Take a line of a node's launcher; give the ending when it is told whole."""
+        """Parse a line of a node's launcher; yield the exit when the summary is complete."""
         if line.strip() == _ROOT:
             self.open[host] = {}
         entry = _ENTRY.match(line)
@@ -184,28 +185,28 @@ def _torch_end(host: str, told: Mapping[str, str]) -> Iterator[Event]:
     )
 
 
-# ---------------------------------------------------------------- where it is
+# ---------------------------------------------------------------- sources
 
 
 class OutputSource(Protocol):
-    """Something that output is read from as it grows."""
+    """A source of growing output."""
 
     def read(self) -> bytes:
-        """What is new; nothing when nothing is."""
+        """Return new output; empty if there is none."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
 
 @dataclass(slots=True)
 class Tail:
-    """A file that grows, may not be there yet, and may be written anew."""
+    """A growing file, which may not exist yet, and may be truncated."""
 
     path: Path
     file: IO[bytes] | None = None
 
     def read(self) -> bytes:
-        """What is new; nothing when nothing is."""
+        """Return new output; empty if there is none."""
         try:
             if self.file is None:
                 self.file = _opened(self.path)
@@ -215,19 +216,29 @@ class Tail:
         except OSError:
             return b""
 
+    def begin_at(self, find: Callable[[int], int]) -> None:
+        """Begin to read at the position that `find` returns for the open file, in bytes; at the
+        start of a file that cannot be read yet."""
+        try:
+            file = _opened(self.path)
+            file.seek(find(file.fileno()))
+        except OSError:
+            return
+        self.file = file
+
     @property
     def seen(self) -> bool:
         """Whether the file could be opened here."""
         return self.file is not None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self.file is not None:
             self.file.close()
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Open a file; where others have put a pipe in its place, without waiting for a writer."""
+    """Open a file, without blocking if another user has replaced it by a pipe."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     return os.fdopen(fd, "rb", buffering=0)
 
@@ -254,14 +265,14 @@ class FarTail:
         os.set_blocking(self.pipe, False)
 
     def read(self) -> bytes:
-        """What is new; nothing when nothing is."""
+        """Return new output; empty if there is none."""
         try:
             return os.read(self.pipe, PIECE)
         except BlockingIOError:
             return b""
 
     def close(self) -> None:
-        """End the step, if the job has not."""
+        """End the step, if the job is still running."""
         if self.process.poll() is None:
             self.process.terminate()
         self.process.communicate()

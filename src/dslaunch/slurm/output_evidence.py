@@ -1,7 +1,8 @@
-"""What the output of a job says of the job itself, start by start: lines of SLURM's and our mark.
+"""Evidence about a job in its own output, per start: messages of SLURM, and the mark of our
+scripts.
 
-A job that is put back into the queue appends to its output. What an earlier start wrote is no
-reason for the end of a later one: everything is kept per start, and forgotten when the next begins.
+A requeued job appends to its output. What an earlier start wrote does not explain the end of a
+later one, so evidence is collected per start, and discarded when the next one begins.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from dslaunch.slurm.nodes import node_names
 from dslaunch.slurm.output import Layout
 
 SLURM = "slurm"
-"""The host of lines that no task wrote: srun's, slurmstepd's and the batch script's."""
+"""The host of lines that no task wrote: those of srun, slurmstepd and the batch script."""
 MOST_KEPT = 64
-"""Observations of one kind that are kept of a start: those of more nodes say nothing new."""
+"""The maximum of observations of one kind per start."""
 
 
 class Cut(StrEnum):
-    """Why SLURM ended a start of a job, as slurmstepd writes it."""
+    """Why SLURM ended a start of a job, by slurmstepd."""
 
     TIME_LIMIT = "time-limit"
     PREEMPTED = "preempted"
@@ -41,14 +42,14 @@ class LaunchError(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryExceeded:
-    """A step had more memory on a node than the job has there."""
+    """A step exceeded the memory limit on a node."""
 
     host: str
-    """Empty: the line does not name it."""
+    """Empty: unknown."""
     step: str = ""
-    """Such as `0` or `batch`; empty: the line does not name it."""
+    """Such as `0` or `batch`; empty: unknown."""
     ranks: tuple[int, ...] = ()
-    """Those that exceeded it, as far as they are known."""
+    """The ranks that exceeded it, as far as known."""
     used: int | None = None
     limit: int | None = None
     """Bytes."""
@@ -60,16 +61,16 @@ class LaunchFailed:
 
     error: LaunchError
     host: str = ""
-    said: str = ""
-    """SLURM's words."""
+    message: str = ""
+    """The message of SLURM."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputEvidence:
-    """What the output says of the last start that is in it."""
+    """The evidence about the last start in the output."""
 
     start: int | None = None
-    """Counted from 1; None: the output does not mark its starts."""
+    """Counted from 1; None: the output has no marks."""
     memory: tuple[MemoryExceeded, ...] = ()
     launch: tuple[LaunchFailed, ...] = ()
     cut: Cut | None = None
@@ -103,7 +104,7 @@ _OOM_TASKS = re.compile(r"srun: error: (?P<hosts>\S+): tasks? (?P<tasks>[0-9,-]+
 """launch_slurm.c, `_task_finish` (22.05), since 23.02 srun/launch.c."""
 _NOT_LAUNCHED = re.compile(
     r"srun: error: (?:Task launch for \S+ failed on node (?P<host>[\w.-]{1,255})"
-    r"|task [0-9]{1,9} launch failed): (?P<said>.{1,200})$"
+    r"|task [0-9]{1,9} launch failed): (?P<text>.{1,200})$"
 )
 """api/step_launch.c (SLURM 22.05)."""
 _LAUNCH_ERRORS = {
@@ -115,25 +116,25 @@ _OF_SLURM = re.compile(r"(?:srun|slurmstepd(?:-[\w.-]+)?|slurmd(?:-[\w.-]+)?): "
 
 
 class Starts:
-    """Reads the lines of one output, and keeps what they say of the start that is the last."""
+    """Parses the lines of an output, and keeps the evidence about its last start."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.last = OutputEvidence()
         self.cut: Cut | None = None
-        """That SLURM has ended the start, until the next begins."""
+        """Why SLURM ended the start, until the next one begins."""
         self.hosts: tuple[str, ...] = ()
-        """The nodes of the start, in their order; empty: the output does not mark its starts."""
+        """The nodes of the start in order; empty: the output has no marks."""
 
     def begins(self, host: str, line: str) -> bool:
-        """Whether the line is the first of another start; what the one before said is forgotten.
+        """Return whether the line is the first of another start; discard the evidence before it.
 
-        A script of the user's has no mark. There a start begins with the first line that is not
-        SLURM's after the one with which SLURM ended the start before.
+        A script of a user has no marks. Its next start begins with the first line that is not
+        SLURM's after the line with which SLURM ended the start before.
         """
         mark = _MARK.match(line) if host == SLURM else None
         if mark is not None:
-            another = self.last.start is not None or self._said_something
+            another = self.last.start is not None or self._has_evidence
             self.last = OutputEvidence(start=int(mark["start"]))
             self.hosts = node_names(mark["nodes"])
             self.cut = None
@@ -146,15 +147,15 @@ class Starts:
 
     @property
     def over(self) -> bool:
-        """Whether SLURM has ended the start: what its tasks do now is a consequence."""
+        """Whether SLURM has ended the start: exits of tasks are consequences."""
         return self.cut is not None
 
     @property
-    def _said_something(self) -> bool:
+    def _has_evidence(self) -> bool:
         return self.last != OutputEvidence()
 
     def feed(self, host: str, rank: int | None, line: str) -> None:
-        """Take a line. `rank` is what the line's label says; SLURM's own lines may have one too."""
+        """Parse a line. `rank` is that of its label; SLURM's own lines may have one too."""
         if host == SLURM:
             self._take_cut(line)
             self._take_launch(line)
@@ -173,9 +174,11 @@ class Starts:
         found = _NOT_LAUNCHED.match(line)
         if found is None or len(self.last.launch) >= MOST_KEPT:
             return
-        said = found["said"].strip()
+        text = found["text"].strip()
         failed = LaunchFailed(
-            error=_LAUNCH_ERRORS.get(said, LaunchError.OTHER), host=found["host"] or "", said=said
+            error=_LAUNCH_ERRORS.get(text, LaunchError.OTHER),
+            host=found["host"] or "",
+            message=text,
         )
         self.last = replace(self.last, launch=(*self.last.launch, failed))
 
@@ -188,7 +191,7 @@ class Starts:
         limit = _EXCEEDED.match(line)
         kernel = limit or _OOM.match(line)
         if kernel is not None:
-            # the label is that of the node's first task, which need not be the one
+            # the label is that of the node's first task, not of the one that exceeded the limit
             node = kernel["host"] or ("" if host == SLURM else host)
             return MemoryExceeded(
                 host=node,
@@ -201,7 +204,7 @@ class Starts:
         return self._of_tasks(tasks["hosts"], tasks["tasks"]) if tasks else None
 
     def _ranks_if_alone(self, rank: int | None) -> tuple[int, ...]:
-        """The rank, where a node has one task alone and that is a rank."""
+        """Return the rank, if every node has only one task, which is a rank."""
         alone = self.layout.direct and all(slots == 1 for _, slots in self.layout.groups)
         return (rank,) if rank is not None and alone else ()
 
@@ -210,6 +213,6 @@ class Starts:
         try:
             tasks = numbers(listed)
         except ValueError:
-            return None  # cut, or no line of srun's
+            return None  # truncated, or not a line of srun
         ranks = [self.layout.place(task)[1] for task in tasks] if self.layout.direct else []
         return MemoryExceeded(host=hosts[0] if hosts else "", ranks=tuple(ranks))

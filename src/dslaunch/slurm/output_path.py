@@ -1,7 +1,7 @@
-"""Where the output of a job's script is, from the pattern that it was submitted with. Pure.
+"""The path of a job's output, by the pattern of its submission. Pure.
 
-squeue of SLURM 22.05 has the pattern alone; later releases fill in a part of it, and scontrol the
-job's name as it is now. The rules are those of sbatch(1), "FILENAME PATTERN".
+squeue of SLURM 22.05 prints the pattern; later releases expand a part of it, and scontrol the
+current job name. The rules are those of sbatch(1), "FILENAME PATTERN".
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _PATTERN = re.compile(r"%(?:(?P<percent>%)|(?P<width>[0-9]{0,2})(?P<letter>[a-zA
 def output_path(
     pattern: str, *, job: str, array: str, task: str, name: str, user: str, host: str
 ) -> str:
-    """Return the path; empty if the pattern has what is not known, such as the task of an array
-    of which no task has begun."""
+    """Return the path; empty if a value in the pattern is unknown, such as the task of an array
+    that has not started."""
     if not pattern.startswith("/"):
         return ""
-    if array and pattern.endswith(f"/slurm-{job}.out"):  # what squeue has where none was given
+    if array and pattern.endswith(f"/slurm-{job}.out"):  # what squeue prints without --output
         pattern = pattern.removesuffix(f"slurm-{job}.out") + "slurm-%A_%a.out"
     known = {
         "A": array or job,
@@ -39,7 +39,8 @@ def output_path(
 
 
 def _value(found: re.Match[str], known: Mapping[str, str]) -> str:
-    """What is put in; empty: it is not known. A width is that of numbers, filled with zeros."""
+    """Return the value of a pattern; empty: unknown. Numbers are padded with zeros to their
+    width."""
     if found["percent"]:
         return "%"
     value = known.get(found["letter"], "")

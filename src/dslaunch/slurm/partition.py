@@ -1,4 +1,4 @@
-"""A partition's nodes and limits, as `sinfo` prints them, and a cluster file of them. Pure."""
+"""Nodes and limits of a partition, parsed from sinfo's output, and a cluster file for it. Pure."""
 
 from __future__ import annotations
 
@@ -12,30 +12,18 @@ from dslaunch.cluster.model import MOST_SLOTS
 from dslaunch.cluster.names import host_fault
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import UsageError
+from dslaunch.notes import Note, NoteCode, note
 from dslaunch.render.cluster_file import cluster_yaml, yaml_text
+from dslaunch.slurm.nodes import is_usable, node_states
 
 FORMAT = "%N|%G|%T|%a|%l|%L|%h|%s"
-"""What sinfo is asked: name, GRES and state of a node; state, longest and default time, sharing
-and sizes of the partition (sinfo(1), --format). None of it is free text, as a node's Reason and
-Comment are in `scontrol show node`, where they could pass for another field."""
+"""The columns of sinfo: name, GRES and state of a node; state, maximum and default time limit,
+sharing and job sizes of the partition (sinfo(1), --format). None of them is free text, unlike a
+node's Reason and Comment in `scontrol show node`, which could pass for another field."""
 GPU_LABEL = "gpu"
-UNUSABLE = (
-    "DOWN",
-    "DRAIN",
-    "FAIL",
-    "MAINT",
-    "NOT_RESPONDING",
-    "UNKNOWN",
-    "INVAL",
-    "FUTURE",
-)
-"""Parts of a node's state in which it gets no jobs (sinfo(1), "NODE STATE CODES"); one that is
-powered down does, and is powered up for them."""
-_STATES = {"*": "NOT_RESPONDING", "$": "MAINT", "@": "REBOOT"}
 _GRES = re.compile(r"gpu(?::([\w.-]{1,64}))?:([0-9]{1,9})", re.ASCII)
 _TIME = re.compile(r"(?:([0-9]{1,6})-)?(?:([0-9]{1,2}):)?([0-9]{1,2}):([0-9]{2})", re.ASCII)
 _SIZES = re.compile(r"(?:[0-9]{1,9}-)?([0-9]{1,9})", re.ASCII)
-_ACCOUNT = re.compile(r"[\w.@+-]{1,64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,64 +32,64 @@ class PartitionNode:
 
     host: str
     gpus: tuple[tuple[str, int], ...]
-    """Types and how many of each; the type is empty where SLURM has no name for it."""
+    """Types and the number of each; the type is empty if SLURM has no name for it."""
     usable: bool
-    """Whether it gets jobs now."""
+    """Whether SLURM starts jobs on it."""
 
     @property
     def count(self) -> int:
-        """How many GPUs it has."""
+        """The number of its GPUs."""
         return sum(count for _, count in self.gpus)
 
     @property
     def kind(self) -> str | None:
-        """The type of its GPUs; None: none has a name, or they differ."""
+        """The type of its GPUs; None: the type has no name, or there are several."""
         kinds = {kind for kind, _ in self.gpus}
         return (kinds.pop() or None) if len(kinds) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition as a job meets it."""
+    """The nodes and limits of a partition."""
 
     name: str
     nodes: tuple[PartitionNode, ...]
     open: bool = True
-    """Whether its jobs are started; they wait else."""
+    """Whether SLURM starts its jobs; otherwise they stay pending."""
     default_time: timedelta | None = None
-    """The limit of a job that names none; None: the longest time holds."""
-    longest_time: timedelta | None = None
-    """None: there is no limit."""
+    """The time limit of a job that requests none; None: the maximum applies."""
+    max_time: timedelta | None = None
+    """None: no limit."""
     exclusive: bool = False
-    """Whether jobs get whole nodes only (OverSubscribe=EXCLUSIVE)."""
-    most_nodes: int | None = None
-    """The most nodes of a job; None: there is no limit."""
+    """Whether SLURM allocates whole nodes only (OverSubscribe=EXCLUSIVE)."""
+    max_nodes: int | None = None
+    """The maximum number of nodes of a job; None: no limit."""
     accounts: tuple[str, ...] = ()
-    """The only accounts that may use it; empty: all may."""
+    """The accounts that may use it; empty: all."""
 
 
 def parse_partition(text: str, name: str, accounts: tuple[str, ...] = ()) -> Partition:
-    """Read what `sinfo --Node --noheader --partition=NAME --format=FORMAT` prints.
+    """Parse the output of `sinfo --Node --noheader --partition=NAME --format=FORMAT`.
 
-    Lines of another form are left out. Raises UsageError without any node.
+    Lines of another form are ignored. Raises UsageError without any node.
     """
     rows = [row for line in text.splitlines() if (row := _row(line))]
     if not rows:
         raise UsageError(
-            f"partition {name}: there is no such partition, or it has no nodes",
+            f"partition {name} does not exist or has no nodes",
             hint="`sinfo -s` lists the partitions",
         )
-    # a node of several lines is one node
-    nodes = {row[0]: PartitionNode(row[0], tuple(_gpus(row[1])), usable(row[2])) for row in rows}
-    _, _, _, state, longest, default, sharing, sizes = rows[0]
+    # sinfo may print a node in several lines
+    nodes = {row[0]: _node(row[0], gres=row[1], state=row[2]) for row in rows}
+    _, _, _, state, maximum, default, sharing, sizes = rows[0]
     return Partition(
-        name,
-        tuple(nodes.values()),
+        name=name,
+        nodes=tuple(nodes.values()),
         open=state.lower() == "up",
         default_time=_duration(default),
-        longest_time=_duration(longest),
+        max_time=_duration(maximum),
         exclusive=sharing.upper() == "EXCLUSIVE",
-        most_nodes=_most(sizes),
+        max_nodes=_largest(sizes),
         accounts=accounts,
     )
 
@@ -112,22 +100,20 @@ def _row(line: str) -> tuple[str, ...] | None:
     return cells if fits else None
 
 
+def _node(host: str, gres: str, state: str) -> PartitionNode:
+    return PartitionNode(host, tuple(_gpus(gres)), usable=is_usable(node_states(state)))
+
+
 def _gpus(gres: str) -> Iterator[tuple[str, int]]:
-    """The GPUs of `gpu:a100:4(S:0-1),gpu:h100:2`, by type."""
+    """Return the GPUs of `gpu:a100:4(S:0-1),gpu:h100:2`, by type."""
     counts: dict[str, int] = {}
     for kind, count in _GRES.findall(gres):
         counts[kind] = counts.get(kind, 0) + int(count)
     return ((kind, count) for kind, count in counts.items() if count)
 
 
-def usable(state: str) -> bool:
-    """Whether a node of this state gets jobs: `IDLE+DRAIN` and `down*` do not."""
-    whole = state.upper() + "".join(f"+{word}" for mark, word in _STATES.items() if mark in state)
-    return not any(part.startswith(bad) for part in re.split(r"\W+", whole) for bad in UNUSABLE)
-
-
 def _duration(text: str) -> timedelta | None:
-    """`2-00:00:00`, `4:00:00` or `30:00`; None for `infinite` and `n/a`."""
+    """Parse `2-00:00:00`, `4:00:00` or `30:00`; None for `infinite` and `n/a`."""
     found = _TIME.fullmatch(text)
     if found is None:
         return None
@@ -136,124 +122,147 @@ def _duration(text: str) -> timedelta | None:
     return whole or None
 
 
-def _most(sizes: str) -> int | None:
-    """The larger number of `1-16`; None for `1-infinite`."""
+def _largest(sizes: str) -> int | None:
+    """Return the larger number of `1-16`; None for `1-infinite`."""
     found = _SIZES.fullmatch(sizes)
     return int(found[1]) or None if found else None
-
-
-def allowed_accounts(text: str) -> tuple[str, ...]:
-    """The accounts that `scontrol --oneliner show partition` names; empty: all are allowed.
-
-    The record has no free text: only administrators write its values.
-    """
-    found = re.search(r"(?:^|\s)AllowAccounts=(\S+)", text)
-    names = found[1].split(",") if found else ["ALL"]
-    valid = [name for name in names if _ACCOUNT.fullmatch(name)]
-    return () if "ALL" in valid else tuple(valid)
 
 
 # ---------------------------------------------------------------- a cluster file
 
 
 def discovered(partition: Partition, slots: int | None = None) -> Discovered:
-    """The nodes that get jobs, those of a kind beside each other; `slots` is said of all.
+    """Return the nodes on which SLURM starts jobs, equal ones together; `slots` is that of all.
 
-    Left out, with a note, are those that get no jobs, and those without GPUs where others have
-    some. Raises UsageError when none is left.
+    Excluded, with a note, are nodes in which SLURM starts no jobs, and those without GPUs if
+    others have GPUs. Raises UsageError if no node is left.
     """
-    idle = [node for node in partition.nodes if node.usable]
-    bad = [node.host for node in partition.nodes if not node.usable]
-    if not idle:
+    usable = [node for node in partition.nodes if node.usable]
+    unusable = [node.host for node in partition.nodes if not node.usable]
+    if not usable:
         raise UsageError(
-            f"partition {partition.name}: all of its nodes are down or drained: {fold(bad)}",
+            f"partition {partition.name}: all nodes are down or drained: {fold(unusable)}",
             hint="`sinfo -s` lists the partitions",
         )
-    counts_gpus = any(node.gpus for node in idle)
-    good = [node for node in idle if node.gpus or not counts_gpus]
-    bare = [node.host for node in idle if node not in good]
-    kinds = list(dict.fromkeys((node.count, node.kind) for node in good))
-    good.sort(key=lambda node: kinds.index((node.count, node.kind)))
+    counts_gpus = any(node.gpus for node in usable)
+    chosen = [node for node in usable if node.gpus or not counts_gpus]
+    without_gpus = [node.host for node in usable if node not in chosen]
+    kinds = list(dict.fromkeys((node.count, node.kind) for node in chosen))
+    chosen.sort(key=lambda node: kinds.index((node.count, node.kind)))
+    several_types = [node.host for node in chosen if len(node.gpus) > 1]
+    notes = [] if partition.open else [note(PartitionNote.CLOSED, partition=partition.name)]
+    notes += _about_nodes(PartitionNote.UNUSABLE, unusable)
+    notes += _about_nodes(PartitionNote.WITHOUT_GPUS, without_gpus)
+    notes += _about_nodes(PartitionNote.SEVERAL_TYPES, several_types)
     return Discovered(
-        f"SLURM's partition {partition.name}",
-        tuple((node.host, min(slots or node.count or 1, MOST_SLOTS)) for node in good),
+        f"SLURM partition {partition.name}",
+        tuple((node.host, min(slots or node.count or 1, MOST_SLOTS)) for node in chosen),
         guessed_slots=slots is None and not counts_gpus,
-        notes=tuple(_notes(partition, good, bad, bare)),
+        notes=tuple(notes),
         counts_gpus=counts_gpus,
-        gpu_types=tuple((node.host, node.kind) for node in good if node.kind),
+        gpu_types=tuple((node.host, node.kind) for node in chosen if node.kind),
     )
 
 
-def _notes(
-    partition: Partition, good: list[PartitionNode], bad: list[str], bare: list[str]
-) -> Iterator[str]:
-    if not partition.open:
-        yield f"partition {partition.name} is closed: its jobs wait"
-    if bad:
-        yield f"left out, since they get no jobs now: {fold(bad)}"
-    if bare:
-        yield f"left out, since they have no GPUs: {fold(bare)}"
-    several = [node.host for node in good if len(node.gpus) > 1]
-    if several:
-        yield f"GPUs of several types in one node, of which SLURM chooses: {fold(several)}"
+class PartitionNote(NoteCode):
+    """What to know about a partition and its settings in a cluster file."""
+
+    CLOSED = "closed", "partition {partition} is down or inactive: its jobs stay pending"
+    UNUSABLE = "unusable", "excluded, since SLURM starts no jobs on them: {nodes}"
+    WITHOUT_GPUS = "without-gpus", "excluded, since they have no GPUs: {nodes}"
+    SEVERAL_TYPES = (
+        "several-types",
+        "nodes with GPUs of several types, of which SLURM chooses: {nodes}",
+    )
+
+    # comments on settings
+    ONLY_ACCOUNT = "only-account", "the only account that may use the partition"
+    ACCOUNTS = "accounts", "one of: {accounts}"
+    NO_GRES = "no-gres", "SLURM has no GPUs (GRES) configured on these nodes"
+    GPU_LABEL = "gpu-label", "the label with SLURM's type of the GPUs"
+    MAX_NODES = "max-nodes", "a job in this partition may have up to {count} nodes"
+    WHOLE_NODES = "whole-nodes", "SLURM allocates whole nodes in this partition"
+    DEFAULT_TIME = "default-time", "the partition's default time limit; the maximum is {maximum}"
+    DEFAULT_TIME_ONLY = (
+        "default-time-only",
+        "the partition's default time limit; there is no maximum",
+    )
+    MAX_TIME = "max-time", "the maximum; SLURM may start shorter jobs sooner"
+    NO_TIME_LIMIT = "no-time-limit", "the partition has no time limit"
+
+
+def _about_nodes(code: PartitionNote, hosts: list[str]) -> list[Note]:
+    """Return a note with nodes; none without nodes."""
+    return [note(code, nodes=fold(hosts))] if hosts else []
 
 
 def partition_file(partition: Partition, slots: int | None = None) -> str:
-    """A cluster file for a partition's nodes, with what `dslaunch slurm` needs.
+    """Return a cluster file for a partition's nodes, with the settings for `dslaunch slurm`.
 
-    Raises UsageError when no node gets jobs.
+    Raises UsageError if SLURM starts jobs on no node.
     """
     found = discovered(partition, slots)
-    settings = [_line(*setting) for setting in _settings(partition, found)]
-    return "\n".join([cluster_yaml(found), "slurm:", *settings, ""])
+    lines = [setting.line for setting in suggested_settings(partition, found)]
+    return "\n".join([cluster_yaml(found), "slurm:", *lines, ""])
 
 
-def _line(setting: str, comment: str = "") -> str:
-    return f"  {setting:<24}# {comment}" if comment else f"  {setting}"
+@dataclass(frozen=True, slots=True)
+class SuggestedSetting:
+    """A line below `slurm:` in a cluster file."""
+
+    text: str
+    comment: Note | None = None
+
+    @property
+    def line(self) -> str:
+        """The line, indented, with its comment."""
+        return f"  {self.text:<24}# {self.comment}" if self.comment else f"  {self.text}"
 
 
-def _settings(partition: Partition, found: Discovered) -> Iterator[tuple[str, ...]]:
-    """The lines below `slurm:`, each with a comment where one is needed."""
-    yield (f"partition: {yaml_text(partition.name)}",)
-    if len(partition.accounts) == 1:
-        yield (
-            f"account: {yaml_text(partition.accounts[0])}",
-            "the only one that may use the partition",
-        )
-    elif partition.accounts:
-        yield "# account: NAME", f"one of: {', '.join(partition.accounts)}"
+def suggested_settings(partition: Partition, found: Discovered) -> Iterator[SuggestedSetting]:
+    """Yield the settings of `slurm:` that a job in this partition needs."""
+    yield SuggestedSetting(f"partition: {yaml_text(partition.name)}")
+    accounts = partition.accounts
+    if len(accounts) == 1:
+        account = f"account: {yaml_text(accounts[0])}"
+        yield SuggestedSetting(account, note(PartitionNote.ONLY_ACCOUNT))
+    elif accounts:
+        one_of = note(PartitionNote.ACCOUNTS, accounts=accounts)
+        yield SuggestedSetting("# account: NAME", one_of)
     if not found.counts_gpus:
-        # `--gres=gpu:N` is refused there: "Requested node configuration is not available"
-        yield "gpus: none", "SLURM has no GPUs (GRES) configured on these nodes"
+        # SLURM refuses `--gres=gpu:N` there: "Requested node configuration is not available"
+        yield SuggestedSetting("gpus: none", note(PartitionNote.NO_GRES))
     if found.gpu_types:
-        yield f"gpu_label: {GPU_LABEL}", "the label of nodes that is the GPUs' type for SLURM"
-    if partition.most_nodes is not None and partition.most_nodes < len(found.nodes):
-        yield from _fewer(partition.most_nodes, found)
+        yield SuggestedSetting(f"gpu_label: {GPU_LABEL}", note(PartitionNote.GPU_LABEL))
+    if partition.max_nodes is not None and partition.max_nodes < len(found.nodes):
+        yield _nodes_setting(partition.max_nodes, found)
     if partition.exclusive:
-        yield "# exclusive: true", "the partition gives whole nodes only"
-    yield _time(partition)
+        yield SuggestedSetting("# exclusive: true", note(PartitionNote.WHOLE_NODES))
+    yield _time_setting(partition)
 
 
-def _fewer(most: int, found: Discovered) -> Iterator[tuple[str, ...]]:
-    """Ask for as many nodes as a job may have, which cannot be said of several kinds."""
+def _nodes_setting(maximum: int, found: Discovered) -> SuggestedSetting:
+    """Request the maximum number of nodes. `nodes` cannot be set for nodes of several kinds."""
     types = dict(found.gpu_types)
     alike = len({(slots, types.get(host)) for host, slots in found.nodes}) == 1
-    setting = f"nodes: {most}" if alike else "# --nodes or --include"
-    yield setting, f"a job of this partition has at most {most} nodes"
+    setting = f"nodes: {maximum}" if alike else "# --nodes or --include"
+    return SuggestedSetting(setting, note(PartitionNote.MAX_NODES, count=maximum))
 
 
-def _time(partition: Partition) -> tuple[str, ...]:
-    longest, default = partition.longest_time, partition.default_time
+def _time_setting(partition: Partition) -> SuggestedSetting:
+    maximum, default = partition.max_time, partition.default_time
     if default is not None:
-        end = f"at most {written(longest)}" if longest else "there is no longest"
-        return f'time: "{written(default)}"', f"the partition's default; {end}"
-    if longest is not None:
-        return f'time: "{written(longest)}"', "the longest; jobs of less may start sooner"
-    return "# time: 2:00:00", "the partition has no limit"
+        comment = note(PartitionNote.DEFAULT_TIME_ONLY)
+        if maximum is not None:
+            comment = note(PartitionNote.DEFAULT_TIME, maximum=written(maximum))
+        return SuggestedSetting(f'time: "{written(default)}"', comment)
+    if maximum is not None:
+        return SuggestedSetting(f'time: "{written(maximum)}"', note(PartitionNote.MAX_TIME))
+    return SuggestedSetting("# time: 2:00:00", note(PartitionNote.NO_TIME_LIMIT))
 
 
 def written(time: timedelta) -> str:
-    """A time as sbatch reads it: `2-12:00:00`, `4:00:00`."""
+    """Return a time limit in sbatch's form: `2-12:00:00`, `4:00:00`."""
     minutes, seconds = divmod(time.seconds, 60)
     hours, minutes = divmod(minutes, 60)
     if time.days:

@@ -1,8 +1,8 @@
-"""What sbatch writes to standard error: the site's words, and why a job was not taken. Pure.
+"""Why sbatch refused a job, parsed from its standard error into codes. Pure.
 
-The texts are those of SLURM 22.05 to 26.05: src/common/slurm_errno.c, src/common/slurm_opt.c,
-src/sbatch/sbatch.c and opt.c, src/slurmctld/node_scheduler.c; the texts used here are the same in
-all of them, unless a release is named.
+The only place that knows sbatch's English. The texts are those of SLURM 22.05 to 26.05:
+src/common/slurm_errno.c, src/common/slurm_opt.c, src/sbatch/sbatch.c and opt.c,
+src/slurmctld/node_scheduler.c; they are the same in all of them, unless a release is named.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-MOST_LINES = 100
-"""Lines of sbatch's standard error that are kept, the last ones."""
-LONGEST_LINE = 1000
-"""Characters of one of them that are kept."""
+MAX_LINES = 100
+"""Lines of sbatch's standard error that are parsed, the last ones."""
+MAX_LINE_LENGTH = 1000
+"""Characters of a line that are parsed."""
 
 
 class Refused(StrEnum):
-    """Why SLURM did not take a job."""
+    """Why SLURM refused a job."""
 
     PARTITION = "unknown-partition"
     NO_PARTITION = "no-default-partition"
@@ -59,62 +59,80 @@ class Refused(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a reason means, and what to do."""
+    """The meaning of a refusal, and what to do."""
 
-    words: str
+    meaning: str
     options: tuple[str, ...] = ()
-    """The options of sbatch, by their long names, that can be to blame."""
+    """The options of sbatch that can cause it, by their long names."""
     hint: str | None = None
 
 
 EXPLANATIONS = {
     Refused.PARTITION: Explanation(
-        "there is no such partition", ("partition",), "`sinfo -s` lists them"
+        meaning="the partition does not exist",
+        options=("partition",),
+        hint="`sinfo -s` lists the partitions",
     ),
     Refused.NO_PARTITION: Explanation(
-        "no partition is requested, and the site has no default one",
-        ("partition",),
-        "set `slurm.partition`; `sinfo -s` lists them",
+        meaning="no partition is requested, and the site has no default partition",
+        options=("partition",),
+        hint="set `slurm.partition`; `sinfo -s` lists the partitions",
     ),
     Refused.PARTITION_GROUP: Explanation(
-        "only members of certain groups may use this partition", ("partition",)
+        meaning="only members of certain groups may use this partition",
+        options=("partition",),
     ),
     Refused.PARTITION_DOWN: Explanation(
-        "this partition takes no jobs now", ("partition",), "`sinfo -s` shows its state"
+        meaning="the partition is down, inactive or drained",
+        options=("partition",),
+        hint="`sinfo -s` shows its state",
     ),
     Refused.PARTITION_NODES: Explanation(
-        "the requested nodes are not in this partition", ("nodelist", "partition")
+        meaning="the requested nodes are not in this partition",
+        options=("nodelist", "partition"),
     ),
     Refused.ACCOUNT: Explanation(
-        "this account may not use this partition",
-        ("account", "partition"),
-        "`sacctmgr show associations user=$USER` lists yours",
+        meaning="this account may not use this partition",
+        options=("account", "partition"),
+        hint="`sacctmgr show associations user=$USER` lists your accounts",
     ),
-    Refused.QOS: Explanation("there is no such quality of service for you", ("qos",)),
+    Refused.QOS: Explanation(
+        meaning="the quality of service (QOS) does not exist or is not allowed for you",
+        options=("qos",),
+    ),
     Refused.QOS_THRESHOLD: Explanation(
-        "the account has used up what this quality of service allows", ("qos", "account")
+        meaning="the account has exceeded the usage threshold of this QOS",
+        options=("qos", "account"),
     ),
     Refused.POLICY: Explanation(
-        "a limit of the account or quality of service is reached", ("account", "qos")
+        meaning="the job exceeds a limit of the account or QOS",
+        options=("account", "qos"),
     ),
     Refused.TIME: Explanation(
-        "the time limit is more than the partition gives, or none is given where one must be",
-        ("time", "partition"),
-        "`sinfo -o '%P %l'` shows how much each gives",
+        meaning="the time limit exceeds that of the partition, or a required time limit is missing",
+        options=("time", "partition"),
+        hint="`sinfo -o '%P %l'` shows the maximum of each partition",
     ),
     Refused.NO_TIME: Explanation(
-        "the site requires a time limit", ("time",), "set `slurm.time`, such as 2:00:00"
+        meaning="the site requires a time limit",
+        options=("time",),
+        hint="set `slurm.time`, for example `time: 2:00:00`",
     ),
     Refused.NODE_COUNT: Explanation(
-        "the partition does not give so many nodes, or so few", ("nodes", "partition")
+        meaning="the number of nodes is not within the limits of the partition",
+        options=("nodes", "partition"),
     ),
-    Refused.NODE_NAME: Explanation("there is no such node", ("nodelist", "exclude")),
+    Refused.NODE_NAME: Explanation(
+        meaning="a node does not exist",
+        options=("nodelist", "exclude"),
+    ),
     Refused.NODE_UNAVAILABLE: Explanation(
-        "a requested node is down, drained or reserved", ("nodelist",)
+        meaning="a requested node is down, drained or reserved",
+        options=("nodelist",),
     ),
     Refused.CONFIGURATION: Explanation(
-        "no nodes of the partition have what is requested",
-        (
+        meaning="no nodes of the partition satisfy the request",
+        options=(
             "nodes",
             "partition",
             "gres",
@@ -127,48 +145,73 @@ EXPLANATIONS = {
             "mem-per-gpu",
             "constraint",
         ),
-        "`sinfo -o '%P %D %c %m %G %f'` shows what nodes there are",
+        hint="`sinfo -o '%P %D %c %m %G %f'` shows CPUs, memory, GRES and features of the nodes",
     ),
     Refused.CPUS: Explanation(
-        "no node has so many CPUs", ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node")
+        meaning="no node has that many CPUs",
+        options=("cpus-per-task", "cpus-per-gpu", "ntasks-per-node"),
     ),
     Refused.MEMORY: Explanation(
-        "no node has so much memory",
-        ("mem", "mem-per-cpu", "mem-per-gpu"),
-        "`mem: 0` is all that a node has",
+        meaning="no node has that much memory",
+        options=("mem", "mem-per-cpu", "mem-per-gpu"),
+        hint="`mem: 0` requests all memory of a node",
     ),
     Refused.GRES: Explanation(
-        "this site does not accept GPUs requested this way",
-        ("gres", "gpus-per-node", "gpus", "gpus-per-task"),
-        "`sinfo -o %G` shows what the nodes have; `slurm.gpus: none` requests none",
+        meaning="this site does not accept GPUs requested this way",
+        options=("gres", "gpus-per-node", "gpus", "gpus-per-task"),
+        hint="`sinfo -o %G` shows the GRES of the nodes; `slurm.gpus: none` requests none",
     ),
     Refused.TASKS: Explanation(
-        "the number of tasks does not fit", ("ntasks", "ntasks-per-node", "nodes")
+        meaning="the number of tasks does not match the nodes",
+        options=("ntasks", "ntasks-per-node", "nodes"),
     ),
-    Refused.FEATURE: Explanation("no node has this feature", ("constraint", "prefer")),
-    Refused.RESERVATION: Explanation("there is no such reservation now", ("reservation",)),
-    Refused.RESERVATION_ACCESS: Explanation("this reservation is for others", ("reservation",)),
-    Refused.DEPENDENCY: Explanation("there is no such job to wait for", ("dependency",)),
-    Refused.ARRAY: Explanation("the array is not valid", ("array",)),
-    Refused.WCKEY: Explanation("this workload key is not yours", ("wckey",)),
-    Refused.LICENSES: Explanation("there are no such licenses", ("licenses",)),
+    Refused.FEATURE: Explanation(
+        meaning="no node has this feature",
+        options=("constraint", "prefer"),
+    ),
+    Refused.RESERVATION: Explanation(
+        meaning="the reservation does not exist or is not active",
+        options=("reservation",),
+    ),
+    Refused.RESERVATION_ACCESS: Explanation(
+        meaning="you may not use this reservation",
+        options=("reservation",),
+    ),
+    Refused.DEPENDENCY: Explanation(
+        meaning="the dependency names a job that does not exist, or is circular",
+        options=("dependency",),
+    ),
+    Refused.ARRAY: Explanation(
+        meaning="the array specification is not valid",
+        options=("array",),
+    ),
+    Refused.WCKEY: Explanation(
+        meaning="you may not use this workload characterization key",
+        options=("wckey",),
+    ),
+    Refused.LICENSES: Explanation(
+        meaning="the licenses do not exist or are not available",
+        options=("licenses",),
+    ),
     Refused.ACCESS: Explanation(
-        "you may not use this", ("partition", "account", "qos", "reservation")
+        meaning="access to a requested resource is denied",
+        options=("partition", "account", "qos", "reservation"),
     ),
-    Refused.SUBMISSIONS: Explanation("the site takes no jobs now"),
-    Refused.UNKNOWN_OPTION: Explanation("sbatch has no such option"),
-    Refused.OPTION_VALUE: Explanation("sbatch cannot read the value of this option"),
-    Refused.OPTIONS: Explanation("these options exclude each other"),
+    Refused.SUBMISSIONS: Explanation("the site accepts no job submissions at the moment"),
+    Refused.UNKNOWN_OPTION: Explanation("sbatch does not know this option"),
+    Refused.OPTION_VALUE: Explanation("sbatch cannot parse the value of this option"),
+    Refused.OPTIONS: Explanation("these options are mutually exclusive"),
     Refused.CONTROLLER: Explanation(
-        "SLURM's controller does not answer", (), "try again; `scontrol ping` asks it"
+        meaning="the SLURM controller does not answer",
+        hint="try again; `scontrol ping` shows whether it is up",
     ),
     Refused.AUTHENTICATION: Explanation(
-        "SLURM cannot authenticate you from this host", (), "`munge -n | unmunge` tests it"
+        meaning="SLURM cannot authenticate you from this host",
+        hint="`munge -n | unmunge` tests the authentication",
     ),
     Refused.NO_SLURM: Explanation(
-        "sbatch cannot reach a SLURM controller from this host",
-        (),
-        "run it where sbatch works, on a login node",
+        meaning="sbatch cannot reach a SLURM controller from this host",
+        hint="run dslaunch where sbatch works, for example on a login node",
     ),
 }
 
@@ -229,6 +272,8 @@ _CAUSES = {
     "Protocol authentication error": Refused.AUTHENTICATION,
 }
 """The texts of SLURM's error codes."""
+_UNSPECIFIC = ("Unspecified error", "Unexpected message received")
+"""Causes that say less than the messages of the site."""
 
 _PATTERNS = (
     (r"Job violates accounting/QOS policy\b.*", Refused.POLICY),
@@ -256,7 +301,7 @@ _DETAILS = {
     "CPU count per node can not be satisfied": Refused.CPUS,
     "Memory specification can not be satisfied": Refused.MEMORY,
 }
-"""What the controller adds to `Requested node configuration is not available`."""
+"""Details that the controller adds to `Requested node configuration is not available`."""
 
 _PREFIX = re.compile(
     r"(?:(?:sbatch|srun|scontrol|squeue|sinfo|sacct|scancel|slurm_\w+): )?"
@@ -271,61 +316,66 @@ _VALUED = re.compile(r"Invalid (?:--)?([a-z][a-z-]*) (?:specification|argument|v
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What sbatch wrote to standard error, sorted."""
+class Messages:
+    """The standard error of sbatch, sorted."""
 
     notices: tuple[str, ...] = ()
-    """The site's own lines (job_submit plugins, `slurm.log_user`), and warnings of sbatch."""
+    """Messages of the site (job_submit plugins, `slurm.log_user`), and warnings of sbatch."""
     cause: str = ""
-    """SLURM's own reason why it did not take the job; empty: it gave none."""
+    """SLURM's reason why it refused the job; empty: it gave none."""
     estimate: tuple[str, ...] = ()
-    """When the job would start, of `--test-only`."""
+    """The estimated start of the job, of `--test-only`."""
 
 
-def read_said(text: str) -> Said:
-    """Sort the lines that sbatch, or another of SLURM's commands, wrote to standard error."""
+def parse_messages(stderr: str) -> Messages:
+    """Sort the lines that sbatch, or another command of SLURM, wrote to standard error."""
     notices: list[str] = []
     estimate: list[str] = []
     cause = ""
-    for line in text.splitlines()[-MOST_LINES:]:
-        words = _words(line)
-        told = _CAUSE.fullmatch(words)
-        if told is not None:
-            cause = told["cause"].strip()
-        elif _ESTIMATE.fullmatch(words):
-            estimate.append(words.strip())
-        elif words.strip() and not _ADVICE.fullmatch(words.strip()):
-            notices.append(words.strip())
-    return Said(tuple(notices), cause, tuple(estimate))
+    for line in stderr.splitlines()[-MAX_LINES:]:
+        text = _without_prefix(line)
+        failure = _CAUSE.fullmatch(text)
+        if failure is not None:
+            cause = failure["cause"].strip()
+        elif _ESTIMATE.fullmatch(text):
+            estimate.append(text.strip())
+        elif text.strip() and not _ADVICE.fullmatch(text.strip()):
+            notices.append(text.strip())
+    return Messages(tuple(notices), cause, tuple(estimate))
 
 
-def _words(line: str) -> str:
-    """A line without the program's name and the level in front; a warning stays called one."""
-    match = _PREFIX.fullmatch(line[:LONGEST_LINE])
+def _without_prefix(line: str) -> str:
+    """Return a line without the name of the program and the level; the level of a warning stays."""
+    match = _PREFIX.fullmatch(line[:MAX_LINE_LENGTH])
     assert match is not None, "every part of it may be empty"
     return f"warning: {match['text']}" if match["level"] == "warning" else match["text"]
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why SLURM did not take a job."""
+    """Why SLURM refused a job."""
 
     reason: Refused
-    sentences: tuple[str, ...]
-    """What was said of it: first the site's own lines, then SLURM's. Never empty."""
+    messages: tuple[str, ...] = ()
+    """What sbatch printed: SLURM's reason first, unless it says nothing. Empty: nothing."""
     options: tuple[str, ...] = ()
-    """The options of sbatch, by their long names, that can be to blame."""
+    """The options of sbatch that can cause it, by their long names."""
 
     @property
     def explanation(self) -> str | None:
-        """Our own words for it; None: SLURM's say all that is known."""
+        """What it means; None: only sbatch's own messages are known."""
         found = EXPLANATIONS.get(self.reason)
-        return found.words if found else None
+        return found.meaning if found else None
 
     @property
-    def words(self) -> str:
-        """It in one line: our own words, else SLURM's."""
-        return self.explanation or "; ".join(self.sentences)
+    def headline(self) -> str:
+        """What it means, or the first message of sbatch."""
+        return self.explanation or next(iter(self.messages), NO_REASON)
+
+    @property
+    def text(self) -> str:
+        """It in one line: what it means, or the messages of sbatch."""
+        return self.explanation or "; ".join(self.messages) or NO_REASON
 
     @property
     def hint(self) -> str | None:
@@ -334,38 +384,43 @@ class Refusal:
         return found.hint if found else None
 
 
-def why_refused(said: str) -> Refusal:
-    """Why sbatch, or another of SLURM's commands, failed, by its standard error.
+NO_REASON = "sbatch gave no reason"
 
-    Only SLURM's own cause decides, never the lines of the site, which may say anything.
+
+def parse_refusal(stderr: str) -> Refusal:
+    """Return why sbatch, or another command of SLURM, failed, by its standard error.
+
+    Only SLURM's own cause decides, never the messages of the site, which may be any text.
     """
-    read = read_said(said)
-    cause = read.cause
+    messages = parse_messages(stderr)
+    cause = messages.cause
+    shown = messages.notices
     if cause:
-        sentences = (*read.notices, cause)
-    else:
-        # sbatch itself stopped, and its last line says why
-        sentences = read.notices or ("sbatch gave no reason",)
-        cause = sentences[-1].rpartition(" error: ")[2]
+        shown = (*shown, cause) if cause in _UNSPECIFIC else (cause, *shown)
+    elif shown:
+        # sbatch itself failed, and its last line is the reason
+        cause = shown[-1].rpartition(" error: ")[2]
+        shown = (shown[-1], *shown[:-1])
     reason = _reason(cause)
     if reason is Refused.CONFIGURATION:
-        detailed = (_DETAILS[line] for line in read.notices if line in _DETAILS)
+        detailed = (_DETAILS[line] for line in messages.notices if line in _DETAILS)
         reason = next(detailed, reason)
-    return Refusal(reason, sentences, _options(reason, cause))
+    return Refusal(reason, shown, _options(reason, cause))
 
 
 def _reason(cause: str) -> Refused:
     if cause in _CAUSES:
         return _CAUSES[cause]
-    fitting = (reason for pattern, reason in _PATTERNS if re.fullmatch(pattern, cause, re.S))
-    return next(fitting, Refused.UNKNOWN)
+    matching = (reason for pattern, reason in _PATTERNS if re.fullmatch(pattern, cause, re.S))
+    return next(matching, Refused.UNKNOWN)
 
 
 def _options(reason: Refused, cause: str) -> tuple[str, ...]:
-    """The options to blame: those that the reason always concerns, else those that SLURM names."""
-    known = EXPLANATIONS.get(reason, Explanation("")).options
-    if known or reason is Refused.UNKNOWN:
-        return known
+    """Return the options that can cause the refusal: those of its reason, or those that SLURM
+    names."""
+    explanation = EXPLANATIONS.get(reason)
+    if explanation is None or explanation.options:
+        return explanation.options if explanation else ()
     valued = _VALUED.match(cause)
     named = [valued[1]] if valued else _NAMED.findall(cause)
     return tuple(dict.fromkeys(named))

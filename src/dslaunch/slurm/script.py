@@ -1,4 +1,4 @@
-"""A batch script as its reader sees it: directives, commands, variables, the shell's settings."""
+"""A parsed batch script: directives, commands, variables, shell settings."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from dslaunch.slurm.shell_words import (
 DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)")
 BLOCK = re.compile(r"(?<!\$)\{%[^{}]*%\}")
 INSERTED = re.compile(r"\{\{[^{}\n]*\}\}")
-"""Jinja's control blocks and what it puts in."""
+"""Jinja's control blocks and expressions."""
 HETEROGENEOUS = ("hetjob", "packjob")
 ALL_ELEMENTS = ("${%s[@]}", "${%s[*]}")
 SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
-"""The interpreters whose language is read here."""
+"""The interpreters whose language is parsed."""
 DEEPEST = 8
-"""Variables that name variables are followed so far; nobody writes more, but in a circle."""
+"""The maximum depth of variables in values of variables, which may be circular."""
 MOST_EXPANDED = 100_000
-"""Characters and pieces that expansions may make of a script: a few lines can stand for billions.
-After that variables stay as they are written."""
+"""The maximum of characters and pieces of all expansions: a few lines can expand to billions.
+Further variables are not expanded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class DirectiveLine:
     end: int
     options: tuple[Option, ...]
     strays: tuple[Word, ...]
-    """Words that are no options."""
+    """Words that are not options."""
     cut: int
-    """The place of the `#` that begins a comment right behind a character; -1 for none."""
+    """The place of a `#` that starts a comment inside a word; -1 for none."""
 
 
 @dataclass
@@ -57,26 +57,26 @@ class Script:
     text: str
     file: str
     directory_exists: Callable[[str], bool]
-    """Whether a directory is there, seen from where the job is submitted."""
+    """Returns whether a directory exists, relative to where the job is submitted."""
     begins: list[int] = field(init=False)
     lines: tuple[DirectiveLine, ...] = field(init=False)
     late: tuple[DirectiveLine, ...] = field(init=False)
-    """Those that SLURM does not read, since commands come first."""
+    """Directives after the first command, which SLURM ignores."""
     commands: list[ShellCommand] = field(init=False)
-    """Those that may run in a job, in the order of the text."""
+    """The commands that may run in a job, in the order of the text."""
     functions: dict[str, list[ShellCommand]] = field(init=False)
-    """The commands of each function that the batch script's own shell may call."""
+    """The commands of each function that the shell of the batch script may call."""
     assigned: dict[str, list[Assignment]] = field(init=False)
     blanked: bool = field(init=False, default=False)
-    """Whether a template's control blocks were left out."""
+    """Whether control blocks of a template were removed."""
     left: int = field(init=False, default=MOST_EXPANDED)
-    """What expansions may still make."""
+    """What remains of MOST_EXPANDED."""
 
     def __post_init__(self) -> None:
         self.blanked = BLOCK.search(self.text) is not None
         self.text = _glued(self.text)
         self.begins = [0, *(match.end() for match in re.finditer("\n", self.text))]
-        for_shell = self.interpreter in SHELLS  # a batch script may be Python, too
+        for_shell = self.interpreter in SHELLS  # a batch script may be Python
         every = read(ShellText.of_file(self.text)) if for_shell else []
         first = min((c.place for c in every), default=len(self.text))
         quoted = [extent for command in every for extent in _extents(command)]
@@ -100,12 +100,12 @@ class Script:
 
     @property
     def is_template(self) -> bool:
-        """Whether a template engine makes the script of it."""
+        """Whether it is a template of a script."""
         return self.blanked or any("{{" in self.text[line.place : line.end] for line in self.lines)
 
     @property
     def interpreter(self) -> str:
-        """The program in its first line, without its directory; bash where there is none."""
+        """The interpreter of its first line, without its directory; bash if there is none."""
         first = self.text.partition("\n")[0]
         words = [word.rpartition("/")[2] for word in first.removeprefix("#!").split()]
         programs = [word for word in words if word != "env" and word[:1] != "-"]
@@ -115,39 +115,39 @@ class Script:
 
     @cached_property
     def options(self) -> dict[str, Option]:
-        """What the directives ask for; of two, the last."""
+        """The options of the directives; of two equal ones, the last."""
         return {option.name: option for line in self.lines for option in line.options}
 
     @property
     def heterogeneous(self) -> bool:
-        """Whether it asks for several kinds of nodes, each in directives of its own."""
+        """Whether it is a heterogeneous job, with directives for each component."""
         return any(stray.value in HETEROGENEOUS for line in self.lines for stray in line.strays)
 
     def asked(self, name: str) -> str:
-        """A directive's value; empty where it is absent or has none."""
+        """Return the value of an option; empty if it is missing or has none."""
         return self.options[name].text if name in self.options else ""
 
     def number(self, name: str) -> int | None:
-        """A directive's value, if it is one number."""
+        """Return the value of an option, if it is a number."""
         value = self.asked(name)
         return int(value) if value.isdecimal() and not self.heterogeneous else None
 
     @property
     def several_nodes(self) -> bool:
-        """Whether it is certain, or as good as, that the job has more than one node."""
+        """Whether the job has more than one node, certainly or very likely."""
         nodes = self.asked("nodes")
         if nodes or self.heterogeneous:
             return nodes != "1"
         tasks = self.number("ntasks")
         if tasks is not None:
-            # SLURM fills a node before it takes another
+            # SLURM fills a node before it allocates another
             return tasks > (self.number("ntasks-per-node") or 1)
         return re.search(r"SLURM_(NNODES|JOB_NUM_NODES|(JOB_)?NODELIST)", self.text) is not None
 
     # ------------------------------------------------------------ places
 
     def where(self, place: int) -> tuple[int, int]:
-        """Line and column, from 1."""
+        """Return line and column of a place, from 1."""
         line = bisect.bisect_right(self.begins, place)
         return line, place - self.begins[line - 1] + 1
 
@@ -162,7 +162,7 @@ class Script:
         source: str | None = None,
         edits: tuple[Edit, ...] = (),
     ) -> Remark:
-        """Say something about a place."""
+        """Return a finding about a place."""
         line, column = self.where(place)
         return Remark(
             rule=rule,
@@ -181,12 +181,12 @@ class Script:
 
     @cached_property
     def every_command(self) -> tuple[ShellCommand, ...]:
-        """The script's own commands, and those within `$(...)`."""
+        """The commands of the script, and those within `$(...)`."""
         own = ((command, *inner_commands(command)) for command in self.commands)
         return tuple(chain.from_iterable(own))
 
     def setting(self, letter: str, name: str, place: int) -> bool:
-        """Whether the shell is `set` to something at a place, such as ("e", "errexit")."""
+        """Return whether an option of `set` is on at a place, such as ("e", "errexit")."""
         shebang = self.text.partition("\n")[0].split()[1:]
         on = any(re.fullmatch(rf"-[a-z]*{letter}[a-z]*", word) for word in shebang if letter)
         for command in self.commands:
@@ -203,22 +203,23 @@ class Script:
         return frozenset(named | {one.name for one in every if one.exported})
 
     def last(self, name: str, place: int) -> Assignment | None:
-        """The assignment of a variable that stands before a place, the nearest."""
+        """Return the last assignment of a variable before a place."""
         every = self.assigned.get(name, [])
         at = bisect.bisect_left(every, place, key=lambda one: one.place)
         return every[at - 1] if at else None
 
     def exported(self, name: str) -> bool:
-        """Whether programs see a variable: it is exported, or `set -a` exports all."""
+        """Return whether a variable is exported, by name or by `set -a`."""
         return name in self.exports or self.setting("a", "allexport", len(self.text))
 
     @property
     def exhausted(self) -> bool:
-        """Whether expansions made so much of it that the rest was left as it is written."""
+        """Whether MOST_EXPANDED was reached, so that the rest is not expanded."""
         return self.left <= 0
 
     def constant(self, word: Word | None, depth: int = 0) -> str | None:
-        """What a word says for certain, variables that the script gives a constant included."""
+        """Return the constant value of a word, with variables that have a constant value; None:
+        unknown."""
         if word is None or depth > DEEPEST:
             return None
         parts: list[str] = []
@@ -237,9 +238,8 @@ class Script:
         return "".join(parts)
 
     def expanded(self, words: tuple[Word, ...]) -> tuple[Word, ...]:
-        """Words with the script's variables put in, as its shell would, and those that it exports
-        as a node's shell would: unquoted ones are split at blanks, `"${ARRAY[@]}"` becomes a word
-        per element."""
+        """Return words with variables expanded, also exported ones on a node: unquoted ones are
+        split at blanks, `"${ARRAY[@]}"` becomes a word per element."""
         return tuple(result for word in words for result in self._expanded(word, 0))
 
     def _expanded(self, word: Word, depth: int) -> Iterator[Word]:
@@ -266,7 +266,8 @@ class Script:
         return tuple(elements)
 
     def _since_set(self, name: str, place: int) -> list[Assignment]:
-        """The assignments that make up a variable at a place: the last `=`, and every `+=`."""
+        """Return the assignments of a variable before a place: the last `=`, and every `+=` after
+        it."""
         every = self.assigned.get(name, [])
         last = first = bisect.bisect_left(every, place, key=lambda one: one.place)
         while first and self.left > 0:
@@ -277,7 +278,7 @@ class Script:
         return every[first:last]
 
     def _spend(self, piece: Piece) -> bool:
-        """Count a piece that an expansion makes; False if it is one too many."""
+        """Count a piece of an expansion; return False if MOST_EXPANDED is exceeded."""
         self.left -= 1 + (len(piece.text) if isinstance(piece, Literal) else 0)
         return self.left > 0
 
@@ -306,7 +307,7 @@ class Script:
 
 
 def _document(expansion: Expansion) -> ShellText | None:
-    """The here-document of `$(cat <<END ...)`, which is all that comes of it."""
+    """Return the here-document of `$(cat <<END ...)`, which is its whole output."""
     if "<<" not in expansion.raw:
         return None
     commands = expansion_commands(expansion)
@@ -315,15 +316,15 @@ def _document(expansion: Expansion) -> ShellText | None:
 
 
 def _glued(text: str) -> str:
-    """A template's text with every placeholder as one word, and without its control blocks; all
-    else stays in its place."""
+    """Return the text of a template with every placeholder as one word, and without control blocks;
+    all places stay the same."""
     text = BLOCK.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     return INSERTED.sub(lambda match: re.sub(r"\s", "_", match[0]), text)
 
 
 def _sent_functions(commands: list[ShellCommand]) -> set[str]:
-    """The functions that other shells get, by `export -f` or `declare -f`: what they do happens
-    on the nodes."""
+    """Return the functions that are passed to shells on the nodes, by `export -f` or `declare
+    -f`."""
     defined = {command.function for command in commands}
     sent: set[str] = set()
     for command in commands:
@@ -335,14 +336,15 @@ def _sent_functions(commands: list[ShellCommand]) -> set[str]:
 
 
 def _extents(command: ShellCommand) -> Iterator[tuple[int, int]]:
-    """Where a command's words and its here-document are: a `#` in there begins no comment."""
+    """Return where the words and the here-document of a command are: a `#` there is not a
+    comment."""
     yield command.place, command.end
     if command.document is not None:
         yield command.document.places[0], command.document.places[-1]
 
 
 def directive_line(directive: str) -> tuple[str, DirectiveLine]:
-    """Read what stands behind one `#SBATCH`; the line's places are those in the text beside it."""
+    """Parse the text after one `#SBATCH`; places are those in the returned text."""
     text = f"#SBATCH {directive}"
     return text, _line(text, 0)
 
@@ -362,8 +364,8 @@ def _line(text: str, begin: int) -> DirectiveLine:
 
 
 def _directive_words(text: str, at: int, end: int) -> tuple[list[Word], int]:
-    """SLURM's own reading of a directive: quotes and backslashes as in a shell, nothing is
-    expanded, and `#` begins a comment anywhere (src/sbatch/opt.c, _get_argument)."""
+    """Return the words of a directive by SLURM's rules: quotes and backslashes as in a shell,
+    without expansions, and `#` starts a comment anywhere (src/sbatch/opt.c, _get_argument)."""
     words: list[Word] = []
     while at < end and text[at] != "#":
         if text[at].isspace():
@@ -396,7 +398,7 @@ def _set(arguments: tuple[str, ...], letter: str, name: str, *, on: bool) -> boo
 
 
 def _split(pieces: list[Piece], word: Word) -> Iterator[Word]:
-    """Split at blanks in what came out of unquoted variables."""
+    """Split at blanks from unquoted variables."""
     current: list[Piece] = []
     for piece in pieces:
         if not (isinstance(piece, Literal) and piece.quote == "split"):

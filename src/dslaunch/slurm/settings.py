@@ -1,6 +1,6 @@
-"""What SLURM is asked for: the cluster file's `slurm:`, less what the command line says otherwise.
+"""The settings of a SLURM job: the cluster file's `slurm:`, with those of the command line.
 
-And back: the setting that a refusal of SLURM's is about.
+And the reverse: where an option that SLURM refused was set.
 """
 
 from __future__ import annotations
@@ -8,31 +8,47 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.cluster import schema, yamltext
-from dslaunch.cluster.load import parse_cluster, read_text
+from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import ConfigError, UsageError
 from dslaunch.slurm.directive_settings import (
     GPU_OPTIONS,
-    asks_for_gpus,
     excluded_by,
     options_in,
+    requests_gpus,
 )
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.model import Slurm
+    from dslaunch.cluster.model import ClusterSource, Slurm
     from dslaunch.cluster.yamltext import YamlDocument
 
 LISTS = ("setup", "teardown", "srun", "directives")
 _ONE_NODE = "nodes: [{host: a, slots: 1}]\nslurm: "
 
 
-def overridden(slurm: Slurm, settings: Sequence[str]) -> Slurm:
-    """The settings, with those of `--set NAME=VALUE` in their place. Raises UsageError.
+SlurmSetting = str | int | float | bool | Sequence[str]
+"""A value of `slurm:`; a list for a key that has a list."""
 
-    A list gets one more item.
+
+def setting_texts(settings: Mapping[str, SlurmSetting]) -> tuple[str, ...]:
+    """Return settings as `overridden` takes them."""
+    return tuple(f"{name}={text}" for name, value in settings.items() for text in _texts(value))
+
+
+def _texts(value: SlurmSetting) -> tuple[str, ...]:
+    if isinstance(value, bool):
+        return ("true" if value else "false",)
+    if isinstance(value, str | int | float):
+        return (str(value),)
+    return tuple(value)
+
+
+def overridden(slurm: Slurm, settings: Sequence[str]) -> Slurm:
+    """Return the settings with those of `--set NAME=VALUE`. Raises UsageError.
+
+    A value is appended to a list.
     """
     given: dict[str, str | list[str]] = {}
     for setting in settings:
@@ -44,7 +60,7 @@ def overridden(slurm: Slurm, settings: Sequence[str]) -> Slurm:
         else:
             given[name] = value
     try:
-        # read like the file, so that both are checked and explained alike
+        # parsed like the file, with the same checks and messages
         new = parse_cluster(f"{_ONE_NODE}{json.dumps(given)}", "--set").slurm
     except ConfigError as error:
         words = "\n".join(f"--set: {p.path}: {p.message}" for p in error.problems)
@@ -62,44 +78,43 @@ def _merged(old: Slurm, new: Slurm, given: set[str]) -> Slurm:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the options of a job come from."""
+    """Where the options of a job are set."""
 
-    file: Path | None = None
-    """The cluster file."""
+    cluster: ClusterSource | None = None
+    """The cluster file; None: there is none."""
     settings: tuple[str, ...] = ()
     """The values of `--set`."""
     words: Mapping[str, str] = field(default_factory=dict)
-    """What else the command line says, by the option of sbatch: `--nodes 4`."""
+    """Further options of the command line, by the option of sbatch: `--nodes 4`."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """The variables `SBATCH_...` with which sbatch is called, by the option."""
+    """The variables `SBATCH_...` in sbatch's environment, by the option."""
 
 
 _OF_GPUS = ("gpus", "gpu_label", "slots")
 _KEYS = {"gres": _OF_GPUS, "gpus-per-node": _OF_GPUS}
-"""The keys of `slurm:` whose option has another name."""
+"""The keys of `slurm:` for options with another name."""
 _OF_THE_NODES = {"nodes": "nodes", "slots": "slots of nodes"}
-"""What follows from the file's `nodes` where `slurm:` does not say it."""
+"""Keys that default to values of the file's `nodes`."""
 
 
 def blamed(options: Iterable[str], sources: Sources) -> Iterator[str]:
-    """Where options of sbatch were set, each at the one place that was used: directives win over
-    `--set` and the command line, those over the file, and all over variables.
+    """Yield where options of sbatch were set, each at the place that was used: directives have
+    precedence over `--set` and the command line, those over the file, and all over variables.
 
-    A place of the cluster file is `file:line:column: key: value`. Raises ConfigError if the file
-    cannot be read any more.
+    A place in the cluster file is `file:line:column: key: value`.
     """
-    section = _Section.read(sources.file)
+    section = _Section.of(sources.cluster)
     found = (line for option in options for line in _origin(option, sources, section))
     yield from dict.fromkeys(found)
 
 
 def _origin(option: str, sources: Sources, section: _Section) -> Iterator[str]:
-    """Where one option was set; nothing where it was not."""
+    """Yield where an option was set; nothing if it was not."""
     directive = _directive(option, sources.settings, section)
     if directive is not None:
         yield directive
     elif option in sources.variables:
-        # it is there only where the script does not give the option
+        # it is set only if the script does not set the option
         yield f"variable {sources.variables[option]} of your environment"
     elif option in sources.words:
         yield sources.words[option]
@@ -110,8 +125,8 @@ def _origin(option: str, sources: Sources, section: _Section) -> Iterator[str]:
 
 
 def _directive(option: str, settings: Sequence[str], section: _Section) -> str | None:
-    """The last directive that gives an option, or takes its place; those of `--set` come after
-    those of the file."""
+    """Return the last directive that sets an option, or replaces it; those of `--set` follow those
+    of the file."""
     told = list(section.directives())
     for setting in settings:
         name, _, text = setting.partition("=")
@@ -119,7 +134,7 @@ def _directive(option: str, settings: Sequence[str], section: _Section) -> str |
             told.append((text, f"--set {setting}"))
     for text, where in reversed(told):
         for one in options_in(text):
-            both_of_gpus = option in GPU_OPTIONS and asks_for_gpus(one)
+            both_of_gpus = option in GPU_OPTIONS and requests_gpus(one)
             if both_of_gpus or one.name in excluded_by(option):
                 return where
     return None
@@ -127,26 +142,27 @@ def _directive(option: str, settings: Sequence[str], section: _Section) -> str |
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """`slurm:` in the cluster file, as it is written."""
+    """`slurm:` in the cluster file, with positions."""
 
-    file: Path | None = None
+    file: str = ""
     document: YamlDocument | None = None
 
     @classmethod
-    def read(cls, file: Path | None) -> _Section:
-        """Raises ConfigError."""
-        if file is None:
+    def of(cls, source: ClusterSource | None) -> _Section:
+        """Return the section of a cluster file; without one it is empty."""
+        if source is None:
             return cls()
-        return cls(file, yamltext.parse(read_text(file), str(file), verbatim=schema.VERBATIM))
+        document = yamltext.parse(source.text, source.file, verbatim=schema.VERBATIM)
+        return cls(source.file, document)
 
     @property
     def data(self) -> dict[str, Any]:
-        """Its keys and values; empty without one."""
+        """Its keys and values; empty without a file."""
         section = self.document.data.get("slurm") if self.document else None
         return section if isinstance(section, dict) else {}
 
     def lines(self, key: str) -> Iterator[str]:
-        """The line of a key; nothing where it is not there, or where no GPUs are requested."""
+        """Yield the line of a key; nothing if it is missing, or if no GPUs are requested."""
         if key in _OF_GPUS and self.data.get("gpus") == "none":
             return
         if key in self.data:
@@ -155,7 +171,7 @@ class _Section:
             yield f"{self._place(('nodes',))}: {_OF_THE_NODES[key]}"
 
     def directives(self) -> Iterator[tuple[str, str]]:
-        """Each directive, and its line."""
+        """Yield each directive, and its line."""
         given = self.data.get("directives")
         for index, text in enumerate(given if isinstance(given, list) else []):
             place = self._place(("slurm", "directives", index))

@@ -1,7 +1,7 @@
-"""A reader of shell text, for looking at scripts: commands, words, quotes and expansions.
+"""A parser of shell text for the lint: commands, words, quotes and expansions.
 
-It takes apart what a POSIX shell or bash would (POSIX.1-2017, Shell Command Language, 2.2 to 2.10;
-bash's arrays, `$'...'` and `<(...)`), forgives what is incomplete, and runs nothing.
+It parses the syntax of POSIX shells and bash (POSIX.1-2017, Shell Command Language, 2.2 to 2.10;
+bash's arrays, `$'...'` and `<(...)`), tolerates incomplete text, and runs nothing.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ BETWEEN_CASES = {";;", ";&", ";;&"}
 ESCAPED_IN_QUOTES = '$`"\\\n'
 UNQUOTED = re.compile(rf"[^\s\\'\"$`{HELD}|&;()<>#]*")
 QUOTED = re.compile(rf"[^\\\"$`{HELD}]*")
-"""Characters that mean nothing special, outside and inside double quotes."""
+"""Ordinary characters, outside and inside double quotes."""
 PAIRS = {"(": ")", "{": "}"}
 ELEMENT = re.compile(r"[A-Za-z_]\w*\[")
 IN_JOB = re.compile(r"SLURM_(JOB_?ID|(JOB_)?NODELIST|NNODES|JOB_NUM_NODES|PROCID|NTASKS|JOB_NAME)")
-"""Variables that every batch job has, and that nobody has outside of one."""
+"""Variables that are set in every batch job, and only there."""
 DEEPEST = 20
-"""Command substitutions in each other that are read; what is deeper inside stays unread."""
+"""The maximum depth of nested command substitutions; deeper ones are not parsed."""
 
 DEEPEST_BRACES = 4
 """The same for `${A:-${B:-...}}`."""
 
 
 def read(text: ShellText, shell: int = 0) -> list[ShellCommand]:
-    """The simple commands of a text, in order, those of functions, ifs and loops too; those
-    within `$(...)` are read from the `commands` of expansions."""
+    """Return the simple commands of a text in order, also those in functions, ifs and loops. Those
+    within `$(...)` are in the `commands` of expansions."""
     return _ShellParser(text, shell).run()
 
 
 def inner_commands(command: ShellCommand, depth: int = 0) -> Iterator[ShellCommand]:
-    """The commands that are run while a command's words are put together."""
+    """Yield the commands in the expansions of a command's words."""
     if depth >= DEEPEST:
         return
     for expansion in command.expansions():
@@ -64,50 +64,50 @@ def inner_commands(command: ShellCommand, depth: int = 0) -> Iterator[ShellComma
 
 
 def expansion_commands(expansion: Expansion) -> list[ShellCommand]:
-    """The commands of `$(...)` and the like; none for another expansion."""
+    """Return the commands of `$(...)` and similar expansions; none for others."""
     text = expansion.commands
     return [] if text is None else read(text, expansion.shell)
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A command that is being read."""
+    """A command that is being parsed."""
 
     words: list[Word] = field(default_factory=list)
     keyword: str = ""
     redirect: str = ""
-    """The redirection whose target comes next."""
+    """The redirection whose target is the next word."""
 
 
 @dataclass(slots=True)
 class _Block:
-    """A compound command that is being read: an if, a loop, a group, a subshell, a case."""
+    """A compound command that is being parsed: an if, a loop, a group, a subshell, a case."""
 
     opened: str
     """The word that opened it, or an opening parenthesis."""
     function: str
-    """The function that it is in or the body of; empty for none."""
+    """The function that contains it; empty for none."""
     around: bool
-    """Whether it is reached only outside of a job."""
+    """Whether it runs only outside a job."""
     outside: bool
-    """The same for the branch that is being read."""
+    """The same for the branch that is being parsed."""
     conditions: list[ShellCommand] = field(default_factory=list)
-    """What an `if` looks at."""
+    """The test of an `if`."""
     condition: bool = False
-    """Whether the condition is being read."""
+    """Whether the condition is being parsed."""
     pattern: bool = False
-    """Whether a pattern of a `case` is being read."""
+    """Whether a pattern of a `case` is being parsed."""
 
 
 class _ShellParser:
     def __init__(self, text: ShellText, shell: int, nesting: int = 0) -> None:
         self.text, self.chars, self.shell = text, text.chars, shell
         self.nesting = nesting
-        """In how many `${NAME:-...}` this text is."""
+        """The number of enclosing `${NAME:-...}`."""
         self.at = 0
         self.blocks: list[_Block] = []
         self.defines = ""
-        """The function whose body comes next."""
+        """The function whose body is next."""
         self.before = ""
         self.draft = _Draft()
         self.found: list[ShellCommand] = []
@@ -116,7 +116,7 @@ class _ShellParser:
         self.drafts: list[_Draft] = []
         self.in_array = False
         self.lines: dict[str, list[tuple[int, int]]] = {}
-        """Where each line stands, by its text without blanks around it; made when it is needed."""
+        """The places of lines, by their text without surrounding blanks; computed on demand."""
 
     def run(self) -> list[ShellCommand]:
         while self.at < len(self.chars):
@@ -171,7 +171,7 @@ class _ShellParser:
             self.nest(operator)
 
     def nest(self, operator: str) -> None:
-        """Keep count of subshells and of the branches of a `case`."""
+        """Track subshells and the branches of a `case`."""
         if operator == "(":
             self.open("(")
         elif operator == ")":
@@ -180,7 +180,7 @@ class _ShellParser:
             self.blocks[-1].pattern = True
 
     def open(self, word: str) -> None:
-        """A block begins."""
+        """Open a block."""
         outer = self.blocks[-1] if self.blocks else None
         function = self.defines or (outer.function if outer else "")
         around = self.outside()
@@ -188,13 +188,13 @@ class _ShellParser:
         self.blocks.append(_Block(word, function, around, around, condition=word == "if"))
 
     def close(self, opened: str) -> None:
-        """A block ends, and what was left open in it."""
+        """Close a block, and unclosed blocks in it."""
         if any(block.opened == opened for block in self.blocks):
             while self.blocks.pop().opened != opened:
                 pass
 
     def outside(self) -> bool:
-        """Whether what comes now runs only outside of a job: in a branch for that, or behind
+        """Return whether the next command runs only outside a job: in such a branch, or after
         `[ -z "$SLURM_JOB_ID" ] &&`."""
         block = self.blocks[-1] if self.blocks else None
         last = self.found[-1] if self.found and self.before in ("&&", "||") else None
@@ -203,7 +203,7 @@ class _ShellParser:
         return behind or (block is not None and block.outside)
 
     def reserve(self, word: str) -> None:
-        """A reserved word: blocks open, close, and come to their next branch."""
+        """Handle a reserved word: open a block, close it, or start its next branch."""
         if word in OPENS:
             self.open(word)
         elif word in CLOSES:
@@ -244,7 +244,7 @@ class _ShellParser:
             draft.words.append(word)
 
     def is_function(self, word: Word) -> bool:
-        """Whether a word is the name in `function NAME`, parentheses left out."""
+        """Return whether a word is the name in `function NAME` without parentheses."""
         named = len(self.draft.words) == 1 and self.draft.words[0].bare == "function"
         brackets = re.compile(r"[ \t]*\(").match(self.chars, self.at)
         return named and bool(word.bare) and brackets is None
@@ -292,7 +292,7 @@ class _ShellParser:
         self.documents = []
 
     def delimiter(self, word: str, at: int) -> tuple[int, int] | None:
-        """The first line from an index on that is this word and ends a here-document."""
+        """Return the first line from an index on that ends a here-document with this word."""
         if not self.lines:
             begin = 0
             for line in self.chars.split("\n"):
@@ -304,7 +304,7 @@ class _ShellParser:
         return extents[after] if after < len(extents) else None
 
     def expanded(self, start: int, end: int) -> ShellText:
-        """A here-document as the program gets it: this shell's expansions are made."""
+        """Return a here-document as the program reads it, after the expansions of this shell."""
         here = _ShellParser(self.text.part(start, end), self.shell)
         pieces = here.quoted(until="")
         places = self.text.places
@@ -348,7 +348,7 @@ class _ShellParser:
         self.at = min(self.at + 1, len(self.chars))
 
     def piece(self) -> list[Piece]:
-        """What begins here, outside quotes."""
+        """Parse the next piece, outside quotes."""
         char = self.chars[self.at]
         if char == "\\" and self.chars.startswith(HELD, self.at + 1):
             self.at += 1
@@ -369,7 +369,7 @@ class _ShellParser:
         return [self.expansion(quoted=False) or self.plain(UNQUOTED, "")]
 
     def quoted(self, until: str) -> list[Piece]:
-        """Up to the closing quote, with expansions."""
+        """Parse up to the closing double quote, with expansions."""
         pieces: list[Piece] = []
         while self.at < len(self.chars) and self.chars[self.at] != until:
             after = self.chars[self.at + 1 : self.at + 2]
@@ -383,7 +383,7 @@ class _ShellParser:
         return _joined(pieces)
 
     def plain(self, ordinary: re.Pattern[str], quote: str) -> Literal:
-        """One character, and the ordinary ones behind it."""
+        """Parse a character, and the ordinary ones after it."""
         start = self.at
         match = ordinary.match(self.chars, start + 1)
         self.at = match.end() if match else start + 1
@@ -395,7 +395,7 @@ class _ShellParser:
     # ------------------------------------------------------------ expansions
 
     def expansion(self, *, quoted: bool) -> Expansion | None:
-        """The expansion that begins here, if one does."""
+        """Parse an expansion; None: there is none at this place."""
         start = self.at
         if self.chars[start] == HELD:
             self.at += 1
@@ -415,7 +415,7 @@ class _ShellParser:
         )
 
     def within(self, start: int, end: int) -> tuple[Expansion, ...]:
-        """The expansions in the second half of `${NAME:-...}`."""
+        """Return the expansions in the second half of `${NAME:-...}`."""
         second = self.chars.find("$", start + 1, end)
         if second < 0 or self.nesting >= DEEPEST_BRACES:
             return ()
@@ -424,7 +424,7 @@ class _ShellParser:
         return tuple(piece for piece in pieces if isinstance(piece, Expansion))
 
     def extent(self, start: int) -> tuple[int, tuple[int, int] | None]:
-        """Where it ends, and the range of the commands in it."""
+        """Return the end of an expansion, and the range of its commands."""
         if self.chars.startswith("$((", start):
             return self.closing(start + 1), None
         if self.chars.startswith(("$(", "<(", ">("), start):
@@ -440,7 +440,7 @@ class _ShellParser:
         return (match.end() if match else start), None
 
     def closing(self, at: int) -> int:
-        """Behind the bracket that closes the one at an index; quotes inside are skipped."""
+        """Return the index after the closing bracket of the one at an index; quotes are skipped."""
         opening, closing, depth = self.chars[at], PAIRS[self.chars[at]], 0
         while at < len(self.chars):
             char = self.chars[at]
@@ -459,7 +459,7 @@ class _ShellParser:
         return len(self.chars)
 
     def behind_document(self, match: re.Match[str]) -> int:
-        """Behind a here-document, whose quotes and brackets stand for themselves."""
+        """Return the index after a here-document, whose quotes and brackets are literal."""
         line = self.chars.find("\n", match.end())
         found = self.delimiter(match[1], line) if line >= 0 else None
         return found[1] if found else match.end()
@@ -472,15 +472,15 @@ class _ShellParser:
 
 
 def sets_element(word: Word) -> bool:
-    """Whether a word is `ARRAY[index]=value`."""
+    """Return whether a word is `ARRAY[index]=value`."""
     first = word.pieces[0] if word.pieces else None
     plain = isinstance(first, Literal) and not first.quote
     return plain and bool(ELEMENT.match(word.value)) and "]=" in word.value
 
 
 def asks_for_job(command: ShellCommand) -> str:
-    """`outside` for a test that holds only outside of a job, such as `[ -z "$SLURM_JOB_ID" ]`;
-    `inside` for one that holds only in it; empty for any other."""
+    """Return `outside` for a test that is true only outside a job, such as `[ -z "$SLURM_JOB_ID"
+    ]`; `inside` for one that is true only in a job; empty for any other."""
     if command.name not in ("[", "[[", "test"):
         return ""
     words = [word for word in command.words[1:] if word.bare not in ("]", "]]")]
@@ -500,7 +500,7 @@ def asks_for_job(command: ShellCommand) -> str:
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:
-    """Neighbouring literals of one kind as one."""
+    """Return pieces with adjacent literals of the same quotes merged."""
     joined: list[Piece] = []
     for quote, group in groupby(pieces, lambda p: p.quote if isinstance(p, Literal) else None):
         same = list(group)

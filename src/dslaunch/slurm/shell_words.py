@@ -1,8 +1,8 @@
-"""Shell text as values: what a word says, what a shell replaces in it, and where it stands.
+"""Shell text as values: words, their expansions, and their places in the file.
 
-A text that one shell hands to another (`bash -c "..."`) is put together from what the first
-shell makes of it; every character keeps its place in the file, and what the first shell has
-replaced already stays one piece, so that nobody takes it for the second one's.
+The text that one shell passes to another (`bash -c "..."`) is the result of the expansions of the
+first shell. Every character keeps its place in the file, and an expansion of the first shell stays
+one piece, so it is not parsed as text of the second one.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 HELD = "\ue000"
-"""Stands in a `Text` for one expansion that an outer shell has made."""
+"""The placeholder in a `Text` for an expansion of an outer shell."""
 NAME = re.compile(r"[A-Za-z_]\w*")
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 
 
 @dataclass(frozen=True, slots=True)
 class ShellText:
-    """Characters of shell text, and the place of each in the file."""
+    """Shell text with the place of each character in the file."""
 
     chars: str
     places: Sequence[int]
     """One more than characters: the last is the end."""
     held: Mapping[int, Expansion] = field(default_factory=dict)
-    """The expansions that `HELD` characters stand for, by index."""
+    """The expansions of the `HELD` characters, by index."""
 
     @classmethod
     def of_file(cls, text: str) -> ShellText:
-        """A whole file; of its DOS line ends, only what a shell would want to see."""
+        """Return the text of a file, with Unix line endings."""
         text = text.replace(HELD, "?")
         if "\r\n" not in text:
             return cls(text, range(len(text) + 1))
@@ -38,13 +38,14 @@ class ShellText:
         return cls("".join(text[at] for at in kept), (*kept, len(text)))
 
     def part(self, start: int, end: int) -> ShellText:
-        """From one index to another."""
+        """Return the part from one index to another."""
         few = range(start, end) if end - start < len(self.held) else self.held
         held = {at - start: self.held[at] for at in few if start <= at < end and at in self.held}
         return ShellText(self.chars[start:end], self.places[start : end + 1], held)
 
     def pieces(self) -> Iterator[Piece]:
-        """As pieces of a word in single quotes, with what is held in between."""
+        """Return the text as pieces of a word in single quotes, with held expansions between
+        them."""
         at = 0
         for end in (*sorted(self.held), len(self.chars)):
             if end > at:
@@ -54,29 +55,29 @@ class ShellText:
             at = end + 1
 
     def raw(self, start: int, end: int) -> str:
-        """As a person would write it."""
+        """The text with the expansions as written."""
         parts = (self.held[i].raw if i in self.held else self.chars[i] for i in range(start, end))
         return "".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What a shell replaces: `$NAME`, `${NAME:-word}`, `$(command)`, `$((sum))`, backquotes."""
+    """An expansion: `$NAME`, `${NAME:-word}`, `$(command)`, `$((sum))`, backquotes."""
 
     raw: str
     place: int
     shell: int
-    """Which shell does it: 0 is the batch script's own, 1 one that it starts, and so on."""
+    """The shell that expands it: 0 is that of the batch script, 1 one that it starts, and so on."""
     quoted: bool
-    """Whether in double quotes, where the result stays one word."""
+    """Whether it is in double quotes, so that the result is not split."""
     commands: ShellText | None = None
-    """What is run, in `$(...)`, backquotes and `<(...)`."""
+    """The commands in `$(...)`, backquotes and `<(...)`."""
     within: tuple[Expansion, ...] = ()
-    """What is replaced in the second half of `${NAME:-...}`."""
+    """The expansions in the second half of `${NAME:-...}`."""
 
     @property
     def name(self) -> str:
-        """The variable's; empty for commands and sums."""
+        """The name of the variable; empty for commands and arithmetic."""
         if self.commands is not None or self.raw.startswith("$(("):
             return ""
         found = NAME.search(self.raw[1:].lstrip("{!#"))
@@ -84,21 +85,21 @@ class Expansion:
 
     @property
     def operation(self) -> str:
-        """What follows the name in braces, such as `:-localhost`."""
+        """The text after the name in braces, such as `:-localhost`."""
         if not self.name or not self.raw.startswith("${"):
             return ""
         return self.raw[self.raw.index(self.name) + len(self.name) : -1]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every variable that it takes, within sums and commands too."""
+        """All variables in it, also within arithmetic and commands."""
         sums = NAME.findall(self.raw) if self.raw.startswith("$((") else []
         return tuple(dict.fromkeys([*sums, *re.findall(r"\$\{?([A-Za-z_]\w*)", self.raw)]))
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """Characters that stand for themselves."""
+    """Literal characters."""
 
     text: str
     places: tuple[int, ...]
@@ -116,34 +117,34 @@ class Word:
     pieces: tuple[Piece, ...]
     place: int
     end: int
-    """The place behind its last character."""
+    """The place after its last character."""
     array: tuple[Word, ...] | None = None
     """The elements in `NAME=(...)`."""
 
     @cached_property
     def value(self) -> str:
-        """What it says, with quotes removed and expansions as they are written."""
+        """The value without quotes, with expansions as written."""
         return "".join(p.text if isinstance(p, Literal) else p.raw for p in self.pieces)
 
     @cached_property
     def expansions(self) -> tuple[Expansion, ...]:
-        """What shells replace in it, within `${NAME:-...}` too."""
+        """The expansions in it, also within `${NAME:-...}`."""
         own = (piece for piece in self.pieces if isinstance(piece, Expansion))
         return tuple(found for piece in own for found in (piece, *piece.within))
 
     @cached_property
     def constant(self) -> str | None:
-        """Its value, if no shell replaces anything."""
+        """Its value, if it has no expansions."""
         return None if self.expansions else self.value
 
     @property
     def bare(self) -> str:
-        """Its value if nothing in it is quoted or replaced: what may be a keyword."""
+        """Its value, if nothing in it is quoted or expanded: it may be a keyword."""
         plain = all(isinstance(piece, Literal) and not piece.quote for piece in self.pieces)
         return self.value if plain else ""
 
     def behind(self, count: int) -> Word:
-        """Without the first `count` characters of its literal beginning."""
+        """Return the word without the first `count` characters of its literal beginning."""
         pieces: list[Piece] = []
         for piece in self.pieces:
             if count and isinstance(piece, Literal):
@@ -158,7 +159,7 @@ class Word:
         return Word(tuple(pieces), place, self.end, self.array)
 
     def text(self) -> ShellText:
-        """As text for another shell."""
+        """Return the word as text for another shell."""
         chars: list[str] = []
         places: list[int] = []
         held: dict[int, Expansion] = {}
@@ -179,7 +180,7 @@ def _places(piece: Piece) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """`NAME=value`, before a command, alone, or behind `export` and its like."""
+    """`NAME=value`, before a command, alone, or after `export` and similar commands."""
 
     name: str
     value: Word
@@ -189,7 +190,7 @@ class Assignment:
 
 
 def assignment(word: Word, *, exported: bool = False) -> Assignment | None:
-    """The assignment that a word is, if it is one."""
+    """Return the assignment in a word; None: it is not one."""
     first = word.pieces[0] if word.pieces else None
     if not isinstance(first, Literal) or first.quote:
         return None
@@ -202,47 +203,47 @@ def assignment(word: Word, *, exported: bool = False) -> Assignment | None:
 
 @dataclass(slots=True)
 class ShellCommand:
-    """A simple command: assignments, words, and what it is part of."""
+    """A simple command: assignments, words, and its context."""
 
     assignments: tuple[Assignment, ...]
     words: tuple[Word, ...]
     place: int
     end: int
     operator: str = ""
-    """What follows: `|`, `&&`, `||`, `&`, `;`, a line's end, a closing parenthesis."""
+    """The operator after it: `|`, `&&`, `||`, `&`, `;`, a newline, a closing parenthesis."""
     before: str = ""
-    """The operator in front of it."""
+    """The operator before it."""
     keyword: str = ""
-    """The reserved word in front of it: if, while, until, then, do, !..."""
+    """The reserved word before it: if, while, until, then, do, !..."""
     depth: int = 0
-    """In how many ifs, loops, groups and functions it is."""
+    """The number of enclosing ifs, loops, groups and functions."""
     shell: int = 0
     document: ShellText | None = None
     """Its here-document."""
     outside: bool = False
-    """Whether it runs only outside of a job, as behind `[ -z "$SLURM_JOB_ID" ] &&`."""
+    """Whether it runs only outside a job, as after `[ -z "$SLURM_JOB_ID" ] &&`."""
     function: str = ""
-    """The function whose body it is in."""
+    """The function that contains it."""
 
     @property
     def name(self) -> str:
-        """The program's name, without its directory; empty when it is not known."""
+        """The name of the program, without its directory; empty: unknown."""
         first = self.words[0].constant if self.words else None
         return first.rpartition("/")[2] if first else ""
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What follows the program's name."""
+        """The words after the name of the program."""
         return tuple(word.value for word in self.words[1:])
 
     @property
     def tested(self) -> bool:
-        """Whether the script itself looks at its exit code."""
+        """Whether the script tests its exit code."""
         is_condition = self.keyword in ("if", "elif", "while", "until", "!")
         return is_condition or self.operator in ("&&", "||")
 
     def all_assignments(self) -> Iterator[Assignment]:
-        """Also those that `export`, `declare` and their like make."""
+        """Return its assignments, also those of `export`, `declare` and similar commands."""
         yield from self.assignments
         if self.name in ("export", "declare", "local", "readonly", "typeset"):
             exported = self.name == "export" or "-x" in self.arguments
@@ -250,12 +251,12 @@ class ShellCommand:
             yield from (one for one in found if one)
 
     def expansions(self) -> Iterator[Expansion]:
-        """What shells replace in all of its words."""
+        """Yield the expansions in all its words."""
         for word in self.all_words():
             yield from word.expansions
 
     def all_words(self) -> Iterable[Word]:
-        """Words, and the values of assignments and of arrays."""
+        """Yield its words, and the values of assignments and arrays."""
         for one in self.assignments:
             yield one.value
             yield from one.value.array or ()

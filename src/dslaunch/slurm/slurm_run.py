@@ -1,19 +1,34 @@
-"""A run that is a SLURM job: SLURM and the job's output tell how it stands."""
+"""A run that is a SLURM job: its state comes from SLURM and from the job's output."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from dslaunch.errors import DslaunchError, UsageError
-from dslaunch.run.handle import Attached, Gathered, Stopped, Tell
-from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.local import LocalRun, recorded_outcome
+from dslaunch.run.handle import (
+    Attached,
+    Notify,
+    RankStacks,
+    RunHandle,
+    Sources,
+    Stopped,
+    this_user,
+)
+from dslaunch.run.interrupts import Until, never
+from dslaunch.run.local_runs import LocalRun, recorded_outcome
+from dslaunch.run.log_selection import EVERY_LINE, LogSelection, SelectedLines
+from dslaunch.run.progress import Progress
+from dslaunch.run.rank_signals import Signaled, order
 from dslaunch.run.run_record import RunRecord
-from dslaunch.run.run_state import State, state_after
+from dslaunch.run.run_state import ENDED, State, state_after
 from dslaunch.run.status import Reports, RunStatus, Unknown
-from dslaunch.run.watch import View, Watch
+from dslaunch.run.usage_monitor import UsageSource
+from dslaunch.run.view import View
+from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import SlurmClient
 from dslaunch.slurm.job import (
     Submitted,
@@ -25,7 +40,11 @@ from dslaunch.slurm.job import (
     stand,
     submitted,
 )
-from dslaunch.slurm.query_failures import OF_THE_JOB, QueryFailure, UnknownNow
+from dslaunch.slurm.job_signals import signal_jobs
+from dslaunch.slurm.last_progress import last_progress
+from dslaunch.slurm.nodes import node_names
+from dslaunch.slurm.notices import JobNotice, NoticeCode, notice_text
+from dslaunch.slurm.query_failures import OF_THE_JOB, QueryError, QueryFailure
 from dslaunch.slurm.states import GONE, JobInfo
 from dslaunch.slurm.verdict import state_of
 
@@ -38,8 +57,8 @@ _JOB = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class JobName:
-    """A job as SLURM's commands name it: 12, a task of it, 12_3, a component, 12+1; 12;tiger is of
-    another cluster."""
+    """A job in the notation of SLURM's commands: 12, its task 12_3, its component 12+1; 12;tiger is
+    a job of another cluster."""
 
     number: str
     part: bool
@@ -48,14 +67,14 @@ class JobName:
 
     @classmethod
     def parse(cls, text: str) -> JobName | None:
-        """Read it; None: it is none."""
+        """Parse a job; None: it is not one."""
         found = _JOB.fullmatch(text)
         return found and cls(found["number"], found["part"] is not None, found["cluster"])
 
     def find(self, runs: Iterable[LocalRun]) -> LocalRun | None:
-        """Return the latest of the runs, the newest last, whose job it is; None: there is none.
+        """Return the run of this job, the latest of several; None: there is none.
 
-        Raises UsageError for a number that jobs of several clusters have.
+        Raises UsageError for a number of jobs in several clusters.
         """
         found: dict[str, LocalRun] = {}
         for run in runs:
@@ -66,7 +85,7 @@ class JobName:
             return found.get(self.cluster)
         if len(found) > 1:
             names = ", ".join(run.run for run in found.values())
-            raise UsageError(f"job {self.number} is of several clusters; name the run: {names}")
+            raise UsageError(f"job {self.number} exists in several clusters; name the run: {names}")
         return next(iter(found.values()), None)
 
 
@@ -75,7 +94,7 @@ class JobName:
 
 @dataclass(frozen=True, slots=True)
 class SharedClient:
-    """SLURM as several runs ask it: a cluster that does not answer is asked once."""
+    """A client of several runs: a cluster that does not answer is queried only once."""
 
     client: SlurmClient
     failed: dict[str, DslaunchError] = field(default_factory=dict)
@@ -83,13 +102,13 @@ class SharedClient:
 
 
 @dataclass(frozen=True, slots=True)
-class SlurmRun:
+class SlurmRun(RunHandle):
     """A run that is a SLURM job."""
 
     local: LocalRun
     slurm: SharedClient
     part: str = ""
-    """The task or component by which it was named; empty: it was named as a whole."""
+    """The task or component that the user named; empty: the whole job."""
 
     @property
     def name(self) -> str:
@@ -98,7 +117,7 @@ class SlurmRun:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The nodes of the cluster file; SLURM may have given others."""
+        """The nodes of the cluster file; SLURM may have allocated others."""
         return self.local.record.hosts
 
     @property
@@ -108,15 +127,16 @@ class SlurmRun:
 
     @property
     def job(self) -> Submitted:
-        """The job, with what was seen of it since its submission."""
+        """The job, with what is known about it since its submission."""
         assert self.record.slurm is not None
         return submitted(self.local.directory, self.record.slurm)
 
     def cluster_to_ask(self) -> None:
-        """Nobody: its nodes know nothing of it."""
+        """Return None: SLURM knows its state, not its nodes."""
 
     def summary(self, reports: Reports) -> RunStatus:
-        """Ask SLURM, unless the end was seen before, or its cluster has just not answered."""
+        """Return its status: query SLURM unless its end is recorded or its cluster did not
+        answer."""
         if self.local.result is not None:
             return self._status((), state_after(self.local.result))
         job = self.job
@@ -126,13 +146,13 @@ class SlurmRun:
         try:
             jobs = stand(self.slurm.client, job)
         except DslaunchError as failure:
-            if not (isinstance(failure, UnknownNow) and failure.code in OF_THE_JOB):
+            if not (isinstance(failure, QueryError) and failure.code in OF_THE_JOB):
                 self.slurm.failed[job.job.cluster] = failure
             return self._unknown(failure)
         return self._status(jobs, state_of(jobs))
 
     def status(self) -> RunStatus:
-        """Ask SLURM, which is not needed for a run whose end was seen before."""
+        """Return its status by SLURM, or by the record if the run has ended."""
         try:
             jobs = stand(self.slurm.client, self.job)
         except DslaunchError as error:
@@ -157,89 +177,171 @@ class SlurmRun:
             result=recorded_outcome(self.local.directory),
             unknown=unknown,
             output=tuple(sorted(filter(None, output or {self.job.output}))),
+            directory=str(self.local.directory),
+            ended=self._ended(jobs, state),
         )
 
+    def _ended(self, jobs: tuple[JobInfo, ...], state: State) -> float | None:
+        """Return when the job ended by SLURM, else when its end was recorded."""
+        if state not in ENDED:
+            return None
+        ends = [info.ended for info in jobs if info.over and info.ended]
+        return float(max(ends)) if ends else self.local.ended
+
+    def progress(self) -> Progress | None:
+        """Return the progress by the end of its output, if this machine sees that."""
+        if not self.job.output:
+            return None
+        return last_progress(Path(self.job.output), self.job.layout, self.local.record.progress)
+
     def _unknown(self, error: DslaunchError) -> RunStatus:
-        """The status of a job of which SLURM does not tell how it stands."""
-        code = error.code if isinstance(error, UnknownNow) else QueryFailure.NO_SLURM
+        """Return the status of a job whose state is unknown."""
+        code = error.code if isinstance(error, QueryError) else QueryFailure.NO_SLURM
         return self._status((), State.UNKNOWN, Unknown(code.value, message=error.message))
 
-    def logs(self, view: View, tell: Tell, *, follow: bool) -> None:
-        """Show its output."""
-        following = following_of(self.slurm.client, self.job, Watch(view), tell)
+    def sources(self) -> Sources:
+        """Return its nodes by SLURM, and its ranks."""
+        try:
+            jobs = self.slurm.client.jobs(self.job.job)
+        except DslaunchError:
+            jobs = ()
+        hosts = frozenset(host for info in jobs for host in node_names(info.nodes))
+        return Sources(hosts or None, self.record.world_size, times=False)
+
+    def show_logs(
+        self,
+        view: View,
+        tell: Notify,
+        selection: LogSelection = EVERY_LINE,
+        *,
+        follow: bool,
+        until: Until = never,
+    ) -> None:
+        """Show its output. With `tail`, that many lines of each output file."""
+        chosen = SelectedLines(view, replace(selection, tail=None))
+        following = following_of(self.slurm.client, self.job, Watch(chosen), tell)
+        if selection.tail is not None:
+            following.begin_at_last(selection)
         if follow:
-            with Interrupts() as interrupts:
-                following.to_the_end(until=lambda: interrupts.count > 0)
+            following.to_the_end(until=until)
             return
         jobs = following.catch_up()
         if not any(stream.tail.seen for stream in following.streams.values()):
             _tell_no_output(jobs, tell)
 
-    def attach(self, view: View, tell: Tell) -> Attached:
-        """Follow it to its end, which is written down."""
+    def attach(
+        self,
+        view: View,
+        tell: Notify,
+        selection: LogSelection = EVERY_LINE,
+        *,
+        until: Until = never,
+    ) -> Attached:
+        """Follow it to its end, and record the end."""
         if self.local.result is not None:
             return Attached(self.local.result, before=True)
         job = self.job
-        with Interrupts() as interrupts:
-            outcome = follow(
-                self.slurm.client, job, Watch(view), tell, until=lambda: interrupts.count > 0
-            )
+        chosen = SelectedLines(view, selection)
+        outcome = follow(
+            self.slurm.client,
+            job,
+            Watch(chosen),
+            tell,
+            until=until,
+            caught_up=chosen.release,
+        )
+        chosen.release()
         if outcome is not None:
             note_end(job.directory, outcome)
         return Attached(outcome, directory=job.directory)
 
-    def stop(self, grace: float | None, caller: str) -> Stopped:
-        """Cancel it; with `grace` the ranks get TERM and so many seconds before.
+    def stop(self, grace: float | None = None, caller: str | None = None) -> Stopped:
+        """Cancel it; with `grace` send TERM to the ranks that many seconds before.
 
-        Without, the site's KillWait says how long after TERM scancel kills. Raises UsageError for
-        a part of a job, and a run that is over or that SLURM has forgotten, UnknownNow where its
-        state cannot be told, DslaunchError where SLURM refuses.
+        Otherwise SLURM sends KILL after the site's KillWait. Raises UsageError for a part of a
+        job, and for a run that is over or that SLURM has forgotten; DslaunchError if its state is
+        unknown, and if SLURM refuses.
         """
         if self.part:
             raise UsageError(
-                f"{self.part} is a part of run {self.name}",
-                hint=f"`scancel {self.part}` ends it alone, `dslaunch stop {self.name}` the whole "
-                "run",
+                f"{self.part} is only a part of run {self.name}",
+                hint=f"`scancel {self.part}` cancels this part, `dslaunch stop {self.name}` the "
+                "whole run",
             )
         made, client = self.job, self.slurm.client
         try:
             jobs = stand(client, made)
             if all(info.state == GONE for info in jobs):
-                raise UsageError(
-                    f"SLURM does not know job {made.number} of run {self.name} any more"
-                )
+                raise UsageError(f"SLURM no longer knows job {made.number} of run {self.name}")
             if all(info.over for info in jobs):
-                raise UsageError(f"run {self.name} is over: job {made.number} is not in the queue")
+                raise UsageError(
+                    f"run {self.name} has ended: job {made.number} is not in the queue"
+                )
             if grace is not None:
-                note_stop(made.directory, caller)
+                note_stop(made.directory, caller or this_user())
             if grace is None or not end_gently(client, made.job, grace):
                 client.cancel(made.job)
-        except UnknownNow as error:
+        except QueryError as error:
             hint = f"try again; `scontrol show job {made.number}` shows whose job it is"
-            words = f"run {self.name} was not stopped: {error.message}"
-            raise UnknownNow(error.code, words, hint=hint) from None
+            raise DslaunchError(
+                f"run {self.name} was not stopped: {error.message}", hint=hint
+            ) from None
         return Stopped(job=made.number)
 
-    def stacks(self, timeout: float) -> Gathered:
-        """Raise UsageError: no agent of the job can be reached from outside; says what to do."""
+    def signal(
+        self, name: str, *, ranks: Collection[int] | None = None, force: bool = False
+    ) -> Signaled:
+        """Send a signal to the ranks by a step on each node of the job; SLURM itself would send it
+        to their launchers too. Raises UsageError, DslaunchError as `RunHandle`."""
+        what = order(name, ranks, force=force)
+        if self.part:
+            raise UsageError(
+                f"{self.part} is only a part of run {self.name}",
+                hint=f"signal all ranks: dslaunch signal {self.name} {what.name}",
+            )
+        made, client = self.job, self.slurm.client
+        running = [info for info in stand(client, made) if info.state == "RUNNING"]
+        if not running:
+            raise DslaunchError(f"SIG{what.name} was not sent: job {made.number} is not running")
+        return signal_jobs(running, what, client.environ)
+
+    def stacks(self, timeout: float = 15.0) -> RankStacks:
+        """Raise UsageError with the command to use: no agent can be reached from outside the
+        job."""
+        raise self._no_agent(
+            f"use a step: srun --jobid={self.job.number} --overlap --pty bash, and there "
+            "py-spy dump --pid PID for the process of a rank"
+        )
+
+    def usage_source(self, hosts: Collection[str] = ()) -> AbstractContextManager[UsageSource]:
+        """Raise UsageError with the commands to use, for the same reason."""
+        number = self.job.number
+        raise self._no_agent(
+            f"CPU and memory of its steps: sstat --allsteps --format=JobID,AveCPU,MaxRSS {number}\n"
+            f"GPUs: srun --jobid={number} --overlap nvidia-smi"
+        )
+
+    def _no_agent(self, hint: str) -> UsageError:
+        """Return the error for what only an agent knows."""
         made = self.job
         why = (
-            "its agents are reached from inside the job alone"
+            "its agents can only be reached from inside the job"
             if made.layout.supervised
-            else "no agent of dslaunch runs in it to read stacks"
+            else "no dslaunch agent runs in it"
         )
-        raise UsageError(
-            f"run {self.name} is SLURM job {made.number}: {why}",
-            hint=f"read them by a step: srun --jobid={made.number} --overlap --pty bash, and there "
-            "for the process of a rank: py-spy dump --pid PID",
-        )
+        return UsageError(f"run {self.name} is SLURM job {made.number}: {why}", hint=hint)
 
 
-def _tell_no_output(jobs: tuple[JobInfo, ...], tell: Tell) -> None:
-    """Say why there is nothing to show."""
+def _tell_no_output(jobs: tuple[JobInfo, ...], tell: Notify) -> None:
+    """Notify why there is no output to show."""
     for info in jobs:
-        where = f"on {info.batch_host}" if info.batch_host else "where it was written"
         if info.waiting:
-            tell(f"job {info.job} has not begun")
+            tell(notice_text(JobNotice(NoticeCode.NOT_STARTED, job=info.job)))
         elif info.output:
-            tell(f"{info.output} is not on this machine; look for it {where}")
+            missing = JobNotice(
+                NoticeCode.OUTPUT_NOT_FOUND,
+                job=info.job,
+                path=info.output,
+                host=info.batch_host,
+            )
+            tell(notice_text(missing))

@@ -1,4 +1,4 @@
-"""Where several rules are from. Facts about SLURM were tried on version 22.05.8."""
+"""Sources of several rules. Facts about SLURM were tested with release 22.05.8."""
 
 SBATCH = "SLURM, sbatch(1)"
 SBATCH_OUTPUT = "SLURM, sbatch(1), --output and --open-mode"

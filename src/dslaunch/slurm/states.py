@@ -1,4 +1,4 @@
-"""What SLURM says of a job as typed values, and which of its states are an end. Pure.
+"""The record of a job in SLURM as typed values, and the final states. Pure.
 
 States and reasons are those of squeue(1), "JOB STATE CODES" and "JOB REASON CODES", of SLURM 22.05.
 """
@@ -19,7 +19,7 @@ WAITING = frozenset(
         "RESV_DEL_HOLD",
     )
 )
-"""States and flags of a job that has not begun, or not again."""
+"""States and flags of a job that has not started, or is requeued."""
 FINAL = frozenset(
     (
         "BOOT_FAIL",
@@ -33,104 +33,96 @@ FINAL = frozenset(
         "TIMEOUT",
     )
 )
-"""States of a job that has ended. REVOKED is none: the job is then another cluster's of the
+"""States of a job that has ended. REVOKED is not final: the job runs in another cluster of the
 federation."""
 BASE_STATES = FINAL | {"PENDING", "RUNNING", "SUSPENDED"}
-"""States of which a job has one at a time; all others are flags beside it (slurm.h, `job_states`
-and JOB_STATE_FLAGS)."""
+"""The base states, of which a job has exactly one; all others are flags (slurm.h, `job_states` and
+JOB_STATE_FLAGS)."""
 AFTER_THE_END = frozenset(("LAUNCH_FAILED", "RECONFIG_FAIL", "UPDATE_DB", "POWER_UP_NODE"))
-"""Flags that stay on a job that has ended; every other flag, known or not, says that it goes on."""
+"""Flags of jobs that have ended; with any other flag, known or not, a job has not ended."""
 GONE = "GONE"
-"""SLURM knows the job no more, and its accounting has no record of it."""
+"""SLURM no longer knows the job, and the accounting has no record of it."""
 UNKNOWN = "UNKNOWN"
-"""SLURM's answer does not say it."""
+"""The answer of SLURM has no valid state."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """One job, one task of an array, or one component of a heterogeneous job, as SLURM tells it."""
+    """The record of a job, a task of an array, or a component of a heterogeneous job."""
 
     job: str
-    """Its own number."""
+    """The job number."""
     state: str
-    """The base state, such as `RUNNING`, or the only word that SLURM has for it."""
+    """The base state, such as `RUNNING`, or SLURM's only state."""
     reason: str = ""
     code: int | None = None
     signal: int | None = None
     nodes: str = ""
-    """Folded; empty as long as there are none."""
+    """The allocated nodes, folded; empty: none."""
     batch_host: str = ""
     restarts: int = 0
     submitted: int | None = None
-    """Unix seconds, as all times here; of a requeued job the requeue's. None: not said."""
+    """The time of the submission or of the last requeue, in Unix seconds like all times here. None:
+    unknown."""
     started: int | None = None
     ended: int | None = None
-    """Of a job that goes on: when its time limit ends it."""
+    """The end; of a running job, that of its time limit."""
     user: int | None = None
-    """Of whom, as a number."""
+    """The numeric user ID of its owner."""
     flags: tuple[str, ...] = ()
-    """States beside the base state: COMPLETING, REQUEUED, SIGNALING."""
+    """States besides the base state: COMPLETING, REQUEUED, SIGNALING."""
     cluster: str = ""
     """As in JobId."""
     command: str | None = None
-    """The script's path and arguments, or the whole command of its submission; empty: it was read
-    from standard input. None: not said."""
+    """The path and arguments of the script, or the command line of its submission; empty: the
+    script was read from standard input. None: unknown."""
     output: str = ""
     error: str = ""
-    """Where its standard error goes, if that is another file than the output's."""
+    """The path of its standard error, if that is a separate file."""
     array: str = ""
-    """The array's number, of which this is a task."""
+    """The number of the array of which this is a task."""
     task: str = ""
-    """Its index, or several in SLURM's notation while they wait."""
+    """Its index, or several in SLURM's notation while they are pending."""
     leader: str = ""
-    """The number of the heterogeneous job, of which this is a component."""
+    """The number of the heterogeneous job of which this is a component."""
     component: int = 0
-    """Of a heterogeneous job; the first is 0."""
+    """The index of the component; the first is 0."""
 
     @property
     def over(self) -> bool:
-        """Whether it will not run any more. Whatever SLURM calls a job, it goes on unless this
-        is listed."""
+        """Whether it has ended. A job in a state that is not listed as final has not ended."""
         if self.state == GONE:
             return True
         return self.state in FINAL and AFTER_THE_END.issuperset(self.flags)
 
     @property
     def waiting(self) -> bool:
-        """Whether it has not begun, or was put back into the queue."""
+        """Whether it is pending, also after a requeue."""
         return not WAITING.isdisjoint((self.state, *self.flags)) and not self.over
 
 
 _STATE = re.compile(r"[A-Z][A-Z_]{1,40}")
-_KEY = re.compile(r"(?:^|\s)([A-Za-z][\w/:]*)=")
 _LONGEST_NUMBER = 18
-"""Digits; a longer number is none of SLURM's, and Python refuses to read one of 4,301."""
-
-
-def fields_of(line: str) -> dict[str, str]:
-    """Return the fields of a line of `scontrol --oneliner`; a value may hold blanks."""
-    keys = list(_KEY.finditer(line))
-    ends = [*(key.start() for key in keys[1:]), len(line)]
-    return {key[1]: line[key.end() : end].strip() for key, end in zip(keys, ends, strict=False)}
+"""Digits; SLURM has no longer numbers, and Python refuses to parse 4,301 digits."""
 
 
 def whole_number(text: str) -> int | None:
-    """Return a number of SLURM's output; None for anything else, such as cut text."""
+    """Return a number of SLURM's output; None for anything else, such as truncated text."""
     plain = text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER
     return int(text) if plain else None
 
 
 def moment(text: str) -> int | None:
-    """Return a time as SLURM_TIME_FORMAT=%s has it; None for `Unknown` and all else."""
+    """Return a time of SLURM_TIME_FORMAT=%s; None for `Unknown` and anything else."""
     return whole_number(text) or None
 
 
 def state_word(text: str) -> str:
-    """Return a state as it is, known or not; UNKNOWN for what cannot be one."""
+    """Return a state, known or not; UNKNOWN for text that cannot be one."""
     state = text.rstrip("+")
     return state if _STATE.fullmatch(state) else UNKNOWN
 
 
 def given(text: str) -> str:
-    """Return a value; empty for the words with which SLURM says that there is none."""
+    """Return a value; empty for SLURM's words for a missing one."""
     return "" if text in ("(null)", "None", "N/A", "n/a", "None assigned", "NONE") else text

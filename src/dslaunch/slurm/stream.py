@@ -1,11 +1,13 @@
-"""One output of a job as it grows: lines for the screen, and what they tell of the last start."""
+"""A growing output of a job: its lines for the view, and evidence about the last start."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dslaunch.node.frames import NO_RANK, Output
 from dslaunch.run.events import Event
@@ -13,11 +15,15 @@ from dslaunch.run.outcome import Outcome
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.output import Layout, OutputReader, OutputSource, RootCauses, Tail, task_ends
 from dslaunch.slurm.output_evidence import SLURM, OutputEvidence, Starts
+from dslaunch.slurm.output_tail import start_of_last_lines
+
+if TYPE_CHECKING:
+    from dslaunch.run.log_selection import LogSelection
 
 
 @dataclass(slots=True)
 class Stream:
-    """One output file: of a job, or of a task of an array."""
+    """The output file of a job, or of a task of an array."""
 
     tail: Tail
     reader: OutputReader
@@ -25,16 +31,16 @@ class Stream:
     starts: Starts
     causes: RootCauses = field(default_factory=RootCauses)
     far: OutputSource | None = None
-    """Reads the file through the job where it is not on this machine."""
+    """Reads the file by a step of the job if it is not on this machine."""
     errors: tuple[Tail, OutputReader] | None = None
-    """The file of the standard error, where it is another one."""
+    """The file of the standard error, if it is separate."""
     since: float | None = None
-    """When the job's start was noticed, by the monotonic clock."""
+    """When the start of the job was noticed, by the monotonic clock."""
 
     @classmethod
     def of(cls, path: str, layout: Layout, watch: Watch, error: str = "") -> Stream:
-        """Return the stream of a file that may not be there yet, and of that of the standard error
-        if it has its own."""
+        """Return the stream of a file, which may not exist yet, and of a separate standard
+        error."""
         stream = cls(Tail(Path(path)), OutputReader(layout), watch, Starts(layout))
         if error:
             stream.errors = Tail(Path(error)), OutputReader(layout)
@@ -42,7 +48,7 @@ class Stream:
 
     @property
     def observed(self) -> OutputEvidence:
-        """What the last start's lines say of the job."""
+        """The evidence about the last start."""
         return self.starts.last
 
     @property
@@ -51,8 +57,30 @@ class Stream:
         outcome = self.watch.outcome()
         return outcome if outcome.cause is not None else None
 
+    def skip_to_last(self, selection: LogSelection) -> None:
+        """Begin to read at the last lines that the selection has. What is before them is no
+        evidence: this is not for a job whose end is to be explained."""
+        self._learn_hosts()
+        both = [(self.tail, self.reader), *([self.errors] if self.errors else [])]
+        for tail, reader in both:
+            reader.hosts = self.reader.hosts
+            find = partial(start_of_last_lines, reader=reader, selection=selection)
+            tail.begin_at(find)
+
+    def _learn_hosts(self) -> None:
+        """Take the nodes from the first lines, which name them if SLURM does not know them any
+        more."""
+        if self.reader.hosts:
+            return
+        head = Tail(self.tail.path)
+        for line in head.read().splitlines():
+            host, _, text = self.reader.read(line)
+            self.starts.begins(host, text.decode(errors="replace").rstrip())
+        head.close()
+        self._know_hosts()
+
     def read(self) -> bool:
-        """Take what is new; False: nothing is."""
+        """Read new output; return whether there was any."""
         data = (self.far or self.tail).read()
         self._take(self.reader.feed(data))
         return self._read_errors() or bool(data)
@@ -67,17 +95,17 @@ class Stream:
         return bool(data)
 
     def replay(self, lines: Iterable[str]) -> None:
-        """Take lines that were kept elsewhere, where the output itself is not here."""
+        """Take lines that were saved elsewhere, if the output itself is not here."""
         self._take(self.reader.read(line.encode()) for line in lines)
 
     def begin_again(self) -> None:
-        """Forget what the start before has told: it is no reason for the end of the next."""
+        """Discard the evidence about the last start, which does not explain the end of the next."""
         self.watch.begin_again()
         self.causes = RootCauses()
         self.starts = Starts(self.starts.layout)
 
     def end(self) -> None:
-        """Take what is left without a newline, and close the file."""
+        """Take the rest without a newline, and close the files."""
         self._take(self.reader.end())
         self.tail.close()
         if self.errors is not None:
@@ -103,14 +131,15 @@ class Stream:
                 self.watch.happened(event)
 
     def _know_hosts(self) -> None:
-        """Take the nodes from the mark of the start: lines may come before SLURM is asked, and
-        those of an earlier start are of other nodes. The mark of a heterogeneous job has the first
-        component's nodes alone."""
+        """Take the nodes from the mark of the start, since lines may be read before a query to
+        SLURM, and an earlier start had other nodes. The mark of a heterogeneous job has only the
+        nodes of the first component."""
         if len(self.starts.hosts) == sum(nodes for nodes, _ in self.reader.layout.groups):
             self.reader.hosts = self.starts.hosts
 
     def _ends(self, host: str, rank: int | None, line: str, now: float) -> Iterator[Event]:
-        """The endings that a line tells; those after SLURM has ended the start are its doing."""
+        """Yield the exits that a line reports; those after SLURM has ended the start are
+        consequences."""
         if self.starts.over:
             return
         if host == SLURM:

@@ -1,4 +1,4 @@
-"""Submit a script, and record the job like any other run."""
+"""Submit a script, and record the job as a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dslaunch.run.run_directory import CLUSTER, RunDirectory, runs_directory
 from dslaunch.run.run_record import FILE, JobRecord, RunRecord
 from dslaunch.run.secret import read_secrets
 from dslaunch.slurm.client import SlurmClient
-from dslaunch.slurm.environment import submit_environment, withheld
+from dslaunch.slurm.environment import submit_environment
 from dslaunch.slurm.identity import JobId
 from dslaunch.slurm.job import Submitted, submitted
 from dslaunch.slurm.output import Layout
@@ -28,20 +28,25 @@ SCRIPT = "job.sbatch"
 
 
 def layout_of(batch: Batch) -> Layout:
-    """How the tasks of a script's step become ranks."""
+    """Return how the tasks of a script's step map to ranks."""
     groups = tuple((group.nodes, group.slots) for group in grouped(batch))
     launcher = batch.launch.launcher
     supervised = batch.supervised is not None
-    return Layout(groups, launcher.task_per_rank, launcher.elastic, supervised)
+    return Layout(
+        groups=groups,
+        direct=launcher.task_per_rank,
+        elastic=launcher.elastic,
+        supervised=supervised,
+    )
 
 
 def submit(
     client: SlurmClient, script: str, batch: Batch, cluster: Cluster, environ: Mapping[str, str]
 ) -> tuple[Submitted, RunDirectory]:
-    """Submit a script and write down what is needed to find the job again.
+    """Submit a script and record the job.
 
-    Raises RefusedError, UsageError for a missing secret, an output directory that cannot be, or a
-    state directory that others control.
+    Raises RefusedError, and UsageError for a missing secret, an output directory that cannot be
+    created, or a state directory that other users control.
     """
     job, layout = batch.launch.job, layout_of(batch)
     secrets = read_secrets(job.secrets, environ)
@@ -74,16 +79,18 @@ def submit(
         started=time.time(),
         pid=os.getpid(),
         machine=socket.gethostname(),
+        progress=cluster.progress,
         slurm=job_record,
     )
-    record.write(FILE, about.to_json())
+    record.write(FILE, about.as_json())
     record.write(CLUSTER, cluster_json(cluster))
     record.write(SCRIPT, script)
     return submitted(record.directory, job_record), record
 
 
 def _first(client: SlurmClient, job: JobId) -> tuple[JobId, str]:
-    """The job with its time, and the path of its output, if SLURM says them at once."""
+    """Return the job with its submission time and the path of its output, if SLURM knows them
+    yet."""
     try:
         job, found = client.submitted(job)
     except DslaunchError:
@@ -91,21 +98,11 @@ def _first(client: SlurmClient, job: JobId) -> tuple[JobId, str]:
     return job, next((info.output for info in found), "")
 
 
-def withheld_secrets(batch: Batch, script: str, environ: Mapping[str, str]) -> str | None:
-    """Why sbatch would keep the secrets from the job; None: it would not."""
-    names = [secret.name for secret in batch.launch.job.secrets]
-    why = withheld(names, script, environ) if names else None
-    if why is None:
-        return None
-    advice = "leave it out, or add ALL to the list"
-    return f"{why} keeps the secrets from the job: {', '.join(names)}; {advice}"
-
-
 def make_output_directories(batch: Batch) -> None:
-    """Make the directories of the output files: without them a job fails and leaves no word.
+    """Create the directories of the output files, without which a job fails without any output.
 
-    What SLURM fills in (`%x`) cannot be made, and what is not on this machine's disks need not be.
-    Raises UsageError.
+    Directories with patterns (`%x`), and on file systems that this machine does not have, are not
+    created. Raises UsageError.
     """
     slurm = batch.slurm
     options = dict(slurm.options)
@@ -119,9 +116,9 @@ def make_output_directories(batch: Batch) -> None:
         try:
             parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"slurm.{key}: {parent} cannot be made: {error.strerror}") from None
+            raise UsageError(f"slurm.{key}: cannot create {parent}: {error.strerror}") from None
 
 
 def _beginning(path: Path) -> Path:
-    """The first directory of a path below the root: `/lustre`."""
+    """Return the first directory of a path below the root: `/lustre`."""
     return Path(*path.parts[:2])

@@ -1,4 +1,4 @@
-"""Whether bash takes a script: `bash -n` reads it and runs nothing."""
+"""Check the syntax of a script by `bash -n`, which runs nothing."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import subprocess
 from dataclasses import dataclass
 
 SECONDS = 10.0
-"""How long bash may read."""
+"""Timeout of bash."""
 OLDEST = 4
-"""The first bash that knows what clusters' scripts have (`|&`, `&>>`, `;;&`, `coproc`): macOS has
-bash 3.2, which refuses them."""
+"""The first bash with the syntax that scripts of clusters use (`|&`, `&>>`, `;;&`, `coproc`): macOS
+has bash 3.2, which refuses it."""
 SAID = re.compile(r"line (\d+): (.*)")
 LONGEST = 200
 """Characters of bash's message that are shown."""
@@ -21,7 +21,7 @@ CLEAN = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
 
 @dataclass(frozen=True, slots=True)
 class SyntaxFault:
-    """Why bash does not take a script."""
+    """A syntax error of bash."""
 
     line: int
     """From 1."""
@@ -29,13 +29,13 @@ class SyntaxFault:
 
 
 def can_be_asked() -> bool:
-    """Whether there is a bash here that knows what clusters' scripts have."""
+    """Return whether this machine has a bash that is new enough."""
     return _version() >= OLDEST
 
 
 def refusal(text: str) -> SyntaxFault | None:
-    """Ask `bash -n`. None where bash takes the script, or cannot be asked: it is missing, older
-    than 4.0, or needs more than SECONDS."""
+    """Return the syntax error of `bash -n`. None: there is none, or bash is missing, older than
+    4.0, or needs more than SECONDS."""
     done = _bash(["-n"], text)
     if done is None or done.returncode == 0 or _version() < OLDEST:
         return None
@@ -47,7 +47,7 @@ def refusal(text: str) -> SyntaxFault | None:
 
 
 def _version() -> int:
-    """Bash's major version; 0 where it cannot be found out."""
+    """Return the major version of bash; 0: unknown."""
     done = _bash(["-c", "echo ${BASH_VERSINFO[0]}"], "")
     said = done.stdout.strip() if done else ""
     return int(said) if said.isdecimal() else 0

@@ -1,6 +1,6 @@
-"""The training commands of a script: what is started, by which launcher, under which srun.
+"""Find the training commands of a script, with their launchers and steps.
 
-Found directly, behind variables and arrays, and within `bash -c '...'`.
+They are found directly, in variables and arrays, and within `bash -c '...'`.
 """
 
 from __future__ import annotations
@@ -43,75 +43,76 @@ NOT_STARTING = named(
     "alias cd command conda cp declare echo exit export for grep kill local ls mkdir module pip "
     "printf readonly rm select set source test trap type typeset unset which : [ [[ ."
 )
-"""Commands that name programs without starting them."""
+"""Commands with names of programs that they do not start."""
 POSITIONAL = re.compile(r"\$\{?(?:[@*](?::\d+)?|[1-9])\}?")
 COST = 10
-"""What a word of a function's body counts of all that expansions may make."""
+"""The share of a word of a function's body in the limit of all expansions."""
 DEEPEST_CALL = 3
-"""Functions that call each other are followed so far."""
+"""The maximum depth of calls of functions."""
 SCRIPT_FILE = re.compile(r".*\.(sh|bash|py)")
 
 
 @dataclass(frozen=True, slots=True)
 class SrunStep:
-    """One srun."""
+    """A job step, started by srun."""
 
     command: ShellCommand
     options: dict[str, Option]
     place: int
-    """Of the word srun."""
+    """The place of the word srun."""
     end: int
     program: tuple[Word, ...]
-    """What it starts."""
+    """The words of the program that it starts."""
     inner: tuple[ShellCommand, ...]
-    """The commands of `bash -c '...'`, if it starts that."""
+    """The commands of `bash -c '...'`, if it starts a shell."""
 
     def inner_expansions(self) -> Iterator[Expansion]:
-        """What shells replace in the commands of `bash -c '...'`."""
+        """Yield the expansions in the commands of `bash -c '...'`."""
         for command in self.inner:
             yield from command.expansions()
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingCommand:
-    """One program that trains."""
+    """A command that starts a training."""
 
     program: str
-    """torchrun, torch.distributed.launch, deepspeed, accelerate, python, or a script's name."""
+    """torchrun, torch.distributed.launch, deepspeed, accelerate, python, or the name of a
+    script."""
     place: int
     options: dict[str, Option]
-    """Of the launcher, underscores for dashes; the last of each name."""
+    """The options of the launcher, with underscores for dashes; of equal ones, the last."""
     command: ShellCommand
-    """Of the batch script, in which it is."""
+    """The command of the batch script that contains it."""
     step: SrunStep | None
 
     @property
     def launcher(self) -> bool:
-        """Whether it starts the ranks of a node, rather than being one."""
+        """Whether it is a launcher, which starts the ranks of a node."""
         return self.program in LAUNCHERS
 
     @property
     def torch(self) -> bool:
-        """Whether it is torch's launcher."""
+        """Whether it is a launcher of torch."""
         return self.program in ("torchrun", "torch.distributed.launch")
 
     def option(self, *names: str) -> Option | None:
-        """The first of these options that is given."""
+        """Return the first of these options that is used."""
         return next((self.options[name] for name in names if name in self.options), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A script with what it starts."""
+    """A script with its steps and training commands."""
 
     script: Script
     steps: tuple[SrunStep, ...]
     launches: tuple[TrainingCommand, ...]
     nested: tuple[ShellCommand, ...]
-    """The commands of `bash -c '...'` and `eval` without srun."""
+    """The commands of `bash -c '...'` and `eval` outside steps."""
 
     def texts(self) -> Iterator[ShellCommand]:
-        """Every command of every shell: the script's and those within `bash -c`."""
+        """Yield the commands of the script and those within `bash -c`."""
         yield from self.script.every_command
         yield from self.nested
         for step in self.steps:
@@ -119,7 +120,7 @@ class Reading:
 
 
 def read_launches(script: Script) -> Reading:
-    """Find every step and launch."""
+    """Return a script with its steps and training commands."""
     steps: list[SrunStep] = []
     launches: list[TrainingCommand] = []
     nested: list[ShellCommand] = []
@@ -135,8 +136,8 @@ def read_launches(script: Script) -> Reading:
 
 
 def _started(script: Script) -> Iterator[tuple[ShellCommand, tuple[Word, ...]]]:
-    """Every command with its words expanded; what `bash -c` and `eval` are given, and a function's
-    body with the arguments of a call, stand in their place."""
+    """Yield every command with expanded words. Commands of `bash -c` and `eval`, and the body of a
+    function with the arguments of a call, replace the command itself."""
     called = {command.name for command in script.commands}
     for command in script.commands:
         words = script.expanded(command.words)
@@ -170,7 +171,7 @@ def _takes_arguments(script: Script, name: str | None) -> bool:
 def _body(
     script: Script, command: ShellCommand, words: tuple[Word, ...], depth: int
 ) -> Iterator[tuple[ShellCommand, tuple[Word, ...]]]:
-    """A function's commands as a call of it makes them."""
+    """Yield the commands of a function for one call."""
     name = words[0].value
     script.left -= sum(COST * (1 + len(inner.words)) for inner in script.functions[name])
     if script.exhausted:
@@ -188,7 +189,7 @@ def _body(
 
 
 def _within(inner: ShellCommand, outer: ShellCommand) -> ShellCommand:
-    """A command that runs as a part of another one, whose pipe or `&` holds for it, too."""
+    """Return a command that runs as a part of another one, with its pipe or `&`."""
     passed = outer.operator in ("|", "|&", "&")
     operator = outer.operator if passed else inner.operator
     return replace(inner, operator=operator, depth=inner.depth + outer.depth)
@@ -200,7 +201,7 @@ def _positional(words: Sequence[Word]) -> bool:
 
 
 def _filled(word: Word, arguments: tuple[Word, ...]) -> tuple[Word, ...]:
-    """A word of a function with the call's arguments in place of `$1` or `$@`."""
+    """Return a word of a function with the arguments of the call instead of `$1` or `$@`."""
     alone = word.pieces[0] if len(word.pieces) == 1 else None
     if not isinstance(alone, Expansion) or not POSITIONAL.fullmatch(alone.raw):
         return (word,)
@@ -212,7 +213,7 @@ def _filled(word: Word, arguments: tuple[Word, ...]) -> tuple[Word, ...]:
 
 
 def _srun(words: Sequence[Word]) -> int | None:
-    """Where srun is, behind `time`, `exec`, `timeout 5` and the like."""
+    """Return the index of srun, also after `time`, `exec` or `timeout 5`."""
     for at, word in enumerate(words[:6]):
         if (word.constant or "").rpartition("/")[2] == "srun":
             first = words[0].value
@@ -239,7 +240,7 @@ def _step(command: ShellCommand, words: tuple[Word, ...], at: int) -> SrunStep:
 
 
 def _nested(words: Sequence[Word], shell: int, depth: int) -> Iterator[ShellCommand]:
-    """The commands of `bash -c '...'`, and of those within them."""
+    """Yield the commands of `bash -c '...'`, also nested ones."""
     text = _shell_text(words)
     if text is None or depth >= DEEPEST_CALL:
         return
@@ -253,7 +254,7 @@ def _base(word: Word) -> str:
 
 
 def _shell_text(words: Sequence[Word]) -> Word | None:
-    """What `bash -c` is given, wherever it is among the words."""
+    """Return the argument of `bash -c`, anywhere in the words."""
     if words and words[0].constant == "eval" and len(words) > 1:
         return _joined(words[1:])
     for at, word in enumerate(words):
@@ -267,7 +268,7 @@ def _shell_text(words: Sequence[Word]) -> Word | None:
 
 
 def _joined(words: Sequence[Word]) -> Word:
-    """What `eval` makes of its words: one text, with blanks between."""
+    """Return the text that `eval` runs: its words, separated by spaces."""
     pieces: list[Piece] = []
     for word in words:
         blank = Literal(" ", (word.place,), "")
@@ -309,7 +310,7 @@ def _options(words: tuple[Word, ...], grammar: Grammar | None) -> dict[str, Opti
 
 
 def _program(words: tuple[Word, ...], at: int, *, behind_srun: bool) -> tuple[str, int] | None:
-    """The launcher that is named at an index, and where its options begin."""
+    """Return the launcher at an index, and the index of its options."""
     name = _base(words[at])
     before = words[at - 1].value if at else ""
     if before.startswith("--") and before.endswith("launcher"):  # an option's value
@@ -327,7 +328,8 @@ def _program(words: tuple[Word, ...], at: int, *, behind_srun: bool) -> tuple[st
 
 
 def _module(words: tuple[Word, ...], at: int) -> tuple[str, int] | None:
-    """What `python ...` starts; None for python -c and the like, which trains nothing."""
+    """Return what `python ...` starts; None for `python -c` and similar, which are not
+    trainings."""
     for index in range(at + 1, len(words)):
         value = words[index].value
         if value == "-m" and index + 1 < len(words):

@@ -1,11 +1,10 @@
-"""Why a job waits, and how it ended: a verdict with a code and typed parameters. Pure.
+"""How a job ended: a verdict with a code and typed parameters. Pure.
 
-Its text is made in `verdict_text.py`; nothing else depends on words.
+Its text is made in `verdict_text.py`; nothing else depends on texts.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -16,58 +15,15 @@ from dslaunch.run.run_state import State
 from dslaunch.slurm.output_evidence import LaunchError, MemoryExceeded, OutputEvidence
 from dslaunch.slurm.states import JobInfo
 
-# ---------------------------------------------------------------- why it waits
-
 NEVER = "DependencyNeverSatisfied"
-"""The reason of a job that waits in vain, or was ended for that (sbatch(1),
-`--kill-on-invalid-dep`)."""
-_REASONS: Mapping[str, str] = {
-    "Resources": "the nodes it needs are busy; it is next",
-    "Priority": "other jobs come first",
-    "Dependency": "it waits for the jobs that it depends on",
-    NEVER: "the job that it depends on ended otherwise; it will never start",
-    "BeginTime": "its time to begin has not come, or it was requeued a moment ago",
-    "JobHeldUser": "it is held: `scontrol release` lets it go",
-    "JobHeldAdmin": "an administrator holds it, and alone can release it",
-    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
-    "PartitionDown": "the partition is down",
-    "PartitionInactive": "the partition starts no jobs now",
-    "PartitionNodeLimit": "the partition does not give so many nodes",
-    "PartitionTimeLimit": "the partition does not give so much time; ask for less",
-    "PartitionConfig": "the partition cannot give what is asked for",
-    "NodeDown": "a node that it needs is down",
-    "BadConstraints": "no node has what is asked for",
-    "InvalidAccount": "the account is not valid",
-    "InvalidQOS": "the quality of service is not valid",
-    "Reservation": "it waits for its reservation",
-    "JobArrayTaskLimit": "so many tasks of the array as are allowed run already",
-    "Licenses": "it waits for licenses",
-    "launch failed requeued held": (
-        "a node could not start it (its prolog may have failed), and SLURM holds it: ask the "
-        "administrators about that node, then `scontrol release`"
-    ),
-    "JobLaunchFailure": "it could not be started on a node",
-    "RaisedSignal": "a signal ended it",
-}
-
-
-def why_waiting(reason: str) -> str:
-    """A reason of squeue in words; the unknown as SLURM has it."""
-    # scontrol has underscores where squeue has blanks
-    plain = re.split(r"[,(]", reason)[0].strip().replace("launch_failed_", "launch failed ")
-    plain = plain.replace("requeued_held", "requeued held")
-    if plain in _REASONS:
-        return f"{_REASONS[plain]} ({reason})"
-    if re.match(r"QOS|Assoc|Max", plain):
-        return f"a limit of the account or quality of service is reached ({reason})"
-    return reason
-
+"""SLURM's reason of a job whose dependency can never be satisfied, pending or canceled for it
+(sbatch(1), `--kill-on-invalid-dep`)."""
 
 # ---------------------------------------------------------------- how it stands
 
 
 def state_of(jobs: Sequence[JobInfo]) -> State:
-    """Return the state of a run by those of its jobs: a task that runs counts for the whole."""
+    """Return the state of a run: running if any of its jobs is."""
     if any(not info.over and not info.waiting for info in jobs):
         return State.RUNNING
     if any(info.waiting for info in jobs):
@@ -84,18 +40,18 @@ def state_of(jobs: Sequence[JobInfo]) -> State:
 
 
 class Ending(StrEnum):
-    """How a job ended. The values are codes of `--json` and of records: they do not change."""
+    """How a job ended. The values are codes in `--json` and in records, and do not change."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    """Its script exited with a code, mostly that of a rank."""
+    """Its script failed with an exit code, usually that of a rank."""
     SIGNALED = "signaled"
-    """A signal ended its script."""
+    """Its script was killed by a signal."""
     CANCELED = "canceled"
-    """By its own user, or nobody knows by whom."""
+    """By its own user, or by an unknown user."""
     CANCELED_BY_ROOT = "canceled-by-root"
     CANCELED_BY_USER = "canceled-by-user"
-    """By another user, such as an operator or a coordinator of its account."""
+    """By another user, for example an operator or a coordinator of its account."""
     TIME_LIMIT = "time-limit"
     DEADLINE = "deadline"
     OUT_OF_MEMORY = "out-of-memory"
@@ -104,15 +60,15 @@ class Ending(StrEnum):
     BOOT_FAILED = "boot-failed"
     PROLOG_FAILED = "prolog-failed"
     OUTPUT_NOT_OPENED = "output-not-opened"
-    """slurmstepd could not open the batch script's output: nothing has run."""
+    """slurmstepd could not open the output file of the batch script, so nothing was started."""
     STEP_OUTPUT_FAILED = "step-output-failed"
-    """The same of a step's output, or of its connection to srun."""
+    """slurmstepd could not open the output file of a step, or could not connect it to srun."""
     LAUNCH_FAILED = "launch-failed"
     REVOKED = "revoked"
     NEVER_STARTED = "never-started"
-    """What it depends on ended otherwise."""
+    """Its dependency can never be satisfied."""
     GONE = "gone"
-    """SLURM knows it no more, and nothing else tells how it ended."""
+    """SLURM no longer knows it, and nothing else shows how it ended."""
     OTHER = "other"
     """A state that this version does not know."""
 
@@ -144,18 +100,18 @@ _EXIT_CODES: Mapping[Ending, int] = {
     Ending.PREEMPTED: 143,
 }
 """124 as of timeout(1), 137 as of the kernel's KILL, 143 as of TERM, 5 as `dslaunch run` has it for
-a node. Those that are not here have the job's own code, or 1."""
+a node. Endings that are not listed have the job's own exit code, or 1."""
 _INTERRUPTED = (Ending.CANCELED, Ending.CANCELED_BY_ROOT, Ending.CANCELED_BY_USER)
 
 IO_ERROR = 53
-"""What is left of slurmd's ESLURMD_IO_ERROR (4021, slurm_errno.h) where a wait status is expected:
-it reads as signal 53. No signal of that number was sent; srun exits with 128 + 53 for it."""
+"""The low bits of slurmd's ESLURMD_IO_ERROR (4021, slurm_errno.h) as a wait status, which look like
+signal 53. No such signal was sent; srun exits with 128 + 53."""
 PROLOG_ERROR = 54
-"""Likewise of ESLURMD_PROLOG_FAILED (4022)."""
+"""The same for ESLURMD_PROLOG_FAILED (4022)."""
 LAUNCH_FAILURE = "JobLaunchFailure"
-"""slurmctld gives this reason to every job whose script a signal ended (slurmctld/job_mgr.c)."""
+"""slurmctld's reason for every job whose script was killed by a signal (slurmctld/job_mgr.c)."""
 PROLOG_REASON = "Prolog error"
-"""Why slurmctld drains a node whose prolog failed (slurmctld/node_mgr.c, SLURM 22.05)."""
+"""slurmctld's reason when it drains a node whose prolog failed (slurmctld/node_mgr.c, 22.05)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,21 +120,21 @@ class Account:
 
     uid: int
     name: str = ""
-    """Empty: no such user is known on this machine."""
+    """Empty: unknown on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndDetails:
-    """What SLURM tells about the end of a job besides its state; all of it may be unknown."""
+    """What SLURM knows about the end of a job besides its state; each may be unknown."""
 
     canceled_by: Account | None = None
-    """As accounting has it: `CANCELLED by 0`."""
+    """By the accounting: `CANCELLED by 0`."""
     down: str = ""
     """Nodes of the job that are down, folded."""
     prolog: str = ""
     """Nodes of the job that were drained for their prolog, folded."""
     memory: MemoryExceeded | None = None
-    """The step that accounting has as out of memory, and where it used most."""
+    """The step that is out of memory by the accounting, and the node where it used most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +145,15 @@ class JobVerdict:
     job: str
     exit_code: int
     task: str = ""
-    """`12_3`; empty: it is no task of an array."""
+    """`12_3`; empty: not a task of an array."""
     start: int = 1
-    """At which start it ended, counted from 1: a requeue makes another one."""
+    """In which start it ended, counted from 1: a requeue makes another one."""
     nodes: str = ""
-    """On which it ran, folded."""
+    """The nodes of the job, folded."""
     node: str = ""
-    """The one that it is about: that was lost, that exceeded its memory, whose prolog failed."""
+    """The node that failed, exceeded its memory limit, or whose prolog failed."""
     ranks: tuple[int, ...] = ()
-    """Those that exceeded the memory."""
+    """The ranks that exceeded the memory limit."""
     step: str = ""
     used: int | None = None
     limit: int | None = None
@@ -207,11 +163,11 @@ class JobVerdict:
     """The output that could not be opened."""
     by: Account | None = None
     state: str = ""
-    """SLURM's word for it."""
+    """SLURM's state."""
     reason: str = ""
-    """SLURM's word for why."""
+    """SLURM's reason."""
     root: Outcome | None = None
-    """The rank that failed first, where it is a rank's failure."""
+    """The root cause, if a rank failed."""
 
     @property
     def name(self) -> str:
@@ -220,15 +176,15 @@ class JobVerdict:
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody ended it."""
+        """Whether a user canceled it."""
         return self.code in _INTERRUPTED
 
-    def as_dict(self) -> dict[str, Any]:
-        """The fields that are set, for JSON."""
+    def as_data(self) -> dict[str, Any]:
+        """Return the fields that are set, for JSON."""
         plain = asdict(replace(self, root=None))
         found = {name: value for name, value in plain.items() if value not in ("", None, ())}
         if self.root is not None and self.root.cause is not None:
-            found["root_cause"] = self.root.cause.as_dict()
+            found["root_cause"] = self.root.cause.as_data()
         return found | {"code": self.code.value, "exit_code": self.exit_code}
 
 
@@ -240,11 +196,11 @@ def decide(
     after: EndDetails,
     own_uid: int,
 ) -> JobVerdict:
-    """Return how a job ended. `observed` and `root` are of the last start that is in the output."""
+    """Return how a job ended. `observed` and `root` are about the last start in the output."""
     start = max(info.restarts + 1, observed.start or 1)
     if observed.start is not None and observed.start < start:
-        observed, root = OutputEvidence(), None  # the last start has written nothing
-    code = _ending(info, observed, root, after, own_uid)
+        observed, root = OutputEvidence(), None  # the last start has no output
+    code = _ending(info, observed=observed, root=root, after=after, own_uid=own_uid)
     verdict = JobVerdict(
         code=code,
         job=info.job,
@@ -269,13 +225,18 @@ def decide(
     if code in (Ending.CANCELED_BY_ROOT, Ending.CANCELED_BY_USER):
         return replace(verdict, by=after.canceled_by)
     if code is Ending.FAILED and root is not None and root.cause is not None:
-        # srun ends with the highest code, which is that of the ranks it ended itself
+        # srun exits with the highest code, which is that of the ranks that it killed itself
         return replace(verdict, root=root, exit_code=root.exit_code)
     return verdict
 
 
 def _ending(
-    info: JobInfo, observed: OutputEvidence, root: Outcome | None, after: EndDetails, own_uid: int
+    info: JobInfo,
+    *,
+    observed: OutputEvidence,
+    root: Outcome | None,
+    after: EndDetails,
+    own_uid: int,
 ) -> Ending:
     if info.reason == NEVER:
         return Ending.NEVER_STARTED
@@ -318,7 +279,8 @@ def _launch_ending(observed: OutputEvidence) -> Ending:
 
 
 def _cancellation(after: EndDetails, own_uid: int) -> Ending:
-    """A job that may not be requeued is canceled by SLURM, as root, when a prolog fails."""
+    """Return who canceled a job. If a prolog fails, SLURM cancels as root a job that must not be
+    requeued."""
     if after.prolog:
         return Ending.PROLOG_FAILED
     by = after.canceled_by
@@ -342,12 +304,13 @@ def _launch_node(observed: OutputEvidence) -> str:
 
 
 def _with_memory(verdict: JobVerdict, observed: OutputEvidence, after: EndDetails) -> JobVerdict:
-    """The output is preferred: it names the first, accounting the one that used most."""
-    told = [found for found in (*observed.memory, after.memory) if found is not None]
-    found = next((one for one in told if one.host), None)
+    """Add the memory that was exceeded. The output is preferred: it names the first step that did,
+    accounting the one that used most."""
+    evidence = [found for found in (*observed.memory, after.memory) if found is not None]
+    found = next((one for one in evidence if one.host), None)
     if found is None:
         return verdict
-    same = [one for one in told if one.host == found.host]
+    same = [one for one in evidence if one.host == found.host]
     return replace(
         verdict,
         node=found.host,
@@ -359,7 +322,7 @@ def _with_memory(verdict: JobVerdict, observed: OutputEvidence, after: EndDetail
 
 
 def worst(verdicts: Sequence[JobVerdict]) -> JobVerdict:
-    """Return the one that counts for the whole: an array fails if any of its tasks does."""
+    """Return the verdict that counts for the run: an array fails if any of its tasks does."""
 
     def badness(verdict: JobVerdict) -> tuple[int, int]:
         unknown = verdict.code in (Ending.GONE, Ending.OTHER)

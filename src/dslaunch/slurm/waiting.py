@@ -1,8 +1,8 @@
-"""When a pending job is estimated to start, as SLURM's backfill scheduler plans it. Pure.
+"""The estimated start of a pending job, by SLURM's backfill scheduler. Pure.
 
-The estimate is the start time of a pending job, in `scontrol show job` as in `squeue --start`: one
-field of slurmctld, so that it costs no question beside that for the state. It is missing until the
-scheduler has looked at the job, and where that runs no backfill.
+The estimate is the start time in the record of a pending job, as in `squeue --start`, so it needs
+no query besides that for the state. It is missing until the scheduler has planned the job, and on
+sites without backfill.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ if TYPE_CHECKING:
     from dslaunch.slurm.states import JobInfo
 
 SELDOM = 60.0
-"""Seconds between two estimates that are told."""
+"""Seconds between two estimates that are shown."""
 SAME = 300
-"""Seconds by which an estimate may move and be the same to a person."""
+"""Seconds by which an estimate may change without being shown again."""
 _HOUR, _DAY = 3600, 86400
 
 
 @dataclass(slots=True)
 class Estimates:
-    """What was told of the estimated starts of jobs."""
+    """The estimated starts that were shown."""
 
-    told: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """By job: when something was told last, and which start."""
+    shown: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """By job: when an estimate was shown last, and which start."""
 
-    def news(self, info: JobInfo, now: float, zone: tzinfo | None = None) -> str | None:
-        """The estimate in words, if it is worth telling; None: unknown, or told already."""
+    def update(self, info: JobInfo, now: float) -> int | None:
+        """Return the estimate if it should be shown; None: unknown, or shown already."""
         start = estimated_start(info, now)
         if start is None:
             return None
-        last = self.told.get(info.job)
+        last = self.shown.get(info.job)
         if last is not None and (now - last[0] < SELDOM or abs(start - last[1]) < SAME):
             return None
-        self.told[info.job] = (now, start)
-        return in_words(start, now, zone)
+        self.shown[info.job] = (now, start)
+        return start
 
 
 def estimated_start(info: JobInfo, now: float) -> int | None:
-    """Unix seconds; None: not pending, or no estimate, such as one that has passed."""
+    """Return Unix seconds; None: not pending, or no estimate, or one in the past."""
     if not info.waiting or info.started is None or info.started <= now:
         return None
     return info.started
 
 
-def in_words(start: int, now: float, zone: tzinfo | None = None) -> str:
-    """`estimated start 14:05 (in 2 h)`; with the date where it is not today. `zone`: of the
-    reader; None: this machine's."""
+def start_text(start: int, now: float, zone: tzinfo | None = None) -> str:
+    """Return `estimated start 14:05 (in 2 h)`, with the date if it is not today. `zone`: that of
+    the reader; None: this machine's."""
     try:
         when, today = datetime.fromtimestamp(start, zone), datetime.fromtimestamp(now, zone)
-    except (OverflowError, OSError, ValueError):  # a year that no calendar has
+    except (OverflowError, OSError, ValueError):  # a year beyond the calendar
         return "estimated start unknown"
     clock = f"{when:%H:%M}" if when.date() == today.date() else f"{when:%Y-%m-%d %H:%M}"
     return f"estimated start {clock} (in {_rounded(when - today)})"

@@ -1,6 +1,6 @@
-"""How the GPUs and network cards of a machine are wired, what follows from it, and for which jobs.
+"""The topology of GPUs and NICs of a machine, and what to set for it.
 
-`answers.read` makes a `Topology` of a node's answers; `comparison.compare` names the odd one of
-many nodes; `advice.advise` says what to set, why, and who says so. Nothing here asks a node or
-changes anything.
+`answers.read` parses the answers of a node as a `Topology`; `comparison.compare` returns the nodes
+that differ; `advice.advise` returns settings, with the source of each rule. Nothing here queries a
+node or changes anything.
 """

@@ -1,4 +1,4 @@
-"""From what a node answered to what it is."""
+"""Parse the answers of a node as its topology."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from dslaunch.plural import counted
+from dslaunch.notes import Note, note
 from dslaunch.topology import host_info, inventory, matrix
 from dslaunch.topology.model import Gpu, MatrixFailure, Nic, Topology, nvlinks
+from dslaunch.topology.notes import MatrixNote, shown
 from dslaunch.topology.smi_errors import smi_error
 
 _MINE = {
@@ -27,28 +28,28 @@ _MINE = {
     "route": r"\bdev \S{1,15} [^\n]{0,99}\bsrc ",
     "settings": r"^(?:NCCL|GLOO)_\w+=",
 }
-"""How an answer shows itself in a text that holds several."""
+"""Patterns that identify an answer in a text with several answers."""
 
 
 def answers_in(text: str) -> dict[str, str]:
-    """Name the answers that a recorded text holds, one or many after each other.
+    """Return the answers in a recorded text, which may contain several, by name.
 
-    Every reader takes its own lines and skips the others', so all get the whole text. `topo_m` is
-    always among them: what nvidia-smi said instead of a matrix is an answer too.
+    Each parser uses its own lines and skips the others, so all get the whole text. `topo_m` is
+    always included, also if it is an error of nvidia-smi instead of a matrix.
     """
     there = [name for name, line in _MINE.items() if re.search(line, text, re.MULTILINE)]
     return dict.fromkeys(["topo_m", *there], text)
 
 
 def read(answers: Mapping[str, str]) -> Topology:
-    """Read what one node answered, by name. Raises nothing.
+    """Parse the answers of one node, by name. Raises nothing.
 
     `topo_m`, `p2p`, `gpu_list`, `gpu_query` and `nvlink` are what nvidia-smi prints; `ib`,
     `ib_net`, `speeds` and `numa` are lines of sysfs as `path:text`; `virtual` is `virtual` or
     `physical` and the machine's name; `_MINE` has patterns for the others.
 
-    An answer that is missing, damaged or a smi_error leaves unknown what it would have said;
-    `notes` and `trouble` say which. Nodes that are alike get the same value.
+    A missing or damaged answer, or an error of nvidia-smi, leaves its values unknown; `notes` and
+    `trouble` explain this. Equal nodes have equal values.
     """
     return _read(tuple((name, inventory.without_uuids(text)) for name, text in answers.items()))
 
@@ -71,8 +72,7 @@ def _read(named: tuple[tuple[str, str], ...]) -> Topology:
             host=host,
         )
     if listed and found.status == "ok" and set(listed) != {gpu.index for gpu in gpus}:
-        words = counted(len(listed), "GPU")
-        notes.append(f"`nvidia-smi -L` lists {words}, the matrix has {len(gpus)}")
+        notes.append(note(MatrixNote.GPUS_DIFFER, listed=len(listed), gpus=len(gpus)))
     denied = inventory.p2p(answers.get("p2p", ""))
     whole = Topology(
         found.status,
@@ -99,7 +99,8 @@ def _gpus(found: matrix.TopologyMatrix) -> list[Gpu]:
 
 
 def _nics(found: matrix.TopologyMatrix) -> tuple[Nic, ...]:
-    """NICs with the names of their devices: from the legend, or before it, their own labels."""
+    """Return the NICs with their device names, from the legend or (old drivers) from their
+    labels."""
     labels = [name for name in found.devices if not name.startswith("GPU")]
     numbered = re.compile(r"NIC[0-9]+")
     return tuple(
@@ -112,19 +113,25 @@ def _trouble(said: str, found: matrix.TopologyMatrix) -> MatrixFailure:
     known = smi_error(said)
     if known.kind == "other_tool":  # its tables look like a damaged matrix
         return known
-    if found.notes == [matrix.BROKEN]:
-        hint = "record it into a file: `nvidia-smi topo -m > node1.txt`"
-        return MatrixFailure("unreadable", f"the matrix cannot be read: {matrix.BROKEN}", hint)
+    if found.wrapped:
+        hint = "record it to a file: `nvidia-smi topo -m > node1.txt`"
+        message = f"the matrix cannot be parsed: {shown(found.notes)}"
+        return MatrixFailure("unreadable", message, hint)
     if found.notes:
-        why = "; ".join(found.notes[:3])
-        return MatrixFailure("unreadable", f"the matrix is too damaged: {why}", "record it again")
+        message = f"the matrix is too damaged: {shown(found.notes)}"
+        return MatrixFailure("unreadable", message, "record it again")
     return known
 
 
-def _dead_links(topology: Topology) -> list[str]:
-    """NVLinks that are down: the matrix shows what is active, so it alone would not say."""
+def _dead_links(topology: Topology) -> list[Note]:
+    """Return inactive NVLinks: the matrix shows active ones only."""
     return [
-        f"{gpu.label} has {gpu.nvlinks[0]} of {gpu.nvlinks[1]} NVLinks active"
+        note(
+            MatrixNote.NVLINKS_INACTIVE,
+            gpu=gpu.label,
+            active=gpu.nvlinks[0],
+            links=gpu.nvlinks[1],
+        )
         for gpu in topology.gpus
         if gpu.nvlinks and gpu.nvlinks[0] < gpu.nvlinks[1] and _linked(topology, gpu)
     ]

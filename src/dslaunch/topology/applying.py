@@ -1,58 +1,99 @@
-"""Advice written into a cluster file's text, unless somebody has said otherwise there."""
+"""Write advice into the text of a cluster file; existing values are kept."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from dslaunch.cluster import schema, yamltext
 from dslaunch.cluster.edit import ClusterFileEdit, edited
 from dslaunch.cluster.nodeset import expand, fold
 from dslaunch.errors import ConfigError
-from dslaunch.topology.advice import Advice
+from dslaunch.topology.advice_codes import Advice
+
+
+class NotAppliedCode(StrEnum):
+    """The reason why advice was not written."""
+
+    SET_ALREADY = "set-already"
+    OTHER_VALUE = "other-value"
+    SHARED_ENTRY = "shared-entry"
+    NOT_EDITABLE = "not-editable"
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplied:
+    """Advice that was not written into the file."""
+
+    code: NotAppliedCode
+    place: str
+    """Such as `nodes[0].env.NCCL_IB_HCA`."""
+    value: str
+    """The advised value."""
+    detail: str = ""
+    """The value in the file, the nodes that need the value, or why the text cannot be edited."""
+
+    @property
+    def text(self) -> str:
+        """Return the place and the reason as text."""
+        reason = _TEXTS[self.code].format(value=self.value, detail=self.detail)
+        return f"{self.place}: {reason}"
+
+
+_TEXTS = {
+    NotAppliedCode.SET_ALREADY: "set already",
+    NotAppliedCode.OTHER_VALUE: "kept the existing value {detail}; advised: {value}",
+    NotAppliedCode.SHARED_ENTRY: (
+        "only {detail} of this entry needs {value}; use a separate entry for it"
+    ),
+    NotAppliedCode.NOT_EDITABLE: "{detail}",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of a file."""
+    """The result of applying advice to a file."""
 
     text: str
     done: tuple[str, ...]
-    """What was set, each as `nodes[0].env.NCCL_IB_HCA: =mlx5_0`."""
-    left: tuple[str, ...]
-    """What was not, and why."""
+    """The settings that were written, such as `nodes[0].env.NCCL_IB_HCA: =mlx5_0`."""
+    left: tuple[NotApplied, ...]
 
 
 def apply(text: str, file: str, advice: Iterable[Advice]) -> Applied:
-    """Write advice into the text of a valid cluster file; what it says already is left as it is.
+    """Write advice into the text of a valid cluster file; existing values are kept.
 
-    An entry of several nodes of which only some need a value is left too: it would have to be
-    taken apart. Raises ConfigError for a text that cannot be edited.
+    An entry of several nodes is kept too if only some of them need the value: it would have to be
+    split. Raises ConfigError for a text that cannot be edited.
     """
     done: list[str] = []
-    left: list[str] = []
+    left: list[NotApplied] = []
     for each in advice:
         if not each.where or each.value is None:
             continue
         data = yamltext.parse(text, file, verbatim=schema.VERBATIM).data
-        for change, why_not in _changes(data, each):
+        for change, some in _changes(data, each):
             place = yamltext.path_text(change.path)
-            why_not = why_not or _said(data, change)
-            if not why_not:
+            value = str(change.value)
+            not_applied = _why_not(data, change, some)
+            if not_applied is None:
                 try:
                     text = edited(text, change, file)
                 except ConfigError as problem:
-                    why_not = problem.problems[0].message
-            if why_not:
-                left.append(f"{place}: {why_not}")
+                    reason = problem.problems[0].message
+                    code = NotAppliedCode.NOT_EDITABLE
+                    not_applied = NotApplied(code, place, value, reason)
+            if not_applied is not None:
+                left.append(not_applied)
             else:
                 done.append(f"{place}: {change.value}")
     return Applied(text, tuple(done), tuple(left))
 
 
 def _changes(data: Any, advice: Advice) -> Iterable[tuple[ClusterFileEdit, str]]:
-    """Where the value goes; with each place, why it cannot go there, or nothing."""
+    """Yield the edits, each with the nodes of the entry that need it if not all do."""
     value = advice.value or ""
     if advice.where == "interface":
         yield ClusterFileEdit(("network", "interface"), value), ""
@@ -66,29 +107,35 @@ def _changes(data: Any, advice: Advice) -> Iterable[tuple[ClusterFileEdit, str]]
     for at, hosts in enumerate(entries):
         if not wanted & set(hosts):
             continue
-        some = "" if wanted >= set(hosts) else _for_some(wanted & set(hosts), value)
+        some = "" if wanted >= set(hosts) else fold(wanted & set(hosts))
         new = _slots(value) if advice.where == "slots" else value
         yield ClusterFileEdit(("nodes", at, *last), new), some
 
 
-def _for_some(hosts: set[str], value: str) -> str:
-    return f"only {fold(hosts)} of this entry needs {value}: give it an entry of its own"
-
-
 def _slots(value: str) -> int | list[int]:
-    """Write slots that count from 0 as their number, as people do."""
+    """Return slots that count from 0 as their number, otherwise as a list."""
     numbers = [int(part) for part in value.split(",")]
     return len(numbers) if numbers == list(range(len(numbers))) else numbers
 
 
-def _said(data: Any, change: ClusterFileEdit) -> str:
-    """What the file says there already, if somebody has decided that."""
-    here = data
-    for step in change.path:
-        if isinstance(here, dict) and step not in here:
-            return ""
-        here = here[step] if here is not None else None
+def _why_not(data: Any, change: ClusterFileEdit, some: str) -> NotApplied | None:
+    """Return why a value is not written, before the text is edited."""
+    place, value = yamltext.path_text(change.path), str(change.value)
+    if some:
+        return NotApplied(NotAppliedCode.SHARED_ENTRY, place, value, some)
+    here = _value_at(data, change.path)
     if here in (None, "", "auto") or change.path[-1] == "slots":
-        return ""
-    same = here == change.value
-    return "is so already" if same else f"is {here} already, and stays; found was {change.value}"
+        return None
+    if here == change.value:
+        return NotApplied(NotAppliedCode.SET_ALREADY, place, value)
+    return NotApplied(NotAppliedCode.OTHER_VALUE, place, value, str(here))
+
+
+def _value_at(data: Any, path: yamltext.Path) -> Any:
+    """Return the value in the file; None: not set."""
+    here = data
+    for step in path:
+        if isinstance(here, dict) and step not in here:
+            return None
+        here = here[step] if here is not None else None
+    return here

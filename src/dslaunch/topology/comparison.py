@@ -1,78 +1,130 @@
-"""Which node of many is wired differently, and in what.
+"""Find nodes whose topology differs from most nodes, by aspect.
 
-Nodes are compared aspect by aspect with what most of them have, so that a node is named for its
-own difference only. What a node did not say is never held against it.
+Each aspect is compared with the most common value, so that only nodes that differ themselves are
+reported. An aspect that a node did not report is not compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from dslaunch.topology.layout import model, summary
 from dslaunch.topology.model import Topology, distance
+from dslaunch.topology.notes import shown
 
 TOLD = 3
-"""The most pairs or devices that a difference names."""
+"""Maximum number of differences in a text."""
+
+
+class Aspect(StrEnum):
+    """An aspect to compare. The values are shown to users."""
+
+    GPUS = "GPUs"
+    GPU_MODELS = "GPU models"
+    GPU_LINKS = "GPU links"
+    NICS = "NICs"
+    NIC_LINKS = "GPU-NIC links"
+    NIC_NAMES = "NIC names"
+    NUMA_NODES = "NUMA nodes"
+    NVLINKS = "active NVLinks"
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
-    """A node that has something else than most nodes."""
+class Difference:
+    """The value of a node, and the most common value, at one place."""
+
+    found: str
+    expected: str
+    place: str = ""
+    """`GPU3` or `GPU3-GPU5`; empty: the whole node."""
+
+    @property
+    def text(self) -> str:
+        """Return the difference as text."""
+        where = f"{self.place}: " if self.place else ""
+        return f"{where}{self.found}, expected {self.expected}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDifference:
+    """A node that differs from most nodes in one aspect."""
 
     host: str
-    aspect: str
-    """`GPUs`, `GPU models`, `GPU links`, `NICs`, `GPU-NIC links`, `NIC names`, `NUMA nodes` or
-    `active NVLinks`."""
-    difference: str
-    """What it has, and what the others have: lower case, no full stop."""
+    aspect: Aspect
+    differences: tuple[Difference, ...]
+
+    @property
+    def text(self) -> str:
+        """Return the first differences as text: lower case, no full stop."""
+        more = len(self.differences) - TOLD
+        shown = "; ".join(each.text for each in self.differences[:TOLD])
+        return f"{shown}; and {more} more" if more > 0 else shown
+
+
+INCOMPLETE = "incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A node that could not be compared."""
+
+    host: str
+    code: str
+    """The kind of a `MatrixFailure`, or `incomplete`."""
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What many nodes have in common and what they have not."""
+    """The result of comparing nodes."""
 
     groups: tuple[tuple[str, tuple[str, ...]], ...]
     """Each summary with the nodes that have it, the most common first."""
-    odd: tuple[Odd, ...]
-    undecided: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
-    """Aspects in which nodes differ and no value is the most common one, with the nodes' groups."""
-    unread: tuple[tuple[str, str], ...]
-    """Nodes whose matrix was not read whole, and why."""
+    odd: tuple[NodeDifference, ...]
+    undecided: tuple[tuple[Aspect, tuple[tuple[str, ...], ...]], ...]
+    """Aspects without a most common value, with the groups of nodes."""
+    unread: tuple[Unread, ...]
+    """Nodes whose matrix is missing or incomplete."""
 
     @property
     def equal(self) -> bool:
-        """Whether all nodes could be compared and none differs."""
+        """Return whether all nodes could be compared and none differs."""
         return not (self.odd or self.undecided or self.unread)
 
 
 @dataclass(frozen=True, slots=True)
-class _Aspect:
-    name: str
+class _Compared:
+    aspect: Aspect
     value: Callable[[Topology], Hashable | None]
-    """None: not known."""
-    differ: Callable[[Topology, Topology], str]
-    """Say what the first has where the second, a usual node, has something else."""
-    among: str | None = None
-    """The aspect that must be as usual before this one can be compared."""
+    """None: unknown."""
+    differ: Callable[[Topology, Topology], Sequence[Difference]]
+    """Return the differences of the first node from the second one, a usual node."""
+    among: Aspect | None = None
+    """An aspect that must be equal before this one can be compared."""
 
 
 def compare(by_host: Mapping[str, Topology]) -> Comparison:
-    """Compare nodes; with fewer than two that could be read there is nothing odd."""
+    """Compare nodes; at least two must have a matrix, otherwise there are no differences."""
     whole = {host: t for host, t in by_host.items() if t.status == "ok"}
-    odd: list[Odd] = []
-    undecided: list[tuple[str, tuple[tuple[str, ...], ...]]] = []
-    unusual: dict[str, set[str]] = {}
-    for aspect in _ASPECTS:
-        left_out = unusual.get(aspect.among or "", set())
+    odd: list[NodeDifference] = []
+    undecided: list[tuple[Aspect, tuple[tuple[str, ...], ...]]] = []
+    unusual: dict[Aspect, set[str]] = {}
+    for compared in _COMPARED:
+        left_out = unusual[compared.among] if compared.among is not None else set()
         hosts = {host: t for host, t in whole.items() if host not in left_out}
-        groups = _groups(hosts, aspect.value)
-        unusual[aspect.name] = left_out | {h for group in groups[1:] for h in group}
+        groups = _groups(hosts, compared.value)
+        unusual[compared.aspect] = left_out | {h for group in groups[1:] for h in group}
         if len(groups) > 1 and len(groups[0]) == len(groups[1]):
-            undecided.append((aspect.name, tuple(groups)))
+            undecided.append((compared.aspect, tuple(groups)))
             continue
         odd += [
-            Odd(host, aspect.name, aspect.differ(hosts[host], hosts[groups[0][0]]))
+            NodeDifference(
+                host,
+                compared.aspect,
+                tuple(compared.differ(hosts[host], hosts[groups[0][0]])),
+            )
             for group in groups[1:]
             for host in group
         ]
@@ -84,7 +136,7 @@ def compare(by_host: Mapping[str, Topology]) -> Comparison:
 def _groups(
     hosts: Mapping[str, Topology], value: Callable[[Topology], Hashable | None]
 ) -> list[tuple[str, ...]]:
-    """Put hosts with equal values together, the largest group first."""
+    """Group hosts by value, the largest group first."""
     found: dict[Hashable, list[str]] = {}
     for host, topology in hosts.items():
         if (seen := value(topology)) is not None:
@@ -100,9 +152,11 @@ def _summaries(by_host: Mapping[str, Topology]) -> tuple[tuple[str, tuple[str, .
     return tuple(sorted(pairs, key=lambda pair: -len(pair[1])))
 
 
-def _unread(by_host: Mapping[str, Topology]) -> tuple[tuple[str, str], ...]:
+def _unread(by_host: Mapping[str, Topology]) -> tuple[Unread, ...]:
     return tuple(
-        (host, t.trouble.message if t.trouble else "read in part: " + "; ".join(t.notes[:TOLD]))
+        Unread(host, t.trouble.kind, t.trouble.message)
+        if t.trouble
+        else Unread(host, INCOMPLETE, f"the matrix is incomplete: {shown(t.notes)}")
         for host, t in by_host.items()
         if t.status != "ok"
     )
@@ -122,7 +176,7 @@ def _gpu_pairs(topology: Topology) -> dict[tuple[str, str], str]:
 
 
 def _to_nics(topology: Topology) -> dict[str, list[str]]:
-    """Each GPU's links to NICs, from near to far: their order may differ from node to node."""
+    """Return the links of each GPU to NICs, from near to far: their order may differ per node."""
     return {
         gpu: sorted(
             (link for nic in topology.nics if (link := topology.link(gpu, nic.label))),
@@ -132,49 +186,48 @@ def _to_nics(topology: Topology) -> dict[str, list[str]]:
     }
 
 
-def _pairs_differ(odd: Topology, usual: Topology) -> str:
+def _pairs_differ(odd: Topology, usual: Topology) -> list[Difference]:
     mine, others = _gpu_pairs(odd), _gpu_pairs(usual)
-    return _several(
-        [
-            f"{a}-{b} is {mine.get((a, b), 'unknown')} instead of {link}"
-            for (a, b), link in others.items()
-            if mine.get((a, b)) != link
-        ]
-    )
+    return [
+        Difference(mine.get((a, b), "unknown"), link, place=f"{a}-{b}")
+        for (a, b), link in others.items()
+        if mine.get((a, b)) != link
+    ]
 
 
-def _nics_differ(odd: Topology, usual: Topology) -> str:
+def _nics_differ(odd: Topology, usual: Topology) -> list[Difference]:
     mine, others = _to_nics(odd), _to_nics(usual)
-    return _several(
-        [
-            f"{gpu} has {_best(mine[gpu], links)} to NICs instead of {_best(links, mine[gpu])}"
-            for gpu, links in others.items()
-            if mine[gpu] != links
-        ]
-    )
+    return [
+        Difference(_nearest_of(mine[gpu], links), _nearest_of(links, mine[gpu]), place=gpu)
+        for gpu, links in others.items()
+        if mine[gpu] != links
+    ]
 
 
-def _best(links: list[str], others: list[str]) -> str:
-    """The nearest link if that is the difference, else all of them."""
+def _nearest_of(links: list[str], others: list[str]) -> str:
+    """Return the nearest link if it is the difference, otherwise all links."""
     if links and others and links[0] != others[0]:
-        return f"at best {links[0]}"
-    return " ".join(links) or "no link"
+        return links[0]
+    return " ".join(links) or "none"
 
 
-def _each_differs(value: Callable[[Topology], Sequence[object]]) -> Callable[..., str]:
-    """Name the GPUs that have another value."""
+def _each_differs(
+    value: Callable[[Topology], Sequence[object]],
+) -> Callable[[Topology, Topology], list[Difference]]:
+    """Return a function that compares a value of each GPU."""
 
-    def differ(odd: Topology, usual: Topology) -> str:
-        pairs = zip(odd.gpu_labels, value(odd), value(usual), strict=False)
-        return _several([f"{g} has {a} instead of {b}" for g, a, b in pairs if a != b])
+    def differ(odd: Topology, usual: Topology) -> list[Difference]:
+        triples = zip(odd.gpu_labels, value(odd), value(usual), strict=False)
+        return [Difference(str(a), str(b), place=gpu) for gpu, a, b in triples if a != b]
 
     return differ
 
 
-def _several(differences: list[str]) -> str:
-    more = len(differences) - TOLD
-    shown = "; ".join(differences[:TOLD])
-    return f"{shown}; and {more} more" if more > 0 else shown
+def _whole_differs(
+    value: Callable[[Topology], object],
+) -> Callable[[Topology, Topology], list[Difference]]:
+    """Return a function that compares a value of the node."""
+    return lambda odd, usual: [Difference(str(value(odd)), str(value(usual)))]
 
 
 def _devices(topology: Topology) -> list[str | None]:
@@ -193,36 +246,47 @@ def _numa(topology: Topology) -> list[str | None]:
     return [gpu.numa for gpu in topology.gpus]
 
 
-_ASPECTS = (
-    _Aspect(
-        "GPUs",
-        lambda t: len(t.gpus),
-        lambda a, b: f"{len(a.gpus)} instead of {len(b.gpus)}",
+def _listed(topology: Topology) -> str:
+    return ",".join(name or "?" for name in _devices(topology))
+
+
+_COMPARED = (
+    _Compared(Aspect.GPUS, lambda t: len(t.gpus), _whole_differs(lambda t: len(t.gpus))),
+    _Compared(Aspect.GPU_MODELS, _names, _each_differs(_short_names), among=Aspect.GPUS),
+    _Compared(
+        Aspect.GPU_LINKS,
+        lambda t: tuple(_gpu_pairs(t).items()),
+        _pairs_differ,
+        among=Aspect.GPUS,
     ),
-    _Aspect("GPU models", _names, _each_differs(_short_names), among="GPUs"),
-    _Aspect("GPU links", lambda t: tuple(_gpu_pairs(t).items()), _pairs_differ, among="GPUs"),
-    _Aspect(
-        "NICs",
+    _Compared(
+        Aspect.NICS,
         lambda t: len(t.nics),
-        lambda a, b: f"{len(a.nics)} instead of {len(b.nics)}",
-        among="GPUs",
+        _whole_differs(lambda t: len(t.nics)),
+        among=Aspect.GPUS,
     ),
-    _Aspect(
-        "GPU-NIC links",
+    _Compared(
+        Aspect.NIC_LINKS,
         lambda t: tuple((gpu, *links) for gpu, links in _to_nics(t).items()),
         _nics_differ,
-        among="NICs",
+        among=Aspect.NICS,
     ),
-    _Aspect(
-        "NIC names",
+    _Compared(
+        Aspect.NIC_NAMES,
         lambda t: _all_known(_devices(t)),
-        lambda a, b: f"{_listed(_devices(a))} instead of {_listed(_devices(b))}",
-        among="NICs",
+        _whole_differs(_listed),
+        among=Aspect.NICS,
     ),
-    _Aspect("NUMA nodes", lambda t: _all_known(_numa(t)), _each_differs(_numa), among="GPUs"),
-    _Aspect("active NVLinks", lambda t: _all_known(_links(t)), _each_differs(_links), among="GPUs"),
+    _Compared(
+        Aspect.NUMA_NODES,
+        lambda t: _all_known(_numa(t)),
+        _each_differs(_numa),
+        among=Aspect.GPUS,
+    ),
+    _Compared(
+        Aspect.NVLINKS,
+        lambda t: _all_known(_links(t)),
+        _each_differs(_links),
+        among=Aspect.GPUS,
+    ),
 )
-
-
-def _listed(names: Sequence[str | None]) -> str:
-    return ",".join(name or "?" for name in names)

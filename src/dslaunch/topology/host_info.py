@@ -1,4 +1,4 @@
-"""What sysfs and the system's tools say of the machine around its GPUs."""
+"""Parse what sysfs and system tools report about the machine besides its GPUs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ _SETTING = re.compile(r"^((?:NCCL|GLOO)_\w+)=(.*)$", re.MULTILINE)
 _RATE = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 Ports = dict[str, dict[str, str]]
-"""What each port of a device says: by port, by name of the file."""
+"""The files of each port of a device, by port and name of the file."""
 
 
 def with_ports(nics: tuple[Nic, ...], answers: Mapping[str, str]) -> tuple[Nic, ...]:
-    """Add state, speed, kind and network interfaces of the devices that are known by name."""
+    """Return the NICs with state, speed, kind and network interfaces of devices with known
+    names."""
     ports: dict[str, Ports] = {}
     for device, port, name, value in _PORT.findall(answers.get("ib", "")):
         ports.setdefault(device, {}).setdefault(port, {})[name] = value.strip()
@@ -37,7 +38,7 @@ def with_ports(nics: tuple[Nic, ...], answers: Mapping[str, str]) -> tuple[Nic, 
 
 def _with_ports(nic: Nic, ports: Ports, interfaces: list[str]) -> Nic:
     states = [port["state"] for port in ports.values() if "state" in port]
-    # the best port counts: the second of a card is often not plugged
+    # the best port counts: often the second port of a NIC has no cable
     best = [p for p in ports.values() if "ACTIVE" in p.get("state", "")] or list(ports.values())
     rates = [float(rate[0]) for port in best if (rate := _RATE.match(port.get("rate", "")))]
     layers = {port["link_layer"] for port in best if port.get("link_layer")}
@@ -51,7 +52,7 @@ def _with_ports(nic: Nic, ports: Ports, interfaces: list[str]) -> Nic:
 
 
 def host(answers: Mapping[str, str]) -> HostInfo:
-    """Read everything that is about the machine as a whole."""
+    """Return the facts about the whole machine."""
     virtual, product = _virtual(answers.get("virtual", ""))
     route = _ROUTE.search(answers.get("route", ""))
     speeds = _SPEED.findall(answers.get("speeds", ""))

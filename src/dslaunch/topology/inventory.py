@@ -1,19 +1,17 @@
-"""What nvidia-smi says of the GPUs besides the matrix; lines of another form are skipped."""
+"""Parse what nvidia-smi reports about GPUs besides the matrix; other lines are skipped."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from dslaunch.topology.model import Gpu
+from dslaunch.topology.nvlink import nvlink_status
 
 LONGEST_NAME = 100
 _LISTED = re.compile(r"^GPU ([0-9]{1,4}): (.+?) \(UUID: ", re.MULTILINE)
 _MIG = re.compile(r"^\s+MIG \S+\s+Device\s+\d+:")
-_GPU = re.compile(r"^GPU (\d{1,4}): ")
-_LINK = re.compile(r"^\s*Link (\d{1,3}): (?:(\d{1,9}(?:\.\d{1,9})?) GB/s|<inactive>)\s*$")
 _UUID = re.compile(r"\(UUID: [^()\n]{0,80}\)")
 _P2P = re.compile(r"OK|CNS|GNS|TNS|NS|U|DR")
 
@@ -24,11 +22,11 @@ class ListedGpu:
 
     name: str
     mig: int
-    """How many MIG devices are below it."""
+    """Number of its MIG devices."""
 
 
 def gpu_list(text: str) -> dict[int, ListedGpu]:
-    """Read `nvidia-smi -L`, by index."""
+    """Parse `nvidia-smi -L`, by index."""
     found: dict[int, ListedGpu] = {}
     index = None
     for line in text.splitlines():
@@ -43,10 +41,11 @@ def gpu_list(text: str) -> dict[int, ListedGpu]:
 
 
 def gpu_query(text: str) -> dict[int, dict[str, str]]:
-    """Read `--query-gpu=index,... --format=csv` with its head, by index; values without units."""
+    """Parse `--query-gpu=index,... --format=csv` with its header, by index; values without
+    units."""
     lines = text.splitlines()
     at = next((n for n, line in enumerate(lines) if re.match(r"index[ \t]*,", line)), len(lines))
-    # split by hand: nvidia-smi quotes nothing, and no model has a comma in its name
+    # no CSV parser: nvidia-smi does not quote, and no model has a comma in its name
     cells = [[cell.strip() for cell in line.split(",")] for line in lines[at:]]
     head = [title.partition(" [")[0] for title in cells[0]] if cells else []
     found: dict[int, dict[str, str]] = {}
@@ -58,36 +57,20 @@ def gpu_query(text: str) -> dict[int, dict[str, str]]:
 
 
 def _known(value: str) -> bool:
-    """Whether a cell has a value: nvidia-smi brackets what it cannot tell, but for `N/A`."""
+    """Return whether a cell has a value: unknown ones are `N/A` or in brackets."""
     return bool(value) and value != "N/A" and not value.startswith("[")
 
 
 def without_uuids(text: str) -> str:
-    """Return what nvidia-smi prints of GPUs so that nodes with equal GPUs have equal texts."""
+    """Return a text without UUIDs, so that nodes with equal GPUs have equal texts."""
     return _UUID.sub("(UUID: )", text)
 
 
-@lru_cache(maxsize=64)
-def link_speeds(text: str) -> Mapping[int, Mapping[int, float]]:
-    """Read `nvidia-smi nvlink -s`: GB/s by GPU and link, 0 for an inactive one."""
-    found: dict[int, dict[int, float]] = {}
-    index = None
-    for line in text.splitlines():
-        # nearly all lines are links
-        if link := _LINK.match(line):
-            if index is not None:
-                found[index][int(link[1])] = float(link[2] or 0)
-        elif gpu := _GPU.match(line):
-            index = int(gpu[1])
-            found[index] = {}
-    return found
-
-
 def p2p(text: str) -> dict[tuple[str, str], str] | None:
-    """Read `nvidia-smi topo -p2p r`; None: it could not be read.
+    """Parse `nvidia-smi topo -p2p r`; None: it could not be parsed.
 
-    Its grammar is not that of `topo -m`: rows are indented and the diagonal is a bare `X`. A pair
-    counts if both of its cells agree.
+    Unlike in `topo -m`, rows are indented and the diagonal is a bare `X`. A pair counts if both of
+    its cells agree.
     """
     rows = [words for line in text.splitlines() if _p2p_row(words := line.split())]
     labels = [words[0] for words in rows]
@@ -108,10 +91,10 @@ def _p2p_row(words: list[str]) -> bool:
 
 
 def described(gpus: Iterable[Gpu], answers: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """Add what the other answers say of each GPU."""
+    """Return the GPUs with the facts of the other answers."""
     listed = gpu_list(answers.get("gpu_list", ""))
     asked = gpu_query(answers.get("gpu_query", ""))
-    links = link_speeds(answers.get("nvlink", ""))
+    links = nvlink_status(answers.get("nvlink", "")).gpus
     return tuple(
         _described(gpu, listed.get(gpu.index), asked.get(gpu.index, {}), links.get(gpu.index, {}))
         for gpu in gpus

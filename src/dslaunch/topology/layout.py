@@ -1,4 +1,4 @@
-"""What a machine's links amount to: NVLink islands, the NIC of each GPU, the ring, one line."""
+"""Derive NVLink islands, the nearest NICs, the best ring and a summary from the links. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from dslaunch.plural import counted
 from dslaunch.topology.model import Gpu, Nic, Topology, distance, nvlinks
 
 MOST_SEARCHED = 12
-"""The most GPUs for which rings are searched; with more, only their own order is looked at."""
+"""Maximum number of GPUs to search rings for; with more, only the order of the GPUs is checked."""
 DIRECT = ("PIX", "PSB", "PXB")
-"""Links over which NCCL lets a NIC reach a GPU's memory by itself (NCCL 2.30, NCCL_NET_GDR_LEVEL's
-default is PXB)."""
+"""Links over which NCCL uses GPUDirect RDMA by default (NCCL 2.30, NCCL_NET_GDR_LEVEL=PXB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +23,13 @@ class Near:
 
     gpu: int
     link: str | None
-    """None: there is no NIC, or no link to one is known."""
+    """None: no NIC, or unknown links."""
     nics: tuple[Nic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A ring through all GPUs whose worst link is as near as can be."""
+    """A ring through all GPUs whose slowest link is as fast as possible."""
 
     order: tuple[int, ...]
     worst: str
@@ -38,9 +37,9 @@ class Ring:
 
 
 def islands(topology: Topology) -> tuple[tuple[int, ...], ...]:
-    """GPUs that reach each other over NVLink, over others too; a GPU without any is alone.
+    """Return the GPUs that are connected by NVLink, directly or indirectly; others are alone.
 
-    Empty where not all links between GPUs are known.
+    Empty if not all links between GPUs are known.
     """
     if any(topology.link(a, b) is None for a, b in _pairs(topology)):
         return ()
@@ -58,14 +57,14 @@ def islands(topology: Topology) -> tuple[tuple[int, ...], ...]:
 
 
 def linked(topology: Topology, a: int, b: int) -> int:
-    """How many NVLinks two GPUs have directly."""
+    """Return the number of direct NVLinks between two GPUs."""
     return nvlinks(topology.link(f"GPU{a}", f"GPU{b}"))
 
 
 def usable(nics: Sequence[Nic]) -> tuple[Nic, ...]:
-    """The NICs that ranks can talk over: no bonds, none that is down, of one kind of fabric.
+    """Return the NICs that ranks can use: active, not bonds, and of one kind of fabric.
 
-    Where some are InfiniBand, those that are Ethernet are for storage or management.
+    If some are InfiniBand, Ethernet ones are for storage or management.
     """
     chosen = [nic for nic in nics if not nic.bond and nic.active is not False]
     if any(nic.layer == "InfiniBand" for nic in chosen):
@@ -90,7 +89,7 @@ def _nearest(topology: Topology, gpu: Gpu, nics: Sequence[Nic]) -> Near:
 
 
 def mesh(topology: Topology, gpus: Sequence[int] | None = None) -> str | None:
-    """The one NVLink that all pairs have, such as `NV18`; None: they differ, or have none."""
+    """Return the NVLink of all pairs, such as `NV18`; None: pairs differ, or have no NVLink."""
     labels = [f"GPU{i}" for i in gpus] if gpus is not None else list(topology.gpu_labels)
     pairs = [(a, b) for n, a in enumerate(labels) for b in labels[n + 1 :]]
     codes = {topology.link(a, b) for a, b in pairs}
@@ -99,7 +98,7 @@ def mesh(topology: Topology, gpus: Sequence[int] | None = None) -> str | None:
 
 
 def ring(topology: Topology) -> Ring | None:
-    """The best ring through all GPUs; None: fewer than two, or some links are not known."""
+    """Return the best ring through all GPUs; None: fewer than two GPUs, or unknown links."""
     gpus = [gpu.index for gpu in topology.gpus]
     links = {(a, b): topology.link(f"GPU{a}", f"GPU{b}") for a in gpus for b in gpus if a != b}
     known = {pair: link for pair, link in links.items() if link}
@@ -122,7 +121,7 @@ def _in_order(gpus: list[int], near: set[tuple[int, int]]) -> tuple[int, ...]:
 
 
 def _ring(gpus: list[int], near: set[tuple[int, int]]) -> tuple[int, ...]:
-    """Find a ring over near links; of the paths over a set of GPUs, one for each end is kept."""
+    """Find a ring over near links; of all paths over a set of GPUs, keep one for each end."""
     start, others = gpus[0], gpus[1:]
     paths: dict[tuple[frozenset[int], int], tuple[int, ...]] = {(frozenset(), start): (start,)}
     for _ in others:
@@ -137,7 +136,7 @@ def _ring(gpus: list[int], near: set[tuple[int, int]]) -> tuple[int, ...]:
 
 
 def shown_islands(topology: Topology) -> str:
-    """The NVLink islands in words: `0-3 4-7`; a `-` where no GPU has NVLink, or it is not known."""
+    """Return the NVLink islands as text, `0-3 4-7`; `-` if no GPU has NVLink, or it is unknown."""
     joined = [island for island in islands(topology) if len(island) > 1]
     return " ".join(_span(island) for island in joined) or "-"
 
@@ -149,7 +148,7 @@ def _span(numbers: tuple[int, ...]) -> str:
 
 
 def placement(topology: Topology) -> str | None:
-    """Return where the GPUs are, in words: NUMA nodes if known, else sets of CPUs."""
+    """Return the placement of the GPUs as text: NUMA nodes if known, otherwise sets of CPUs."""
     for what, near in (
         ("NUMA node", {gpu.numa for gpu in topology.gpus}),
         ("set", {gpu.cpus for gpu in topology.gpus}),
@@ -160,13 +159,13 @@ def placement(topology: Topology) -> str | None:
 
 
 def model(name: str) -> str:
-    """A GPU's name without its maker and memory's kind: `H100 80GB`, `A100-SXM4-40GB`, `L40S`."""
+    """Return a GPU's name without vendor and type of memory, such as `H100 80GB` or `L40S`."""
     short = re.sub(r"^(?:NVIDIA|Tesla|NVIDIA Tesla)\s+", "", name)
     return re.sub(r"(?<!\s)\s+HBM\d\w*$", "", short)
 
 
 def models(topology: Topology) -> str:
-    """Which GPUs there are: `8x H100 80GB`; of more kinds, each: `1x T1000 + 1x V100`."""
+    """Return the GPU models with their counts: `8x H100 80GB`, `1x T1000 + 1x V100`."""
     names = Counter(_model(gpu) for gpu in topology.gpus)
     return " + ".join(f"{times}x {name}" for name, times in names.items()) or "no GPU"
 
@@ -180,13 +179,13 @@ def _model(gpu: Gpu) -> str:
 
 
 def summary(topology: Topology) -> str:
-    """Say in one line what a machine is: `8x H100 80GB, NV18 full mesh, GPU-NIC PIX 8/8`."""
+    """Return a summary of a machine: `8x H100 80GB, NV18 full mesh, GPU-NIC PIX 8/8`."""
     if topology.status == "none":
         trouble = topology.trouble
         return f"unknown: {trouble.message}" if trouble else "unknown"
     parts = [models(topology), _gpu_links(topology), _nic_links(topology), placement(topology)]
     if topology.status == "partial":
-        parts.append("read in part")
+        parts.append("incomplete")
     return ", ".join(part for part in parts if part)
 
 
@@ -197,7 +196,7 @@ def _gpu_links(topology: Topology) -> str | None:
         return f"{code} full mesh" if len(topology.gpus) > 2 else f"{code} bridge"
     links = [topology.link(a, b) for a, b in _pairs(topology)]
     if None in links:
-        return f"{'/'.join(sorted({link for link in links if link}, key=distance))} where read"
+        return f"{'/'.join(sorted({link for link in links if link}, key=distance))} where known"
     joined = [island for island in islands(topology) if len(island) > 1]
     others = Counter(link for link in links if link and not nvlinks(link))
     far = "/".join(sorted(others, key=distance))

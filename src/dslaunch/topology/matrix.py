@@ -1,16 +1,17 @@
-"""`nvidia-smi topo -m`, from K80 to B300, also where a log or an editor has damaged it.
+"""Parse `nvidia-smi topo -m`, from K80 to B300, also if a log or an editor has damaged it.
 
-Five forms are known (their edges are inferred from dated captures; 590 to 610 are exact):
+Five forms are known (first and last drivers are inferred from dated captures; 590 to 610 are
+exact):
 
 0  drivers ~340-352   NICs by device name, CPU Affinity, SOC; legend "Path traverses ..."
-1  361-375            likewise; legend "Connection traversing ..."
+1  361-375            the same; legend "Connection traversing ..."
 2  384-~435           SYS instead of SOC, and NODE
-3  ~440-~525          NUMA Affinity; NICs become NICn with a legend of their own
+3  ~440-~525          NUMA Affinity; NICs become NICn with their own legend
 4  from ~530          GPU NUMA ID
 
-Nothing is taken from where it stands on the line: tabs become spaces, the header loses its indent.
-A row is believed if it has one cell per device and its `X` on the diagonal, a pair if both of its
-cells agree, a device's name if header and row agree. What fails is left out and noted.
+Columns are ignored, because tabs become spaces and the header loses its indentation. A row is valid
+if it has one cell per device and its `X` on the diagonal; a pair if both of its cells agree; a name
+if header and row agree. Other parts are skipped, with a note.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from dslaunch.notes import Note, note
 from dslaunch.topology.model import Status
+from dslaunch.topology.notes import MatrixNote
 from dslaunch.topology.recorded_text import texts, unwrapped
 
 MOST_DEVICES = 128
-BROKEN = "its lines are broken at the edge of a terminal, and cannot be joined for certain"
 LONGEST_NAME = 64
 _CODE = r"NV[1-9][0-9]?|PIX|PXB|PHB|PSB|NODE|SYS|SOC"
 _CELLS = re.compile(rf"(?:X|{_CODE})+")
@@ -33,7 +35,7 @@ _TAIL = re.compile(r"[0-9,-]+|N/A")
 _DEVICE = re.compile(r"GPU[0-9]{1,4}|NIC[0-9]{1,4}|mlx[0-9]_(?:bond_)?[0-9]{1,4}|\S+")
 _COUNTED = re.compile(r"(GPU|NIC)([0-9]{1,4})")
 _NAMED = re.compile(r"GPU[0-9]{1,4}|NIC[0-9]{1,4}|(?=[a-z]\w{,60}[0-9])[a-z]\w{,60}", re.ASCII)
-"""What a device can be called; verbs names are as rdma-core makes them: `mlx5_0`, `rocep49s0`."""
+"""Names of devices; verbs names are those of rdma-core: `mlx5_0`, `rocep49s0`."""
 _AFFINITY = re.compile(r"CPU\s+Affinity")
 _LEGEND = re.compile(r"^\s*Legend:")
 _NIC_NAME = re.compile(r"^[ \t]*(NIC[0-9]{1,4}):[ \t]+([A-Za-z][\w.-]{0,63})[ \t]*$", re.M | re.A)
@@ -43,7 +45,7 @@ _LIST = re.compile(rf"{_RANGE}(?:,{_RANGE})*")
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
-    """The columns behind the matrix; None: blank, N/A or damaged."""
+    """The columns after the matrix; None: blank, N/A or damaged."""
 
     cpus: str | None = None
     numa: str | None = None
@@ -52,7 +54,7 @@ class Affinity:
 
 @dataclass(slots=True)
 class TopologyMatrix:
-    """What a text says."""
+    """The matrix in a text."""
 
     status: Status = "none"
     era: int | None = None
@@ -61,9 +63,11 @@ class TopologyMatrix:
     links: dict[tuple[str, str], str] = field(default_factory=dict)
     affinity: dict[str, Affinity] = field(default_factory=dict)
     nic_names: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     whole: bool = False
-    """Whether nothing of the matrix is missing or in doubt, its affinities included."""
+    """Whether the matrix, including its affinities, is complete and unambiguous."""
+    wrapped: bool = False
+    """Whether its lines were wrapped and cannot be joined unambiguously."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +76,19 @@ class _Row:
     cells: tuple[str, ...]
     tail: tuple[str, ...]
     cut: bool
-    """Whether the text ends in this row, so that its last word may be a part of one."""
+    """Whether the text ends in this row, so that its last word may be incomplete."""
 
     @property
     def own(self) -> int | None:
-        """The column of its one `X`; None: there is none, or several."""
+        """Return the column of its `X`; None: no `X`, or several."""
         return self.cells.index("X") if self.cells.count("X") == 1 else None
 
 
 def parse(text: str) -> TopologyMatrix:
-    """Read a matrix, the first where there are several. A text without one gives status `none`.
+    """Parse the first matrix in a text. A text without a matrix has the status `none`.
 
-    Lines that were broken are joined if the whole then fits together in one way alone; if not, the
-    text is refused: half a line looks like a line of a smaller machine.
+    Wrapped lines are joined if the result is unambiguous. Otherwise the text is rejected: half a
+    line looks like a line of a smaller machine.
     """
     parts = texts(text)
     first = next((part for part in parts.values() if part.strip()), "")
@@ -94,10 +98,10 @@ def parse(text: str) -> TopologyMatrix:
     elif whole and all(each == whole[0] for each in whole):
         found = whole[0]
     else:
-        return TopologyMatrix(notes=[BROKEN])
+        return TopologyMatrix(notes=[note(MatrixNote.LINES_WRAPPED)], wrapped=True)
     others = sum("GPU" in part for part in parts.values()) - 1
     if others > 0 and found.status != "none":
-        found.notes.append(f"{others} more in the same text not read")
+        found.notes.append(note(MatrixNote.MATRICES_IGNORED, count=others))
     return found
 
 
@@ -108,13 +112,13 @@ def _parse(text: str) -> TopologyMatrix:
     if not rows:
         return found
     if len(rows) > MOST_DEVICES or max(len(row.cells) for row in rows) > MOST_DEVICES:
-        return TopologyMatrix(notes=[f"more than {MOST_DEVICES} devices, which no machine has"])
+        return TopologyMatrix(notes=[note(MatrixNote.TOO_MANY_DEVICES, most=MOST_DEVICES)])
     names = _names(header, rows, found.notes)
     _fill(found, names, rows)
     if not found.devices:
         return TopologyMatrix(notes=found.notes)
     columns = _columns(header)
-    # links are known whatever is missing of affinities and names
+    # links are known even if affinities or names are missing
     found.status = "partial" if found.notes else "ok"
     for row in rows:
         if row.label in found.devices and row.label.startswith("GPU"):
@@ -127,9 +131,9 @@ def _parse(text: str) -> TopologyMatrix:
     return found
 
 
-def _lines(text: str) -> tuple[str, list[_Row], list[str]]:
-    """Find the header and the rows: those of the first matrix, before its legend."""
-    header, odd = "", list[str]()
+def _lines(text: str) -> tuple[str, list[_Row], list[Note]]:
+    """Return the header and the rows of the first matrix, before its legend."""
+    header, odd = "", list[Note]()
     rows: list[_Row] = []
     lines = text.split("\n")
     for number, line in enumerate(lines):
@@ -145,7 +149,7 @@ def _lines(text: str) -> tuple[str, list[_Row], list[str]]:
                     break
                 header = line
             elif _looks_like_row(line) and header:
-                odd.append(f"the row of {line.split()[0][:20]} cannot be read")
+                odd.append(note(MatrixNote.ROW_UNREADABLE, row=line.split()[0][:20]))
             continue
         rows.append(row)
     return header, rows, odd if rows else []
@@ -161,7 +165,7 @@ def _row(line: str, *, cut: bool) -> _Row | None:
     if cut and tail and not _TAIL.fullmatch(tail[-1]):
         tail = tail[:-1]
     elif cut and cells and not tail and cells[-1].startswith("NV"):
-        cells.pop()  # NV1 may be the beginning of NV12; other words are whole or no words
+        cells.pop()  # NV1 may be a prefix of NV12; other words are complete or invalid
     if not cells or not all(_TAIL.fullmatch(word) for word in tail):
         return None
     soc = tuple("SYS" if cell == "SOC" else cell for cell in cells)
@@ -173,21 +177,21 @@ def _looks_like_row(line: str) -> bool:
     return len(words) > 1 and any(_CELLS.fullmatch(word) for word in words[1:])
 
 
-def _names(header: str, rows: list[_Row], notes: list[str]) -> list[str | None]:
-    """Name the columns; None where header and rows do not agree."""
+def _names(header: str, rows: list[_Row], notes: list[Note]) -> list[str | None]:
+    """Return the names of the columns; None where header and rows differ."""
     titles = _DEVICE.findall(_AFFINITY.split(header)[0])
     sizes = Counter(len(row.cells) for row in rows if not row.cut)
     if titles and (len(titles) in sizes or (len(rows) == 1 and rows[0].cut)):
         return _checked(titles, rows, notes)
     if header:
-        notes.append("the header does not fit the rows; the devices are named by their rows")
+        notes.append(note(MatrixNote.HEADER_MISMATCH))
     else:
-        notes.append("there is no header; the devices are named by their rows")
+        notes.append(note(MatrixNote.HEADER_MISSING))
     return _by_rows(rows, notes)
 
 
-def _checked(titles: list[str], rows: list[_Row], notes: list[str]) -> list[str | None]:
-    """Names of the header that no row contradicts."""
+def _checked(titles: list[str], rows: list[_Row], notes: list[Note]) -> list[str | None]:
+    """Return the names in the header that no row contradicts."""
     names: list[str | None] = list(titles)
     sure: set[int] = set()
     twice = {title for title, times in Counter(titles).items() if times > 1}
@@ -198,18 +202,18 @@ def _checked(titles: list[str], rows: list[_Row], notes: list[str]) -> list[str 
             sure.add(row.own)
         else:
             names[row.own] = None
-            notes.append(f"the row of {row.label} is {titles[row.own]} in the header")
+            notes.append(note(MatrixNote.ROW_RENAMED, row=row.label, title=titles[row.own]))
     odd = not _in_order(titles)
     for column, title in enumerate(titles):
         doubtful = odd and column not in sure
         if title in twice or doubtful or not _NAMED.fullmatch(title):
             names[column] = None
-            notes.append(f"column {column + 1} of the header, {title[:20]}, is doubtful")
+            notes.append(note(MatrixNote.COLUMN_AMBIGUOUS, column=column + 1, title=title[:20]))
     return names
 
 
-def _by_rows(rows: list[_Row], notes: list[str]) -> list[str | None]:
-    """Name columns by the rows that have their `X` there; nothing if that is ambiguous."""
+def _by_rows(rows: list[_Row], notes: list[Note]) -> list[str | None]:
+    """Return column names from the rows with their `X` there; empty if ambiguous."""
     sizes = Counter(len(row.cells) for row in rows if row.own is not None and not row.cut)
     size = sizes.most_common(1)[0][0] if sizes else 0
     names: list[str | None] = [None] * size
@@ -217,18 +221,19 @@ def _by_rows(rows: list[_Row], notes: list[str]) -> list[str | None]:
         if row.own is None or len(row.cells) != size:
             continue
         if names[row.own] not in (None, row.label) or not _NAMED.fullmatch(row.label):
-            notes.append(f"the row of {row.label} is in another's place")
+            notes.append(note(MatrixNote.ROW_OUT_OF_ORDER, row=row.label))
             return []
         names[row.own] = row.label
     known = [name for name in names if name]
     if len(set(known)) < len(known) or not _in_order(known):
-        notes.append("the rows do not count the devices from 0 up")
+        notes.append(note(MatrixNote.ROWS_NOT_NUMBERED))
         return []
     return names
 
 
 def _in_order(names: list[str]) -> bool:
-    """Whether GPUs come first, and GPUs and NICs are counted 0, 1, 2 ... as nvidia-smi does."""
+    """Return whether GPUs come first, and GPUs and NICs are numbered 0, 1, 2 ... as nvidia-smi
+    does."""
     counted: dict[str, list[int]] = {}
     for match in filter(None, map(_COUNTED.fullmatch, names)):
         counted.setdefault(match[1], []).append(int(match[2]))
@@ -239,12 +244,10 @@ def _in_order(names: list[str]) -> bool:
 
 
 def _fill(found: TopologyMatrix, names: list[str | None], rows: list[_Row]) -> None:
-    """Take the links of the rows that fit; leave out the pairs whose two cells differ."""
+    """Add the links of matching rows, without pairs whose two cells differ."""
     fitting = [row for row in rows if _fits(row, names)]
     found.notes += [
-        f"the row of {row.label[:20]} does not fit the header"
-        for row in rows
-        if not _fits(row, names)
+        note(MatrixNote.ROW_MISMATCH, row=row.label[:20]) for row in rows if not _fits(row, names)
     ]
     if not fitting:
         return
@@ -252,19 +255,21 @@ def _fill(found: TopologyMatrix, names: list[str | None], rows: list[_Row]) -> N
     whole = {row.label for row in fitting if len(row.cells) == len(names)}
     missing = [name for name in found.devices if name not in whole]
     if missing:
-        found.notes.append(f"there is no whole row of {', '.join(missing)}")
+        found.notes.append(note(MatrixNote.ROWS_MISSING, rows=", ".join(missing)))
     if None in names:
-        found.notes.append(f"{names.count(None)} of {len(names)} devices cannot be named")
+        unnamed = names.count(None)
+        found.notes.append(note(MatrixNote.DEVICES_UNNAMED, unnamed=unnamed, devices=len(names)))
     for pair, cells in sorted(_seen(fitting, names).items()):
         a, b = (found.devices[at] for at in pair)
         if len(cells) == 1:
             found.links[a, b] = cells.pop()
         else:
-            found.notes.append(f"{a}-{b} is {' and '.join(sorted(cells))}")
+            links = " and ".join(sorted(cells))
+            found.notes.append(note(MatrixNote.LINK_CONTRADICTS, pair=f"{a}-{b}", links=links))
 
 
 def _seen(rows: list[_Row], names: list[str | None]) -> dict[tuple[int, int], set[str]]:
-    """What the rows say of each pair of devices that have names, which are counted."""
+    """Return the links in the rows for each pair of named devices."""
     order = {name: at for at, name in enumerate(filter(None, names))}
     seen: dict[tuple[int, int], set[str]] = {}
     for row in rows:
@@ -286,32 +291,32 @@ def _size_fits(row: _Row, size: int) -> bool:
 
 
 def _columns(header: str) -> int:
-    """How many columns the header announces behind the matrix."""
+    """Return the number of columns after the matrix in the header."""
     titles = (r"CPU\s+Affinity", r"NUMA\s+Affinity", r"GPU\s+NUMA\s+ID")
     there = [re.search(title, header) is not None for title in titles]
     return sum(there) if there == sorted(there, reverse=True) else 0
 
 
-def _affinity(row: _Row, columns: int, rows: list[_Row], notes: list[str]) -> Affinity:
-    """Read the words behind the cells; by their order, since their shapes are the same."""
+def _affinity(row: _Row, columns: int, rows: list[_Row], notes: list[Note]) -> Affinity:
+    """Parse the words after the cells by their order, because their forms are equal."""
     tail = row.tail
     if row.cut and tail and not any(tail == other.tail for other in rows if other is not row):
-        notes.append(f"the text ends in the row of {row.label}")
+        notes.append(note(MatrixNote.TEXT_ENDS, row=row.label))
         tail = tail[:-1]
     if not set(tail) - {"N/A"}:
         return Affinity()
     if len(tail) != columns:
-        notes.append(f"the affinity of {row.label} cannot be told from what is there")
+        notes.append(note(MatrixNote.AFFINITY_AMBIGUOUS, row=row.label))
         return Affinity()
     cpus, numa, memory = [*map(_list, tail), None, None, None][:3]
     if any(word != "N/A" and _list(word) is None for word in tail):
-        notes.append(f"the affinity of {row.label} is damaged")
+        notes.append(note(MatrixNote.AFFINITY_DAMAGED, row=row.label))
         return Affinity()
     return Affinity(cpus, numa, int(memory) if memory and memory.isdigit() else None)
 
 
 def _list(word: str) -> str | None:
-    """A list of numbers and ranges that ascend; None for anything else."""
+    """Return an ascending list of numbers and ranges; None: invalid."""
     if not _LIST.fullmatch(word):
         return None
     ranges = [list(map(int, part.split("-"))) for part in word.split(",")]
@@ -331,7 +336,7 @@ def _era(text: str, columns: int) -> int | None:
 
 
 def _nic_names(text: str, found: TopologyMatrix) -> dict[str, str]:
-    """Read the NIC legend: of names that occur twice, one was cut short, so neither counts."""
+    """Parse the NIC legend. Of a name that occurs twice, one was truncated, so neither counts."""
     numbered = [name for name in found.devices if re.fullmatch(r"NIC[0-9]+", name)]
     given = dict(_NIC_NAME.findall(text))
     times = Counter(given.values())
@@ -339,5 +344,5 @@ def _nic_names(text: str, found: TopologyMatrix) -> dict[str, str]:
     unknown = [nic for nic in numbered if nic not in names]
     if unknown:
         shown = ", ".join(unknown) if len(unknown) < 5 else f"{len(unknown)} NICs"
-        found.notes.append(f"no name of {shown}: the NIC legend does not have it")
+        found.notes.append(note(MatrixNote.NICS_UNNAMED, nics=shown))
     return names

@@ -1,4 +1,4 @@
-"""The values that describe how one machine is wired. Frozen; None is always "not known"."""
+"""The values that describe the topology of one machine. Frozen; None always means unknown."""
 
 from __future__ import annotations
 
@@ -7,52 +7,54 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
 
+from dslaunch.notes import Note
+
 Status = Literal["ok", "partial", "none"]
-"""`ok`: the matrix was read whole; `partial`: what is there is right, but not all; `none`: no
-matrix, and `trouble` says why."""
+"""`ok`: the matrix is complete; `partial`: it is valid, but not complete; `none`: no matrix, and
+`trouble` has the reason."""
 
 ORDER = ("NV", "PIX", "PSB", "PXB", "PHB", "NODE", "SYS")
-"""Kinds of links from near to far (legend of `nvidia-smi topo -m`; PSB is DCGM's, one switch on
-the board). More NVLinks are nearer; see `distance`."""
+"""Kinds of links from near to far (legend of `nvidia-smi topo -m`; PSB, one switch on the board, is
+DCGM's). More NVLinks are nearer; see `distance`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixFailure:
-    """Why there is no matrix."""
+    """The reason for a missing matrix."""
 
     kind: str
-    """A word for machines: `no_answer`, `no_devices`, `driver_not_loaded`, `nvml_mismatch`,
+    """Code of the reason: `no_answer`, `no_devices`, `driver_not_loaded`, `nvml_mismatch`,
     `nvml_unknown`, `gpu_lost`, `bad_usage`, `topo_unsupported`, `no_nvidia_smi`, `other_tool`,
     `unreadable`."""
     message: str
-    """What was found: lower case, no full stop."""
+    """Text of the reason: lower case, no full stop."""
     hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. Its index counts in PCI bus order, as nvidia-smi does."""
+    """One GPU. Its index is in PCI bus order, as in nvidia-smi."""
 
     index: int
     cpus: str | None = None
-    """The CPUs near it, as `0-31,64-95`. In a container or job only those that it may use."""
+    """CPUs near it, `0-31,64-95`; in a container or job only the allowed ones."""
     numa: str | None = None
-    """The NUMA node near it, or several as `0-1`."""
+    """NUMA node near it, or several: `0-1`."""
     memory_numa: int | None = None
-    """The NUMA node that its own memory is, on Grace machines."""
+    """NUMA node of its memory, on Grace machines."""
     name: str | None = None
     memory: int | None = None
     """MiB."""
     bus: str | None = None
     driver: str | None = None
     mig: int | None = None
-    """How many MIG devices it is cut into; 0: none."""
+    """Number of its MIG devices; 0: none."""
     nvlinks: tuple[int, int] | None = None
-    """NVLinks that are active, and all that it has."""
+    """Number of active NVLinks, and of all NVLinks."""
 
     @property
     def label(self) -> str:
-        """Its name in the matrix."""
+        """Return its name in the matrix."""
         return f"GPU{self.index}"
 
 
@@ -61,9 +63,9 @@ class Nic:
     """One RDMA device."""
 
     label: str
-    """Its name in the matrix: `NIC0`, or with drivers before about 450 the device's own."""
+    """Name in the matrix: `NIC0`; with drivers before about 450 the name of the device."""
     device: str | None = None
-    """The verbs device, such as `mlx5_0` or `rocep49s0`: what NCCL_IB_HCA names."""
+    """Name of the verbs device for NCCL_IB_HCA, such as `mlx5_0` or `rocep49s0`."""
     interfaces: tuple[str, ...] = ()
     """Its network interfaces."""
     active: bool | None = None
@@ -75,54 +77,54 @@ class Nic:
 
     @property
     def bond(self) -> bool:
-        """Whether it stands for several ports at once, as `mlx5_bond_0` does."""
+        """Return whether it is a bond of several ports, such as `mlx5_bond_0`."""
         return self.device is not None and "bond" in self.device
 
     @property
     def shown(self) -> str:
-        """What people call it."""
+        """Return its name for users."""
         return self.device or self.label
 
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """What is known of the machine around its GPUs."""
+    """Facts about the machine besides its GPUs."""
 
     numa_nodes: int | None = None
-    """NUMA nodes that have CPUs."""
+    """Number of NUMA nodes with CPUs."""
     virtual: bool | None = None
     product: str | None = None
     iommu: bool | None = None
-    """Whether an IOMMU translates: there is one, and it was not told to pass through."""
+    """Whether an IOMMU translates addresses: present, and not in pass-through mode."""
     acs: int | None = None
-    """PCI bridges whose access control sends traffic between devices up to the root."""
+    """Number of PCI bridges whose access control (ACS) routes P2P through the root complex."""
     interface: str | None = None
-    """The interface that leads to the other nodes."""
+    """The interface of the route to the other nodes."""
     address: str | None = None
-    """The address that the other nodes see it under."""
+    """Its address on that route."""
     speeds: tuple[tuple[str, int], ...] = ()
     """Mb/s by network interface."""
     settings: tuple[tuple[str, str], ...] = ()
-    """NCCL's and gloo's variables that sessions on the node inherit, and those of NCCL's files."""
+    """NCCL's and gloo's variables in sessions on the node, and in NCCL's config files."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """One machine, as far as it is known."""
+    """The topology of one machine."""
 
     status: Status
     gpus: tuple[Gpu, ...] = ()
     nics: tuple[Nic, ...] = ()
     links: tuple[tuple[str, str, str], ...] = ()
-    """Two labels and how they are connected; each pair once, in the order of the matrix."""
+    """Two labels and their link; each pair once, in the order of the matrix."""
     p2p: tuple[tuple[str, str, str], ...] = ()
-    """What `topo -p2p r` says of pairs that cannot read each other's memory: `CNS`, `NS`, ..."""
+    """Pairs without peer access in `topo -p2p r`, with the reason: `CNS`, `NS`, ..."""
     p2p_known: bool = False
-    """Whether `topo -p2p r` could be read."""
+    """Whether `topo -p2p r` could be parsed."""
     era: int | None = None
-    """Which of the five forms of the matrix it was, 0 oldest; see `matrix`."""
-    notes: tuple[str, ...] = ()
-    """What was missing, damaged or odd in the answers."""
+    """Form of the matrix, 0 to 4, oldest first; see `matrix`."""
+    notes: tuple[Note, ...] = ()
+    """Notes about missing, damaged or unexpected parts of the answers."""
     trouble: MatrixFailure | None = None
     host: HostInfo = field(default_factory=HostInfo)
 
@@ -133,24 +135,24 @@ class Topology:
         return there | back
 
     def link(self, a: str, b: str) -> str | None:
-        """How two devices are connected: `NV12`, `PIX`, ...; None: not known."""
+        """Return the link of two devices: `NV12`, `PIX`, ...; None: unknown."""
         return self._by_pair.get((a, b))
 
     @property
     def gpu_labels(self) -> tuple[str, ...]:
-        """The GPUs' names in the matrix."""
+        """Return the names of the GPUs in the matrix."""
         return tuple(gpu.label for gpu in self.gpus)
 
 
 @lru_cache(maxsize=256)
 def nvlinks(code: str | None) -> int:
-    """How many NVLinks a link bonds; 0 for PCIe."""
+    """Return the number of NVLinks of a link; 0 for PCIe."""
     found = re.fullmatch(r"NV([0-9]{1,4})", code or "")
     return int(found[1]) if found else 0
 
 
 @lru_cache(maxsize=256)
 def distance(code: str) -> tuple[int, int]:
-    """Order links from near to far, for `min` and `max`."""
+    """Return a sort key of links, from near to far."""
     count = nvlinks(code)
     return ORDER.index("NV" if count else code), -count

@@ -1,7 +1,7 @@
-"""What NCCL and gloo make of the values that people set, where that is not what was meant.
+"""Values of NCCL's and gloo's variables that do not have the intended effect.
 
-NCCL reads most numbers with `strtoll`, so that `true` is 0, and compares words exactly; neither
-is an error to it (NCCL 2.30, src/misc/param.cc and src/graph/paths.cc).
+NCCL parses most numbers with `strtoll`: `true` is 0. It compares words exactly, and reports no
+error for either (NCCL 2.30, src/misc/param.cc and src/graph/paths.cc).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dslaunch.lint import Level, Remark
 
 LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
-"""The kinds of paths that NCCL_P2P_LEVEL and NCCL_NET_GDR_LEVEL are compared with, from near to
-far (NCCL 2.30, src/graph/topo.cc)."""
+"""Kinds of paths for NCCL_P2P_LEVEL and NCCL_NET_GDR_LEVEL, from near to far
+ (NCCL 2.30, src/graph/topo.cc)."""
 PATHS = "NCCL 2.30, src/graph/paths.cc, ncclGetLevel"
 NUMBERS = "NCCL 2.30, src/misc/param.cc, ncclLoadParam"
 DOCUMENTED = "NCCL documentation, Environment Variables"
@@ -54,14 +54,14 @@ def check(
     devices: Sequence[str] = (),
     interfaces: Sequence[str] = (),
 ) -> tuple[Remark, ...]:
-    """Judge the values of NCCL's and gloo's variables.
+    """Yield findings about the values of NCCL's and gloo's variables.
 
-    `file` says where they are from. `devices` and `interfaces` are those of the node, if known:
-    then names that are not there, and beginnings that fit several, are found too.
+    `file` is their source. With the known `devices` and `interfaces` of the node, unknown names and
+    ambiguous prefixes are found too.
     """
     found: list[Remark] = []
     for name, value in settings.items():
-        say = _Speaker(file, name, value)
+        say = _FindingMaker(file, name, value)
         if name in ("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"):
             found += _level(say)
         elif name in SWITCHES:
@@ -77,8 +77,8 @@ def check(
     return tuple(found)
 
 
-class _Speaker:
-    """Makes remarks about one variable."""
+class _FindingMaker:
+    """Makes findings about one variable."""
 
     def __init__(self, file: str, name: str, value: str) -> None:
         self.file, self.name, self.value = file, name, value
@@ -100,17 +100,17 @@ class _Speaker:
         )
 
 
-def _level(say: _Speaker) -> Iterable[Remark]:
+def _level(say: _FindingMaker) -> Iterable[Remark]:
     value = say.value
     if value in LEVELS:
         return
     if re.match(r"[0-9]", value):
-        yield say("nccl-old-level", "is the old way to write a level", _words(), PATHS, "info")
+        yield say("nccl-old-level", "is the deprecated form of a level", _words(), PATHS, "info")
     elif value.upper() in LEVELS:
-        fix = f"write {value.upper()}: the word is compared letter by letter"
+        fix = f"write {value.upper()}: the value is case-sensitive"
         yield say("nccl-ignored-value", "is ignored by NCCL", fix, PATHS)
     elif value.upper() == "NODE":
-        fix = "write PHB for it, or SYS: NODE is a word of nvidia-smi that NCCL does not have"
+        fix = "write PHB or SYS: NCCL does not know nvidia-smi's NODE"
         yield say("nccl-ignored-value", "is ignored by NCCL", fix, PATHS)
     else:
         yield say("nccl-ignored-value", "is ignored by NCCL", _words(), PATHS)
@@ -120,51 +120,49 @@ def _words() -> str:
     return "write one of " + ", ".join(("LOC", "NVL", "PIX", "PXB", "PHB", "SYS"))
 
 
-def _number(say: _Speaker) -> Iterable[Remark]:
+def _number(say: _FindingMaker) -> Iterable[Remark]:
     value = say.value.strip()
     if not re.fullmatch(r"[-+]?(?:0[xX][0-9a-fA-F]+|\d+)", value) and value:
         begins = re.match(r"[-+]?\d+", value)
         read = begins[0] if begins else "0"
-        yield say(
-            "nccl-no-number", f"is read as {read}", "write a whole number, such as 1", NUMBERS
-        )
+        yield say("nccl-no-number", f"is parsed as {read}", "write an integer, such as 1", NUMBERS)
     elif say.name == "NCCL_P2P_DISABLE" and value not in ("0", "1", ""):
         yield say("nccl-ignored-value", "is ignored by NCCL", "only 1 disables P2P", PATHS)
     elif say.name == "NCCL_IB_GID_INDEX":
-        words = "pins what NCCL 2.21 and later choose by themselves"
-        fix = "leave it out unless NCCL is older and the fabric is RoCE"
+        words = "sets what NCCL 2.21 and later select automatically"
+        fix = "remove it unless NCCL is older and the fabric is RoCE"
         yield say("nccl-pinned-gid", words, fix, DOCUMENTED, "info")
 
 
-def _selection(say: _Speaker, known: Sequence[str], what: str) -> Iterable[Remark]:
-    """Names with commas between; `=` in front takes them exactly, `^` all others."""
+def _selection(say: _FindingMaker, known: Sequence[str], what: str) -> Iterable[Remark]:
+    """Check a list of names; a leading `=` matches them exactly, `^` excludes them."""
     marks = re.match(r"\^?=?", say.value)
     prefix = marks[0] if marks else ""
     names = [name.split(":")[0] for name in say.value[len(prefix) :].split(",") if name]
     if not names:
-        yield say("nccl-empty-selection", f"names no {what}", "leave it out", DOCUMENTED)
+        yield say("nccl-empty-selection", f"names no {what}", "remove it", DOCUMENTED)
     if any(name[0] in "=^" for name in names):
-        fix = "write `=` or `^` once, in front of the whole list"
-        yield say("nccl-inner-mark", "has a mark inside the list", fix, DOCUMENTED)
+        fix = "write `=` or `^` once, before the whole list"
+        yield say("nccl-inner-mark", "has a prefix inside the list", fix, DOCUMENTED)
         return
     if "=" not in prefix:
         yield from _beginnings(say, prefix, names, known, what)
     missing = [name for name in names if known and not any(_meant(k, name, prefix) for k in known)]
     if missing and "^" not in prefix:
-        words = f"names {', '.join(missing)}, and the node has no such {what}"
-        fix = f"it has {', '.join(known)}"
+        words = f"names {', '.join(missing)}, which is not a {what} of the node"
+        fix = f"the node has {', '.join(known)}"
         yield say("nccl-unknown-name", words, fix, DOCUMENTED, "error")
 
 
 def _beginnings(
-    say: _Speaker, prefix: str, names: list[str], known: Sequence[str], what: str
+    say: _FindingMaker, prefix: str, names: list[str], known: Sequence[str], what: str
 ) -> Iterable[Remark]:
     wide = {name: [k for k in known if k.startswith(name) and k != name] for name in names}
-    caught = [f"{name} also takes {', '.join(more)}" for name, more in wide.items() if more]
+    caught = [f"{name} also matches {', '.join(more)}" for name, more in wide.items() if more]
     exact = [name for name in names if name in known]
     if caught and exact:
-        fix = f"write {prefix}={','.join(names)} for these {what}s alone"
-        words = f"takes names that begin so: {'; '.join(caught)}"
+        fix = f"write {prefix}={','.join(names)} to match only these {what}s"
+        words = f"matches by prefix: {'; '.join(caught)}"
         yield say("nccl-prefix", words, fix, DOCUMENTED)
 
 
@@ -172,17 +170,22 @@ def _meant(known: str, name: str, prefix: str) -> bool:
     return known == name if "=" in prefix else known.startswith(name)
 
 
-def _gloo(say: _Speaker, interfaces: Sequence[str]) -> Iterable[Remark]:
+def _gloo(say: _FindingMaker, interfaces: Sequence[str]) -> Iterable[Remark]:
     names = say.value.split(",")
     if re.search(r"[\^=*]", say.value) or not all(names):
-        fix = "name the interface as it is, such as eth0; NCCL's `=` and `^` are not for gloo"
-        yield say("gloo-no-name", "is no interface's name to gloo", fix, GLOO, "error")
+        fix = (
+            "write the interface's full name, such as eth0; gloo does not support NCCL's "
+            "`=` and `^`"
+        )
+        yield say("gloo-no-name", "is not an interface name for gloo", fix, GLOO, "error")
     elif interfaces and (missing := [name for name in names if name not in interfaces]):
-        words = f"names {', '.join(missing)}, and the node has no such interface"
-        yield say("nccl-unknown-name", words, f"it has {', '.join(interfaces)}", GLOO, "error")
+        words = f"names {', '.join(missing)}, which is not an interface of the node"
+        yield say(
+            "nccl-unknown-name", words, f"the node has {', '.join(interfaces)}", GLOO, "error"
+        )
 
 
-def _debug(say: _Speaker) -> Iterable[Remark]:
+def _debug(say: _FindingMaker) -> Iterable[Remark]:
     if say.value.upper() not in DEBUG and say.value:
         fix = f"write one of {', '.join(DEBUG)}"
         yield say("nccl-ignored-value", "is ignored by NCCL", fix, DOCUMENTED)

@@ -1,10 +1,10 @@
-"""A text as people paste it, made into what nvidia-smi printed.
+"""Restore the output of nvidia-smi from a pasted or logged text.
 
-Taken away are escape sequences, HTML, box drawing, tables' rules, marks of quotation, times, and
-what `srun -l`, `pdsh`, `mpirun`, `kubectl logs --prefix` or `grep -H` put in front of each line.
-Lines that were broken at the edge of a terminal are joined again.
+Removed are escape sequences, HTML, box drawing, table borders, quote marks, times, and the line
+prefixes of `srun -l`, `pdsh`, `mpirun`, `kubectl logs --prefix` and `grep -H`. Lines that a
+terminal wrapped are joined.
 
-Nothing here believes its own guess: what comes out is read by `matrix.parse`, which checks it.
+The result is a guess; `matrix.parse` validates it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ESCAPES = re.compile(
     r"\x1b\[[0-9;?]{0,40}[A-Za-z]|\x1b\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]"
     r"|\[[0-9;]{1,20}m|\[m"
 )
-"""Underlining is printed into files too; some logs drop the escape character of it."""
+"""Escape sequences for underlining; some logs lack the escape character."""
 _TAG = re.compile(
     r"<(/?)(table|thead|tbody|tr|td|th|pre|code|br|p|div|span|b|i|u|a|font|html|body)"
     r"(?:\s[^<>]{0,400})?/?>",
@@ -44,7 +44,7 @@ LONGEST_PREFIX = 200
 
 
 def plain(text: str) -> str:
-    """Take away what is no part of the output: escapes, HTML, tables' lines, quotation, times."""
+    """Return a text without escape sequences, HTML, table borders, quote marks and times."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     text = _ESCAPES.sub("", text)
     if _TAG.search(text):
@@ -66,7 +66,7 @@ def _plain_line(line: str) -> str:
 
 
 def _without_tags(text: str) -> str:
-    """Make lines of table rows and paragraphs; a cell ends with a tab."""
+    """Return HTML as lines, one per table row or paragraph; a cell ends with a tab."""
     parts: list[str] = []
     in_row, at = False, 0
     for tag in _TAG.finditer(text):
@@ -85,13 +85,13 @@ def _without_tags(text: str) -> str:
     return "".join(parts)
 
 
-# ---------------------------------------------------------------- whose line it is
+# ---------------------------------------------------------------- prefixes of nodes
 
 
 def texts(text: str) -> dict[str, str]:
-    """Take apart a text that holds the outputs of several nodes, by what is before their lines.
+    """Split a text with the outputs of several nodes by the prefixes of its lines.
 
-    The name is empty where nothing is. Several matrices under one name are numbered from 2.
+    The name is empty without a prefix. Several matrices with one name are numbered from 2.
     """
     lines = plain(text).split("\n")
     prefixes = [_prefix(line) for line in lines]
@@ -112,26 +112,26 @@ def texts(text: str) -> dict[str, str]:
 
 
 def _differ(prefixes: list[str]) -> bool:
-    """Whether no two lines have the same prefix, as where lines are numbered."""
+    """Return whether all prefixes differ, for example numbers of lines."""
     given = [prefix for prefix in prefixes if prefix]
     return len(set(given)) == len(given)
 
 
 def _prefix(line: str) -> str:
-    """What is in front of a row or the header of a matrix, without the blanks before the row."""
+    """Return the prefix of a row or header of a matrix, without the spaces before the row."""
     found = _ROW.search(line, 0, LONGEST_PREFIX) or _HEADER.search(line, 0, LONGEST_PREFIX)
     before = line[: found.start(1)] if found else ""
-    # the header is indented by a tab or blanks, which are its own
+    # the indentation of the header belongs to the header
     return "" if before.isspace() else before.rstrip()
 
 
 def _known(line: str, names: dict[str, str]) -> str:
-    """Which of the prefixes a line has; of several the longest."""
+    """Return the longest of the prefixes that a line has."""
     return max((p for p in names if line.startswith(p)), key=len, default="")
 
 
 def _name(prefix: str) -> str:
-    """The node in a prefix: of `node1:` or `[pod/gpu-0/main]` without its marks."""
+    """Return the node of a prefix such as `node1:` or `[pod/gpu-0/main]`, without punctuation."""
     words = re.sub(r"<std(?:out|err)>", "", prefix)
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", words).strip("-.")
 
@@ -141,7 +141,7 @@ def _is_matrix(line: str) -> bool:
 
 
 def _numbered(name: str, lines: list[str]) -> Iterator[tuple[str, str]]:
-    """Begin a new text where another matrix begins."""
+    """Yield the lines as texts with one matrix each."""
     part: list[str] = []
     number = 1
     rows = 0
@@ -160,14 +160,14 @@ def _key(name: str, number: int) -> str:
     return name if number == 1 else f"{name}-{number}".lstrip("-")
 
 
-# ---------------------------------------------------------------- broken lines
+# ---------------------------------------------------------------- wrapped lines
 
 
 def unwrapped(text: str) -> tuple[str, ...]:
-    """Join lines that were broken: every way in which that can be meant; empty: none was broken.
+    """Return the possible texts with wrapped lines joined; empty: no line was wrapped.
 
-    A terminal breaks in the middle of a word, an editor between words, and some programs take the
-    blanks at the ends away.
+    A terminal wraps within words, an editor between words, and some programs remove trailing
+    spaces.
     """
     logical = _logical_lines(text.split("\n"))
     if all(len(pieces) == 1 for pieces in logical):
@@ -182,13 +182,13 @@ def unwrapped(text: str) -> tuple[str, ...]:
 
 
 def _joined(pieces: list[str], width: int, full: str, short: str) -> str:
-    """Join pieces: with `full` behind those of the whole width, with `short` behind others."""
+    """Join pieces: with `full` after pieces of the full width, with `short` after others."""
     between = [full if len(piece) == width else short for piece in pieces[:-1]]
     return "".join(map("".join, zip(pieces, [*between, ""], strict=True)))
 
 
 def _logical_lines(lines: list[str]) -> list[list[str]]:
-    """The pieces of each line: those of the matrix begin with its header or a device."""
+    """Return the pieces of each line; lines of the matrix begin with its header or a device."""
     logical: list[list[str]] = []
     in_header = in_rows = False
     for line in lines:
@@ -213,6 +213,6 @@ def _logical_lines(lines: list[str]) -> list[list[str]]:
 
 
 def _is_piece(words: list[str]) -> bool:
-    """Whether words can be the rest of a row: parts of cells and of affinities."""
+    """Return whether words can continue a row: parts of cells and affinities."""
     tells = any(character.isalnum() for word in words for character in word)
     return tells and all(map(_PIECE.fullmatch, words))

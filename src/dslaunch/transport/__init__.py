@@ -1,7 +1,7 @@
-"""How a node is reached. The only place that opens connections.
+"""Transports: how a node is reached. The only package that opens connections.
 
-`choose` decides between the two that speak SSH. `registry.TRANSPORTS` has a `TransportType` by
-name, which states what a transport can do and makes it for a cluster.
+`choose` decides between the two SSH transports. `registry.TRANSPORTS` has a `TransportType` by
+name, which states the capabilities of a transport and creates it for a cluster.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dslaunch.registry import TRANSPORTS
+from dslaunch.transport.checked import CheckedTransport
 from dslaunch.transport.logged import LoggedTransport
 
 if TYPE_CHECKING:
@@ -18,20 +19,23 @@ if TYPE_CHECKING:
 
 
 def get(name: str, cluster: Cluster) -> Transport:
-    """Give the transport of that name for a cluster; for `auto` the one that fits.
+    """Return the transport of that name for a cluster; for `auto` the suitable one.
 
-    Raises UsageError when there is none, PlanError and ToolMissingError as `choose` does.
+    Raises UsageError for an unknown name, PlanError and ToolMissingError as `choose` does.
     """
     return make(choose(name, cluster).name, cluster)
 
 
 def choose(name: str, cluster: Cluster) -> Choice:
-    """Return which transport is to be used, and why; see `ssh.choice.choose`."""
+    """Return which transport to use, and why; see `ssh.choice.choose`."""
     from dslaunch.transport.ssh import choice
 
     return choice.choose(name, cluster)
 
 
 def make(name: str, cluster: Cluster) -> Transport:
-    """Give the transport that is chosen. Raises UsageError when none has that name."""
-    return LoggedTransport(name, TRANSPORTS.get(name).make(cluster))
+    """Return the transport of that name. Raises UsageError for an unknown one."""
+    made = TRANSPORTS.get(name).make(cluster)
+    if name not in TRANSPORTS.names():
+        made = CheckedTransport(name, made)
+    return LoggedTransport(name, made)

@@ -1,40 +1,41 @@
-"""What every transport offers: one connection per node, programs on it, bytes to and from them."""
+"""The interface of all transports: one connection per node, programs on it, bytes to and from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
 
 
 class Channel(Protocol):
-    """Bytes to and from one program that runs on a node. Reading and writing may be done by
-    two threads at once; `close` may be called by a third, and ends both."""
+    """Bytes to and from one program on a node. One thread may read while another writes; a third
+    may call `close`, which ends both."""
 
     def read(self) -> bytes:
-        """Wait for some of the program's standard output; empty at its end."""
+        """Wait for standard output of the program and return it; empty at its end."""
 
     def write(self, data: bytes) -> None:
-        """Send all of `data` to its standard input. Raises OSError when it is gone."""
+        """Send all of `data` to its standard input. Raises OSError if it has exited."""
 
     def close_input(self) -> None:
         """Close its standard input."""
 
     def close(self) -> None:
-        """Let go of it: closes all its streams. Safe to call twice, never raises."""
+        """Close all its streams. Safe to call twice, never raises."""
 
     def wait(self, timeout: float) -> int | None:
-        """Its exit code, or None if it has not ended within `timeout` seconds or the
-        connection was lost. When a signal ended the shell itself, it is 128 + the signal's number
-        on this machine; over SSH it is None or 255: sshd's word of it does not reach us."""
+        """Return its exit code; None if it has not exited within `timeout` seconds or the
+        connection was lost. If a signal killed the shell itself, it is 128 + the signal's number
+        on this machine, and None or 255 over SSH."""
 
     def stderr(self) -> str:
-        """The last 64 KiB that it wrote to its standard error so far, decoded leniently."""
+        """Return the last 64 KiB of its standard error so far; invalid UTF-8 is replaced."""
 
 
+@runtime_checkable
 class Connection(Protocol):
     """An open, authenticated connection to one node, with its host key verified."""
 
@@ -42,11 +43,12 @@ class Connection(Protocol):
         """Run a POSIX shell line on the node (the login shell is given `exec /bin/sh -c ...`)."""
 
     def close(self) -> None:
-        """End the connection and all channels on it. Safe to call twice, never raises."""
+        """Close the connection and all channels on it. Safe to call twice, never raises."""
 
 
+@runtime_checkable
 class Transport(Protocol):
-    """How nodes are reached."""
+    """Connects to nodes."""
 
     def connect(self, node: Node) -> Connection:
         """Open a connection within the cluster's connect timeout.
@@ -55,21 +57,21 @@ class Transport(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of what is shared by connections, such as jump hosts. Never raises."""
+        """Close what connections share, such as jump hosts. Never raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransportType:
-    """A transport as the registry has it. Code asks for its capabilities, never for its name."""
+    """A transport in the registry. Code asks for its capabilities, never for its name."""
 
     make: Callable[[Cluster], Transport]
     summary: str
-    """How nodes are reached, in a few words."""
+    """How nodes are reached, for help texts."""
     over_ssh: bool = False
-    """Nodes are logged in to over SSH: host keys and the user's SSH configuration count."""
+    """It logs in over SSH: host keys and the user's SSH configuration apply."""
     ssh_program: bool = False
     """It starts the system's ssh."""
     same_machine: bool = False
     """All nodes are emulated on this machine."""
     by_steps: bool = False
-    """Programs are steps of the SLURM allocation that we are in, and end with their step."""
+    """Programs are steps of the current SLURM allocation, and end with their step."""

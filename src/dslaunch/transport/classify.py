@@ -1,7 +1,8 @@
-"""What an SSH failure means and what to do about it, from exceptions and from ssh's words. Pure.
+"""Classify SSH failures: from ssh's messages or exceptions to a code, and what to do. Pure.
 
-Both transports lead to the same text: first a `Symptom` is taken from what the client said, then
-`failure` explains it by what this machine knows about the host, its keys and ours.
+This is the only place that reads texts of OpenSSH and Paramiko. Both transports get the same
+result: a `Symptom` is parsed from what the client reported, then `failure` explains it by what this
+machine knows about the host, its keys and the user's.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import FailureKind, NodeFailure
-from dslaunch.transport.ssh.login import Login, login_trouble
+from dslaunch.transport.ssh.refused_login import FailureExplanation, refused_login
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from dslaunch.transport.ssh.route import Hop
 
 NODE = "NODE"
-"""What stands for the name in a text that holds for several nodes."""
+"""Stands for the name of the node in a text about several nodes."""
 TRUST = "`dslaunch trust CLUSTER.yaml`"
 _REFUSED, _UNREACHABLE = {111}, {101, 113}
 """Numbers of ECONNREFUSED; of ENETUNREACH and EHOSTUNREACH (Linux, asm-generic/errno.h)."""
@@ -45,20 +46,22 @@ _NOT_SSH = (
     "invalid format",
     "Bad packet length",
 )
+_REVOKED = ("is marked as revoked", "REVOKED HOST KEY", "revoked by file")
+_CHANGED = "REMOTE HOST IDENTIFICATION HAS CHANGED"
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """What a client said, understood as far as it goes without looking at anything else."""
+    """What a client reported, parsed without looking at anything else."""
 
     kind: FailureKind
     said: str = ""
-    """Its own words, without addresses."""
+    """Its message, without addresses."""
     host: str = ""
-    """The host that the words name, as they name it; empty: they name none."""
+    """The host in the message, as it is written there; empty: none."""
     methods: tuple[str, ...] = ()
-    """The ways to log in that the server offers."""
+    """The authentication methods that the server accepts."""
     key: str = ""
     """The host key that was presented: `ED25519 SHA256:...`."""
 
@@ -69,33 +72,33 @@ class Scene:
 
     node: Node
     hop: Hop | None = None
-    """The host that failed: the node, or a jump host; None: not known."""
+    """The host that failed: the node or a jump host; None: unknown."""
     keys: Keys | None = None
-    """What there was to log in with."""
+    """The keys that were available for the login."""
     recorded: Sequence[Entry] = field(default=())
-    """The keys that known_hosts files have for the host."""
+    """The keys in known_hosts files for the host."""
     config_file: str | None = None
     timeout: float | None = None
     """Seconds that a connection may take."""
 
 
 def from_words(node: Node, words: str) -> NodeFailure:
-    """Explain what the ssh client wrote before it gave up, without looking at anything else."""
+    """Classify what the ssh client wrote before it gave up, without looking at anything else."""
     return failure(Scene(node), symptom_in(words))
 
 
 def from_error(node: Node, error: BaseException) -> NodeFailure:
-    """Explain an exception likewise."""
+    """Classify an exception in the same way."""
     return failure(Scene(node), symptom_of(error))
 
 
-# ------------------------------------------------------------------- what was said
+# ------------------------------------------------------------------- messages and exceptions
 
 
 def symptom_in(words: str) -> Symptom:
-    """Understand what the ssh client wrote (OpenSSH 9.2; `LogLevel ERROR` and above).
+    """Parse what the ssh client wrote (OpenSSH 9.2; `LogLevel ERROR` and above).
 
-    The ssh that it starts for a jump host writes into the same text, and first.
+    The ssh that it starts for a jump host writes to the same output, and first.
     """
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     key = _presented(words)
@@ -116,18 +119,20 @@ def _presented(words: str) -> str:
 
 
 def _host_key(line: str, words: str, key: str) -> Symptom | None:
-    if "is marked as revoked" in words or "REVOKED HOST KEY" in words or "revoked by file" in words:
+    if any(text in words for text in _REVOKED):
         return Symptom("host-key-revoked", host=_between(words, "host key for ", " "), key=key)
     before, found, _ = line.partition(" has changed and you have requested")
     if found and before.startswith("Host key for "):
         return Symptom("host-key-changed", host=before.removeprefix("Host key for "), key=key)
-    if "REMOTE HOST IDENTIFICATION HAS CHANGED" in line and "Host key for " not in words:
+    if _CHANGED in line and "Host key for " not in words:
         return Symptom("host-key-changed", key=key)
     _, found, rest = line.partition(" host key is known for ")
     if found:
         return Symptom("host-key-unknown", host=rest.partition(" ")[0])
-    only = "known for" not in words and "IDENTIFICATION HAS CHANGED" not in words
-    return Symptom("host-key-unknown") if only and "Host key verification failed" in line else None
+    has_reason = "known for" in words or _CHANGED in words
+    if "Host key verification failed" in line and not has_reason:
+        return Symptom("host-key-unknown")
+    return None
 
 
 def _login(line: str, words: str, key: str) -> Symptom | None:
@@ -165,14 +170,14 @@ def _connection(line: str, words: str, key: str) -> Symptom | None:
 
 
 def _closed(words: str, line: str) -> Symptom:
-    """With a jump host, ssh does not say more at this log level if it cannot reach the node."""
+    """With a jump host, ssh reports no more at this log level if it cannot reach the node."""
     if "stdio forwarding failed" in words:
         return Symptom("behind-jump")
     return Symptom("throttled", "" if "_exchange_identification" in line else line)
 
 
 def symptom_of(error: BaseException) -> Symptom:
-    """Understand an exception of Paramiko, Fabric or the socket layer."""
+    """Parse an exception of Paramiko, Fabric or the socket layer."""
     if isinstance(error, socket.gaierror):
         return Symptom("name")
     if isinstance(error, TimeoutError):
@@ -215,7 +220,7 @@ _BY_NAME: dict[str, FailureKind] = {
     "BadAuthenticationType": "authentication",
     "PasswordRequiredException": "authentication",
 }
-"""Exceptions by their names: Paramiko is imported only where it connects."""
+"""Exceptions by name: Paramiko is imported only where it connects."""
 
 
 def _words(error: BaseException) -> str:
@@ -224,7 +229,7 @@ def _words(error: BaseException) -> str:
 
 
 def _between(text: str, before: str, after: str) -> str:
-    """Return what stands between two texts, at most 300 characters; empty: it is not there."""
+    """Return the text between two others, at most 300 characters; empty if there is none."""
     _, found, rest = text.partition(before)
     return rest[:300].partition(after)[0] if found else ""
 
@@ -234,56 +239,64 @@ def _listed(methods: str) -> tuple[str, ...]:
 
 
 def hop_of(symptom: Symptom, hops: Sequence[Hop]) -> Hop | None:
-    """Return the host of a route that a client's words are about: the one that they name, else the
-    node. OpenSSH names hosts by what it dials, and by the name that known_hosts files have."""
+    """Return the host of a route that a client's message is about: the one that it names, else the
+    node. OpenSSH names hosts by the address that it dials, or by their name in known_hosts."""
     for hop in hops:
         if symptom.host in (hop.host, hop.alias, str(hop.known_as)):
             return hop
     return hops[-1] if hops else None
 
 
-# ------------------------------------------------------------------- what it means
+# ------------------------------------------------------------------- explanations
 
 
 def failure(scene: Scene, symptom: Symptom) -> NodeFailure:
-    """Put a symptom into words, with what to do."""
-    node, hop = scene.node, scene.hop
-    kind, explained = symptom.kind, _explained(scene, symptom)
-    if explained is not None:
-        kind = explained.kind
-    at_jump = hop is not None and _is_jump(scene)
-    message = explained.message if explained else _meaning(scene, symptom)
-    if at_jump and hop is not None:
-        message = f"jump host {hop.alias}: {message}"
-    elif node.jump:
-        message += f", through {node.jump}"
-    detail = explained.detail if explained else _detail(scene, symptom)
-    own = hop.alias if at_jump and hop is not None else node.host
-    hints = [
-        (explained.hint if explained else _HINTS[symptom.kind]).format(**_commands(scene, name))
-        for name in (own, own if at_jump else NODE)
-    ]
-    full = f"{message} ({detail})" if detail else message
+    """Return the failure of a node: what happened, and what to do."""
+    found = _refused_login(scene, symptom) or _explained(scene, symptom)
+    jump_host = _jump_host(scene)
+    if jump_host is not None:
+        message = f"jump host {jump_host}: {found.message}"
+    elif scene.node.jump:
+        message = f"{found.message}, through {scene.node.jump}"
+    else:
+        message = found.message
     return NodeFailure(
-        host=node.host,
-        kind=kind,
-        message=full,
-        hint=hints[0],
-        detail=detail,
-        common_hint=hints[1],
+        host=scene.node.host,
+        kind=found.kind,
+        message=f"{message} ({found.detail})" if found.detail else message,
+        hint=found.hint.format(**_commands(scene, jump_host or scene.node.host)),
+        detail=found.detail,
+        common_hint=found.hint.format(**_commands(scene, jump_host or NODE)),
     )
 
 
-def _is_jump(scene: Scene) -> bool:
-    return scene.hop is not None and scene.hop.alias != scene.node.host
+def _jump_host(scene: Scene) -> str | None:
+    """Return the jump host that failed; None: the node itself, or not known."""
+    if scene.hop is None or scene.hop.alias == scene.node.host:
+        return None
+    return scene.hop.alias
 
 
-def _explained(scene: Scene, symptom: Symptom) -> Login | None:
-    """Say why a login was refused, by the keys that there were."""
+def _refused_login(scene: Scene, symptom: Symptom) -> FailureExplanation | None:
+    """Return why a login was refused, by the available keys; None: it was not the login."""
     if symptom.kind not in ("authentication", "agent-refused"):
         return None
-    user = scene.hop.user if scene.hop else scene.node.user
-    return login_trouble(symptom.kind, user, scene.keys, symptom.methods, symptom.said)
+    return refused_login(
+        kind=symptom.kind,
+        user=scene.hop.user if scene.hop else scene.node.user,
+        keys=scene.keys,
+        methods=symptom.methods,
+        said=symptom.said,
+    )
+
+
+def _explained(scene: Scene, symptom: Symptom) -> FailureExplanation:
+    return FailureExplanation(
+        kind=symptom.kind,
+        message=_meaning(scene, symptom),
+        hint=_HINTS[symptom.kind],
+        detail=_detail(scene, symptom),
+    )
 
 
 def _meaning(scene: Scene, symptom: Symptom) -> str:
@@ -291,17 +304,17 @@ def _meaning(scene: Scene, symptom: Symptom) -> str:
     said = f" ({symptom.said})" if symptom.said else ""
     within = f" within {scene.timeout:g} s" if scene.timeout else " in time"
     return {
-        "name": f"its name cannot be resolved{said}",
+        "name": f"host name cannot be resolved{said}",
         "refused": f"connection refused on port {port}{said}: no SSH server listens there",
         "timeout": f"no answer on port {port}{within}{said}",
         "no-route": f"no route to host{said}",
         "behind-jump": f"the jump host cannot connect to it on port {port}{said}",
-        "host-key-unknown": "host key unknown: no known_hosts file has it",
-        "host-key-changed": "host key changed: it is not the recorded one",
-        "host-key-revoked": "host key revoked: a list on this machine marks it as revoked",
-        "route": f"its route cannot be resolved{said}",
-        "throttled": f"sshd closes new connections on port {port} before its banner{said}",
-        "not-ssh": f"no SSH server: something else answers on port {port}",
+        "host-key-unknown": "host key unknown: not in any known_hosts file",
+        "host-key-changed": "host key changed: it differs from the recorded one",
+        "host-key-revoked": "host key revoked: listed as revoked on this machine",
+        "route": f"its SSH configuration cannot be resolved{said}",
+        "throttled": f"sshd refuses new connections on port {port}{said}",
+        "not-ssh": f"no SSH server on port {port}: another service answers",
         "permissions": f"ssh refuses {symptom.said}: another user owns it or can write it",
         "protocol": f"the SSH connection failed{said}",
     }[symptom.kind]
@@ -312,8 +325,8 @@ def _detail(scene: Scene, symptom: Symptom) -> str:
     hop = scene.hop
     if symptom.kind == "host-key-changed" and symptom.key:
         recorded = [f"{e.name} {e.fingerprint} in {e.place}" for e in scene.recorded]
-        known = f", recorded is {' and '.join(recorded)}" if recorded else ""
-        return f"it presents {symptom.key}{known}"
+        known = f", recorded: {' and '.join(recorded)}" if recorded else ""
+        return f"presented: {symptom.key}{known}"
     if symptom.kind.startswith("host-key"):
         return symptom.key
     if hop is None or hop.host == hop.alias or symptom.kind not in _DIALED:
@@ -322,26 +335,26 @@ def _detail(scene: Scene, symptom: Symptom) -> str:
 
 
 _DIALED = ("name", "refused", "timeout", "no-route", "throttled", "not-ssh", "behind-jump")
-"""Troubles of an address, which need not be the one that the node's name suggests."""
+"""Failures of an address, which may be another one than the node's name suggests."""
 
 
 _HINTS = {
     "name": "correct `host:`, or add its HostName to ~/.ssh/config or its address to /etc/hosts",
     "refused": "start sshd there, or correct `port:`",
-    "timeout": "check that it is up and that no firewall drops port {port}; "
-    "`ssh.connect_timeout` sets the limit",
-    "no-route": "check that it is up, its address, and the network to it",
-    "behind-jump": "check its name, its port and its sshd as seen from the jump host, whose sshd "
-    "must allow it (AllowTcpForwarding)",
-    "host-key-unknown": f"compare and record its host key: {TRUST}",
-    "host-key-changed": "find out why: was it reinstalled, or does another machine answer in its "
-    f"place? If the new key is right: `{{forget}}`, then {TRUST}",
-    "host-key-revoked": "give the host a new key: others may have the revoked one",
+    "timeout": "check that the host is up and that no firewall drops port {port}; raise "
+    "`ssh.connect_timeout` for slow hosts",
+    "no-route": "check that the host is up, its address, and the route to it",
+    "behind-jump": "check the host's name, port and sshd from the jump host, whose sshd must allow "
+    "forwarding (AllowTcpForwarding)",
+    "host-key-unknown": f"compare and record the host key: {TRUST}",
+    "host-key-changed": "find out whether the host was reinstalled or another machine has its "
+    f"address; if the new key is right, run `{{forget}}`, then {TRUST}",
+    "host-key-revoked": "generate a new host key: the revoked one may be compromised",
     "route": "correct ProxyJump in the SSH configuration, or `jump:` in the cluster file",
     "throttled": "lower `ssh.fanout`, raise MaxStartups in its sshd_config, or check `port:`; "
     "fail2ban and PerSourcePenalties close connections too",
     "not-ssh": "correct `host:` or `port:`",
-    "permissions": "`chmod 600` it, as its owner",
+    "permissions": "run `chmod 600` on it as its owner",
     "protocol": "connect by hand: `{ssh} -v {login}`",
 }
 
@@ -349,19 +362,17 @@ _HINTS = {
 def _commands(scene: Scene, name: str) -> dict[str, str]:
     """Return the parts of commands to try by hand, for the host or for NODE."""
     node, hop = scene.node, scene.hop
-    jump = _is_jump(scene)
-    port = None if jump else node.port
-    user = None if jump else node.user
-    key = _word(node.identity_file or "")
-    options = f" -F {_word(scene.config_file)}" if scene.config_file else ""
-    flags = (f" -i {key}" if node.identity_file and not jump else "") + (
-        f" -p {port}" if port else ""
-    )
+    # the cluster file's options are for the node, not for its jump hosts
+    own = node if _jump_host(scene) is None else None
+    config = f" -F {_word(scene.config_file)}" if scene.config_file else ""
+    key = f" -i {_word(own.identity_file)}" if own and own.identity_file else ""
+    port = f" -p {own.port}" if own and own.port else ""
+    target = f"{own.user}@{name}" if own and own.user else name
     return {
-        "ssh": f"ssh{options}",
-        "copy_id": f"ssh-copy-id{options}{flags}",
-        "login": f"{flags} {user}@{name}".strip() if user else f"{flags} {name}".strip(),
-        "target": f"{user}@{name}" if user else name,
+        "ssh": f"ssh{config}",
+        "copy_id": f"ssh-copy-id{config}{key}{port}",
+        "login": f"{key}{port} {target}".strip(),
+        "target": target,
         "port": str(hop.port if hop else node.port or 22),
         "forget": _forget(scene, name),
     }

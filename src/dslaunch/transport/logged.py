@@ -1,4 +1,4 @@
-"""A transport that logs its connections."""
+"""Log the connections of a transport."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LoggedTransport:
-    """Connects as another transport does."""
+    """Connects through another transport, and logs it."""
 
     def __init__(self, name: str, transport: Transport) -> None:
         self._transport = transport
@@ -35,5 +35,5 @@ class LoggedTransport:
         return connection
 
     def close(self) -> None:
-        """Let go of what is shared by connections."""
+        """Close what connections share."""
         self._transport.close()

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 STDERR_KEPT = 64 * 1024
 PIECE = 256 * 1024
+EXIT_TIMEOUT = 0.5
+"""Seconds for a process to exit after its input was closed."""
 
 
 class ProcessChannel:
-    """Bytes to and from a process, in a session of its own, or in another process group than ours:
-    a Ctrl-C in the terminal is ours."""
+    """Bytes to and from a process. It has its own session or process group, so that a Ctrl-C
+    in the terminal does not reach it."""
 
     def __init__(
         self,
@@ -45,7 +47,7 @@ class ProcessChannel:
         self._drain.start()
 
     def read(self) -> bytes:
-        """Wait for some standard output; empty at its end."""
+        """Wait for standard output and return it; empty at its end."""
         out = self._process.stdout
         try:
             return out.read(PIECE) or b"" if out else b""
@@ -53,7 +55,7 @@ class ProcessChannel:
             return b""
 
     def write(self, data: bytes) -> None:
-        """Send all of `data`. Raises OSError when nobody reads it any more."""
+        """Send all of `data`. Raises OSError if the process has closed its input."""
         view = memoryview(data)
         while view and self._process.stdin:
             try:
@@ -68,19 +70,16 @@ class ProcessChannel:
                 self._process.stdin.close()
 
     def close(self) -> None:
-        """Close its input and, if it does not leave by itself, end it."""
+        """Close its input; end the process if it does not exit by itself."""
         self.close_input()
-        if self.wait(0.5) is None:
-            self._process.terminate()
-        if self.wait(1) is None:
-            self._process.kill()
-            self._process.wait()
+        if self.wait(EXIT_TIMEOUT) is None:
+            end_process(self._process, grace=1)
         if self._process.stdout:
             self._process.stdout.close()
-        self._drain.join(0.5)  # what the program has left running may hold its errors open
+        self._drain.join(0.5)  # processes that the program started may keep its errors open
 
     def wait(self, timeout: float) -> int | None:
-        """Its exit code, None if it has not ended within `timeout` seconds."""
+        """Return its exit code; None if it has not exited within `timeout` seconds."""
         try:
             code = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -88,7 +87,7 @@ class ProcessChannel:
         return 128 - code if code < 0 else code
 
     def stderr(self) -> str:
-        """The last that it wrote to its standard error."""
+        """Return the last 64 KiB of its standard error."""
         if self._process.poll() is not None:
             self._drain.join(1)
         return self._errors.decode(errors="replace")
@@ -99,16 +98,26 @@ class ProcessChannel:
                 self._errors = (self._errors + data)[-STDERR_KEPT:]
 
 
+def end_process(process: subprocess.Popen[bytes], grace: float) -> None:
+    """End a process: TERM, and KILL after `grace` seconds."""
+    process.terminate()
+    try:
+        process.wait(grace)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def inherited(environ: Mapping[str, str], cluster: Cluster) -> dict[str, str]:
-    """Return the environment for a program of a node that inherits ours, less the secrets of the
-    cluster file: only the ranks get these, and another way."""
+    """Return our environment for a program on a node, without the secrets of the cluster file:
+    only the ranks get these, over the connection."""
     secrets = {source.name for source in cluster.secrets}
     return {name: value for name, value in environ.items() if name not in secrets}
 
 
 def login_line(line: str) -> str:
-    """What any login shell is given so that a POSIX shell runs `line`. Raises ValueError for a
-    line that not every shell can carry."""
+    """Return the line for any login shell that lets a POSIX shell run `line`. Raises ValueError for
+    a line that not every shell can pass on."""
     if "\n" in line or "\0" in line:
         raise ValueError("a remote line holds no newline and no NUL")
     return f"exec /bin/sh -c {shlex.quote(line)}"

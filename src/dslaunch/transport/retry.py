@@ -1,7 +1,7 @@
-"""Try again when an SSH server drops us for having too many connections at once.
+"""Retry when an SSH server refuses new connections because it has too many at once.
 
-sshd lets ten clients that have not logged in yet in, drops more of them at random and says no more
-than "connection closed" (sshd_config, MaxStartups 10:30:100). A jump host meets that first.
+From ten clients that have not logged in yet on, sshd closes new connections at random, without a
+reason (sshd_config, MaxStartups 10:30:100). A jump host reaches that limit first.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dslaunch.errors import NodeError
 Opened = TypeVar("Opened")
 
 PAUSES = (0.5, 1.0, 2.0)
-"""Seconds before further tries; up to half as long again, so that not all come back at once."""
+"""Seconds before each retry; up to 1.5 times as long, so that not all clients retry at once."""
 
 
 def when_throttled(open_: Callable[[], Opened]) -> Opened:
-    """Give what `open_` gives. Raises its NodeError when that is no overload, or the last one."""
+    """Call `open_`, again while it is throttled; return its result. Raises its NodeError."""
     for pause in PAUSES:
         try:
             return open_()

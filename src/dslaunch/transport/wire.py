@@ -1,8 +1,8 @@
-"""One node's end of a connection as the launcher sees it: requests, replies, and its loss.
+"""The connection to the program on one node: requests, replies, and its loss.
 
-The program on the node (`node/`) speaks frames. What it sends is validated before it reaches
-anybody (`protocol`). A node that sends anything else, or whose listener fails for any reason, is
-lost: the failure names it, and nothing waits for it.
+The program on the node (`node/`) sends frames, which are validated before anything else sees them
+(`protocol`). A node that sends anything else, or whose listener fails for any reason, is lost: the
+failure names it, and nothing waits for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dslaunch.errors import NodeFailure
 from dslaunch.node import frames
 from dslaunch.protocol.messages import Arrived, Incoming, ProtocolError, Reply
 from dslaunch.protocol.values import InvalidAnswer, parse
-from dslaunch.transport import login, program
+from dslaunch.transport import login_shell, program
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 PIECE = 64 * 1024
 """Bytes that are sent at a time."""
 WRITE_TIMEOUT = 10.0
-"""Seconds for a node to take one piece. Below the heartbeat timeout after which other nodes miss
-us, since whoever sends to this node waits."""
+"""Seconds for a node to read one piece. Below the heartbeat timeout of other nodes, since the
+sender waits."""
 START_TIMEOUT = 2.0
 """Seconds for the exit code of a program that ended before its greeting."""
 END_TIMEOUT = 0.2
@@ -72,7 +72,7 @@ class _Request:
 
 
 class Wire:
-    """Starts the program on one node and speaks to it: a reply goes to whoever asked."""
+    """Starts the program on one node; sends it requests and hands out its replies."""
 
     def __init__(
         self, node: Node, connection: Connection, *, most: int | None = None, **fields: str
@@ -81,7 +81,7 @@ class Wire:
         beside the node."""
         self.host = node.host
         self.over = False
-        self.login = login.LoginOutput(frames.GREETING)
+        self.login = login_shell.LoginOutput(frames.GREETING)
         self._node = node
         self._connection = connection
         self._channel: Channel | None = None
@@ -97,7 +97,7 @@ class Wire:
         self._most = most
         self._size = 0
         """Bytes that the node has sent since its greeting."""
-        self._loss = NodeFailure(node.host, "lost", "the connection is gone")
+        self._loss = NodeFailure(node.host, "lost", "connection lost")
         """Why there is no answer to what is asked once the node is lost."""
         self._late = False
         """Whether the login shell was given up."""
@@ -106,14 +106,14 @@ class Wire:
         self._reading_since: float | None = None
 
     def start(self, text: bytes) -> None:
-        """Start the program whose text it is, and listen. Its loss is told to whoever asks.
+        """Start the program with this text, and listen. After its loss every request fails.
 
-        Does not wait until the node has read the program: who starts the next node would wait too.
+        Does not wait until the node has read the program, which would delay the next node.
         """
         try:
             channel = self._connection.start(program.line(self._node))
         except OSError as error:
-            self._lose(NodeFailure(self.host, "lost", f"the connection broke: {error}"))
+            self._lose(NodeFailure(self.host, "lost", f"connection lost: {error}"))
             return
         self._send_program(channel, text)
         # at the same time: a login that prints more than a pipe holds reads nothing before
@@ -148,8 +148,8 @@ class Wire:
         """Whether a request has no reply yet."""
         return bool(self._waiting)
 
-    def silent(self) -> float:
-        """Seconds for which we have waited for the node to say something."""
+    def unheard_for(self) -> float:
+        """Return for how many seconds we have waited for the node to send something."""
         since = self._reading_since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -160,8 +160,8 @@ class Wire:
         threading.Thread(target=connection.close, daemon=True).start()
 
     def leave(self) -> None:
-        """Let the program leave nothing behind and end, and hang up. One that is busy does so when
-        it finds out that the launcher is gone; it is neither waited for nor ended by us."""
+        """Let the program clean up and exit, and close the connection. A busy one does so when it
+        notices that the launcher is gone; it is neither waited for nor killed."""
         self._closing.set()
         if self._channel is not None:
             self._channel.close_input()
@@ -170,7 +170,7 @@ class Wire:
         self._connection.close()
 
     def hang_up(self) -> None:
-        """End the connection; who waits for a reply is told."""
+        """Close the connection; pending requests fail."""
         self._closing.set()
         if self._channel is not None:
             self._channel.close()
@@ -196,11 +196,11 @@ class Wire:
                 self._send_all(self._channel, data)
 
     def _send_program(self, channel: Channel, text: bytes) -> None:
-        """Begin to send what the shell line reads; whatever else is sent comes after it."""
+        """Begin to send what the shell line reads; all other messages come after it."""
         first = threading.Event()
 
         def send() -> None:
-            # a program that died says why on its other streams
+            # why a program died is on its other streams
             with self._writing, contextlib.suppress(OSError):
                 self._channel = channel
                 self._sent.clear()
@@ -225,7 +225,7 @@ class Wire:
                 limit.cancel()
 
     def _give_up(self, channel: Channel) -> None:
-        """End a connection that takes nothing, and whoever waits to write to it."""
+        """Close a connection whose node reads nothing, which ends blocked writes."""
         self._unread = True
         self.interrupt()
         channel.close()
@@ -256,11 +256,14 @@ class Wire:
                 data = self._read()
             return self._loss if self._closing.is_set() else self._why_ended()
         except ProtocolError as error:
+            if login_shell.is_text(error.found):
+                return login_shell.mixed_in(self.host, error.found)
             return NodeFailure(
                 self.host,
                 "protocol",
-                f"it sent what no agent sends: {error}",
-                hint="look for a program that writes into the connection, or a compromised node",
+                f"invalid message: {error}",
+                hint="look for a program that a start-up file of its login shell leaves in the "
+                "background and that prints, or for a compromised node",
             )
         except OSError as error:
             return self._broke(error)
@@ -282,8 +285,8 @@ class Wire:
     def _skip_login(self) -> bytes:
         """Read up to the greeting; what a login shell prints before it is kept for messages."""
         assert self._channel is not None
-        self.login, self._late = login.LoginOutput(frames.GREETING), False
-        limit = threading.Timer(login.TIMEOUT, self._too_late, [self._channel])
+        self.login, self._late = login_shell.LoginOutput(frames.GREETING), False
+        limit = threading.Timer(login_shell.TIMEOUT, self._too_late, [self._channel])
         limit.daemon = True
         limit.start()
         try:
@@ -299,18 +302,18 @@ class Wire:
         return rest or self._read()
 
     def _too_late(self, channel: Channel) -> None:
-        """End a login whose shell does not begin with what it was given."""
+        """Close a login whose shell does not start our line."""
         self._late = True
         self.interrupt()
         channel.close()
 
     def _take(self, arrived: Arrived) -> None:
-        """Give a reply to whoever asked. Raises ProtocolError for anything else."""
+        """Pass a reply to its caller. Raises ProtocolError for anything else."""
         if not isinstance(arrived, Reply):
-            raise ProtocolError("a message that is no reply")
+            raise ProtocolError("not a reply")
         request = self._waiting.pop(arrived.reply, None)
         if request is None:
-            raise ProtocolError("a reply to what was not asked")
+            raise ProtocolError("a reply to no request")
         if arrived.error is not None:
             request.future.set_exception(self._protocol_error(arrived.error))
             return
@@ -318,16 +321,16 @@ class Wire:
         try:
             answer = request.parsed(arrived)
         except InvalidAnswer as error:
-            request.future.set_exception(self._protocol_error(f"its answer is invalid: {error}"))
+            request.future.set_exception(self._protocol_error(f"invalid answer: {error}"))
         except Exception as error:
-            why = f"its answer could not be read: {error!r:.200}"
+            why = f"cannot read its answer: {error!r:.200}"
             request.future.set_exception(self._protocol_error(why))
             raise
         else:
             request.future.set_result(answer)
 
     def _heard(self, size: int) -> None:
-        """Note that so many bytes have arrived and were taken."""
+        """Record the number of bytes that were received and handled."""
 
     def _protocol_error(self, why: str) -> LostError:
         return LostError(NodeFailure(self.host, "protocol", why))
@@ -335,61 +338,61 @@ class Wire:
     # ------------------------------------------------------------ why it ended
 
     def _greeted(self) -> bool:
-        """Whether the program has said that it is there."""
+        """Return whether the program has greeted."""
         return self.login.greeted
 
     def _why_ended(self) -> NodeFailure:
-        """Say why the channel ended, from the exit code and what was written beside it."""
+        """Return why the channel ended, from the exit code and the error output."""
         assert self._channel is not None
         greeted = self._greeted()
         # a program of ours that is to be connected to again is not waited for
         code = self._channel.wait(END_TIMEOUT if greeted else START_TIMEOUT)
         if self._unread and greeted:
-            why = f"it took nothing that was sent to it for {WRITE_TIMEOUT:.0f} s"
+            why = f"it read nothing for {WRITE_TIMEOUT:.0f} s"
             return NodeFailure(self.host, "broken", why)
         said = self._channel.stderr()
         exited = self._left_on_purpose(code)
         if exited is not None:
             return exited
         if greeted:
-            words = login.last_line(said)
+            words = login_shell.last_line(said)
             why = f"the connection to the agent ended{f': {words}' if words else ''}"
             return NodeFailure(self.host, "broken", why)
         return self._not_started(said, code)
 
     def _left_on_purpose(self, code: int | None) -> NodeFailure | None:
-        """What an exit code of our program means."""
+        """Return what an exit code of our program means; None: it has no meaning."""
         return None
 
     def _not_started(self, said: str, code: int | None) -> NodeFailure:
-        """Say why there was no greeting; what our own line has started is told from the login."""
+        """Return why there was no greeting: the login shell, or what our own line started."""
         printed, own = self.login.parts()
-        given_up = self._late or self._unread
-        if self.login.endless or (given_up and self.login.much):
-            return login.endless(self.host, printed)
-        if given_up:
-            return login.hung(self.host, printed)
-        if code == program.NO_PYTHON and "no python3" in said:
+        if self.login.endless:
+            return login_shell.endless(self.host, printed)
+        if self._late or self._unread:
+            explain = login_shell.endless if self.login.much else login_shell.hung
+            return explain(self.host, printed)
+        if code == login_shell.NO_PYTHON:
             return NodeFailure(
                 self.host,
                 "no-python",
-                "there is no python3 on the node's PATH",
+                "python3 not found on the node's PATH",
                 hint="install Python 3.8 or newer there, or set `python:` to an absolute path",
             )
-        if code == login.NO_TEXT:
-            return login.ate_input(self.host, printed)
+        if code == login_shell.NO_TEXT:
+            return login_shell.ate_input(self.host, printed)
         if not self.login.started and (code is not None or printed.strip()):
-            return login.left(self.host, printed, said, code)
-        words = login.last_line(said) or login.first_line(own) or "it said nothing"
+            return login_shell.left(self.host, printed, said, code)
+        words = login_shell.last_line(said) or login_shell.first_line(own) or "no output"
         return NodeFailure(
             self.host,
             "protocol",
             f"the agent did not start (exit code {code}): {words}",
-            hint="try the node's Python by hand, with `-I -S`",
+            hint="run the node's Python by hand with `-I -S`",
         )
 
     def _broke(self, error: OSError) -> NodeFailure:
-        return NodeFailure(self.host, "broken", f"the connection broke: {error}")
+        return NodeFailure(self.host, "broken", f"connection lost: {error}")
 
     def _lose(self, failure: NodeFailure) -> None:
         if failure.kind == "broken":
@@ -400,10 +403,10 @@ class Wire:
         self.over = True
         self._abandon(failure)
         if not self._closing.is_set():
-            self.interrupt()  # also for whoever is still writing
+            self.interrupt()  # also for a thread that is still writing
 
     def _abandon(self, failure: NodeFailure) -> None:
-        """Tell everybody who waits; whoever takes a request out of the table answers it."""
+        """Fail all pending requests; each is taken out of the table by one thread only."""
         with contextlib.suppress(KeyError):  # there are no more
             while True:
                 _, request = self._waiting.popitem()

@@ -1,6 +1,6 @@
 #!/bin/bash
 # jump-host: direct, 3 x 4 ranks
-# Written by dslaunch 0.1.0 from clusters/jump-host.yaml; this prints it again:
+# Written by dslaunch 0.1.0 from clusters/jump-host.yaml; print it again with:
 #   dslaunch slurm --render clusters/jump-host.yaml
 #SBATCH --job-name=trainer.main
 #SBATCH --output=%x-%j.out
@@ -10,41 +10,41 @@
 #SBATCH --gres=gpu:4
 #SBATCH --exclusive
 set -euo pipefail
-unset SLURM_CLUSTERS # where it was submitted from; commands here are for the job's own cluster
+unset SLURM_CLUSTERS # of the submission; the commands below query the cluster of this job
 
-# Write how this job stands beside its output, as <output>.verdict.json: SLURM forgets jobs within
-# minutes. The argument is the exit code, or `null` at the start.
+# Write the state of this job to <output>.verdict.json, since SLURM forgets jobs within minutes. The
+# argument is the exit code, or `null` at the start.
 write_verdict() { ... }
 this_start=$((${SLURM_RESTART_COUNT:-0} + 1)) began=$(date +%s)
 slurm_version=$(scontrol --version 2>/dev/null) || slurm_version=
 echo "dslaunch: job $SLURM_JOB_ID, start $this_start on $SLURM_JOB_NODELIST"
 write_verdict null || true
 trap 'write_verdict $? || true' EXIT
-trap 'exit 143' TERM # without it bash takes the exit code of a job that is canceled for 0
+trap 'exit 143' TERM # otherwise bash writes exit code 0 for a canceled job
 
-# This script runs on the first node. No two jobs of a node share a port.
+# This script runs on the first node. The port differs between jobs on the same node.
 export MASTER_ADDR="${SLURMD_NODENAME}"
 export MASTER_PORT=$((15000 + SLURM_JOB_ID % 10000))
 echo "dslaunch 0.1.0: master $MASTER_ADDR:$MASTER_PORT, bash $BASH_VERSION"
 
-# Run a command in the background, so that signals need not wait for its end; $child is its process.
+# Start a command in the background, so that signals are handled while it runs; $child is its PID.
 # A trap interrupts `wait`, and bash can lose the exit code of a child that ends at that moment. So
-# a subshell that ignores signals waits, and reports first the process, then its exit code.
+# a subshell that ignores signals waits for it, and reports the PID, then the exit code.
 start() { ... }
-# Wait for its end; $code is its exit code, or 137 if the subshell was killed, too.
+# Wait for the command; $code is its exit code, or 137 if the subshell was killed too.
 finish() { ... }
 
-# Every rank runs this; variables that begin with SLURM_ have their values there.
+# Every rank runs this; variables with the prefix SLURM_ are expanded there.
 on_each_rank=$(
   declare -f start finish
   cat <<'END'
-# Run a command, and pass TERM on to it.
-# SLURM signals this shell alone or, with some proctrack plugins, all that it started. Nothing must
-# get a signal twice: what all get ends the canary, and then there is nothing to pass on.
+# Run a command, and forward TERM to it.
+# SLURM signals only this shell or, with some proctrack plugins, all its children. No process may get
+# a signal twice: a signal to all kills the canary, and then none is forwarded.
 attend() { ... }
 pass_on() { ... }
 leave() { ... }
-# Print versions, on one node; packages are not imported for it.
+# Print versions on one node, without importing the packages.
 print_versions() { ... }
 
 cd "$HOME"/projects/llm || exit
@@ -60,7 +60,7 @@ exit "$code"
 END
 )
 
-trap : TERM # SLURM ends the steps itself; the script stays until they have ended
+trap : TERM # SLURM terminates the steps; this script waits until they have ended
 start srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL bash -c "$on_each_rank"
 finish
 exit "$code"

@@ -1,6 +1,6 @@
 #!/bin/bash -l
 # slurm-site: torchrun, 4 x 4 ranks
-# Written by dslaunch 0.1.0 from clusters/slurm-site.yaml; this prints it again:
+# Written by dslaunch 0.1.0 from clusters/slurm-site.yaml; print it again with:
 #   dslaunch slurm --render clusters/slurm-site.yaml
 #SBATCH --job-name=train
 #SBATCH --chdir=/fsx/team/train
@@ -29,16 +29,16 @@
 #SBATCH --exclude=bad[1-2]
 #SBATCH --hint=nomultithread
 set -euo pipefail
-unset SLURM_CLUSTERS # where it was submitted from; commands here are for the job's own cluster
+unset SLURM_CLUSTERS # of the submission; the commands below query the cluster of this job
 
-# Write how this job stands beside its output, as <output>.verdict.json: SLURM forgets jobs within
-# minutes. The argument is the exit code, or `null` at the start.
+# Write the state of this job to <output>.verdict.json, since SLURM forgets jobs within minutes. The
+# argument is the exit code, or `null` at the start.
 write_verdict() {
   local code=$1 output file evidence text ended=null
   output=$(readlink "/proc/$$/fd/1") && [ -f "$output" ] || return 0
   [ "$code" = null ] || ended=$(date +%s)
-  # what srun and slurmstepd said since the last start, as JSON strings; read from the open file,
-  # since others may have put something in the place of its name
+  # messages of srun and slurmstepd since the last start, as JSON strings; read from the open file,
+  # since another user may have replaced the file of that name
   evidence=$(tail -n 10000 -- "/proc/$$/fd/1" | LC_ALL=C awk '
     /^dslaunch: job [0-9]+, start [0-9]+/ { kept = 0 }
     /srun: error: |slurmstepd[^ ]*: error: / && !/\*\*\* STEP / && kept < 8 {
@@ -56,22 +56,22 @@ write_verdict() {
       "0.1.0" "$slurm_version" "$BASH_VERSION" "$evidence"
   )
   file=$(mktemp -u -- "$output.XXXXXX") || return 0
-  # noclobber makes the file or fails, so that a link of others is never written through
+  # noclobber creates the file or fails, so a link of another user is never followed
   if (umask 077 && set -o noclobber && echo "$text" >"$file"); then
     mv -fT -- "$file" "$output.verdict.json" && return 0
   fi
-  rm -f -- "$file" # a full disk
+  rm -f -- "$file" # the disk is full
 }
 this_start=$((${SLURM_RESTART_COUNT:-0} + 1)) began=$(date +%s)
 slurm_version=$(scontrol --version 2>/dev/null) || slurm_version=
 echo "dslaunch: job $SLURM_JOB_ID, start $this_start on $SLURM_JOB_NODELIST"
 write_verdict null || true
 trap 'write_verdict $? || true' EXIT
-trap 'exit 143' TERM # without it bash takes the exit code of a job that is canceled for 0
+trap 'exit 143' TERM # otherwise bash writes exit code 0 for a canceled job
 
-# SLURM itself has no limit for requeues
+# SLURM has no limit on requeues
 if ((${SLURM_RESTART_COUNT:-0} > 3)); then
-  echo "job $SLURM_JOB_ID was requeued 3 times and is not again" >&2
+  echo "job $SLURM_JOB_ID reached the limit of 3 requeues" >&2
   exit 1
 fi
 
@@ -79,19 +79,19 @@ set +u # modules and conda read unset variables
 module load cuda
 set -u
 
-# This script runs on the first node. No two jobs of a node share a port.
+# This script runs on the first node. The port differs between jobs on the same node.
 export MASTER_ADDR="${SLURMD_NODENAME}i"
 export MASTER_PORT=$((15000 + SLURM_JOB_ID % 10000))
 echo "dslaunch 0.1.0: master $MASTER_ADDR:$MASTER_PORT, bash $BASH_VERSION"
 
-# Run a command in the background, so that signals need not wait for its end; $child is its process.
+# Start a command in the background, so that signals are handled while it runs; $child is its PID.
 # A trap interrupts `wait`, and bash can lose the exit code of a child that ends at that moment. So
-# a subshell that ignores signals waits, and reports first the process, then its exit code.
+# a subshell that ignores signals waits for it, and reports the PID, then the exit code.
 start() {
   exec {output}>&1
   exec {report}< <(
     [ -z "${notice:-}" ] || trap '' "$notice"
-    trap : TERM # the command does not inherit a trap, as it would an ignored signal
+    trap : TERM # a trap is not inherited by the command, unlike an ignored signal
     "$@" >&"$output" {output}>&- &
     echo "$!"
     trap '' HUP INT TERM USR1 USR2
@@ -100,25 +100,25 @@ start() {
     echo "$code"
   )
   exec {output}>&-
-  # shellcheck disable=SC2034 # for traps
+  # shellcheck disable=SC2034 # used in traps
   read -r child <&"$report"
 }
-# Wait for its end; $code is its exit code, or 137 if the subshell was killed, too.
+# Wait for the command; $code is its exit code, or 137 if the subshell was killed too.
 finish() {
   read -r code <&"$report" || code=137
   exec {report}<&-
 }
 
-# Every node runs this; variables that begin with SLURM_ have their values there.
+# Every node runs this; variables with the prefix SLURM_ are expanded there.
 on_each_node=$(
   declare -f start finish
   cat <<'END'
-# Run a command, and pass signals on to it: TERM, and to ranks the notice before the time limit.
-# SLURM signals this shell alone or, with some proctrack plugins, all that it started. Nothing must
-# get a signal twice: what all get ends the canary, and then there is nothing to pass on.
+# Run a command, and forward signals to it: TERM, and to ranks the signal before the time limit.
+# SLURM signals only this shell or, with some proctrack plugins, all its children. No process may get
+# a signal twice: a signal to all kills the canary, and then none is forwarded.
 attend() {
-  sleep infinity > /dev/null 2>&1 &
-  # shellcheck disable=SC2034 # `noticed` is for the end
+  RANK='' sleep infinity > /dev/null 2>&1 & # `dslaunch signal` finds ranks by this variable
+  # shellcheck disable=SC2034 # `noticed` is used at the end
   canary=$! child='' early=${early:-} noticed=${noticed:-}
   disown
   trap 'pass_on TERM' TERM
@@ -131,8 +131,8 @@ pass_on() {
     early+=" $1"
     return
   fi
-  sleep 0.2 # SLURM may still be signaling
-  # shellcheck disable=SC2046 # several processes
+  sleep 0.2 # SLURM may still be sending signals
+  # shellcheck disable=SC2046 # several PIDs
   ! kill -0 "$canary" 2> /dev/null || kill "-$1" $(receivers "$1") 2> /dev/null || :
 }
 receivers() {
@@ -145,9 +145,9 @@ receivers() {
 leave() {
   finish
   kill "$canary" 2> /dev/null || :
-  [ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last lines of output
+  [ "$code" = 0 ] || sleep 1 # srun kills the step at once, and may lose the last lines of output
 }
-# Print versions, on one node; packages are not imported for it.
+# Print versions on one node, without importing the packages.
 print_versions() {
   [ "$SLURM_PROCID" != 0 ] || "$1" -c '
 import importlib.metadata, platform, sys
@@ -168,6 +168,7 @@ trap 'noticed=1 early+=" USR1"' USR1
 export NCCL_SOCKET_IFNAME='=eth0'
 cd /fsx/team/train || exit
 print_versions python3 torch
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 attend python3 -u -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=4 \
   --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
   train.py --resume auto
@@ -177,8 +178,8 @@ exit "$code"
 END
 )
 
-trap : TERM # SLURM ends the steps itself; the script stays until they have ended
-# Before the time limit SLURM signals this script, which passes the signal on to all nodes.
+trap : TERM # SLURM terminates the steps; this script waits until they have ended
+# SLURM signals this script before the time limit; the script forwards the signal to all nodes.
 child='' asked=''
 trap 'asked=1; [ -z "$child" ] || kill -USR1 "$child" || :' USR1
 export SLURM_DEBUG=1
@@ -187,14 +188,14 @@ start srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL --cpus-per-task=
   --container-mounts=/data:/data,/home:/home:ro --container-env=MASTER_ADDR,MASTER_PORT \
   bash -c "$on_each_node"
 finish
-write_verdict "$code" || true # a slow end may be cut off
+write_verdict "$code" || true # SLURM may kill a slow teardown
 
 (
   set +eu
 rsync -a /tmp/out /nfs/
 ) || :
 case $(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID" 2>/dev/null) in
-  *COMPLETING* | *CANCELLED*) asked='' ;; # it was canceled, and is not to come back
+  *COMPLETING* | *CANCELLED*) asked='' ;; # it was canceled: do not requeue it
 esac
 if [ -n "$asked" ] && ((${SLURM_RESTART_COUNT:-0} < 3)); then
   echo "job $SLURM_JOB_ID is requeued"

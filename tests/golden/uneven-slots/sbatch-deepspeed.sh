@@ -1,6 +1,6 @@
 #!/bin/bash
 # uneven-slots: deepspeed, 1 x 8 + 1 x 4 + 1 x 2 ranks
-# Written by dslaunch 0.1.0 from clusters/uneven-slots.yaml; this prints it again:
+# Written by dslaunch 0.1.0 from clusters/uneven-slots.yaml; print it again with:
 #   dslaunch slurm --render clusters/uneven-slots.yaml
 #SBATCH --job-name=train
 #SBATCH --chdir="/home/me/my project"
@@ -21,41 +21,41 @@
 #SBATCH --gres=gpu:2
 #SBATCH --exclusive
 set -euo pipefail
-unset SLURM_CLUSTERS # where it was submitted from; commands here are for the job's own cluster
+unset SLURM_CLUSTERS # of the submission; the commands below query the cluster of this job
 
-# Write how this job stands beside its output, as <output>.verdict.json: SLURM forgets jobs within
-# minutes. The argument is the exit code, or `null` at the start.
+# Write the state of this job to <output>.verdict.json, since SLURM forgets jobs within minutes. The
+# argument is the exit code, or `null` at the start.
 write_verdict() { ... }
 this_start=$((${SLURM_RESTART_COUNT:-0} + 1)) began=$(date +%s)
 slurm_version=$(scontrol --version 2>/dev/null) || slurm_version=
 echo "dslaunch: job $SLURM_JOB_ID, start $this_start on $SLURM_JOB_NODELIST_HET_GROUP_0,$SLURM_JOB_NODELIST_HET_GROUP_1,$SLURM_JOB_NODELIST_HET_GROUP_2"
 write_verdict null || true
 trap 'write_verdict $? || true' EXIT
-trap 'exit 143' TERM # without it bash takes the exit code of a job that is canceled for 0
+trap 'exit 143' TERM # otherwise bash writes exit code 0 for a canceled job
 
-# This script runs on the first node. No two jobs of a node share a port.
+# This script runs on the first node. The port differs between jobs on the same node.
 export MASTER_ADDR="${SLURMD_NODENAME}"
 export MASTER_PORT=29400
 echo "dslaunch 0.1.0: master $MASTER_ADDR:$MASTER_PORT, bash $BASH_VERSION"
 
-# Run a command in the background, so that signals need not wait for its end; $child is its process.
+# Start a command in the background, so that signals are handled while it runs; $child is its PID.
 # A trap interrupts `wait`, and bash can lose the exit code of a child that ends at that moment. So
-# a subshell that ignores signals waits, and reports first the process, then its exit code.
+# a subshell that ignores signals waits for it, and reports the PID, then the exit code.
 start() { ... }
-# Wait for its end; $code is its exit code, or 137 if the subshell was killed, too.
+# Wait for the command; $code is its exit code, or 137 if the subshell was killed too.
 finish() { ... }
 
-# Every node begins so; variables that begin with SLURM_ have their values there.
+# Every node starts with this; variables with the prefix SLURM_ are expanded there.
 on_all=$(
   declare -f start finish
   cat <<'END'
-# Run a command, and pass TERM on to it.
-# SLURM signals this shell alone or, with some proctrack plugins, all that it started. Nothing must
-# get a signal twice: what all get ends the canary, and then there is nothing to pass on.
+# Run a command, and forward TERM to it.
+# SLURM signals only this shell or, with some proctrack plugins, all its children. No process may get
+# a signal twice: a signal to all kills the canary, and then none is forwarded.
 attend() { ... }
 pass_on() { ... }
 leave() { ... }
-# Print versions, on one node; packages are not imported for it.
+# Print versions on one node, without importing the packages.
 print_versions() { ... }
 
 export GLOO_SOCKET_IFNAME=eth0
@@ -75,7 +75,7 @@ exit "$code"
 END
 )
 
-# Every node of component 0 goes on so; variables that begin with SLURM_ have their values there.
+# Every node of component 0 continues with this; variables with the prefix SLURM_ are expanded there.
 on_component_0=$(
   printf '%s\n' "$on_all"
   cat <<'END'
@@ -83,7 +83,7 @@ on_component_0=$(
 END
 )
 
-# Every node of component 1 goes on so; variables that begin with SLURM_ have their values there.
+# Every node of component 1 continues with this; variables with the prefix SLURM_ are expanded there.
 on_component_1=$(
   printf '%s\n' "$on_all"
   cat <<'END'
@@ -91,7 +91,7 @@ on_component_1=$(
 END
 )
 
-# Every node of component 2 goes on so; variables that begin with SLURM_ have their values there.
+# Every node of component 2 continues with this; variables with the prefix SLURM_ are expanded there.
 on_component_2=$(
   printf '%s\n' "$on_all"
   cat <<'END'
@@ -99,7 +99,7 @@ on_component_2=$(
 END
 )
 
-trap : TERM # SLURM ends the steps itself; the script stays until they have ended
+trap : TERM # SLURM terminates the steps; this script waits until they have ended
 start srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL --mpi=none --het-group=0 \
   bash -c "$on_component_0" : \
   --kill-on-bad-exit=1 --wait=300 --label --export=ALL --mpi=none --het-group=1 \

@@ -27,6 +27,8 @@ from tests.testbed.vcluster.state import Cluster, ClusterError
 Text = subprocess.CompletedProcess[str]
 DAEMONS = set(SERVICES) - {"sshd"}
 """Those whose sessions and tasks are processes of another name."""
+SESSION_ENDS = 120.0
+"""Seconds that an SSH server may need to learn of the end of a client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +92,12 @@ class Running:
         """Signal the program itself, alone."""
         os.kill(self.host_pid(), number)
 
-    def wait(self, timeout: float = 60) -> int:
+    def wait(self, timeout: float = 180) -> int:
         """Its exit code; a death by signal N is 128 + N. Raises TimeoutExpired."""
         code = self.popen.wait(timeout)
         return code if code >= 0 else 128 - code
 
-    def communicate(self, text: str | None = None, timeout: float = 60) -> tuple[str, str]:
+    def communicate(self, text: str | None = None, timeout: float = 180) -> tuple[str, str]:
         """Send `text`, wait for its end, return the rest of its output and standard error."""
         return communicate(self.popen, text, timeout)
 
@@ -229,7 +231,7 @@ class VirtualCluster:
         argv: Sequence[str],
         *,
         stdin: str | None = None,
-        timeout: float = 60,
+        timeout: float = 180,
         check: bool = False,
         **where: Any,
     ) -> Text:
@@ -292,11 +294,18 @@ class VirtualCluster:
         nodes = self.cluster.nodes.items()
         return outside.look({name: n.init.pid for name, n in nodes if n.init and n.alive})
 
-    def leftovers(self, within: float = 5) -> dict[str, list[NodeProcess]]:
-        """What still runs on nodes that are up, once ssh sessions that are just ending have
-        had `within` seconds; then it is killed."""
+    def leftovers(self, within: float = 10) -> dict[str, list[NodeProcess]]:
+        """What still runs on nodes that are up, after `within` seconds; then it is killed.
+
+        SSH sessions have `SESSION_ENDS` seconds more: where a cable was cut, the server learns of
+        its client's end when it sends its next packet, and each one comes later than the last.
+        """
         deadline = time.monotonic() + within
-        while (left := self._busy()) and time.monotonic() < deadline:
+        while left := self._busy():
+            running = [process for found in left.values() for process in found]
+            only_sessions = all(" ".join(p.argv).startswith("sshd: ") for p in running)
+            if time.monotonic() >= deadline + (SESSION_ENDS if only_sessions else 0):
+                break
             time.sleep(0.05)
         for name, found in left.items():
             pids = [str(process.pid) for process in found]

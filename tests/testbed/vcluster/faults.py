@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.testbed.vcluster.access import command_line
+from tests.testbed.vcluster.cpu import free_cpu, limit_cpu
 from tests.testbed.vcluster.inside import FAKETIME, run_in, write_file
 from tests.testbed.vcluster.memory import limit_memory, return_memory
 from tests.testbed.vcluster.network import (
     address_of,
     port_of,
     ports_of,
-    set_neighbours,
+    set_neighbors,
     switch_batch,
 )
 from tests.testbed.vcluster.services import reconfigure, service
@@ -31,7 +32,7 @@ from tests.testbed.vcluster.syscalls import (
     mount,
 )
 
-LASTING = ("cut", "memory")
+LASTING = ("cpu", "cut", "memory")
 """Faults that a dead node leaves behind on this machine."""
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 
@@ -107,7 +108,7 @@ def _cut(cluster: Cluster, node: Node, arguments: list[str]) -> None:
     ports = ports_of(cluster, node)
     if arguments == ["drop"]:  # links stay up and peers keep the ARP entry: pure silence
         switch_batch(cluster, "bridge", [f"link set dev {port} state 0" for port in ports])
-        set_neighbours(cluster, node, "replace", "nud permanent")
+        set_neighbors(cluster, node, "replace", "nud permanent")
     else:
         switch_batch(cluster, "ip", [f"link set {port} down" for port in ports])
 
@@ -116,7 +117,7 @@ def _reconnect(cluster: Cluster, node: Node, arguments: list[str]) -> None:
     ports = ports_of(cluster, node)
     if arguments == ["drop"]:
         switch_batch(cluster, "bridge", [f"link set dev {port} state 3" for port in ports])
-        set_neighbours(cluster, node, "del")
+        set_neighbors(cluster, node, "del")
     else:
         switch_batch(cluster, "ip", [f"link set {port} up" for port in ports])
 
@@ -259,5 +260,6 @@ FAULTS = {
     "reset": Fault("[PORT], by default 22", _reset, _no_netfilter("resets")),
     "rate": Fault("RATE, such as 10mbit", _rate, _no_qdisc),
     "disk-full": Fault("[/ | /scratch | /dev/shm | a directory of --own-disk]", _fill, _unfill),
+    "cpu": Fault("PERCENT of one CPU that it may use", limit_cpu, free_cpu),
     "memory": Fault("BYTES that it may still take", limit_memory, return_memory),
 }

@@ -21,7 +21,7 @@ def limit_memory(cluster: Cluster, node: Node, arguments: list[str]) -> None:
     What they hold already stays charged to their old group. ClusterError says why it cannot be.
     """
     size = int(arguments[0])
-    above = _own_cgroup()
+    above = own_cgroup("memory")
     group = above / f"dslaunch-vcluster-{cluster.init_of(node)}"
     arguments[:] = [str(size), str(group)]
     try:
@@ -30,9 +30,9 @@ def limit_memory(cluster: Cluster, node: Node, arguments: list[str]) -> None:
         if limit is None:
             raise ClusterError(f"memory needs the memory controller, and {group} has none")
         limit.write_text(f"{size}\n")
-        _move(pids_of(cluster.init_of(node)), group)
+        move_processes(pids_of(cluster.init_of(node)), group)
     except (OSError, ClusterError) as error:
-        _remove(group, above)
+        remove_group(group, above)
         why = f"memory needs a writable memory cgroup: {error}"
         raise ClusterError(str(error) if isinstance(error, ClusterError) else why) from error
 
@@ -40,30 +40,32 @@ def limit_memory(cluster: Cluster, node: Node, arguments: list[str]) -> None:
 def return_memory(cluster: Cluster, node: Node, arguments: list[str]) -> None:
     """Undo it."""
     group = Path(arguments[1])
-    _remove(group, group.parent)
+    remove_group(group, group.parent)
 
 
-def _own_cgroup() -> Path:
+def own_cgroup(controller: str) -> Path:
+    """Our control group with this controller, of cgroup v1 or v2. Raises ClusterError."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            return Path(f"/sys/fs/cgroup/memory{path}")
+        if controller in controllers.split(","):
+            return Path(f"/sys/fs/cgroup/{controller}{path}")
         if not controllers and Path(f"/sys/fs/cgroup{path}/cgroup.controllers").exists():
             return Path(f"/sys/fs/cgroup{path}")
-    raise ClusterError("memory needs the memory controller of cgroups, and there is none")
+    raise ClusterError(f"there is no controller {controller!r} of cgroups")
 
 
-def _move(pids: Iterator[int], group: Path) -> None:
+def move_processes(pids: Iterator[int], group: Path) -> None:
+    """Put processes into a group; those that have ended are left out."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             (group / "cgroup.procs").write_text(f"{pid}\n")
 
 
-def _remove(group: Path, above: Path) -> None:
+def remove_group(group: Path, above: Path) -> None:
     """Move who is in it up, and remove it; the kernel needs a moment for those that ended."""
     for _ in range(100):
         with contextlib.suppress(FileNotFoundError):
-            _move(map(int, (group / "cgroup.procs").read_text().split()), above)
+            move_processes(map(int, (group / "cgroup.procs").read_text().split()), above)
         try:
             os.rmdir(group)  # noqa: PTH106 - a cgroup is removed with its control files in it
         except FileNotFoundError:

@@ -99,7 +99,7 @@ def configure(cluster: Cluster, node: Node) -> None:
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=True)
 
 
-def set_neighbours(cluster: Cluster, node: Node, verb: str, suffix: str = "") -> None:
+def set_neighbors(cluster: Cluster, node: Node, verb: str, suffix: str = "") -> None:
     """Change the ARP entry that every other node has of this one."""
     lines = []
     for nic in range(cluster.settings.nics):

@@ -31,18 +31,18 @@ def write(text: str, name: str = "ds.json") -> str:
 
 
 def test_a_config_that_is_right_has_exit_code_0() -> None:
-    done = config("lint", write('{"train_batch_size": 8}'), "--world", "4")
-    assert (done.exit_code, done.stdout) == (0, "no remarks\n")
+    done = config("lint", write('{"train_batch_size": 8}'), "--world-size", "4")
+    assert (done.exit_code, done.stdout) == (0, "no findings\n")
 
 
 def test_an_error_has_exit_code_3_and_its_place() -> None:
     done = config("lint", write('{"train_batch_size": 8,\n "zero_optimisation": {}}'))
     assert done.exit_code == 3
-    assert done.stdout.startswith("ds.json:2:2: error: zero_optimisation: unknown key: ignored")
+    assert done.stdout.startswith("ds.json:2:2: error: zero_optimisation: unknown key: ")
     assert done.stdout.endswith("1 error\n")
 
 
-def test_a_text_that_nobody_can_read_is_one_error() -> None:
+def test_an_invalid_text_is_one_error() -> None:
     done = config("lint", write('{"a": }'))
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (3, "1 error")
 
@@ -65,7 +65,7 @@ def test_facts_of_the_nodes_come_from_a_file() -> None:
         '{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param":'
         ' {"device": "nvme", "nvme_path": "/nvme"}}}'
     )
-    assert "a: /nvme is not there" in config("lint", file, "--facts", "facts.json").stdout
+    assert "a: /nvme does not exist" in config("lint", file, "--facts", "facts.json").stdout
 
 
 def test_the_scripts_arguments_are_held_against_the_config() -> None:
@@ -74,14 +74,14 @@ def test_the_scripts_arguments_are_held_against_the_config() -> None:
     assert "8, but --per_device_train_batch_size is 4: the Trainer stops" in done.stdout
 
 
-def test_fix_mends_the_file_and_says_what_is_left() -> None:
+def test_fix_changes_the_file_and_reports_the_remaining_findings() -> None:
     file = write('{\n  // mine\n  "train_batch_size": 8,\n  "bfloat16": {"enabled": "true"}\n}\n')
     done = config("lint", file, "--for", "native", "--fix")
     assert done.exit_code == 0
     assert Path(file).read_text("utf-8") == (
         '{\n  // mine\n  "train_batch_size": 8,\n  "bf16": {"enabled": true}\n}\n'
     )
-    assert "2 of 3 remarks are gone" in done.stderr
+    assert "2 of 3" in done.stderr
 
 
 def test_several_files_are_checked_at_once() -> None:
@@ -109,7 +109,7 @@ def test_a_config_can_come_from_standard_input() -> None:
         ("lint", "ds.json", "--script-args", "'"),
         ("lint", "-", "--fix"),
         ("lint", "ds.json", "--include", "node01"),
-        ("lint", "ds.json", "--world", "2", "--cluster", "cluster.yaml"),
+        ("lint", "ds.json", "--world-size", "2", "--cluster", "cluster.yaml"),
         ("explain", "no_such_key_at_all"),
     ],
 )
@@ -125,7 +125,7 @@ def test_what_cannot_be_is_said_without_a_traceback(words: tuple[str, ...]) -> N
         (("lint", "missing.json"), "missing.json: No such file or directory"),
         (("lint", "/dev/zero"), "/dev/zero: more than 16,777,216 bytes"),
         (("diff", "ds.json", "."), ".: Is a directory"),
-        (("lint", "ds.json", "--facts", "ds.json"), "ds.json: holds no recorded answers: "),
+        (("lint", "ds.json", "--facts", "ds.json"), "ds.json: not recorded results: "),
         (("lint", "ds.json", "--facts", "facts.json"), "facts.json: 0.slots: Input should be a "),
     ],
 )
@@ -160,7 +160,7 @@ def test_diff_shows_what_differs_and_ends_like_diff() -> None:
     assert json.loads(config("diff", first, second, "--json").stdout)[0]["first"] == 2
 
 
-def test_what_is_mended_keeps_its_line_ends() -> None:
+def test_a_fix_keeps_line_endings() -> None:
     Path("ds.json").write_bytes(b'{"train_batch_size": 8,\r\n "bfloat16": {"enabled": true}}\r\n')
     config("lint", "ds.json", "--fix")
     mended = b'{"train_batch_size": 8,\r\n "bf16": {"enabled": true}}\r\n'
@@ -178,10 +178,10 @@ def test_strict_fails_at_a_warning() -> None:
 def test_a_rule_is_shown_and_can_be_ignored_by_it() -> None:
     assert "[ignored-key]\n" in config("lint", write(WARNED)).stdout
     done = config("lint", write(WARNED), "--strict", "--ignore", "batch,ignored-key")
-    assert (done.exit_code, done.stdout) == (0, "no remarks (1 ignored)\n")
+    assert (done.exit_code, done.stdout) == (0, "no findings (1 ignored)\n")
 
 
-def test_what_is_ignored_is_not_mended() -> None:
+def test_ignored_findings_are_not_fixed() -> None:
     text = '{"train_batch_size": 8, "zero_optimisation": {"stage": 1}}'
     config("lint", write(text), "--fix", "--ignore", "ignored-key")
     assert Path("ds.json").read_text("utf-8") == text

@@ -85,7 +85,7 @@ def test_a_default_file_that_another_group_can_write_is_refused(file: Path, plac
 
 @AS_ROOT
 @pytest.mark.parametrize("owner", [0, OTHER])
-def test_a_link_counts_as_what_it_leads_to(file: Path, tmp_path: Path, owner: int) -> None:
+def test_a_link_counts_as_its_target(file: Path, tmp_path: Path, owner: int) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o755)
     target = elsewhere / "c.yaml"

@@ -80,7 +80,7 @@ def test_force_replaces_the_file(dslaunch: Dslaunch):
         pytest.param(["--hosts", "n[1-"], "brackets", id="bad-fold"),
         pytest.param(["--hostfile", "gone"], "gone: No such file", id="no-hostfile"),
         pytest.param(["--hostfile", "."], "Is a directory", id="directory"),
-        pytest.param(["--hostfile", "bytes"], "is no UTF-8 text", id="no-text"),
+        pytest.param(["--hostfile", "bytes"], "UTF-8", id="no-text"),
         pytest.param(["--ssh-config", "/dev/null"], "no `Host` entry", id="empty-config"),
         pytest.param(["--slurm-env"], "SLURM_JOB_NODELIST", id="outside-slurm"),
         pytest.param(["--hosts", "a", "-o", "no/dir.yaml"], "no/dir.yaml: No such", id="no-dir"),
@@ -108,7 +108,7 @@ def test_an_nvidia_smi_that_cannot_start_is_an_error_of_ours(dslaunch: Dslaunch,
     two_gpus.write_text("#!/no/such/interpreter\n")
     done = dslaunch("init", "--local")
     assert done.returncode == 2
-    assert "hint: say how many GPUs there are: --slots N" in done.stderr
+    assert "--slots N" in done.stderr
 
 
 def test_an_ssh_config_of_another_place_is_named_in_the_file(dslaunch: Dslaunch, directory: Path):

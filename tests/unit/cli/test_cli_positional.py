@@ -109,8 +109,8 @@ def test_a_bare_name_copies_the_callers_value():
 def test_all_wrong_settings_are_named_at_once():
     with pytest.raises(UsageError) as wrong:
         read_settings(["1A=x", "GONE", "=", "fine=1"], {})
-    assert wrong.value.message.splitlines() == [
-        "--env: '1A' is no name of a variable",
-        "--env: GONE is not set in your environment",
-        "--env: '' is no name of a variable",
+    assert [line.partition(":")[0] for line in wrong.value.message.splitlines()] == [
+        "--env 1A=x",
+        "--env GONE",
+        "--env =",
     ]

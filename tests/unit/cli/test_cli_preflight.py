@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import pytest
 import typer
@@ -30,8 +30,6 @@ ANSWERS = Recording(
         "n2": NodeRecording(HELLO, {}, (2.5, 0.0), 0.1),
     },
     {},
-    cluster=TEXT,
-    file="cluster.yaml",
 )
 """The clock of one is 2.5 s ahead of the other's."""
 
@@ -44,12 +42,12 @@ def a_cluster_that_must_not_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "_ask", asked)
     Path("cluster.yaml").write_text(TEXT, "utf-8")
-    Path("saved.json").write_text(ANSWERS.to_json(), "utf-8")
+    Path("saved.json").write_text(ANSWERS.as_json(), "utf-8")
 
 
 @pytest.mark.parametrize("option", ["save", "junit", "html"])
 def test_a_file_that_cannot_be_written_is_known_before_nodes_are_asked(option: str) -> None:
-    with pytest.raises(UsageError, match=f"--{option} nowhere/f: there is no directory nowhere"):
+    with pytest.raises(UsageError, match=f"--{option} nowhere/f: "):
         command.preflight(**{option: Path("nowhere/f")})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=f"--{option} .*: Is a directory"):
         command.preflight(**{option: Path.cwd()})  # type: ignore[arg-type]
@@ -69,13 +67,13 @@ def test_a_baseline_that_is_none_is_known_before_nodes_are_asked() -> None:
 
 def test_a_baseline_of_other_nodes_is_known_before_nodes_are_asked() -> None:
     Path("other.yaml").write_text("nodes: [{host: other, slots: 1}]\n")
-    with pytest.raises(UsageError, match=r"--baseline saved\.json: holds no answer of these nodes"):
+    with pytest.raises(UsageError, match=r"--baseline saved\.json: "):
         command.preflight(file=Path("other.yaml"), baseline=Path("saved.json"))
 
 
 def test_a_change_from_the_baseline_ends_with_its_own_code_where_that_is_asked() -> None:
     changed = replace(ANSWERS, nodes={**ANSWERS.nodes, "n2": ANSWERS.nodes["n1"]})
-    Path("now.json").write_text(changed.to_json(), "utf-8")
+    Path("now.json").write_text(changed.as_json(), "utf-8")
     paths = {"saved": Path("now.json"), "baseline": Path("saved.json")}
     only = ["clock.skew"]
     command.preflight(**paths, only=only)  # type: ignore[arg-type]
@@ -87,17 +85,74 @@ def test_a_change_from_the_baseline_ends_with_its_own_code_where_that_is_asked()
 
 
 def test_a_launcher_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(UsageError, match="no launcher is named `torchrum`"):
+    with pytest.raises(UsageError, match="`torchrum`"):
         command.preflight(launcher="torchrum")
 
 
-def test_two_forms_of_output_are_refused() -> None:
-    with pytest.raises(UsageError, match="--json and --markdown: one of them"):
-        command.preflight(json=True, markdown=True)
+@pytest.mark.parametrize("other", ["markdown", "list_fit", "list_unfit", "drain"])
+def test_two_forms_of_output_are_refused(other: str) -> None:
+    with pytest.raises(UsageError, match="--json and --"):
+        command.preflight(json=True, **{other: True})  # type: ignore[arg-type]
+
+
+def verdicts_of(
+    capsys: pytest.CaptureFixture[str], option: str, stream: Literal["out", "err"] = "out"
+) -> str:
+    """What is printed for a cluster in which n2 is unfit and n3 did not answer."""
+    text = "nodes: [{host: 'n[1-4]', slots: 1}]\npreflight: {limits: {clock.skew: {fail: 1}}}\n"
+    cluster = parse_cluster(text, "c.yaml")
+    clocks = {"n1": (0.0, 0.0), "n2": (9.0, 0.0), "n4": (0.0, 0.0)}
+    nodes = {host: NodeRecording(HELLO, {}, clock, 0.1) for host, clock in clocks.items()}
+    silent = {"n3": NodeFailure("n3", "timeout", "no answer")}
+    scope = replace(ANSWERS.scope, cluster=cluster, nodes=cluster.nodes)
+    facts = replace(ANSWERS, scope=scope, nodes=nodes, failures=silent)
+    Path("three.json").write_text(facts.as_json(), "utf-8")
+    with pytest.raises(typer.Exit) as left:
+        command.preflight(
+            saved=Path("three.json"),
+            only=["clock.skew"],
+            **{option: True},  # type: ignore[arg-type]
+        )
+    assert left.value.exit_code == 4
+    printed: str = getattr(capsys.readouterr(), stream)
+    return printed
+
+
+@pytest.mark.parametrize(
+    ("option", "printed"),
+    [
+        ("list_fit", "n[1,4]\n"),
+        ("list_unfit", "n[2-3]\n"),
+        (
+            "drain",
+            "scontrol update nodename=n2 state=drain 'reason=dslaunch preflight: clock.skew'\n",
+        ),
+    ],
+)
+def test_verdicts_of_nodes_are_printed_for_scripts(
+    capsys: pytest.CaptureFixture[str], option: str, printed: str
+) -> None:
+    assert verdicts_of(capsys, option) == printed
+
+
+def test_nodes_that_are_not_drained_since_they_did_not_answer_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "n3" in verdicts_of(capsys, "drain", "err")
+
+
+def test_json_has_a_verdict_for_each_node(capsys: pytest.CaptureFixture[str]) -> None:
+    verdicts = json.loads(verdicts_of(capsys, "json"))["verdicts"]
+    assert [(each["host"], each["fitness"], each["checks"]) for each in verdicts] == [
+        ("n1", "fit", []),
+        ("n2", "unfit", ["clock.skew"]),
+        ("n3", "unknown", ["ssh.connect"]),
+        ("n4", "fit", []),
+    ]
 
 
 def test_no_check_at_all_is_no_pass() -> None:
-    with pytest.raises(UsageError, match="--only and --skip leave no check"):
+    with pytest.raises(UsageError, match="--only and --skip"):
         command.preflight(only=["clock"], skip=["clock"])
 
 
@@ -137,11 +192,11 @@ def test_saved_answers_are_judged_by_the_checks_that_were_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert {"lim.stack", "clock.skew"} < checks_of(capsys)
-    Path("saved.json").write_text(replace(ANSWERS, tier="gate").to_json(), "utf-8")
+    Path("saved.json").write_text(replace(ANSWERS, tier="gate").as_json(), "utf-8")
     assert "lim.stack" not in checks_of(capsys) >= {"clock.skew"}
     assert "lim.stack" in checks_of(capsys, tier="static")
     named = replace(ANSWERS.scope, named=frozenset(("clock.skew",)))
-    Path("saved.json").write_text(replace(ANSWERS, scope=named).to_json(), "utf-8")
+    Path("saved.json").write_text(replace(ANSWERS, scope=named).as_json(), "utf-8")
     assert checks_of(capsys) == {"clock.skew"}
     assert checks_of(capsys, "lim.stack") == {"lim.stack"}
 
@@ -150,22 +205,22 @@ def test_saved_answers_for_a_launcher_that_is_not_installed_here_are_judged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     theirs = replace(ANSWERS.scope, job=Job("", launcher="theirs"))
-    Path("saved.json").write_text(replace(ANSWERS, scope=theirs).to_json(), "utf-8")
+    Path("saved.json").write_text(replace(ANSWERS, scope=theirs).as_json(), "utf-8")
     assert "warn" in levels(capsys, None)
-    with pytest.raises(UsageError, match="no launcher is named `torchrum`"):
+    with pytest.raises(UsageError, match="`torchrum`"):
         command.preflight(saved=Path("saved.json"), launcher="torchrum")
 
 
 def test_saved_answers_of_another_cluster_are_refused() -> None:
     Path("other.yaml").write_text("nodes: [{host: other, slots: 1}]\n")
-    with pytest.raises(UsageError, match=r"saved\.json: holds no answer of a node of other\.yaml"):
+    with pytest.raises(UsageError, match=r"other\.yaml"):
         command.preflight(file=Path("other.yaml"), saved=Path("saved.json"))
 
 
 def test_what_is_no_utf8_is_spelt_in_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     silent = {"n2": NodeFailure("n2", "noisy-shell", "it says \udcff.py")}
     facts = replace(ANSWERS, nodes={"n1": ANSWERS.nodes["n1"]}, failures=silent)
-    Path("saved.json").write_text(facts.to_json(), "utf-8")
+    Path("saved.json").write_text(facts.as_json(), "utf-8")
     with pytest.raises(typer.Exit):
         command.preflight(saved=Path("saved.json"), html=Path("page.html"), json=True)
     assert capsys.readouterr().out.isascii()
@@ -173,5 +228,5 @@ def test_what_is_no_utf8_is_spelt_in_the_page(capsys: pytest.CaptureFixture[str]
 
 
 def test_saved_answers_know_no_script() -> None:
-    with pytest.raises(UsageError, match="--script: with --from no node is asked"):
+    with pytest.raises(UsageError, match="--script"):
         command.preflight(saved=Path("saved.json"), script="train.py")

@@ -102,18 +102,20 @@ def test_a_run_whose_reader_leaves_ends_and_is_recorded(directory: Path):
     done, status = run_in_shell("e.yaml sh -c 'yes; sleep 60' | head -1")
     assert done.stdout.endswith("│y\n")
     assert (done.returncode, status) == (141, "interrupted")
+    (result,) = Path("state/runs").glob("*/result.json")
+    assert json.loads(result.read_text())["reason"] == {"code": "output-closed"}
     assert "Traceback" not in done.stderr
-    assert "nothing of the run is left on any node" in done.stderr
+    assert "all processes of this run have exited" in done.stderr
 
 
 @pytest.mark.parametrize("option", ["", "--json"])
-def test_a_run_goes_on_when_the_disk_is_full(directory: Path, option: str):
+def test_a_run_continues_if_the_disk_is_full(directory: Path, option: str):
     done, status = run_in_shell(f"{option} e.yaml echo hello > /dev/full")
     assert (done.returncode, status) == (0, "ok")
-    assert done.stderr.count("standard output: No space left on device; the run goes on") == 1
+    assert done.stderr.count("standard output: No space left on device") == 1
 
 
-def test_a_run_goes_on_when_it_cannot_say_anything(directory: Path):
+def test_a_run_continues_if_it_cannot_print(directory: Path):
     done, status = run_in_shell("e.yaml echo hello 2> /dev/full")
     assert (done.returncode, status) == (0, "ok")
     assert sorted(done.stdout.splitlines()) == ["node1:0│hello", "node2:1│hello"]
@@ -129,12 +131,12 @@ def test_bytes_that_are_no_text_are_printed_as_they_came(cluster_file: Path):
 
 
 @pytest.mark.parametrize(
-    ("environment", "coloured"),
+    ("environment", "colored"),
     [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)],
     ids=["terminal", "no-color", "no-color-is-empty"],
 )
-def test_errors_have_colour_on_a_terminal_only_unless_refused(
-    environment: dict[str, str], coloured: bool
+def test_errors_have_color_on_a_terminal_only_unless_refused(
+    environment: dict[str, str], colored: bool
 ):
     ours, theirs = pty.openpty()
     subprocess.run(
@@ -143,19 +145,19 @@ def test_errors_have_colour_on_a_terminal_only_unless_refused(
     os.close(theirs)
     said = os.read(ours, 4096).decode()
     os.close(ours)
-    assert ("\x1b[" in said) == coloured
+    assert ("\x1b[" in said) == colored
     assert "error:" in said and "hint:" in said
 
 
-def test_errors_in_a_file_have_no_colour():
+def test_errors_in_a_file_have_no_color():
     done = subprocess.run([*DSLAUNCH, "nodes", "x.yaml"], capture_output=True, check=False)
     assert b"\x1b" not in done.stderr
 
 
-def test_ctrl_c_is_code_130_without_a_word(directory: Path):
+def test_ctrl_c_exits_with_130_without_output(directory: Path):
     os.mkfifo("started")
     program = directory / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho > started\nexec sleep 60\n")
+    program.write_text("#!/bin/sh\necho > started\nexec sleep 600\n")
     program.chmod(0o755)
     with subprocess.Popen(
         [*DSLAUNCH, "init", "--local"],
@@ -166,14 +168,14 @@ def test_ctrl_c_is_code_130_without_a_word(directory: Path):
     ) as process:
         Path("started").read_text()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (130, "", "")
 
 
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("dslaunch re", "render"),
+        ("dslaunch ren", "render"),
         ("dslaunch run --inc", "--include"),
         ("dslaunch run c.yaml -N 2 --inc", "--include"),
     ],

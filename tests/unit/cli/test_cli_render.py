@@ -48,11 +48,11 @@ def test_the_scripts_arguments_arrive_unchanged(dslaunch: Dslaunch):
     assert shlex.split(done.stdout.splitlines()[-1])[-len(args) :] == args
 
 
-def test_what_is_assumed_and_printed_is_said_to_people(dslaunch: Dslaunch):
+def test_assumptions_are_printed_on_standard_error(dslaunch: Dslaunch):
     done = dslaunch("render", "torchrun", "c.yaml", "--workdir", "/w", "train.py")
     assert done.stderr.splitlines() == [
-        "assumed: master gpu01:29500 (name of the first node; default port)",
-        "assumed: workdir /w (given for all nodes)",
+        "assumed: master gpu01:29500 (host name of the first node; default port)",
+        "assumed: workdir /w (set for all nodes)",
     ]
 
 
@@ -105,8 +105,8 @@ def test_an_output_that_cannot_be_written_is_code_2(dslaunch: Dslaunch):
         pytest.param(["c.yaml", "-m"], "--module", id="module-without-name"),
         pytest.param(["-m", "--no-python", "c.yaml", "x"], "exclude", id="two-kinds"),
         pytest.param(["-l", "torchrnu", "c.yaml", "x"], "did you mean `torchrun`", id="launcher"),
-        pytest.param(["--env", "1=2", "c.yaml", "x"], "'1' is no name", id="env-name"),
-        pytest.param(["--", "c.yaml", "--nodes", "x"], "--nodes stands", id="after-the-end"),
+        pytest.param(["--env", "1=2", "c.yaml", "x"], "--env 1=2", id="env-name"),
+        pytest.param(["--", "c.yaml", "--nodes", "x"], "--nodes is an option", id="after-the-end"),
     ],
 )
 def test_run_refuses_what_it_cannot_read(dslaunch: Dslaunch, words: list[str], found: str):

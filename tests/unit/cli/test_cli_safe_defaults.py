@@ -257,9 +257,9 @@ def test_logs_of_ranks_that_the_run_never_had_are_refused(
 ) -> None:
     started = dslaunch("run", "-l", "direct", "c.yaml", "train.py", "--deepspeed_config", "no.json")
     assert started.returncode == 0
-    assert "no.json is not on this machine" in started.stderr
+    assert "no.json" in started.stderr
     for command in ("logs", "attach"):
         done = dslaunch(command, "latest", "-r", "4")
         assert (done.returncode, done.stdout) == (2, "")
-        assert "0 to 3" in done.stderr
+        assert "0-3" in done.stderr
     assert "trained" in dslaunch("logs", "latest", "-r", "3").stdout

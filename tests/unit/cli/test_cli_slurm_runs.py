@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from tests.unit.slurm.squeue import SUBMITTED, row
 
-from dslaunch.cli import lookup, status
+from dslaunch.cli import status
 from dslaunch.errors import UsageError
-from dslaunch.report.status import run_row
+from dslaunch.report.status import RUNS_HEAD, run_row
 from dslaunch.run.handle import RunHandle
-from dslaunch.run.local import local_runs
+from dslaunch.run.local_runs import local_runs
 from dslaunch.run.run_record import FILE
 from dslaunch.run.run_state import State
 from dslaunch.run.status import Reports
-from dslaunch.slurm import client
 from dslaunch.slurm.client import Done, SlurmClient
+from dslaunch.slurm.known_runs import handles, recorded_run
+from dslaunch.slurm.query_failures import QueryFailure
 from dslaunch.slurm.slurm_run import JobName
 
 LATER = 5000.0
+NODES = RUNS_HEAD.index("NODES")
 
 
 @pytest.fixture(autouse=True)
@@ -70,8 +71,8 @@ def test_a_job_is_found_by_its_own_number_alone(state_directory: Path) -> None:
 
 def test_a_number_is_never_the_beginning_of_another_jobs_run(state_directory: Path) -> None:
     record(state_directory, "1122-101010-a-0001", "142", 1.0)
-    with pytest.raises(UsageError, match="no job of this machine has that number"):
-        lookup.find("11", None)
+    with pytest.raises(UsageError, match="11"):
+        recorded_run("11", SlurmClient(environ(state_directory)))
 
 
 def test_of_a_number_that_was_given_again_the_latest_run_counts(state_directory: Path) -> None:
@@ -113,90 +114,85 @@ class Site:
         return self.done
 
 
-def asked(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[RunHandle]:
+def asked(site: Site, state: Path) -> list[RunHandle]:
     """The runs of this machine, at a site that answers so."""
-    monkeypatch.setattr(client, "here", lambda: SlurmClient({}, site))
-    return lookup.handles(local_runs(os.environ).started)
+    return handles(local_runs(environ(state)).started, SlurmClient(environ(state), site))
 
 
-def test_a_list_shows_the_nodes_that_slurm_gave(
-    state_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_shows_the_nodes_that_slurm_gave(state_directory: Path) -> None:
     record(state_directory, "1122-101010-a-0001", "12", 1.0)
-    (run,) = asked(Site(Done(0, row(), "")), monkeypatch)
+    (run,) = asked(Site(Done(0, row(), "")), state_directory)
     found = run.summary(Reports())
     assert (found.state, found.may_continue) == (State.RUNNING, True)
-    assert run_row(found)[1:3] == ("running", "node[1-2]")
+    assert (run_row(found)[1], run_row(found)[NODES]) == ("running", "node[1-2]")
 
 
 def test_a_controller_that_is_down_is_asked_once_and_all_its_jobs_are_unknown(
-    state_directory: Path, monkeypatch: pytest.MonkeyPatch
+    state_directory: Path,
 ) -> None:
     for number in range(5):
         record(state_directory, f"1122-101010-a-000{number}", str(number + 1), 1.0)
     site = Site(DOWN)
-    found = [run.summary(Reports()) for run in asked(site, monkeypatch)]
+    found = [run.summary(Reports()) for run in asked(site, state_directory)]
     assert {one.state for one in found} == {State.UNKNOWN}
     assert {one.unknown.code for one in found if one.unknown} == {"no-contact"}
     assert all(one.may_continue for one in found)
-    assert {run_row(one)[2] for one in found} == {"-"}
+    assert {run_row(one)[NODES] for one in found} == {"-"}
     assert site.asked == ["squeue"]
 
 
-def test_the_status_of_a_job_is_unknown_while_the_controller_is_down(
-    state_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_status_of_a_job_is_unknown_while_the_controller_is_down(state_directory: Path) -> None:
     record(state_directory, "1122-101010-a-0001", "12", 1.0)
-    (run,) = asked(Site(DOWN), monkeypatch)
+    (run,) = asked(Site(DOWN), state_directory)
     told = run.status()
-    assert told.as_dict() == {
-        **run.record.as_dict(),
+    assert told.as_data() == {
+        **run.record.as_data(),
         "run": run.name,
         "state": "unknown",
         "nodes": {},
         "jobs": [],
         "result": None,
         "unknown": "no-contact",
+        "ended": None,
+        "duration": None,
+        "exit_code": None,
+        "signal": None,
+        "progress": None,
+        "directory": str(state_directory / "runs" / run.name),
+        "output": [],
     }
     head, why = status.page(told).splitlines()
-    assert head.startswith(f"{run.name}: unknown, job 12, started ")
-    assert why == "reason: SLURM's controller does not answer"
+    assert head.startswith(f"{run.name}: unknown, job 12")
+    assert why == f"reason: {QueryFailure.NO_CONTACT.text}"
 
 
-def test_a_job_that_slurm_has_forgotten_is_not_said_to_be_over(
-    state_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_slurm_has_forgotten_is_not_said_to_be_over(state_directory: Path) -> None:
     record(state_directory, "1122-101010-a-0001", "12", 1.0)
     said = "slurm_load_jobs error: Invalid job id specified\nSlurm accounting storage is disabled\n"
-    (run,) = asked(Site(Done(1, "", said)), monkeypatch)
+    (run,) = asked(Site(Done(1, "", said)), state_directory)
     assert run.status().state is State.UNKNOWN
-    with pytest.raises(UsageError, match="does not know job 12"):
+    with pytest.raises(UsageError, match="job 12"):
         run.stop(None, "me")
 
 
-def test_a_part_of_a_job_is_not_stopped_with_the_whole(
-    state_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_of_a_job_is_not_stopped_with_the_whole(state_directory: Path) -> None:
     record(state_directory, "1122-101010-a-0001", "12", 1.0)
-    monkeypatch.setattr(client, "here", lambda: SlurmClient({}, Site(Done(0, row(), ""))))
+    client = SlurmClient(environ(state_directory), Site(Done(0, row(), "")))
     for part in ("12_3", "12+1"):
-        with pytest.raises(UsageError, match="is a part of run 1122-101010-a-0001"):
-            lookup.find(part, None).stop(None, "me")
+        run = recorded_run(part, client)
+        assert run is not None
+        with pytest.raises(UsageError, match="1122-101010-a-0001"):
+            run.stop(None, "me")
 
 
-def test_runs_of_both_kinds_have_one_shape_in_json(
-    state_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_both_kinds_have_one_shape_in_json(state_directory: Path) -> None:
     record(state_directory, "1122-101010-a-0001", "12", 1.0)
     record(state_directory, "1122-101010-b-0002", "13", 2.0)
     file = state_directory / "runs/1122-101010-b-0002" / FILE
     ssh = {**json.loads(file.read_text()), "slurm": None}
     file.write_text(json.dumps(ssh))
-    monkeypatch.setattr(client, "here", lambda: SlurmClient({}, Site(Done(0, row(), ""))))
-    shapes = {
-        tuple(sorted(run.summary(Reports()).as_dict()))
-        for run in lookup.handles(local_runs(os.environ).started)
-    }
+    runs = asked(Site(Done(0, row(), "")), state_directory)
+    shapes = {tuple(sorted(run.summary(Reports()).as_data())) for run in runs}
     assert len(shapes) == 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dslaunch.cli.ui import table
@@ -37,6 +37,7 @@ CELLS = st.text(alphabet="ab,- []", max_size=60)
 
 
 @given(st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1), st.integers(1, 200))
+@example([("", "", ",[[[[[[[[[[[[")], 1)
 def test_no_character_of_a_cell_is_lost_however_narrow(rows: list[tuple[str, str, str]], fit: int):
     def letters(text: str) -> list[str]:
         return sorted(text.replace(" ", "").replace("\n", ""))

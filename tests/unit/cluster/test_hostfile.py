@@ -73,7 +73,7 @@ def test_a_hostfile_without_hosts_is_a_problem(text: str) -> None:
     assert problems(text) == [(0, "no-host")]
 
 
-def test_every_bad_line_is_told() -> None:
+def test_every_invalid_line_is_reported() -> None:
     text = "a slots=1\nbad\na slots=2\nb slots=0\n"
     assert [line for line, _ in problems(text)] == [2, 3, 4]
 

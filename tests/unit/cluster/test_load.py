@@ -113,7 +113,7 @@ def test_a_mistake_has_its_code_and_its_place(text: str, place: str, code: str) 
     assert problem.rule == code
 
 
-def test_every_problem_of_a_file_is_told_at_once_in_the_order_of_lines() -> None:
+def test_every_problem_of_a_file_is_reported_at_once_in_the_order_of_lines() -> None:
     found = problems(
         "nodes:\n"
         "  - {host: a, slots: x}\n"
@@ -128,14 +128,14 @@ def test_every_problem_of_a_file_is_told_at_once_in_the_order_of_lines() -> None
     assert [problem.line for problem in found] == [2, 3, 3, 5, 5, 6, 7, 9]
 
 
-def test_of_a_fault_that_recurs_the_first_are_told_and_how_many_more_there_are() -> None:
+def test_of_a_repeated_mistake_the_first_are_reported_and_the_number_of_others() -> None:
     found = problems("nodes:\n" + "".join(f"  - {{host: n{i}, slots: x}}\n" for i in range(150)))
     assert len(found) == TOLD + 1
     last = found[TOLD]
     assert (last.line, last.rule, last.parameters) == (TOLD + 2, "more-problems", {"count": 50})
 
 
-def test_a_fault_that_many_aliases_repeat_is_told_once() -> None:
+def test_a_mistake_that_many_aliases_repeat_is_reported_once() -> None:
     found = problems("nodes:\n  - &n {host: a, slots: 1}\n" + "  - *n\n" * 50)
     (problem,) = found
     assert (problem.path, problem.rule) == ("nodes[1].host", "duplicate-host")
@@ -177,11 +177,11 @@ def test_a_file_is_named_in_its_problems(tmp_path: Path) -> None:
     assert str(refused(path)).startswith(f"{path}:1:1: nodes: ")
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     assert refused(tmp_path / "no").rule == "missing-file"
 
 
-def test_a_directory_is_told(tmp_path: Path) -> None:
+def test_a_directory_is_reported(tmp_path: Path) -> None:
     assert refused(tmp_path).rule == "not-a-file"
 
 
@@ -201,12 +201,12 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     assert refused(path).parameters == {"size": LARGEST + 1, "limit": LARGEST}
 
 
-def test_a_path_through_a_file_is_told(tmp_path: Path) -> None:
+def test_a_path_through_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "f").touch()
     assert refused(tmp_path / "f" / "g").parameters == {"error": "not a directory"}
 
 
-def test_a_path_with_a_nul_is_told() -> None:
+def test_a_path_with_a_nul_is_reported() -> None:
     assert refused(Path("a\0b")).rule == "unreadable"
 
 
@@ -220,7 +220,7 @@ def test_a_path_with_a_nul_is_told() -> None:
     ],
     ids=["latin", "utf-16", "program", "empty"],
 )
-def test_a_file_of_something_else_is_told(
+def test_a_file_of_something_else_is_reported(
     tmp_path: Path, data: bytes, place: tuple[int, int], code: str
 ) -> None:
     path = tmp_path / "c.yaml"

@@ -59,7 +59,9 @@ SYNTAX = {
 
 @pytest.mark.usefixtures("parser")
 @pytest.mark.parametrize(("text", "line", "code"), SYNTAX.values(), ids=SYNTAX.keys())
-def test_broken_yaml_is_told_at_the_line_of_the_mistake(text: str, line: int, code: str) -> None:
+def test_invalid_yaml_is_reported_at_the_line_of_the_mistake(
+    text: str, line: int, code: str
+) -> None:
     found = problems(text)[0]
     assert (found.line, found.rule) == (line, code)
     assert found.source == text.split("\n")[line - 1]
@@ -102,16 +104,16 @@ OTHER_FILES = {
     "a hostfile": "# ours\nnode1 slots=8\nnode2 slots=8 max_slots=8\n",
     "a list of hosts": "node1:8\nnode2:8\n",
     "a DeepSpeed config": '{"train_batch_size": 8, "zero_optimization": {"stage": 2}}',
-    "a config of accelerate": "compute_environment: X\ndistributed_type: MULTI_GPU\n",
+    "an accelerate config": "compute_environment: X\ndistributed_type: MULTI_GPU\n",
     "an sbatch script": "#!/bin/bash\n#SBATCH -N 2\nsrun true\n",
     "a script": "#!/bin/sh\nexec true\n",
     "an SSH configuration": "Host a\n  HostName 10.0.0.1\n  User ml\n",
     "a Kubernetes manifest": "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n",
-    "an inventory of Ansible": "all:\n  hosts:\n    a: {ansible_host: 10.0.0.1}\n",
-    "a file of Ansible": "[gpu]\nnode1 ansible_host=10.0.0.1\n",
-    "a configuration of SLURM": "ClusterName=x\nNodeName=n[1-4] CPUs=8\n",
-    "a cluster config of Ray": "cluster_name: x\nprovider: {type: local}\n",
-    "a file of Docker Compose": "services: {a: {image: b}}\n",
+    "an Ansible inventory": "all:\n  hosts:\n    a: {ansible_host: 10.0.0.1}\n",
+    "an Ansible file": "[gpu]\nnode1 ansible_host=10.0.0.1\n",
+    "a SLURM configuration": "ClusterName=x\nNodeName=n[1-4] CPUs=8\n",
+    "a Ray cluster config": "cluster_name: x\nprovider: {type: local}\n",
+    "a Docker Compose file": "services: {a: {image: b}}\n",
     "a training config": "model_name_or_path: x\nlearning_rate: 1e-4\n",
 }
 
@@ -156,7 +158,7 @@ def test_words_of_other_formats_lead_to_the_right_key(text: str, meant: list[str
     assert [problem.parameters["similar"] for problem in problems(text)] == meant
 
 
-def test_every_synonym_leads_to_a_key_that_there_is() -> None:
+def test_every_synonym_has_an_existing_key() -> None:
     tables = {
         None: schema.ClusterFile,
         "nodes": schema.NodeEntry,

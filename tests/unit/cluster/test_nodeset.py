@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dslaunch.cluster.mistakes import MistakeCode
-from dslaunch.cluster.nodeset import LIMIT, InvalidNodeSet, expand, fold, fold_in_order, numbers
+from dslaunch.cluster.nodeset import (
+    LIMIT,
+    InvalidNodeSet,
+    expand,
+    fold,
+    fold_in_order,
+    fold_numbers,
+    numbers,
+)
 
 
 @pytest.mark.parametrize(
@@ -139,3 +147,8 @@ def test_numbers_are_given_in_the_written_order() -> None:
 def test_a_faulty_list_of_numbers_is_refused(text: str) -> None:
     with pytest.raises(InvalidNodeSet):
         numbers(text)
+
+
+def test_numbers_are_folded_sorted_and_each_once() -> None:
+    assert fold_numbers((5, 0, 1, 2, 1)) == "0-2,5"
+    assert fold_numbers(()) == ""

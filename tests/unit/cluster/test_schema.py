@@ -42,7 +42,7 @@ def test_the_schema_says_what_it_is() -> None:
     assert schema["title"] == "dslaunch cluster file"
 
 
-def test_every_reference_in_the_schema_leads_somewhere() -> None:
+def test_every_reference_in_the_schema_exists() -> None:
     schema = json_schema()
     names = set(re.findall(r"#/\$defs/(\w+)", str(schema)))
     assert names <= set(schema["$defs"])
@@ -52,12 +52,6 @@ def test_a_value_that_arrives_as_written_may_look_like_a_number() -> None:
     env = json_schema()["properties"]["env"]["patternProperties"]
     (value,) = env.values()
     assert "number" in value["type"]
-
-
-def test_the_committed_reference_page_is_current() -> None:
-    page = ROOT / "docs" / "reference" / "cluster-file.md"
-    again = f"run: python -m dslaunch.cluster.reference {page}"
-    assert page.read_text("utf-8") == reference_markdown(), again
 
 
 def test_the_example_on_the_reference_page_loads(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dslaunch.cluster.mistakes import MistakeCode
 from dslaunch.cluster.model import Cluster, Node
-from dslaunch.cluster.select import Selection, select
-from dslaunch.errors import SelectionError
+from dslaunch.cluster.select import Selection, check_min_nodes, select
+from dslaunch.errors import ErrorCode, SelectionError
 
 Pool = dict[str, list[int]]
 
@@ -29,10 +30,15 @@ def pool(cluster: Cluster, selection: Selection) -> Pool:
     return {p.node.host: list(p.slots) for p in placements}
 
 
-def refused(cluster: Cluster, selection: Selection) -> str:
+def refused(cluster: Cluster, selection: Selection) -> SelectionError:
     with pytest.raises(SelectionError) as caught:
         select(cluster, selection)
-    return f"{caught.value.message}; {caught.value.hint}"
+    return caught.value
+
+
+def has_values(error: SelectionError, **values: object) -> bool:
+    """Whether the error has these parameters, among others."""
+    return values.items() <= dict(error.values).items()
 
 
 ALL = [0, 1, 2, 3]
@@ -84,43 +90,73 @@ def test_what_is_excluded_is_left_out(cluster: Cluster, exclude: str, expected: 
 
 @pytest.mark.parametrize("option", ["include", "exclude"])
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "hosts", "hint"),
     [
-        ("jeff", "no node is named jeff; there are w[0-1]"),
-        ("w00", "no node is named w00; did you mean w0?"),
-        ("w[0-4]", "no nodes are named w[2-4]; there are w[0-1]"),
-        ("w1:4", "w1 has no slot 4; it has 0,1,2,3"),
-        ("w1:99", "w1 has no slot 99"),
-        ("w1:0,4,9", "w1 has no slot 4,9"),
-        ("w1@w0:1@5", "no node is named 5"),
-        ("w1:-1", "'-1' is no number"),
-        ("w1:", "'' is no number"),
-        ("w1:a", "'a' is no number"),
-        ("w1:0:1", "is no number"),
-        ("w1:3-0", "runs backwards"),
-        ("w1:0-99999999", "'0-99999999' stands for more than 100,000 numbers"),
-        ("w" * 254, "has a name of more than 253 characters"),
-        ("w1@", "the name is empty"),
-        ("@", "the name is empty"),
-        (":0", "the name is empty"),
-        ("w[0-", "the brackets in 'w[0-' do not match"),
-        ("w0@w0:1", "w0 is named as a whole and by slots"),
-        ("w[0-1]:0@w1", "w1 is named as a whole and by slots"),
+        ("jeff", "jeff", {"available": "w[0-1]"}),
+        ("w00", "w00", {"meant": "w0"}),
+        ("w[0-4]", "w[2-4]", {}),
+        ("w1@w0:1@5", "5", {}),
     ],
 )
-def test_a_filter_that_makes_no_sense_is_refused(option: str, text: str, reason: str) -> None:
-    assert reason in refused(TWO, Selection(**{option: text}))
+def test_an_unknown_node_is_refused_with_the_one_that_was_meant(
+    option: str, text: str, hosts: str, hint: dict[str, str]
+) -> None:
+    error = refused(TWO, Selection(**{option: text}))
+    assert error.error_code is ErrorCode.UNKNOWN_NODE
+    assert has_values(error, option=f"--{option}", hosts=hosts, **hint)
+
+
+@pytest.mark.parametrize("option", ["include", "exclude"])
+@pytest.mark.parametrize(("text", "missing"), [("w1:4", "4"), ("w1:0,4,9", "4,9")])
+def test_an_unknown_slot_is_refused_with_the_slots_of_the_node(
+    option: str, text: str, missing: str
+) -> None:
+    error = refused(TWO, Selection(**{option: text}))
+    assert error.error_code is ErrorCode.UNKNOWN_SLOT
+    assert has_values(error, host="w1", missing=missing, slots="0,1,2,3")
+
+
+@pytest.mark.parametrize("option", ["include", "exclude"])
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("w1:-1", MistakeCode.NO_RANGE),
+        ("w1:", MistakeCode.NO_RANGE),
+        ("w1:a", MistakeCode.NO_RANGE),
+        ("w1:0:1", MistakeCode.NO_RANGE),
+        ("w1:3-0", MistakeCode.BACKWARD_RANGE),
+        ("w1:0-99999999", MistakeCode.TOO_MANY_NUMBERS),
+        ("w" * 254, MistakeCode.LONG_NAME),
+        ("w1@", MistakeCode.EMPTY_NAME),
+        ("@", MistakeCode.EMPTY_NAME),
+        (":0", MistakeCode.EMPTY_NAME),
+        ("w[0-", MistakeCode.BRACKETS),
+    ],
+)
+def test_an_invalid_filter_is_refused(option: str, text: str, code: MistakeCode) -> None:
+    error = refused(TWO, Selection(**{option: text}))
+    assert error.error_code is ErrorCode.INVALID_FILTER
+    assert has_values(error, text=text, mistake=code.value)
+
+
+@pytest.mark.parametrize("option", ["include", "exclude"])
+@pytest.mark.parametrize(("text", "host"), [("w0@w0:1", "w0"), ("w[0-1]:0@w1", "w1")])
+def test_a_node_with_and_without_slots_is_refused(option: str, text: str, host: str) -> None:
+    error = refused(TWO, Selection(**{option: text}))
+    assert error.error_code is ErrorCode.NODE_AND_SLOTS
+    assert has_values(error, host=host)
 
 
 @pytest.mark.parametrize(
     ("cluster", "exclude"), [(ONE, "w0"), (ONE, "w0:0,1,2,3"), (TWO, "w0@w1:0-3")]
 )
-def test_nothing_left_is_refused(cluster: Cluster, exclude: str) -> None:
-    assert "the selection is empty" in refused(cluster, Selection(exclude=exclude))
+def test_an_empty_selection_is_refused(cluster: Cluster, exclude: str) -> None:
+    assert refused(cluster, Selection(exclude=exclude)).error_code is ErrorCode.EMPTY_SELECTION
 
 
-def test_include_and_exclude_exclude_each_other() -> None:
-    assert "exclude each other" in refused(TWO, Selection(include="w0", exclude="w1"))
+def test_include_and_exclude_cannot_be_combined() -> None:
+    error = refused(TWO, Selection(include="w0", exclude="w1"))
+    assert error.error_code is ErrorCode.INCLUDE_AND_EXCLUDE
 
 
 def test_spares_wait_until_they_are_named() -> None:
@@ -133,19 +169,42 @@ def test_counts_take_the_first_nodes_and_the_first_slots() -> None:
 
 
 @pytest.mark.parametrize(
-    ("selection", "reason"),
+    ("selection", "code", "values"),
     [
-        (Selection(nodes=5), "--nodes 5: there are only 4: node[01-03],old01"),
-        (Selection(include="old01", nodes=2), "--nodes 2: there are only 1: old01"),
-        (Selection(nodes=0), "--nodes 0: at least one is needed"),
-        (Selection(slots=-1), "--slots -1: at least one is needed"),
-        (Selection(slots=3), "--slots 3: there are fewer on old01; ask for at most 2"),
-        (Selection(exclude="node01:0", slots=4), "there are fewer on node01,old01"),
+        (
+            Selection(nodes=5),
+            ErrorCode.TOO_FEW_SELECTED,
+            {"wanted": 5, "count": 4, "hosts": "node[01-03],old01"},
+        ),
+        (
+            Selection(include="old01", nodes=2),
+            ErrorCode.TOO_FEW_SELECTED,
+            {"wanted": 2, "count": 1, "hosts": "old01"},
+        ),
+        (Selection(nodes=0), ErrorCode.COUNT_BELOW_ONE, {"option": "--nodes", "count": 0}),
+        (Selection(slots=-1), ErrorCode.COUNT_BELOW_ONE, {"option": "--slots", "count": -1}),
+        (Selection(slots=3), ErrorCode.TOO_FEW_SLOTS, {"hosts": "old01", "least": 2}),
+        (
+            Selection(exclude="node01:0", slots=4),
+            ErrorCode.TOO_FEW_SLOTS,
+            {"hosts": "node01,old01", "least": 2},
+        ),
     ],
     ids=["nodes", "of included", "no node", "no slot", "slots", "of excluded"],
 )
-def test_a_count_that_is_not_there_is_refused(selection: Selection, reason: str) -> None:
-    assert reason in refused(POD, selection)
+def test_a_count_above_the_selection_is_refused(
+    selection: Selection, code: ErrorCode, values: dict[str, object]
+) -> None:
+    error = refused(POD, selection)
+    assert error.error_code is code
+    assert has_values(error, **values)
+
+
+def test_min_nodes_above_the_selection_is_refused() -> None:
+    with pytest.raises(SelectionError) as caught:
+        check_min_nodes(3, select(TWO))
+    assert caught.value.error_code is ErrorCode.MIN_NODES_ABOVE_SELECTED
+    assert has_values(caught.value, wanted=3, count=2, hosts="w[0-1]")
 
 
 def test_a_node_beyond_the_count_may_have_few_slots() -> None:
@@ -167,18 +226,21 @@ def test_labels_keep_the_nodes_that_have_them_all(
 
 
 @pytest.mark.parametrize(
-    ("label", "reason"),
+    ("label", "hint"),
     [
-        ("rak=r2", "--label rak=r2: no node has it; did you mean rack=r2?"),
-        ("zzz", "no node has it; there are rack=r1, gpu=h100, rack=r2"),
+        ("rak=r2", {"meant": "rack=r2"}),
+        ("zzz", {"available": "rack=r1, gpu=h100, rack=r2"}),
     ],
 )
-def test_a_label_that_no_node_has_is_refused(label: str, reason: str) -> None:
-    assert reason in refused(POD, Selection(labels=(label,)))
+def test_a_label_that_no_node_has_is_refused(label: str, hint: dict[str, str]) -> None:
+    error = refused(POD, Selection(labels=(label,)))
+    assert error.error_code is ErrorCode.UNKNOWN_LABEL
+    assert has_values(error, label=label, **hint)
 
 
 def test_labels_that_no_node_has_together_select_nothing() -> None:
-    assert "is empty" in refused(POD, Selection(labels=("rack=r2", "gpu=h100")))
+    error = refused(POD, Selection(labels=("rack=r2", "gpu=h100")))
+    assert error.error_code is ErrorCode.EMPTY_SELECTION
 
 
 def test_ranks_count_on_over_the_nodes() -> None:
@@ -189,7 +251,8 @@ def test_ranks_count_on_over_the_nodes() -> None:
 
 def test_a_long_list_of_names_is_cut_in_messages() -> None:
     cluster = Cluster("c", tuple(Node(f"{i * 7919 % 10007:x}host", (0,)) for i in range(2000)))
-    assert len(refused(cluster, Selection(include="!!!"))) < 500
+    error = refused(cluster, Selection(include="!!!"))
+    assert len(f"{error.message}{error.hint}") < 500
 
 
 @given(

@@ -118,7 +118,7 @@ def test_an_alias_stands_for_what_its_anchor_holds() -> None:
     ],
     ids=lambda value: repr(value)[:24],
 )
-def test_a_fault_is_told_with_its_place(text: str, fault: str) -> None:
+def test_a_mistake_is_reported_with_its_position(text: str, fault: str) -> None:
     assert faults(text) == [fault]
 
 
@@ -145,7 +145,7 @@ def test_aliases_that_grow_are_refused() -> None:
     assert faults("\n".join(lines))[0].endswith(" too-many-parts")
 
 
-def test_faults_that_do_not_end_reading_are_told_together() -> None:
+def test_mistakes_that_do_not_end_parsing_are_reported_together() -> None:
     assert len(faults("a: 1\na: 2\nb: !x 3\n<<: {}\n")) == 3
 
 
@@ -170,7 +170,7 @@ def test_each_part_knows_its_place(path: tuple[str | int, ...], place: tuple[int
     assert parse(text, "f").place(path) == place
 
 
-def test_a_path_is_written_as_people_write_it() -> None:
+def test_a_path_is_rendered_for_messages() -> None:
     assert path_text(("nodes", 2, "env", "a b")) == "nodes[2].env['a b']"
 
 

@@ -14,7 +14,7 @@ from dslaunch.deepspeed.batch import (
     Parallelism,
     parallelism,
     resolve,
-    ways_out,
+    valid_changes,
 )
 
 SIZES = st.none() | st.integers(1, 64)
@@ -89,14 +89,14 @@ def test_the_config_says_how_sequences_and_layers_are_divided() -> None:
 def test_every_way_out_fits(
     train: int | None, micro: int | None, steps: int | None, data: int
 ) -> None:
-    for way in ways_out((train, micro, steps), data):
+    for way in valid_changes((train, micro, steps), data):
         sizes = {TRAIN: train, MICRO: micro, STEPS: steps} | way
         assert isinstance(resolve(sizes[TRAIN], sizes[MICRO], sizes[STEPS], data), BatchSizes)
 
 
 def test_a_way_out_changes_as_little_as_can_be() -> None:
-    assert ways_out((256, 2, 18), 7) == ({TRAIN: 252},)
-    assert ways_out((8, 2, 1), 2) == ({TRAIN: 4}, {STEPS: 2}, {MICRO: 4}, {MICRO: 2, STEPS: 2})
-    assert ways_out((30, None, None), 8) == ({TRAIN: 24}, {TRAIN: 32})
-    assert ways_out((None, None, None), 8) == ()
-    assert ways_out(("8", 2, 1), 0) == ()
+    assert valid_changes((256, 2, 18), 7) == ({TRAIN: 252},)
+    assert valid_changes((8, 2, 1), 2) == ({TRAIN: 4}, {STEPS: 2}, {MICRO: 4}, {MICRO: 2, STEPS: 2})
+    assert valid_changes((30, None, None), 8) == ({TRAIN: 24}, {TRAIN: 32})
+    assert valid_changes((None, None, None), 8) == ()
+    assert valid_changes(("8", 2, 1), 0) == ()

@@ -107,25 +107,24 @@ def test_a_key_that_is_there_twice_is_said_and_the_last_one_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "words"),
+    ("text", "place", "rule"),
     [
-        ('{"a": 1', (1, 8), "the text ends where `}` is expected"),
-        ('{"a" 1}', (1, 6), "`:` is expected"),
-        ('{"a": "x', (1, 7), "no end"),
-        ('{"a": "\\q"}', (1, 8), "no escape"),
-        ('{"a": }', (1, 7), "a value is expected"),
-        ('{"a": 1} x', (1, 10), "goes on"),
-        ('{"a": 1e999}', (1, 12), "too large"),
-        ('{"a": "b\nc"}', (1, 9), "cannot be in quoted text"),
-        ("[" * (DEPTH + 1), (1, DEPTH + 1), "in each other"),
-        ("{/* x", (1, 2), "comment"),
+        ('{"a": 1', (1, 8), "unclosed-bracket"),
+        ('{"a" 1}', (1, 6), "missing-colon"),
+        ('{"a": "x', (1, 7), "unclosed-string"),
+        ('{"a": "\\q"}', (1, 8), "invalid-escape"),
+        ('{"a": }', (1, 7), "missing-value"),
+        ('{"a": 1} x', (1, 10), "trailing-text"),
+        ('{"a": 1e999}', (1, 12), "too-large"),
+        ('{"a": "b\nc"}', (1, 9), "invalid-character"),
+        ("[" * (DEPTH + 1), (1, DEPTH + 1), "too-deep"),
+        ("{/* x", (1, 2), "unclosed-comment"),
     ],
 )
 def test_broken_text_is_refused_with_its_place(
-    text: str, place: tuple[int, int], words: str
+    text: str, place: tuple[int, int], rule: str
 ) -> None:
     with pytest.raises(ConfigError) as raised:
         parse(text, "c")
     problem = raised.value.problems[0]
-    assert (problem.line, problem.column) == place
-    assert words in problem.message
+    assert (problem.line, problem.column, problem.rule) == (*place, rule)

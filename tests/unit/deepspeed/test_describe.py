@@ -34,9 +34,10 @@ def test_the_default_is_the_true_one() -> None:
 
 
 def test_a_removed_key_says_since_when() -> None:
-    assert explained("amp")["versions"] == (
-        "0.16.9 or earlier, not after 0.19.6; 0.19.8 stops at it"
-    )
+    versions = explained("amp")["versions"]
+    assert [word for word in versions.replace(";", "").split() if word[0].isdigit()] == [
+        "0.16.9", "0.19.6", "0.19.8",
+    ]  # fmt: skip
     assert explained("compute_grad_norm")["versions"] == "since 0.19.8"
 
 
@@ -46,10 +47,10 @@ def test_several_keys_can_have_one_name() -> None:
     assert len(found) > 1
 
 
-def test_a_key_that_nobody_knows_is_refused_with_what_is_like_it() -> None:
+def test_an_unknown_key_is_an_error_with_similar_ones() -> None:
     with pytest.raises(UsageError) as raised:
         describe.find(NEW, "overlap_com")
-    assert raised.value.hint == "did you mean zero_optimization.overlap_comm?"
+    assert raised.value.values["meant"] == "zero_optimization.overlap_comm"
 
 
 def test_an_explanation_has_a_line_for_each_fact() -> None:

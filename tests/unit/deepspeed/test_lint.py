@@ -160,16 +160,21 @@ RIGHT: list[dict[str, Any]] = [
 @pytest.mark.parametrize("version", schema.versions())
 def test_a_config_that_is_right_has_no_error(config: dict[str, Any], version: str) -> None:
     table = schema.load(version)
-    unknown = [r for r in remarks(config, table=table) if "does not know it" not in r.message]
-    assert [r for r in unknown if r.level == "error"] == []
+    errors = [r for r in remarks(config, table=table) if r.level == "error"]
+    of_other_versions = ("unknown-key", "ignored-key")
+    assert [r for r in errors if r.rule not in of_other_versions] == []
+    if version == schema.versions()[-1]:
+        assert errors == []
 
 
 def test_the_same_key_can_be_right_in_one_version_and_wrong_in_another() -> None:
     config = {"amp": {"enabled": True, "opt_level": "O1"}}
     assert said(config, table=OLD) == []
-    assert "0.19.6 still had it" in remarks(config)[0].message
+    (removed,) = remarks(config)
+    assert (removed.rule, "0.19.6" in removed.message) == ("removed-key", True)
     newer = zero(compute_grad_norm=True)
-    assert "0.19.8 does" in remarks(newer, table=OLD)[0].message
+    (unknown,) = remarks(newer, table=OLD)
+    assert (unknown.rule, "0.19.8" in unknown.message) == ("unknown-key", True)
 
 
 def test_json_is_asked_for_only_where_something_else_than_deepspeed_reads_it() -> None:
@@ -189,11 +194,11 @@ def test_a_list_is_no_config() -> None:
     assert said("[1]") == [("no-object", "error", "")]
 
 
-def test_text_that_nobody_can_read_is_one_error() -> None:
+def test_invalid_text_is_one_error() -> None:
     with pytest.raises(ConfigError) as raised:
         config_text.parse('{"a": }', "ds.json")
     (remark,) = unreadable(raised.value)
-    assert str(remark) == "ds.json:1:7: error: a value is expected"
+    assert (remark.rule, remark.level, remark.line, remark.column) == ("syntax", "error", 1, 7)
 
 
 HF_AUTO = {
@@ -207,7 +212,7 @@ HF_AUTO = {
 }
 
 
-def test_the_trainer_fills_in_auto_and_nobody_else_all_of_it() -> None:
+def test_only_the_trainer_replaces_every_auto() -> None:
     assert [r for r in said(HF_AUTO, reader="hf") if r[1] == "error"] == []
     accelerate = [r[2] for r in said(HF_AUTO, reader="accelerate") if r[1] == "error"]
     assert accelerate == ["optimizer.params.betas", "optimizer.params.eps"]
@@ -389,7 +394,8 @@ def test_batch_sizes_are_held_against_the_world_as_it_is_divided() -> None:
     assert "Gradient accumulation steps: 0" in remark.message
     divided = {**config, "tensor_parallel": {"autotp_size": 4}}
     (remark,) = remarks(divided, parallelism=Parallelism(16, autotp=4))
-    assert "32 is reported, 8 different samples are read" in remark.message
+    assert (remark.rule, remark.level) == ("batch-autotp", "warning")
+    assert {"32", "8"} <= set(remark.message.split())
     config = {"train_micro_batch_size_per_gpu": 2, "train_batch_size": None}
     (remark,) = remarks(config, parallelism=Parallelism(16, sequence=3))
     assert remark.rule == "batch-fraction"
@@ -426,7 +432,7 @@ def test_who_reads_the_config_is_guessed_from_auto_and_arguments() -> None:
     assert guess_reader(config_text.parse('{"a": {"b": "auto"}}', "c")) == "hf"
 
 
-def test_mending_keeps_comments_and_order() -> None:
+def test_fixing_keeps_comments_and_order() -> None:
     config = (
         '{\n  // mine\n  "train_batch_size": 8,\n  "zero_optimization": {\n'
         '    "cpu_offload": true, /* old */\n    "stage": "2"\n  },\n'

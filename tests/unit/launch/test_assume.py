@@ -55,7 +55,7 @@ def test_every_decision_is_marked_as_assumed_and_says_why() -> None:
     ("host", "address"),
     [("localhost", None), ("a", "127.0.0.1"), ("a", "::1"), ("127.1.2.3", None)],
 )
-def test_a_master_that_every_machine_takes_for_itself_is_told(
+def test_a_master_name_that_resolves_to_loopback_is_reported(
     host: str, address: str | None
 ) -> None:
     cluster = replace(CLUSTER, nodes=(Node(host, (0,), address=address), PAIR[1]))

@@ -32,10 +32,11 @@ def places(*slots: int) -> Allocation:
 def test_fewer_gpus_than_slots_are_refused_and_counted_in_english() -> None:
     with pytest.raises(PreflightError) as raised:
         check_devices(places(2, 3), facts(node("n1", gpus=1), node("n2", gpus=2)))
-    assert str(raised.value).splitlines() == [
-        "n1: slot 1 is used, but the driver lists 1 GPU",
-        "n2: slot 2 is used, but the driver lists 2 GPUs",
-    ]
+    assert raised.value.error_code is ErrorCode.TOO_FEW_DEVICES
+    assert raised.value.values["lines"] == (
+        "n1: slot 1 in use, 1 GPU found by nvidia-smi",
+        "n2: slot 2 in use, 2 GPUs found by nvidia-smi",
+    )
 
 
 def test_nodes_without_any_accelerator_train_on_cpu() -> None:
@@ -62,7 +63,7 @@ def test_other_vendors_are_no_cpu_nodes(vendor: str, words: str) -> None:
 @pytest.mark.parametrize("vendor", ["amd", "ascend", "gaudi"])
 def test_fewer_devices_of_another_vendor_than_slots_are_refused(vendor: str) -> None:
     found = node(accelerators=(Accelerators(vendor, 1, 1),))
-    with pytest.raises(PreflightError, match="n1: slot 1 ") as caught:
+    with pytest.raises(PreflightError) as caught:
         check_devices(places(2), facts(found))
     assert caught.value.error_code is ErrorCode.TOO_FEW_DEVICES
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dslaunch.cluster.model import Cluster, JobDefaults, Node, SecretSource
-from dslaunch.errors import UsageError
+from dslaunch.errors import ErrorCode, UsageError
 from dslaunch.launch.job import Job, Kind, copied
 
 NODE = Node("a", (0,))
@@ -57,18 +57,21 @@ def test_launcher_and_secrets_come_from_the_file_unless_the_launcher_is_named():
 
 
 @pytest.mark.parametrize(
-    ("program", "kind", "message"),
+    ("program", "kind", "code"),
     [
-        pytest.param(None, "script", "no script", id="nothing-to-run"),
-        pytest.param(None, "module", "--module says", id="module-without-name"),
-        pytest.param(None, "command", "--no-python says", id="no-program"),
-        pytest.param("--nodse", "script", "--nodse stands", id="option-for-script"),
-        pytest.param("t.py", "module", "has no .py", id="file-for-module"),
+        pytest.param(None, "script", ErrorCode.NO_SCRIPT, id="nothing-to-run"),
+        pytest.param(None, "module", ErrorCode.OPTION_WITHOUT_SCRIPT, id="module-without-name"),
+        pytest.param(None, "command", ErrorCode.OPTION_WITHOUT_SCRIPT, id="no-program"),
+        pytest.param("--nodse", "script", ErrorCode.OPTION_AS_SCRIPT, id="option-for-script"),
+        pytest.param("t.py", "module", ErrorCode.FILE_AS_MODULE, id="file-for-module"),
     ],
 )
-def test_what_names_no_program_is_an_error_of_usage(program: str | None, kind: Kind, message: str):
-    with pytest.raises(UsageError, match=message):
+def test_what_names_no_program_is_an_error_of_usage(
+    program: str | None, kind: Kind, code: ErrorCode
+):
+    with pytest.raises(UsageError) as caught:
         Job.on(Cluster("c", (NODE,)), program, kind=kind, environ={})
+    assert caught.value.error_code is code
 
 
 def test_patterns_copy_only_what_they_match_and_respect_case():
@@ -82,8 +85,10 @@ def test_a_secret_is_in_no_variable_whose_value_is_written_down() -> None:
     environ = {"HF_TOKEN": "sesame", "HF_HOME": "/x"}
     job = Job.on(cluster, "train.py", environ=environ)
     assert job.env == (("HF_HOME", "/x"),)
-    with pytest.raises(UsageError, match="HF_TOKEN"):
+    with pytest.raises(UsageError) as caught:
         Job.on(cluster, "train.py", env={"HF_TOKEN": "open"}, environ=environ)
+    assert caught.value.error_code is ErrorCode.SECRET_ON_COMMAND_LINE
+    assert caught.value.values == {"names": ("HF_TOKEN",)}
 
 
 def test_a_program_may_be_a_path() -> None:

@@ -27,7 +27,7 @@ def test_a_node_wins_over_the_cluster_and_the_command_line_over_both() -> None:
     assert (found["A"], found["B"], found["C"]) == ("node", "line", "file")
 
 
-def test_the_interface_is_set_where_nobody_set_it() -> None:
+def test_the_interface_is_set_unless_the_user_sets_it() -> None:
     found = environment(Node("n", (0,)), Job("t.py", env=(("NCCL_SOCKET_IFNAME", "ib0"),)))
     assert (found["GLOO_SOCKET_IFNAME"], found["NCCL_SOCKET_IFNAME"]) == ("eth0", "ib0")
 

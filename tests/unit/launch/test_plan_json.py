@@ -73,7 +73,7 @@ def small(name: str) -> Plan:
     return Plan(name, "direct", 0, Rendezvous("a", 1), ())
 
 
-def test_a_name_that_is_not_utf8_comes_back() -> None:
+def test_a_name_that_is_not_utf8_is_kept() -> None:
     plan = small("caf\udce9")
     assert json.loads(plan_to_json(plan))["cluster"] == plan.cluster
 

@@ -23,8 +23,8 @@ AGENT = """\
 import socket, sys
 from dslaunch.node.agent import Agent
 import os
-times = {{"silence": 2.0, "reconnect": {reconnect}}}
-Agent("r1", "n1", times, os.getppid()).serve(socket.socket(fileno={fd}))
+timeouts = {{"heartbeat": 2.0, "reconnect": {reconnect}}}
+Agent("r1", "n1", timeouts, os.getppid()).serve(socket.socket(fileno={fd}))
 """
 CLOCK = frames.pack_message({"op": "clock", "id": 1})
 HOLD = frames.pack_message({"op": "follow", "after": 0, "hold": True})
@@ -47,7 +47,7 @@ def start_agent(
     [b"", CLOCK, CLOCK + HOLD, HOLD, BYE + HOLD, CLOCK[:5]],
     ids=["nothing", "clock", "clock, hold", "hold", "bye, hold", "half a message"],
 )
-def test_agent_leaves_when_its_launcher_has_gone_before_the_greeting(said: bytes) -> None:
+def test_agent_exits_if_its_launcher_has_ended_before_the_first_message(said: bytes) -> None:
     with start_agent(lambda launcher: launcher.sendall(said)) as agent:
         try:
             assert agent.wait(BOUND) == 0
@@ -76,7 +76,7 @@ def test_agent_removes_its_directory_before_it_hangs_up(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     ours, its = socket.socketpair()
     with ours, its:
-        agent = Agent("r1", "n1", {"silence": 1.0, "reconnect": 1.0}, os.getppid())
+        agent = Agent("r1", "n1", {"heartbeat": 1.0, "reconnect": 1.0}, os.getppid())
         client = AgentClient(its, agent)
         agent.clients.append(client)
         agent.hold(client)
@@ -87,10 +87,10 @@ def test_agent_removes_its_directory_before_it_hangs_up(
         assert not directory.exists()
 
 
-def test_the_time_to_come_back_begins_anew_with_each_contact() -> None:
+def test_the_reconnect_timeout_restarts_with_each_contact() -> None:
     ours, its = socket.socketpair()
     with ours, its:
-        agent = Agent("r1", "n1", {"silence": 1.0, "reconnect": 1.0}, os.getppid())
+        agent = Agent("r1", "n1", {"heartbeat": 1.0, "reconnect": 1.0}, os.getppid())
         agent.free_since = 0.0
         assert agent.abandoned()
         agent.ranks = cast("Any", object())
@@ -108,7 +108,7 @@ def test_the_time_to_come_back_begins_anew_with_each_contact() -> None:
         ("10.0.0.1", None),
     ],
 )
-def test_the_launchers_address_is_what_sshd_says(told: str, found: str | None) -> None:
+def test_the_launchers_address_is_that_of_sshd(told: str, found: str | None) -> None:
     assert peer.address(told) == found
 
 
@@ -130,7 +130,7 @@ def test_a_launcher_that_has_closed_the_connection_has_left() -> None:
     assert peer.has_left(told)
 
 
-def test_a_launcher_whose_connection_was_closed_here_may_come_back() -> None:
+def test_a_launcher_whose_connection_was_closed_here_may_reconnect() -> None:
     client, served, told = connected()
     served.close()
     assert client.recv(1) == b""

@@ -22,7 +22,7 @@ def test_a_count_that_went_up_proves_the_oom_killer(monkeypatch: pytest.MonkeyPa
     assert found["oom"] == "its cgroup's oom_kill count went from 0 to 2"
 
 
-def test_the_kernels_own_line_is_told_but_not_one_from_before_the_start(
+def test_a_line_of_the_kernel_is_reported_unless_it_precedes_the_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = tmp_path / "kmsg"

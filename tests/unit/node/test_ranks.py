@@ -25,7 +25,8 @@ for attempt, codes in enumerate(eval(sys.argv[1])):
         line = f"echo attempt {attempt}; sleep 0.4; exit {code}"
         words = [f"{logs}/rank.py", "LOCAL_RANK", "command", "sh", "-c", line]
         started.append(subprocess.Popen([sys.executable, *words], env=environment))
-    time.sleep(0.8)  # the dead are not collected at once
+    while not os.path.exists(f"{logs}/collect {attempt}"):
+        time.sleep(0.01)
     for each in started:
         each.wait()
 """
@@ -41,6 +42,8 @@ class FakeAgent:
         self.said: list[tuple[str, int, Any]] = []
         self.outputs: dict[int, bytes] = {}
         self.ready: dict[int, Callable[[], None]] = {}
+        self.ended: list[int] = []
+        self.logs = Path()
 
     def listen(self, fd: int, ready: Callable[[], None]) -> None:
         """Call when it can be read."""
@@ -53,8 +56,18 @@ class FakeAgent:
 
     def say(self, event: dict[str, Any]) -> None:
         """An event of a rank."""
-        if event["rank"] >= 0:
-            self.said.append((event["event"], event["rank"], event.get("code")))
+        if event["rank"] < 0:
+            return
+        self.said.append((event["event"], event["rank"], event.get("code")))
+        if event["event"] == "exit":
+            self.ended.append(event["rank"])
+            self.let_collect()
+
+    def let_collect(self) -> None:
+        """Let the launcher collect the ranks of an attempt once both ends were told."""
+        attempts, of_one = divmod(len(self.ended), 2)
+        if attempts and not of_one:
+            (self.logs / f"collect {attempts - 1}").touch()
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         """What a rank wrote."""
@@ -87,8 +100,9 @@ def start(agent: FakeAgent, tmp_path: Path) -> Iterator[Callable[[str], Ranks]]:
             "slots": 2,
             "master_port": 1,
         }
-        (tmp_path / "logs").mkdir()
-        logs = {"DSLAUNCH_LOGS": str(tmp_path / "logs")}
+        agent.logs = tmp_path / "logs"
+        agent.logs.mkdir()
+        logs = {"DSLAUNCH_LOGS": str(agent.logs)}
         made.append(Ranks(message, {**os.environ, **logs}, cast("Any", agent), None))
         made[0].start(str(tmp_path))
         return made[0]
@@ -110,7 +124,7 @@ def watched(ranks: Ranks, agent: FakeAgent) -> None:
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["pidfd", "no pidfd"])
-def test_ranks_that_are_started_again_are_each_found_read_and_told_of_once(
+def test_restarted_ranks_are_each_found_read_and_reported_once(
     told: bool,
     start: Callable[[str], Ranks],
     agent: FakeAgent,
@@ -127,7 +141,7 @@ def test_ranks_that_are_started_again_are_each_found_read_and_told_of_once(
     assert ranks.polled == (set() if told else {0, 1})
 
 
-def test_an_end_that_is_told_too_early_is_looked_for_again(
+def test_an_end_that_is_reported_too_early_is_searched_again(
     start: Callable[[str], Ranks], agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def readable_at_once(pid: int) -> int:
@@ -141,7 +155,7 @@ def test_an_end_that_is_told_too_early_is_looked_for_again(
     assert ends == [("exit", 0, 0), ("exit", 1, 7)]
 
 
-def test_while_nobody_reads_no_pipe_is_read_of_ranks_that_are_found(
+def test_without_a_reader_the_pipes_of_found_ranks_are_not_read(
     start: Callable[[str], Ranks], agent: FakeAgent
 ) -> None:
     ranks = start("[(0, 0)]")

@@ -142,6 +142,7 @@ def naive(forms: list[bytes], data: bytes) -> bytes:
 )
 @example(secrets=["abcab", "cabba"], text="abcabba", cuts=[3])
 @example(secrets=["ab", "abbbb"], text="abbba", cuts=[2, 3])
+@example(secrets=["a", "baa"], text="baa", cuts=[2])
 def test_however_output_is_cut_it_is_masked_as_a_whole(
     secrets: list[str], text: str, cuts: list[int]
 ) -> None:

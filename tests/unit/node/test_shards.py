@@ -153,7 +153,7 @@ def send(data: bytes, target: Path, *, upto: int | None = None, mtime: int = 10*
     return sent
 
 
-def test_a_copy_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_copy_continues(tmp_path: Path) -> None:
     data, target = bytes(range(200)), tmp_path / "deep" / "shard.pt"
     assert send(data, target, upto=70) == 10
     assert not target.exists()
@@ -182,7 +182,7 @@ def test_what_is_left_of_another_version_is_of_no_use(tmp_path: Path) -> None:
 def test_a_file_that_arrives_changed_does_not_appear(tmp_path: Path) -> None:
     version = {"path": str(tmp_path), "name": "s", "size": 1, "mtime": 1, "mode": 0o600, "key": "k"}
     shards.do({"do": "write", "offset": 0, "data": "QQ==", **version})
-    with pytest.raises(ValueError, match="checksums differ"):
+    with pytest.raises(ValueError, match="checksums of the sent and the received file differ"):
         shards.do({"do": "finish", "sha256": "0" * 64, **version})
     assert list(tmp_path.iterdir()) == []
 
@@ -201,7 +201,7 @@ def test_an_empty_file_is_copied(tmp_path: Path) -> None:
     assert (tmp_path / "empty").read_bytes() == b""
 
 
-def test_reading_tells_the_version_with_each_piece(tmp_path: Path) -> None:
+def test_reading_returns_the_version_with_each_piece(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"0123456789")
     told = shards.do({"do": "read", "path": str(tmp_path), "name": "f", "offset": 8, "most": 5})

@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 from tests.pythons import interpreter
 
 from dslaunch.cluster.model import Node
-from dslaunch.node import frames, interfaces, network, questions, survey
-from dslaunch.preflight.conversation import MODULES
-from dslaunch.transport import login, program
+from dslaunch.node import frames, interfaces, network, processes, questions, survey
+from dslaunch.transport import login_shell, program
 
 
-def question(kind: str, argument: Any = None, timeout: float = 5) -> dict[str, Any]:
+def question(kind: str, argument: Any = None, timeout: float = 60) -> dict[str, Any]:
     return {"kind": kind, "argument": argument, "timeout": timeout}
 
 
@@ -40,7 +39,7 @@ def ask(*rounds: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def converse(python: str, *requests: dict[str, Any]) -> list[dict[str, Any]]:
     """What the program replies under an interpreter to each request."""
-    text = program.text(MODULES, {})
+    text = program.text("survey", {})
     packed = b"".join(frames.pack_message(request) for request in requests)
     done = subprocess.run(
         ["/bin/sh", "-c", program.line(Node("n", (0,), python=python))],
@@ -56,7 +55,7 @@ def converse(python: str, *requests: dict[str, Any]) -> list[dict[str, Any]]:
 def replies(said: bytes) -> list[dict[str, Any]]:
     """The messages behind the greeting."""
     before, greeting, rest = said.partition(frames.GREETING)
-    assert (before, greeting) == (login.STARTED, frames.GREETING)
+    assert (before, greeting) == (login_shell.STARTED, frames.GREETING)
     return [message for message in frames.Decoder().feed(rest) if isinstance(message, dict)]
 
 
@@ -71,7 +70,7 @@ def test_it_runs_under_every_python_of_a_node(minor: int) -> None:
     assert len(answers["a"]["value"]["NOFILE"]) == 2
 
 
-def test_it_answers_as_often_as_it_is_asked_and_tells_the_time() -> None:
+def test_it_answers_every_request_and_sends_the_time() -> None:
     nothing = {"op": "survey", "questions": {}}
     said = converse(
         sys.executable, {**nothing, "id": 1}, {"op": "clock", "id": 2}, {**nothing, "id": 3}
@@ -82,9 +81,7 @@ def test_it_answers_as_often_as_it_is_asked_and_tells_the_time() -> None:
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["after-the-answer", "before-the-answer"])
-def test_what_it_leaves_is_removed_though_whoever_asked_was_killed(
-    heard: bool, tmp_path: Path
-) -> None:
+def test_its_files_are_removed_also_if_the_client_was_killed(heard: bool, tmp_path: Path) -> None:
     mark = {"name": "mark", "paths": [str(tmp_path)]}
     request = frames.pack_message(leaving(mark))
     with subprocess.Popen(
@@ -94,9 +91,9 @@ def test_what_it_leaves_is_removed_though_whoever_asked_was_killed(
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(program.text(MODULES, {}))
+        process.stdin.write(program.text("survey", {}))
         process.stdin.flush()
-        assert process.stdout.readline() == login.STARTED
+        assert process.stdout.readline() == login_shell.STARTED
         assert process.stdout.readline() == frames.GREETING
         if not heard:
             process.stdout.close()
@@ -107,7 +104,7 @@ def test_what_it_leaves_is_removed_though_whoever_asked_was_killed(
             assert [path.name for path in tmp_path.iterdir()] == ["mark"]
             process.stdout.close()
         process.stdin.close()
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     assert not list(tmp_path.iterdir())
 
 
@@ -124,7 +121,7 @@ def leaving(mark: dict[str, Any]) -> dict[str, Any]:
 def test_a_request_that_was_cut_ends_it_as_the_end_does(tmp_path: Path) -> None:
     mark = {"name": "mark", "paths": [str(tmp_path)]}
     request = frames.pack_message(leaving(mark))
-    text = program.text(MODULES, {}) + request + request[:-9]
+    text = program.text("survey", {}) + request + request[:-9]
     line = program.line(Node("n", (0,), python=sys.executable))
     done = subprocess.run(["/bin/sh", "-c", line], input=text, capture_output=True, check=False)
     assert (done.returncode, done.stderr, len(replies(done.stdout))) == (0, b"", 1)
@@ -134,7 +131,7 @@ def test_a_request_that_was_cut_ends_it_as_the_end_does(tmp_path: Path) -> None:
 def test_bytes_that_are_no_request_end_it_as_the_end_does(tmp_path: Path) -> None:
     mark = {"name": "mark", "paths": [str(tmp_path)]}
     request = frames.pack_message(leaving(mark))
-    text = program.text(MODULES, {}) + request + b"x" * 100
+    text = program.text("survey", {}) + request + b"x" * 100
     line = program.line(Node("n", (0,), python=sys.executable))
     done = subprocess.run(["/bin/sh", "-c", line], input=text, capture_output=True, check=False)
     assert (done.returncode, len(replies(done.stdout))) == (0, 1)
@@ -146,11 +143,11 @@ def test_a_question_that_hangs_costs_its_own_answer_only() -> None:
     began = time.monotonic()
     answers = ask(
         {
-            "hangs": question("run", {"argv": ["sleep", "60"]}, 0.3),
+            "hangs": question("run", {"argv": ["sleep", "600"]}, 0.3),
             "fine": question("run", {"argv": ["echo", "hi"]}),
         }
     )
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     assert answers["hangs"] == {"error": "no answer within 0 s"}
     assert answers["fine"]["value"] == {"code": 0, "out": "hi\n", "err": ""}
 
@@ -162,16 +159,16 @@ def test_what_hangs_among_quick_questions_leaves_the_others_their_answers(
     hangs = str(tmp_path / "hangs")
 
     def path(argument: str) -> Any:
-        return time.sleep(60) if argument == hangs else real(argument)
+        return time.sleep(600) if argument == hangs else real(argument)
 
     monkeypatch.setitem(questions.KINDS, "path", path)
     began = time.monotonic()
     asked = {"before": "/", "a": hangs, "between": "/tmp", "b": hangs, "behind": "/"}
     # only what hangs is given little time: a loaded machine may be slow with the rest
     answers = ask(
-        {name: question("path", p, 0.5 if p == hangs else 5) for name, p in asked.items()}
+        {name: question("path", p, 0.5 if p == hangs else 60) for name, p in asked.items()}
     )
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     assert [name for name, answer in sorted(answers.items()) if "value" in answer] == [
         "before",
         "behind",
@@ -181,11 +178,24 @@ def test_what_hangs_among_quick_questions_leaves_the_others_their_answers(
 
 
 def test_nothing_waits_long_behind_a_question_that_may_hang(
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    answered = tmp_path / "answered"
+
+    def slow(_: object) -> int:
+        while not answered.exists():
+            time.sleep(0.01)
+        time.sleep(0.5)  # the other answer is on its way
+        return os.getpid()
+
+    def quick(_: object) -> int:
+        answered.touch()
+        return os.getpid()
+
     monkeypatch.setattr(survey, "HOLD_UP", 0.2)
-    monkeypatch.setitem(questions.KINDS, "names", lambda _: time.sleep(1) or os.getpid())
-    monkeypatch.setitem(questions.KINDS, "resolve", lambda _: os.getpid())
+    monkeypatch.setitem(questions.KINDS, "names", slow)
+    monkeypatch.setitem(questions.KINDS, "resolve", quick)
     asked = {name: question(kind) for name, kind in (("a", "names"), ("b", "resolve"))}
     first = ask(asked, {"c": question("resolve")})
     assert [*first] == ["b", "a", "c"]
@@ -218,14 +228,13 @@ def test_a_child_that_crashes_costs_one_answer(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_child_that_is_late_is_gone_with_all_that_it_started(tmp_path: Path) -> None:
     note = tmp_path / "pid"
-    shell = f"echo $$ > {note}; sleep 60"
-    ask({"late": question("run", {"shell": shell}, 0.5)})
+    shell = f"echo $$ > {note}; sleep 600"
+    ask({"late": question("run", {"shell": shell}, 3)})
     pid = int(note.read_text())
-    deadline = time.monotonic() + 5
-    while Path(f"/proc/{pid}/stat").exists() and time.monotonic() < deadline:
-        if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
-            return
-    assert not Path(f"/proc/{pid}").exists()
+    deadline = time.monotonic() + 60
+    while (processes.stat(pid) or "Z")[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_more_questions_than_are_asked_at_a_time_are_all_answered() -> None:
@@ -248,7 +257,7 @@ def test_a_wrong_question_gets_an_error_and_no_traceback(asked: dict[str, Any], 
     assert why in ask({"q": asked})["q"]["error"]
 
 
-def test_a_program_that_is_not_there_is_told_from_one_that_fails() -> None:
+def test_a_missing_program_is_distinguished_from_one_that_fails() -> None:
     answers = ask(
         {
             "absent": question("run", {"argv": ["no-such-program"]}),
@@ -321,7 +330,7 @@ def surveyor() -> Iterator[survey.Surveyor]:
     made.end()
 
 
-def test_a_surveyor_greets_and_answers_as_the_program_does(surveyor: survey.Surveyor) -> None:
+def test_a_surveyor_answers_like_the_program(surveyor: survey.Surveyor) -> None:
     first = surveyor.ask({"id": 1, "questions": {"a": question("path", "/")}})
     again = surveyor.ask({"id": 2, "questions": {}})
     assert first["answers"]["a"]["value"]["kind"] == "directory"
@@ -343,7 +352,7 @@ def test_a_surveyor_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
     made.ask(leaving(mark))
     assert [path.name for path in tmp_path.iterdir()] == ["mark"]
     made.end()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while list(tmp_path.iterdir()) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not list(tmp_path.iterdir())
@@ -361,7 +370,7 @@ def port() -> Iterator[int]:
 
 def dial(targets: dict[str, Any], payload: int = 0, token: str = "T") -> dict[str, Any]:
     sent = dict.fromkeys(targets, payload)
-    return network.dial({"targets": targets, "token": token, "timeout": 2, "payload": sent})
+    return network.dial({"targets": targets, "token": token, "timeout": 30, "payload": sent})
 
 
 def test_a_listener_answers_many_at_once_and_takes_a_payload(port: int) -> None:
@@ -370,17 +379,17 @@ def test_a_listener_answers_many_at_once_and_takes_a_payload(port: int) -> None:
     assert set(map(str, found.values())) == {"{'local': '127.0.0.1'}"}
 
 
-def test_whoever_does_not_know_the_token_is_somebody_else(port: int) -> None:
+def test_a_peer_without_the_token_is_rejected(port: int) -> None:
     found = dial({"n": ["127.0.0.1", port]}, token="other")
-    assert found == {"n": {"error": "somebody else answers there"}}
+    assert found == {"n": {"error": "another program answers there"}}
 
 
-def test_a_port_that_nobody_holds_is_refused(port: int) -> None:
+def test_a_connection_to_an_unused_port_is_refused(port: int) -> None:
     network.hang_up()
     assert dial({"n": ["127.0.0.1", port]}) == {"n": {"error": "Connection refused"}}
 
 
-def test_a_port_that_is_taken_is_told_with_the_reason(port: int) -> None:
+def test_a_used_port_is_reported_with_the_reason(port: int) -> None:
     told = network.listen({"ports": [port, 0], "token": "T"})
     assert told["taken"] == [{"port": port, "error": "Address already in use"}]
     assert told["port"] not in (None, port)
@@ -397,7 +406,7 @@ def test_who_hangs_up_leaves_no_thread_and_no_file(port: int) -> None:
     for _ in range(50):
         assert network.listen({"ports": [port], "token": "T"})["port"] == port
         network.hang_up()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while own("task") > threads and time.monotonic() < deadline:
         time.sleep(0.01)  # after its last word a thread needs a moment to be gone
     assert (own("task"), own("fd")) == (threads, files)

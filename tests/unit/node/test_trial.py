@@ -108,7 +108,9 @@ def test_every_python_says_what_it_has(tmp_path: Path, minor: int) -> None:
     assert found["modules"]["json.tool"]["whole"]
 
 
-def test_modules_are_told_from_files_and_directories_of_their_names(tmp_path: Path) -> None:
+def test_modules_are_distinguished_from_files_and_directories_with_their_names(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "afile.py").touch()
     (tmp_path / "adirectory").mkdir()
     (tmp_path / "apackage").mkdir()
@@ -147,7 +149,7 @@ def test_torch_is_read_and_not_imported(tmp_path: Path, line: str, value: str) -
     assert found == {"__version__": "2.5.1", "cuda": value, "hip": "None"}
 
 
-def test_another_environment_than_the_active_one_is_told(tmp_path: Path) -> None:
+def test_another_environment_than_the_active_one_is_reported(tmp_path: Path) -> None:
     none = {"VIRTUAL_ENV": "", "CONDA_PREFIX": ""}
     assert installed(tmp_path, env=none)["active"] == ""
     assert installed(tmp_path, env={**none, "VIRTUAL_ENV": "/moved"})["active"] == "/moved"

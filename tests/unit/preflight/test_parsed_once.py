@@ -8,7 +8,8 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.preflight.check import NodeAnswers, Scope
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import some
-from dslaunch.preflight.judge import of_check, shared
+from dslaunch.preflight.flow import RunningCheck
+from dslaunch.preflight.judge import node_answers
 from dslaunch.preflight.recording import NodeRecording, Recording
 
 CLUSTER = parse_cluster("nodes: [{host: 'n[1-2]', slots: 1}]\n", "c.yaml")
@@ -26,8 +27,9 @@ def facts() -> Recording:
 
 def of_host(host: str) -> list[NodeAnswers]:
     """A node's answers as each of the checks sees them in one judgment."""
-    nodes = shared(facts())
-    return [of_check(name, check, nodes)[host] for name, check in CHECKS.items()]
+    nodes = node_answers(facts())
+    running = [RunningCheck(name, check, SCOPE) for name, check in CHECKS.items()]
+    return [check.named(nodes)[host] for check in running]
 
 
 def test_checks_share_the_parsed_query_of_a_node() -> None:
@@ -38,7 +40,7 @@ def test_checks_share_the_parsed_query_of_a_node() -> None:
 
 
 def test_equal_texts_of_two_nodes_and_of_two_judgments_are_parsed_each() -> None:
-    nodes = of_check("gpu.mig", CHECKS["gpu.mig"], shared(facts()))
+    nodes = node_answers(facts())
     (again, _) = of_host("n1")
     first, second, later = (nvidia.gpus(a) for a in (nodes["n1"], nodes["n2"], again))
     assert first == second == later

@@ -20,14 +20,14 @@ from dslaunch.preflight.recording import Recording
         ("srun", "srun --overlap --nodes=1 --nodelist=n1 true"),
     ],
 )
-def test_a_silent_node_can_be_tried_by_hand_on_the_way_it_was_asked(way: str, see: str) -> None:
+def test_the_hint_for_an_unreachable_node_uses_its_route(way: str, see: str) -> None:
     cluster = replace(parse_cluster("nodes: [{host: n1, slots: 1}]\n", "c.yaml"), transport=way)
     scope = Scope(cluster, cluster.nodes)
     (finding,) = judge(Recording(scope, 0.0, {}, {}), {}).findings
     assert (finding.check, finding.level, finding.see) == ("ssh.connect", "fail", see)
 
 
-def test_a_node_with_a_user_and_a_port_of_its_own_is_tried_with_these() -> None:
+def test_the_hint_for_a_node_has_its_user_and_port() -> None:
     text = "nodes: [{host: n1, slots: 1, user: ml, port: 2222}]\n"
     cluster = parse_cluster(text, "c.yaml")
     scope = Scope(cluster, cluster.nodes)

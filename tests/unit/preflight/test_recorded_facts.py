@@ -32,8 +32,6 @@ FACTS = Recording(
         token="t",
         imports=Imports(("torch",), read=True),
     ),
-    cluster=TEXT,
-    file="c.yaml",
     time=1_700_000_000.5,
     nodes={
         "n1": NodeRecording(HELLO, {'read ["/x"]': {"value": {"/x": "1"}}}, (0.5, 0.25), 0.1, "hi")
@@ -42,13 +40,13 @@ FACTS = Recording(
     here={'read ["/y"]': {"error": "why"}},
 )
 
-NODE = json.loads(FACTS.to_json())["nodes"]["n1"]
+NODE = json.loads(FACTS.as_json())["nodes"]["n1"]
 
 
 def damaged(tmp_path: Path, **changes: Any) -> str:
     """What is said of a recording in which fields are otherwise."""
     file = tmp_path / "facts.json"
-    file.write_text(json.dumps({**json.loads(FACTS.to_json()), **changes}), "utf-8")
+    file.write_text(json.dumps({**json.loads(FACTS.as_json()), **changes}), "utf-8")
     with pytest.raises(ConfigError) as refused:
         read(file)
     return refused.value.message.removeprefix(f"{file}: ")
@@ -56,13 +54,16 @@ def damaged(tmp_path: Path, **changes: Any) -> str:
 
 def test_what_was_recorded_is_read_back_the_same(tmp_path: Path) -> None:
     file = tmp_path / "facts.json"
-    file.write_text(FACTS.to_json(), "utf-8")
+    file.write_text(FACTS.as_json(), "utf-8")
     assert read(file) == FACTS
 
 
 def test_nothing_of_the_jobs_environment_is_recorded() -> None:
     job = Job("train.py", env=(("TOKEN", "s3cr3t"),))
-    assert "s3cr3t" not in replace(FACTS, scope=replace(FACTS.scope, job=job)).to_json()
+    assert "s3cr3t" not in replace(FACTS, scope=replace(FACTS.scope, job=job)).as_json()
+
+
+NOT_RECORDED = "not recorded results"
 
 
 @pytest.mark.parametrize(
@@ -81,21 +82,21 @@ def test_nothing_of_the_jobs_environment_is_recorded() -> None:
 def test_a_field_of_another_kind_is_named(
     tmp_path: Path, changes: dict[str, Any], place: str
 ) -> None:
-    assert damaged(tmp_path, **changes).startswith(f"holds no recorded answers: {place}: ")
+    assert damaged(tmp_path, **changes).startswith(f"{NOT_RECORDED}: {place}: ")
 
 
 @pytest.mark.parametrize("time", [float("nan"), 1e300])
 def test_a_time_that_no_calendar_has_is_refused(tmp_path: Path, time: float) -> None:
-    assert damaged(tmp_path, time=time).startswith("holds no recorded answers: ")
+    assert damaged(tmp_path, time=time).startswith(NOT_RECORDED)
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"format": 2}', "[" * 100_000])
 def test_another_text_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "facts.json").write_text(text, "utf-8")
-    with pytest.raises(ConfigError, match="holds no recorded answers"):
+    with pytest.raises(ConfigError, match=NOT_RECORDED):
         read(tmp_path / "facts.json")
 
 
 def test_a_device_without_an_end_is_not_read() -> None:
-    with pytest.raises(ConfigError, match="is no regular file"):
+    with pytest.raises(ConfigError, match="regular file"):
         read(Path("/dev/zero"))

@@ -8,7 +8,7 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.node import survey
 from dslaunch.preflight.check import Asked, NodeAnswers, Scope
 from dslaunch.preflight.checks import built_in
-from dslaunch.preflight.flow import RunningFlow
+from dslaunch.preflight.flow import RunningCheck
 from dslaunch.preflight.judge import judge
 from dslaunch.preflight.recording import NodeRecording, Recording
 
@@ -26,12 +26,12 @@ def answers(asked: Asked) -> dict[str, dict[str, object]]:
 def test_of_a_directory_that_is_made_later_the_disk_that_is_there_is_shown() -> None:
     cluster = parse_cluster(f"nodes: [{{host: node1, slots: 1}}]\n{NEVER_ENOUGH}", "c.yaml")
     scope = Scope(cluster, cluster.nodes, directories=(WORK,))
-    asked = CHECK.ask(scope)
-    first = answers(asked)
-    assert CHECK.flow is not None
-    flow = RunningFlow(CHECK.flow({"node1": NodeAnswers(cluster.nodes[0], scope, asked, first)}))
-    assert flow.pending is not None
-    further = answers(flow.pending.asked["node1"])
+    running = RunningCheck("fs.free", CHECK, scope)
+    assert running.pending is not None
+    first = answers(running.pending.asked["node1"])
+    running.answered({"node1": NodeAnswers(cluster.nodes[0], scope, {}, first, HELLO)})
+    assert running.pending is not None
+    further = answers(running.pending.asked["node1"])
     facts = NodeRecording(HELLO, {**first, **further}, None, 1.0)
     report = judge(Recording(scope, 0.0, {"node1": facts}, {}), {"fs.free": CHECK})
     found = next(f for f in report.findings if f.found.startswith(WORK))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from tests.checks.recorded import HELLO
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.preflight.check import NodeAnswers, Scope
@@ -13,21 +13,21 @@ from dslaunch.preflight.flow import RunningFlow
 def test_every_file_that_is_written_is_removed_by_name_at_the_end() -> None:
     cluster = parse_cluster("nodes: [{host: 'node[1-3]', slots: 1}]", "c.yaml")
     scope = Scope(cluster, cluster.nodes, directories=("/work", "ckpt"), token="t0")
-    hello = {"executable": "/usr/bin/python3"}
-    nodes = {n.host: NodeAnswers(n, scope, {}, {}, hello) for n in cluster.nodes}
+    nodes = {n.host: NodeAnswers(n, scope, {}, {}, HELLO) for n in cluster.nodes}
     written: dict[str, set[str]] = {}
-    assert CHECK.flow is not None
-    flow = RunningFlow(CHECK.flow(nodes))
+    flow = RunningFlow(CHECK.flow(scope))
+    assert flow.pending is not None
+    last = flow.pending.last
+    flow.answered(nodes)
     while flow.pending is not None:
         assert flow.pending.alone
         for host, asked in flow.pending.asked.items():
             for question in asked.values():
-                told = json.loads(question.argument["argv"][-1])
+                told = question.argument
                 written.setdefault(host, set()).add(f"{told['path']}/{told['name']}")
         flow.answered(nodes)
-    assert CHECK.last is not None
     for host, files in written.items():
-        removed = [q.argument for q in CHECK.last(scope, host).values()]
+        removed = [q.argument for q in last[host].values()]
         assert files <= {f"{path}/{told['name']}" for told in removed for path in told["paths"]}
     assert {host: len(files) for host, files in written.items()} == {
         "node1": 2,

@@ -104,7 +104,7 @@ def test_a_recorded_key_that_is_no_question_has_no_value(key: str) -> None:
         {"boot": 5},
     ],
 )
-def test_a_greeting_of_another_shape_is_invalid(changes: dict[str, Any]) -> None:
+def test_a_first_message_of_another_shape_is_invalid(changes: dict[str, Any]) -> None:
     assert survey.hello(HELLO)["uid"] == 1000
     with pytest.raises(InvalidAnswer):
         survey.hello({**HELLO, **changes})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 
 from dslaunch.cluster.model import Allocation, Node, SecretSource
 from dslaunch.launch.decisions import DecisionCode, decision
@@ -25,25 +26,8 @@ def plan(launcher: str = "direct", *args: str) -> Plan:
     return make_plan(Allocation.of([(node, (1,))]), job, decided, cluster="pod")
 
 
-def test_it_says_everything_that_happens_on_a_node() -> None:
-    assert dry_run(plan("torchrun", "a b")) == (
-        "pod: 1 rank on 1 node, torchrun\n"
-        "  master     10.0.0.1:29500  given by --master-addr\n"
-        "  interface  eth0            assumed: given for all nodes\n"
-        "\n"
-        "# w0: node 0, rank 0, slot 1\n"
-        "cd '/my work'\n"
-        "export NOTE='a '\"'\"'b'\"'\"' $c'\n"
-        "export CUDA_VISIBLE_DEVICES=1\n"
-        "export HF_TOKEN=***\n"
-        '# file "$DSLAUNCH_NODE_DIR"/ds_config.json\n'
-        "#   {\n"
-        '#     "a": 1\n'
-        "#   }\n"
-        "python3 -m torch.distributed.run --nnodes=1 --nproc-per-node=1 --node-rank=0 "
-        "--master-addr=10.0.0.1 --master-port=29500 "
-        '--log-dir="$DSLAUNCH_LOGS" "$DSLAUNCH_LOGS"/rank.py LOCAL_RANK script train.py \'a b\'\n'
-    )
+def test_a_dry_run_has_everything_of_a_node(golden: Callable[[str, str], None]) -> None:
+    golden("run/dry-run.txt", dry_run(plan("torchrun", "a b")))
 
 
 def test_each_rank_that_is_started_directly_shows_its_own_variables() -> None:

@@ -1,7 +1,8 @@
-"""What the formats say, and what their notes warn of."""
+"""The texts of the formats, and their notes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,8 +13,10 @@ from dslaunch.errors import PlanError, UsageError
 from dslaunch.launch.command import Word
 from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Decided, Rendezvous
+from dslaunch.notes import Note, NoteCode, Value, note
 from dslaunch.render import formats
 from dslaunch.render.launch import Launch
+from dslaunch.render.notes import RenderNote
 
 DECIDED = Decided(Rendezvous("10.0.0.1", 29500), "/work")
 FOUR = (0, 1, 2, 3)
@@ -26,8 +29,10 @@ def launch(*chosen: tuple[Node, tuple[int, ...]], job: Job | None = None) -> Lau
 PAIR = launch((Node("w0", FOUR), FOUR), (Node("w1", FOUR), FOUR))
 
 
-def notes(name: str, it: Launch) -> str:
-    return "\n".join(formats.render(name, it).notes)
+def notes(name: str, it: Launch) -> dict[NoteCode, Mapping[str, Value]]:
+    """The codes of the notes, with their parameters."""
+    found = formats.render(name, it).notes
+    return {each.code: each.values for each in found if isinstance(each, Note)}
 
 
 def test_a_hostfile_has_one_line_per_node() -> None:
@@ -39,8 +44,7 @@ def test_a_hostfile_has_one_line_per_node() -> None:
 def test_a_hostfile_reaches_to_the_last_slot_and_says_what_it_cannot_say() -> None:
     it = launch((Node("w0", FOUR), (1, 2)), (Node("w1", FOUR), (0, 1)))
     assert formats.render("hostfile", it).text == "w0 slots=3\nw1 slots=2\n"
-    assert "w0 uses only slots 1,2" in notes("hostfile", it)
-    assert "w1" not in notes("hostfile", it)
+    assert notes("hostfile", it) == {RenderNote.SLOT_GAPS: {"nodes": "w0", "slots": "1,2"}}
 
 
 def test_an_include_string_names_every_slot() -> None:
@@ -50,7 +54,7 @@ def test_an_include_string_names_every_slot() -> None:
 
 @pytest.mark.parametrize("host", ["fd00::1", "ml@w0", "a,b"])
 def test_a_host_that_the_include_grammar_would_split_is_refused(host: str) -> None:
-    with pytest.raises(PlanError, match="cannot name"):
+    with pytest.raises(PlanError, match="--include"):
         formats.render("include", launch((Node(host, (0,)), (0,))))
 
 
@@ -70,18 +74,20 @@ def test_one_node_is_kept_from_being_taken_for_this_machine_or_another(
 @pytest.mark.parametrize("arg", ["$HOME", "it's", "a;b", "50%", "`id`", "", "a\nb", "--"], ids=repr)
 def test_an_argument_that_pdsh_or_a_remote_shell_would_read_is_named(arg: str) -> None:
     it = replace(PAIR, job=Job("train.py", (arg,)))
-    assert f"unchanged: {arg!r}" in notes("deepspeed", it)
+    assert notes("deepspeed", it)[RenderNote.ARGUMENTS_CHANGED] == {"words": (repr(arg),)}
 
 
 @pytest.mark.parametrize("arg", ["--lr=1e-4", "a b", "conf/ds.json", "x@y", "--"])
 def test_an_argument_that_arrives_is_not_named(arg: str) -> None:
     args: tuple[Word, ...] = ("first", arg)
-    assert "unchanged" not in notes("deepspeed", replace(PAIR, job=Job("train.py", args)))
+    found = notes("deepspeed", replace(PAIR, job=Job("train.py", args)))
+    assert RenderNote.ARGUMENTS_CHANGED not in found
 
 
 def test_a_script_or_a_directory_with_a_space_is_named() -> None:
     it = Launch("pod", PAIR.allocation, Job("train it.py"), replace(DECIDED, workdir="/my work"))
-    assert "unchanged: '/my work', 'train it.py'" in notes("deepspeed", it)
+    changed = notes("deepspeed", it)[RenderNote.ARGUMENTS_CHANGED]
+    assert changed == {"words": ("'/my work'", "'train it.py'")}
 
 
 def test_an_interpreter_that_is_named_starts_deepspeeds_runner() -> None:
@@ -92,23 +98,23 @@ def test_an_interpreter_that_is_named_starts_deepspeeds_runner() -> None:
 
 def test_a_home_that_one_shell_reads_for_all_nodes_is_named() -> None:
     it = replace(PAIR, decided=replace(DECIDED, workdir="project"))
-    assert "`$HOME` is taken from where this is typed" in notes("mpirun", it)
-    assert "$HOME" not in notes("mpirun", PAIR)
+    assert RenderNote.LOCAL_HOME in notes("mpirun", it)
+    assert RenderNote.LOCAL_HOME not in notes("mpirun", PAIR)
 
 
 def test_variables_that_deepspeed_keeps_to_itself_are_named() -> None:
     job = Job("train.py", env=(("NCCL_DEBUG", "INFO"), ("HF_HOME", "/hf")))
-    said = notes("deepspeed", replace(PAIR, job=job))
-    assert "only by ~/.deepspeed_env: HF_HOME" in said
+    found = notes("deepspeed", replace(PAIR, job=job))
+    assert found[RenderNote.NOT_EXPORTED] == {"names": ("HF_HOME",)}
 
 
 @pytest.mark.parametrize("name", ["deepspeed", "mpirun"])
 def test_what_differs_between_nodes_is_named_where_all_are_treated_alike(name: str) -> None:
     one = Node("w0", (0,), python="/opt/a/bin/python", user="ml")
     two = Node("w1", (0,), env=(("A", "b"),))
-    said = notes(name, launch((one, (0,)), (two, (0,))))
-    assert "they differ in: interpreter, environment" in said
-    assert "only ~/.ssh/config can tell it the nodes' user" in said
+    found = notes(name, launch((one, (0,)), (two, (0,))))
+    assert found[RenderNote.NODES_DIFFER]["differences"] == ("interpreter", "environment")
+    assert found[RenderNote.SSH_SETTINGS] == {"settings": ("user",)}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +124,7 @@ def test_secrets_are_named_and_never_printed(name: str) -> None:
     job = Job("train.py", secrets=(SecretSource("HF_TOKEN"),))
     rendered = formats.render(name, replace(PAIR, job=job))
     assert "HF_TOKEN" not in rendered.text
-    assert any("HF_TOKEN" in note for note in rendered.notes)
+    assert note(RenderNote.SECRETS_NOT_PRINTED, names=("HF_TOKEN",)) in rendered.notes
 
 
 def test_a_relative_directory_is_below_the_home_of_the_nodes_user() -> None:
@@ -162,12 +168,11 @@ def test_a_tilde_is_the_home_of_the_nodes_user_as_it_is_in_a_run(workdir: str, w
 def test_nodes_with_the_same_gap_share_a_note() -> None:
     nodes = [(Node(f"w{i}", FOUR), (2, 3)) for i in range(1, 9)]
     assert formats.render("hostfile", launch(*nodes)).notes == (
-        "w[1-8] use only slots 2,3, which a hostfile cannot say: "
-        "give `deepspeed` what the format `include` prints, too",
+        note(RenderNote.SLOT_GAPS, nodes="w[1-8]", slots="2,3"),
     )
 
 
-def test_mpirun_is_given_each_variable_once_and_nobody_moves_the_master() -> None:
+def test_mpirun_gets_each_variable_once_and_the_master_is_fixed() -> None:
     job = Job("train.py", env=(("MASTER_PORT", "1"), ("A", "b")))
     words = formats.render("mpirun", replace(PAIR, job=job)).text.split()
     given = [after for word, after in pairwise(words) if word == "-x"]

@@ -91,7 +91,7 @@ def test_the_chart_is_well_formed_and_says_in_words_what_it_draws(question: Esti
     words = " ".join(root.itertext())
     for row in rows:
         assert words.count(estimate_svg.name(row)) >= 2
-    assert words.count(advice.text) == 2
+    assert words.count(report.recommendation_text(question, advice)) == 2
     boxes = [e for e in root.iter() if e.get("class") in ("p0", "p1", "p2")]
     assert all(float(box.get("width", "-1")) > 0 for box in boxes)
 

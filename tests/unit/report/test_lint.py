@@ -25,7 +25,7 @@ def test_text_folds_nothing_away() -> None:
 
 
 def test_the_summary_counts_and_says_so_where_there_is_nothing() -> None:
-    assert summary([]) == "no remarks"
+    assert summary([]) == "no findings"
     assert summary([ERROR, ERROR, NOTE]) == "2 errors, 1 note"
 
 
@@ -34,6 +34,12 @@ def test_json_has_every_field() -> None:
     assert first["rule"] == "unknown-key"
     assert first["edits"] == [{"start": 1, "end": 2, "text": "y"}]
     assert set(first) == set(Remark.__dataclass_fields__)
+
+
+def test_a_rule_in_sarif_links_to_its_section_where_the_documentation_is_known() -> None:
+    log = json.loads(as_sarif([ERROR], "1.0", "https://docs.example/rules.html#RULE"))
+    (rule,) = log["runs"][0]["tool"]["driver"]["rules"]
+    assert rule["helpUri"] == f"https://docs.example/rules.html#{ERROR.rule}"
 
 
 def test_sarif_has_the_rules_and_a_result_for_each_remark() -> None:
@@ -52,7 +58,7 @@ def test_sarif_has_the_rules_and_a_result_for_each_remark() -> None:
     assert "region" not in second["locations"][0]["physicalLocation"]
 
 
-def test_github_is_told_in_its_own_escapes() -> None:
+def test_github_annotations_are_escaped() -> None:
     assert as_github([ERROR, WHOLE, NOTE]).splitlines() == [
         "::error file=a b/ds.json,line=3,col=5,title=unknown-key::fp16.x: unknown key: 100%25%0A"
         "stops%0Afix: did you mean y?%0Asource: pydantic",
@@ -62,4 +68,4 @@ def test_github_is_told_in_its_own_escapes() -> None:
 
 
 def test_text_says_how_many_were_ignored() -> None:
-    assert as_text([], ignored=2) == "no remarks (2 ignored)\n"
+    assert as_text([], ignored=2) == "no findings (2 ignored)\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,14 +15,14 @@ from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.plan import Plan, Rendezvous
 from dslaunch.report.live import (
     JsonView,
-    NodeProgress,
     TerminalView,
     decision_rows,
-    outcome_rows,
 )
+from dslaunch.report.outcome_rows import outcome_rows
 from dslaunch.run.events import Event, Kind, Line
-from dslaunch.run.outcome import Outcome
+from dslaunch.run.outcome import Outcome, SecondaryFailure
 from dslaunch.run.reasons import EndCode, EndReason
+from dslaunch.run.view import StartStep
 
 HOSTS = tuple(f"node{i:02}" for i in range(1, 17))
 WELL = Outcome("ok", 0, EndReason(EndCode.SUCCEEDED))
@@ -54,52 +55,122 @@ def happened(kind: Kind, host: str | None = None, code: EndCode | None = None) -
 
 def on_terminal(columns: int = 60) -> tuple[TerminalView, Terminal]:
     err = Terminal()
-    return TerminalView(io.StringIO(), err, nodes=HOSTS, width=lambda: columns), err
+    view = TerminalView(io.StringIO(), err, nodes=HOSTS, width=lambda: columns, clock=lambda: 0.0)
+    return view, err
 
 
 def last_line(err: Terminal) -> str:
     return re.split("\r|\n|\x1b\\[K", err.getvalue())[-1]
 
 
-def test_progress_names_the_nodes_that_are_late_folded() -> None:
-    progress = NodeProgress(HOSTS)
-    for host in HOSTS[:4]:
-        progress.note(happened("connected", host))
-    assert str(progress) == "nodes connected: 4 of 16, waiting for node[05-16]"
-
-
-def test_progress_has_nothing_to_say_when_all_have_met_or_a_rank_has_ended() -> None:
-    met, ended = NodeProgress(HOSTS[:1]), NodeProgress(HOSTS)
-    met.note(happened("joined", "node01"))
-    ended.note(happened("exit", "node01"))
-    assert met.complete and ended.complete
-    ended.note(happened("restarting"))
-    assert not ended.complete
-
-
-def test_the_progress_line_is_the_last_one_and_leaves_room_for_an_echo() -> None:
+def test_the_status_line_is_the_last_one_and_leaves_room_for_an_echo() -> None:
     screen, err = on_terminal(30)
-    screen.event(happened("connected", "node01"))
+    screen.begin(StartStep.CONNECTING, HOSTS[1:])
     screen.line(line("hello"))
-    assert last_line(err) == str(screen.progress)[:27]
+    assert last_line(err) == "connecting 0 s · 1/16 nodes"
 
 
 def test_a_terminal_that_changes_its_width_is_followed() -> None:
     columns = [60]
     err = Terminal()
-    screen = TerminalView(io.StringIO(), err, nodes=HOSTS, width=lambda: columns[0])
+    screen = TerminalView(
+        io.StringIO(), err, nodes=HOSTS, width=lambda: columns[0], clock=lambda: 0.0
+    )
     columns[0] = 20
-    screen.event(happened("connected", "node01"))
-    assert len(last_line(err)) == 17
+    screen.begin(StartStep.CONNECTING, HOSTS[1:])
+    assert last_line(err) == "connecting 0 s"
 
 
 @pytest.mark.parametrize("why", [EndCode.RANK_FAILED, EndCode.INTERRUPTED])
-def test_there_is_no_progress_line_while_a_run_is_ended(why: EndCode) -> None:
+def test_there_is_no_status_line_while_a_run_is_ended(why: EndCode) -> None:
     screen, err = on_terminal()
-    screen.event(happened("connected", "node01"))
+    screen.begin(StartStep.CONNECTING, HOSTS[1:])
     screen.event(happened("stopping", code=why))
     screen.event(happened("exit", "node01"))
-    assert err.getvalue().endswith("; ending all nodes\n")
+    assert err.getvalue().endswith("; stopping all nodes\n")
+
+
+def test_time_goes_on_in_the_status_line_without_output() -> None:
+    now = [0.0]
+    err = Terminal()
+    screen = TerminalView(io.StringIO(), err, nodes=HOSTS, clock=lambda: now[0])
+    screen.follow(64, time.time())
+    now[0] += 751.5
+    screen.tick()
+    assert last_line(err) == "running 12:31 · 16/16 nodes · 64 ranks"
+
+
+def test_a_status_line_is_removed_before_anything_else_is_printed() -> None:
+    screen, err = on_terminal()
+    screen.begin(StartStep.CONNECTING, HOSTS)
+    screen.close()
+    screen.tick()
+    assert err.getvalue().endswith("\r\x1b[K")
+
+
+def test_equal_lines_of_ranks_are_folded_with_their_ranks() -> None:
+    out = io.StringIO()
+    screen = TerminalView(out, io.StringIO(), nodes=HOSTS, fold=True, clock=lambda: 0.0)
+    screen.follow(4, None)
+    for rank in range(4):
+        screen.line(line("all", rank))
+    for rank in (0, 2, 3):
+        screen.line(line("some", rank))
+    screen.line(line("one", 1))
+    screen.close()
+    assert out.getvalue() == "[4 ranks]│all\n[0,2-3]│some\nnode01:1│one\n"
+
+
+def test_many_ranks_that_are_no_range_are_counted() -> None:
+    out = io.StringIO()
+    screen = TerminalView(out, io.StringIO(), nodes=HOSTS, fold=True, clock=lambda: 0.0)
+    screen.follow(64, None)
+    for rank in range(0, 64, 2):
+        screen.line(line("even", rank))
+    screen.close()
+    assert out.getvalue() == "[32 of 64 ranks]│even\n"
+
+
+def test_equal_lines_of_launchers_are_folded_with_their_nodes() -> None:
+    out = io.StringIO()
+    screen = TerminalView(out, io.StringIO(), nodes=HOSTS, fold=True, clock=lambda: 0.0)
+    for host in HOSTS[:2]:
+        screen.line(Line(0.0, host, None, "stdout", "banner"))
+    for host in HOSTS:
+        screen.line(Line(0.0, host, None, "stdout", "every"))
+    screen.close()
+    assert out.getvalue() == "[node[01-02]]│banner\n[16 nodes]│every\n"
+
+
+def test_folded_lines_are_shown_before_the_event_that_followed_them() -> None:
+    both = io.StringIO()
+    screen = TerminalView(both, both, nodes=HOSTS, fold=True)
+    screen.line(line("before"))
+    screen.event(happened("stopping", code=EndCode.RANK_FAILED))
+    assert both.getvalue().startswith("node01:0│before\ndslaunch: ")
+
+
+def test_the_states_of_a_progress_bar_are_in_the_status_line_only() -> None:
+    screen, err = on_terminal(80)
+    screen.follow(2, time.time())
+    for rank in (1, 0, 1):
+        screen.line(Line(0.0, "node01", rank, "stderr", f"step {rank + 5}/10", partial=True))
+    assert last_line(err).endswith("2 ranks")
+    screen.event(happened("joined", "node01"))
+    assert last_line(err).endswith("2 ranks · step 5/10")
+    assert "│" not in err.getvalue()
+
+
+def test_prefixes_are_aligned_and_colored_by_node_on_a_terminal() -> None:
+    out = Terminal()
+    screen = TerminalView(out, io.StringIO(), nodes=HOSTS, color=True)
+    screen.line(line("a", 10))
+    screen.line(line("b", 9))
+    screen.line(Line(0.0, "node02", 9, "stdout", "c"))
+    first, second, third = out.getvalue().splitlines()
+    assert first == "\x1b[36mnode01:10│\x1b[0ma"
+    assert second == "\x1b[36mnode01:9 │\x1b[0mb"
+    assert third == "\x1b[33mnode02:9 │\x1b[0mc"
 
 
 def test_output_after_ctrl_c_is_shown_and_after_a_failure_not() -> None:
@@ -122,7 +193,7 @@ def test_a_stop_that_every_node_reports_is_said_once() -> None:
     screen, err = on_terminal()
     for host in HOSTS:
         screen.event(happened("stopping", host, EndCode.STOPPED))
-    assert err.getvalue().count("ending all nodes") == 1
+    assert err.getvalue().count("stopping all nodes") == 1
 
 
 def test_nothing_moves_where_there_is_no_terminal() -> None:
@@ -134,11 +205,10 @@ def test_nothing_moves_where_there_is_no_terminal() -> None:
 
 def test_decisions_are_continued_below_their_values_on_a_terminal_only() -> None:
     storage = decision(DecisionCode.STORAGE_SHARED, path="/a")
-    assert decision_rows((storage,), 40) == [
-        "  storage    /a is shared  (a file",
-        "             written by each node was",
-        "             seen by all)",
-    ]
+    first, *more = decision_rows((storage,), 40)
+    assert first.startswith("  storage    /a is shared  (")
+    assert more
+    assert all(row.startswith(" " * 13) and len(row) <= 40 for row in more)
     assert len(decision_rows((storage,))) == 1
 
 
@@ -155,20 +225,32 @@ def test_ranks_that_failed_for_the_same_reason_are_one_line_by_node(tmp_path: Pa
     alike = (("n1", 1), ("n1", 2), ("n2", 4))
     failed = Outcome("failed", 1, EndReason(EndCode.RANK_FAILED, "n1", 0), alike=alike)
     rows = outcome_rows(failed, tmp_path, brief=False)
-    assert "  the same on 3 more ranks: 1-2 on n1, 4 on n2" in rows
+    assert "  the same on ranks 1-2,4 on n[1-2]" in rows
 
 
-def test_a_full_disk_is_told_once_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_rank_that_ended_as_the_cause_did_is_not_called_a_consequence(tmp_path: Path) -> None:
+    cause = Event(0.0, "exit", "n1", 0, code=1)
+    secondary = (SecondaryFailure("n1", 1, code=1), SecondaryFailure("n1", 2, signal=6))
+    reason = EndReason(EndCode.RANK_FAILED, "n1", 0, exit_code=1)
+    failed = Outcome("failed", 1, reason, cause, secondary=secondary)
+    rows = outcome_rows(failed, tmp_path, brief=False)
+    assert "  the same on rank 1 on n1" in rows
+    assert [row for row in rows if "consequence" in row] == [
+        "  failed as a consequence: rank 2 on n1: killed by SIGABRT (exit code 134), native code "
+        "aborted; the last output says why"
+    ]
+
+
+def test_a_full_disk_is_reported_once_and_the_run_continues(tmp_path: Path) -> None:
     out, err = Broken(OSError(28, "No space left on device")), io.StringIO()
     screen = TerminalView(out, err, nodes=HOSTS)
     screen.line(line("one"))
     screen.line(line("two"))
     screen.outcome(WELL, tmp_path)
     assert out.calls == 1
-    assert err.getvalue() == (
-        "dslaunch: standard output: No space left on device; the run goes on, see its logs\n"
-        "dslaunch: all ranks ended well\n"
-    )
+    told, outcome = err.getvalue().splitlines()
+    assert "No space left on device" in told
+    assert outcome == f"dslaunch: {WELL.message} · logs: {tmp_path / 'logs'}"
 
 
 @pytest.fixture

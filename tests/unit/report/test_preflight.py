@@ -42,22 +42,24 @@ ALL = report(FAILED, WARNED, UNKNOWN, PASSED)
 
 
 def test_the_worst_comes_first_with_what_to_do_and_what_passed_is_counted() -> None:
-    assert list(rows(ALL, None, every=False, colour=False)) == [
+    assert list(rows(ALL, None, every=False, color=False)) == [
         "FAIL  gpu.count  node2: 7 GPUs; expected: 8",
         "                 fix: drain it",
         "                 see: nvidia-smi -L",
         "warn  net.mtu    node[1,3]: 9000 bytes; expected: 1500",
         "????  gpu.xid    node1: needs root",
         "                 see: dmesg",
-        "4 nodes, 1 did not answer: 1 failed, 1 warning, 1 unknown, 1 passed: NOT fit to train on",
+        "4 nodes, 1 did not answer: 1 failed, 1 warning, 1 unknown, 1 check passed: "
+        "NOT fit to train on",
+        "unfit: node2 (1)   unknown: node4 (1)   fit: node[1,3] (2)",
     ]
 
 
 def test_all_shows_what_passed_too() -> None:
-    assert "ok    clock.skew  node[1-3]: within 1 s" in rows(ALL, None, every=True, colour=False)
+    assert "ok    clock.skew  node[1-3]: within 1 s" in rows(ALL, None, every=True, color=False)
 
 
-def test_of_fewer_nodes_only_their_silence_counts() -> None:
+def test_of_fewer_nodes_only_missing_answers_count() -> None:
     scope = replace(SCOPE, nodes=SCOPE.nodes[:1])
     one = replace(ALL, facts=replace(FACTS, scope=scope))
     assert summary(one).startswith("1 node: 1 failed, ")
@@ -66,13 +68,13 @@ def test_of_fewer_nodes_only_their_silence_counts() -> None:
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_lines_fit_the_terminal_where_words_let_them(width: int) -> None:
     long = replace(FAILED, found="a " * 100, fix="b " * 100)
-    shown = rows(report(long, WARNED), width, every=False, colour=False)
+    shown = rows(report(long, WARNED), width, every=False, color=False)
     assert all(len(line) <= width for line in list(shown)[:-1])
 
 
-def test_colour_adds_nothing_but_colour() -> None:
-    plain = "\n".join(rows(ALL, 80, every=True, colour=False))
-    painted = "\n".join(rows(ALL, 80, every=True, colour=True))
+def test_color_adds_nothing_but_color() -> None:
+    plain = "\n".join(rows(ALL, 80, every=True, color=False))
+    painted = "\n".join(rows(ALL, 80, every=True, color=True))
     assert painted != plain
     for code in ("\x1b[1;31m", "\x1b[33m", "\x1b[35m", "\x1b[32m", "\x1b[0m"):
         painted = painted.replace(code, "")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dslaunch.report.stacks import as_json, fold, page
-from dslaunch.report.waits import Frame, wait
+from dslaunch.report.stacks import as_data, fold, page
+from dslaunch.report.waits import Frame, WaitKind, wait
 
 SITE = "/opt/venv/lib/python3.11/site-packages/"
 LIB = "/usr/lib/python3.11/"
@@ -91,7 +91,7 @@ def test_a_page_looks_like_that(golden: Callable[[str, str], None], width: int) 
 
 
 def test_the_json_form_holds_the_same(golden: Callable[[str, str], None]) -> None:
-    golden("stacks/groups.json", json.dumps(as_json(fold(eight_ranks())), indent=1) + "\n")
+    golden("stacks/groups.json", json.dumps(as_data(fold(eight_ranks())), indent=1) + "\n")
 
 
 def test_of_equal_groups_the_one_that_waits_for_others_is_last() -> None:
@@ -133,9 +133,9 @@ def test_a_thread_of_the_users_keeps_its_frames() -> None:
     assert group.others[0].thread.frames == (Frame("job.py", 3, "work"),)
 
 
-def test_a_process_without_a_stack_is_told_by_its_state() -> None:
+def test_a_process_without_a_stack_is_reported_by_its_state() -> None:
     told = {"node1": {"0": [{"pid": 1, "state": "D", "wchan": "nfs_wait", "threads": []}]}}
-    assert page(fold(told)) == "rank 0 on node1: in the kernel, cannot be interrupted, in nfs_wait"
+    assert page(fold(told)) == "rank 0 on node1: uninterruptible sleep, in nfs_wait"
 
 
 def test_a_long_path_and_name_are_shortened() -> None:
@@ -161,7 +161,7 @@ def test_nothing_running_is_said() -> None:
         (WAITING, "S", "futex", "collective", 0),
         (LOADING, "S", "poll", "data loader", 3),
         (STUCK, "S", "clock_nanosleep", "sleep", 0),
-        (STUCK, "D", "read", "the kernel, not to be interrupted", 0),
+        (STUCK, "D", "read", WaitKind.KERNEL, 0),
         (STUCK, "S", "futex", "lock", 0),
         ([(f"{LIB}subprocess.py", 1209, "communicate"), MAIN], "S", "poll", "child process", 0),
         ([(f"{LIB}queue.py", 171, "get"), *STUCK], "S", "futex", "queue", 0),
@@ -177,7 +177,7 @@ def test_nothing_running_is_said() -> None:
         ([], "S", "futex", "lock", None),
     ],
 )
-def test_what_a_thread_waits_for_is_told(
+def test_what_a_thread_waits_for_is_reported(
     frames: Frames, state: str, syscall: str, kind: str, index: int | None
 ) -> None:
     assert wait([Frame(*frame) for frame in frames], state, syscall) == (kind, index)

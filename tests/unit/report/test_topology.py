@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.topology.printed import BRIDGED, CUBE, H100, Wiring, gpu_list, topo_m
 
-from dslaunch.report.topology import data, text
+from dslaunch.report.topology import as_data, text
 from dslaunch.report.topology_svg import drawing
 from dslaunch.topology import nccl
 from dslaunch.topology.advice import advise
@@ -56,14 +56,17 @@ def test_machines_that_are_alike_are_shown_once():
     shown = text(by_host, compare(by_host))
     assert shown.startswith("n[1-4]: ")
     assert shown.count("NVLink  0-7") == 1
-    assert shown.endswith("\n4 nodes are wired alike\n")
+    assert shown.endswith("\n4 nodes have the same topology\n")
 
 
 def test_what_could_not_be_read_says_why_and_what_to_do():
     by_host = {"n1": read({"topo_m": "No devices were found\n"})}
+    trouble = by_host["n1"].trouble
+    assert trouble is not None
+    assert trouble.kind == "no_devices"
     assert text(by_host, compare(by_host)).splitlines() == [
-        "n1: unknown: the driver is loaded and finds no GPU that it can use",
-        "  see `dmesg | grep -i nvrm`; check power cables and the container's GPU option",
+        f"n1: unknown: {trouble.message}",
+        f"  {trouble.hint}",
     ]
 
 
@@ -78,7 +81,7 @@ def test_words_fit_the_width_that_there_is(width: int):
 
 def test_programs_get_the_same_facts():
     by_host = recorded()
-    found = json.loads(json.dumps(data(by_host, compare(by_host), advise(by_host))))
+    found = json.loads(json.dumps(as_data(by_host, compare(by_host), advise(by_host))))
     assert found["nodes"]["node01"]["summary"].startswith("8x H100 80GB, NV18 full mesh")
     assert found["nodes"]["node03"]["nearest_nics"][5]["link"] == "NODE"
     assert found["nodes"]["node01"]["ring"]["worst"] == "NV18"
@@ -86,10 +89,11 @@ def test_programs_get_the_same_facts():
         {
             "host": "node03",
             "aspect": "GPU-NIC links",
-            "difference": "GPU5 has at best NODE to NICs instead of at best PIX",
+            "differences": [{"found": "NODE", "expected": "PIX", "place": "GPU5"}],
+            "difference": "GPU5: NODE, expected PIX",
         }
     ]
-    assert {each["what"] for each in found["advice"]} >= {"NCCL_IB_HCA", "network.interface"}
+    assert {each["code"] for each in found["advice"]} >= {"devices-excluded", "interface-common"}
 
 
 def words(svg: str) -> list[str]:
@@ -108,10 +112,10 @@ def test_a_full_mesh_is_one_bar_and_an_uneven_one_an_arc_for_each_pair():
     assert (cube.count("NV1"), cube.count("NV2")) == (8, 8)
 
 
-def test_kinds_of_links_differ_without_colour():
+def test_kinds_of_links_differ_without_color():
     svg = drawing(node(BRIDGED))
-    colours = {c for c in ("#111", "#777", "#e4e4e4", "#f3f3f3", "#fff") if c in svg}
-    assert svg.count("#") == sum(svg.count(c) for c in colours)  # greys, and nothing else
+    colors = {c for c in ("#111", "#777", "#e4e4e4", "#f3f3f3", "#fff") if c in svg}
+    assert svg.count("#") == sum(svg.count(c) for c in colors)  # grays, and nothing else
     assert 'stroke-dasharray="2 5"' in svg
 
 

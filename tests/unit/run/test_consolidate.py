@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from tests.unit.transport.fake import Answer, FakeChannel
 
+from dslaunch.cluster.model import Node
 from dslaunch.deepspeed.checkpoint import Checkpoint
-from dslaunch.errors import DslaunchError, PreflightError, ToolMissingError
+from dslaunch.errors import DslaunchError, NodeError, PreflightError, ToolMissingError
 from dslaunch.launch.command import Command
 from dslaunch.protocol import checkpoints as protocol
 from dslaunch.run import consolidate
@@ -34,32 +37,31 @@ def of(params: int | None) -> Checkpoint:
 
 
 @pytest.mark.parametrize(
-    ("memory", "free", "words"),
+    ("params", "memory", "free", "needed"),
     [
-        (14 << 30, 100 << 30, "15.7 GB of memory are needed, 15.0 GB are there"),
-        (100 << 30, 26 << 30, "/out has 27.9 GB free, 28.0 GB are to be written"),
+        (1_750_000_000, 14 << 30, 100 << 30, ("15.7 GB", "15.0 GB")),
+        (7_000_000_000, 100 << 30, 26 << 30, ("28.0 GB", "27.9 GB")),
     ],
 )
-def test_too_little_memory_or_disk_is_told_before_the_conversion(
-    memory: int, free: int, words: str
+def test_too_little_memory_or_disk_is_reported_before_the_conversion(
+    params: int, memory: int, free: int, needed: tuple[str, str]
 ) -> None:
-    params = 1_750_000_000 if "memory" in words else 7_000_000_000
     with pytest.raises(PreflightError) as raised:
-        consolidate.check_room(of(params), Room(memory, free), "/out")
-    assert words in raised.value.message
+        consolidate.check_resources(of(params), Room(memory, free), "/out")
+    assert re.findall(r"[\d.]+ GB", raised.value.message) == list(needed)
 
 
-def test_where_there_is_enough_or_nothing_is_known_it_goes_on() -> None:
-    consolidate.check_room(of(7_000_000_000), Room(80 << 30, 80 << 30), "/out")
-    consolidate.check_room(of(None), Room(0, 0), "/out")
+def test_it_continues_with_enough_or_unknown_space() -> None:
+    consolidate.check_resources(of(7_000_000_000), Room(80 << 30, 80 << 30), "/out")
+    consolidate.check_resources(of(None), Room(0, 0), "/out")
 
 
-def test_what_the_converter_prints_is_passed_on_and_its_last_words_are_told() -> None:
+def test_output_of_the_converter_is_shown_and_its_last_lines_are_reported() -> None:
     said: list[str] = []
-    with pytest.raises(DslaunchError, match="ended with 3: bad shard"):
+    with pytest.raises(DslaunchError, match=r"3: bad shard$"):
         consolidate.convert_here(Command(("sh", "-c", "echo bad shard; exit 3")), said.append)
     assert said == ["bad shard"]
-    with pytest.raises(ToolMissingError, match="/no/python: no such program"):
+    with pytest.raises(ToolMissingError, match=r"^/no/python "):
         consolidate.convert_here(Command(("/no/python",)), said.append)
 
 
@@ -77,7 +79,7 @@ def test_the_converter_is_deepspeeds_own() -> None:
     assert made.argv[6:] == ("/in", "/out", "--tag=step5", "--safe_serialization")
 
 
-def test_the_converter_may_load_everything_only_when_it_is_told_so() -> None:
+def test_the_converter_loads_everything_only_with_trust() -> None:
     def names(*, trust: bool) -> object:
         return consolidate.command("p", "/in", "/out", "t", safetensors=False, trust=trust).argv[5]
 
@@ -98,3 +100,36 @@ def test_a_line_without_an_end_is_passed_on_in_pieces() -> None:
     said: list[str] = []
     consolidate.convert_here(Command(("head", "-c", "300000", "/dev/zero")), said.append)
     assert [len(line) for line in said] == [65536, 65536, 65536, 65536, 37856]
+
+
+class Lines:
+    """A connection over which the converter prints, and which may break."""
+
+    def __init__(self, answer: Answer, breaks: OSError | None = None) -> None:
+        self.answer, self.breaks = answer, breaks
+        self.closed = False
+
+    def start(self, line: str) -> FakeChannel:
+        if self.breaks is not None:
+            raise self.breaks
+        return FakeChannel(self.answer)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(
+    ("connection", "kind"),
+    [
+        (Lines(Answer(), ConnectionResetError(104, "Connection reset by peer")), "broken"),
+        (Lines(Answer(stdout=b"loading\n", exit_code=None)), "lost"),
+    ],
+)
+def test_a_connection_that_breaks_during_the_conversion_is_a_failure_of_the_node(
+    connection: Lines, kind: str
+) -> None:
+    with pytest.raises(NodeError) as raised:
+        consolidate.convert_over(connection, Node("node1", (0,)), Command(("true",)), print)
+    (failure,) = raised.value.failures
+    assert (failure.host, failure.kind) == ("node1", kind)
+    assert connection.closed

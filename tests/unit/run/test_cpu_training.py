@@ -56,7 +56,7 @@ def test_a_trainer_with_deepspeed_keeps_its_deepspeed(tmp_path: Path) -> None:
     )
 
 
-def test_a_trainer_with_deepspeed_that_is_not_told_of_the_cpu_is_named(tmp_path: Path) -> None:
+def test_a_trainer_with_deepspeed_without_use_cpu_is_reported(tmp_path: Path) -> None:
     assert told(accelerate(*DEEPSPEED), tmp_path) == (None, [DecisionCode.TRAINER_WITHOUT_CPU])
 
 

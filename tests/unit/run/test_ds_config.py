@@ -79,7 +79,7 @@ def test_a_config_that_is_missing_or_broken_offloads_nothing(tmp_path: Path) -> 
     assert not offloads_to_host(job, tmp_path)
 
 
-def test_a_warning_tells_place_consequence_and_fix(tmp_path: Path) -> None:
+def test_a_warning_has_position_effect_and_fix(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"train_batch_size": 6, "zero_optimisation": {}}')
     job = Job("train.py", ("--deepspeed_config", "ds.json"))
     (told,) = warnings(config_errors(job, tmp_path, SIX_RANKS))

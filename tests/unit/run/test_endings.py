@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dslaunch.protocol.messages import Evidence
-from dslaunch.run.endings import diagnose, error_message, last_exception
+from dslaunch.run.endings import diagnose, last_exception
 from dslaunch.run.known_endings import built_in
 
 RECORDED = tomllib.loads(Path(__file__).with_name("endings.toml").read_text())
@@ -20,9 +20,9 @@ TEXTS = tomllib.loads(Path(__file__).with_name("recorded_endings.toml").read_tex
 SOUND = Path(__file__).with_name("sound.txt").read_text().splitlines()
 
 
-@pytest.mark.parametrize("line", RECORDED["victims"])
-def test_a_rank_that_lost_another_is_a_victim(line: str) -> None:
-    assert diagnose(["noise", line, "more noise"]).victim
+@pytest.mark.parametrize("line", RECORDED["secondary"])
+def test_a_rank_that_lost_another_is_a_secondary_failure(line: str) -> None:
+    assert diagnose(["noise", line, "more noise"]).secondary
 
 
 @pytest.mark.parametrize(("line", "code", "values"), CAUSES, ids=[c[0][:40] for c in CAUSES])
@@ -30,7 +30,7 @@ def test_a_known_ending_is_a_code_with_what_it_is_about(
     line: str, code: str, values: list[str]
 ) -> None:
     found = diagnose(["noise", line, "more noise"])
-    assert not found.victim
+    assert not found.secondary
     assert (found.code, list(found.values)) == (code, values)
 
 
@@ -65,7 +65,7 @@ def test_the_special_line_of_an_exception_decides_over_its_general_first_line() 
     assert diagnose([*lines, more]).code == "nccl-loopback"
 
 
-def test_an_exception_that_is_not_known_is_told_as_it_is() -> None:
+def test_an_unknown_exception_is_reported_unchanged() -> None:
     lines = ["[rank1]: Traceback (most recent call last):", "[rank1]: ValueError: bad batch", "bye"]
     assert diagnose(lines).what == "ValueError: bad batch"
 
@@ -91,16 +91,16 @@ def test_the_nodes_evidence_comes_before_what_was_written() -> None:
 def test_torchs_error_file_gives_the_exception() -> None:
     text = json.dumps({"message": {"message": "ValueError: bad batch", "extraInfo": {}}})
     assert diagnose([], Evidence(error_file=text)).what == "ValueError: bad batch"
-    assert error_message(json.dumps({"message": "Signal 9"})) == "Signal 9"
+    assert Evidence(error_file=json.dumps({"message": "Signal 9"})).exception == "Signal 9"
 
 
 @given(st.text() | st.sampled_from(['{"message": {}}', '{"message": 3}', "[]", "null", '{"mes']))
 def test_a_broken_error_file_is_none(text: str) -> None:
-    assert error_message(text) is None
+    assert Evidence(error_file=text).exception is None
 
 
 def test_an_error_file_that_nests_without_end_is_none() -> None:
-    assert error_message("[" * 100_000) is None
+    assert Evidence(error_file="[" * 100_000).exception is None
 
 
 @given(st.lists(st.text()))

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import base64
+import re
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import cast
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dslaunch.errors import Interrupted
 from dslaunch.node import frames
 from dslaunch.protocol.queries import JOURNAL, Answers, Questions, parse_answers
 from dslaunch.run.events import Event, Line
-from dslaunch.run.follow import read_kept, replay
-from dslaunch.run.reach import ReachedNodes
-from dslaunch.run.run_directory import RunDirectory
+from dslaunch.run.follow import read_kept
+from dslaunch.run.journal_tail import first_frame, show_last_lines
+from dslaunch.run.log_selection import LogSelection, SelectedLines
+from dslaunch.run.reach import ANSWER_TIMEOUT, ReachedNodes, ask
 from dslaunch.run.session import Session
 from dslaunch.run.watch import Watch
 
@@ -31,37 +38,6 @@ class View:
         self.shown.append(f"{event.rank}: {event.kind}")
 
 
-def recorded(tmp_path: Path) -> Path:
-    record = RunDirectory(tmp_path / "run")
-    for host, rank, text, when in (
-        ("n1", 0, b"a\nfirst ha", 1.0),
-        ("n1", 0, b"lf\n", 4.0),
-        ("n2", 1, b"b\n", 2.0),
-        ("n2", 1, b"clock set back\n", 0.5),
-        ("n1", 0, b"c\n", 5.0),
-        ("n2", 1, b"d\n", 4.5),
-    ):
-        record.output(host, rank, text, when, 1)
-    record.let_go()
-    return record.directory
-
-
-def test_a_record_is_shown_in_the_order_of_time_and_each_rank_as_it_wrote(tmp_path: Path) -> None:
-    screen = View()
-    replay(recorded(tmp_path), Watch(screen), follow=False)
-    assert screen.shown == [
-        "0: a", "1: b", "1: clock set back", "0: first half", "1: d", "0: c",
-    ]  # fmt: skip
-
-
-def test_a_record_that_is_followed_is_shown_as_it_arrived(tmp_path: Path) -> None:
-    screen = View()
-    replay(recorded(tmp_path), Watch(screen), follow=True)
-    assert screen.shown == [
-        "0: a", "0: first half", "1: b", "1: clock set back", "0: c", "1: d",
-    ]  # fmt: skip
-
-
 @dataclass
 class Node:
     """A session with a node that has kept this."""
@@ -70,11 +46,19 @@ class Node:
     offset: float
     kept: bytes
     ranks: range = range(2)
+    skipped: int = 0
+    asked: int = 0
+    """Bytes that were sent of the journal."""
+
+    def skip(self, number: int) -> None:
+        self.skipped = number
 
     def ask(self, questions: Questions) -> Future[Answers]:
         journal = questions[JOURNAL]
         start = journal["position"]
-        data = base64.b64encode(self.kept[start : start + journal["most"]]).decode()
+        sent = self.kept[start : start + journal["most"]]
+        self.asked += len(sent)
+        data = base64.b64encode(sent).decode()
         piece = {"data": data, "size": len(self.kept)}
         answer: Future[Answers] = Future()
         answer.set_result(parse_answers(self.host, questions, {"journal": {"value": piece}}))
@@ -96,3 +80,99 @@ def test_what_nodes_have_kept_is_merged_by_our_clock() -> None:
     screen = View()
     read_kept(ReachedNodes(cast("dict[str, Session]", nodes)), "r", Watch(screen), most=7)
     assert screen.shown == ["0: a", "1: b", "0: c", "0: exit", "1: d", "1: exit"]
+
+
+# ---------------------------------------------------------------- the last lines
+
+
+def last_lines(nodes: list[Node], **conditions: object) -> list[str]:
+    """What is shown of the end of these journals."""
+    screen = View()
+    selection = LogSelection(**conditions)  # type: ignore[arg-type]
+    chosen = SelectedLines(screen, selection)
+    sessions = cast("list[Session]", nodes)
+    show_last_lines(sessions, "r", chosen, lambda: False).flush_all()
+    chosen.release()
+    return screen.shown
+
+
+MANY = 5000
+
+
+def long_journal(rank: int, first: float) -> bytes:
+    """A journal with a line each second, much larger than what is read first."""
+    return wrote(rank, *((first + number, f"{rank} wrote {number}") for number in range(MANY)))
+
+
+@pytest.fixture(scope="module")
+def journals() -> list[Node]:
+    """Two nodes that write in turn; the clock of the second is an hour ahead."""
+    return [
+        Node("n1", 0.0, long_journal(0, 1.0)),
+        Node("n2", 3600.0, long_journal(1, 3601.5)),
+    ]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 101, 2 * MANY, 2 * MANY + 5])
+def test_the_last_lines_of_all_nodes_together_are_those_of_the_latest_times(
+    journals: list[Node], count: int
+) -> None:
+    by_time = [f"{rank}: {rank} wrote {n}" for n in range(MANY) for rank in range(2)]
+    assert last_lines(journals, tail=count) == by_time[max(0, len(by_time) - count) :]
+    assert [node.skipped for node in journals] == [MANY + 1, MANY + 1]
+
+
+def test_of_large_journals_little_is_read_for_a_few_lines() -> None:
+    node = Node("n1", 0.0, long_journal(0, 1.0))
+    assert last_lines([node], tail=20)[-1] == f"0: 0 wrote {MANY - 1}"
+    assert node.asked < len(node.kept) / 2
+
+
+def test_the_last_lines_of_one_rank_are_found_before_those_of_another() -> None:
+    node = Node("n1", 0.0, wrote(1, (1.0, "early")))
+    node.kept = wrote(1, (1.0, "early"), *((2.0, "x" * 50) for _ in range(5000)))
+    assert last_lines([node], tail=1, matching=re.compile("early")) == ["1: early"]
+
+
+@given(st.data())
+def test_the_first_frame_is_found_wherever_a_journal_is_cut(data: st.DataObject) -> None:
+    texts = data.draw(st.lists(st.binary(max_size=60), min_size=4, max_size=10))
+    bodies = [frames.output_body(0, 1, 1.0, text) for text in texts]
+    told = [frames.frame(frames.OUTPUT, body, number) for number, body in enumerate(bodies, 1)]
+    starts = [len(b"".join(told[:index])) for index in range(len(told))]
+    cut = data.draw(st.integers(0, starts[-2]))
+    following = min(start for start in starts if start >= cut)
+    assert first_frame(b"".join(told)[cut:]) == following - cut
+
+
+@given(st.binary(max_size=300))
+def test_bytes_that_are_no_journal_raise_nothing(data: bytes) -> None:
+    first_frame(data)
+
+
+# ---------------------------------------------------------------- nodes that hang
+
+
+@dataclass
+class Hanging:
+    """A session with a node that has greeted and answers nothing."""
+
+    host: str = "n1"
+    ranks: range = range(2)
+
+    def ask(self, questions: Questions) -> Future[Answers]:
+        return Future()
+
+    def measure_clock(self) -> Future[object]:
+        return Future()
+
+
+def test_ctrl_c_ends_the_wait_for_the_answers_of_a_node_that_hangs() -> None:
+    reached = ReachedNodes(cast("dict[str, Session]", {"n1": Hanging()}))
+    calls = iter((False, False))
+    began = time.monotonic()
+    with pytest.raises(Interrupted):
+        ask(reached, until=lambda: next(calls, True))
+    with pytest.raises(Interrupted):
+        read_kept(reached, "r", Watch(View()), until=lambda: True)
+    assert time.monotonic() - began < ANSWER_TIMEOUT / 2

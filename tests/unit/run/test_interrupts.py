@@ -17,7 +17,11 @@ def test_a_notice_is_counted_and_is_no_wish_to_end() -> None:
     assert signal.getsignal(signal.SIGUSR1) == before
 
 
-def test_without_a_notice_its_signal_is_left_alone() -> None:
-    before = signal.getsignal(signal.SIGUSR1)
-    with Interrupts():
-        assert signal.getsignal(signal.SIGUSR1) == before
+def test_signals_for_the_ranks_are_kept_and_are_no_wish_to_end() -> None:
+    before = signal.getsignal(signal.SIGUSR2)
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert list(interrupts.received) == [signal.SIGUSR1, signal.SIGUSR2]
+        assert (interrupts.notices, interrupts.count) == (0, 0)
+    assert signal.getsignal(signal.SIGUSR2) == before

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.run.lines import LONGEST, Lines, printable
+from dslaunch.run.lines import LONGEST, BarState, Lines, printable
 from dslaunch.terminal import without_color
 
 
 def split(*pieces: bytes, now: float = 0.0) -> list[bytes]:
     lines = Lines()
     found = [line for piece in pieces for line in lines.feed(piece, now)]
-    return [*found, *lines.rest()]
+    return [*(line for line in found if isinstance(line, bytes)), *lines.rest()]
 
 
 @given(
@@ -40,13 +40,22 @@ def test_a_progress_bar_without_newlines_is_shown_now_and_then() -> None:
     shown = [
         line for second in range(10) for line in lines.feed(b"\r%d%%" % second, 100 + second / 2)
     ]
-    assert shown == [b"0%", b"2%", b"4%", b"6%", b"8%"]
+    assert shown == [BarState(b"%d%%" % state) for state in (0, 2, 4, 6, 8)]
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\n", b"\r\n", b""])
+def test_the_last_state_of_a_progress_bar_is_a_line_however_it_ends(end: bytes) -> None:
+    assert split(b"\r 10%", b"\r100%" + end) == [b"100%"]
+
+
+def test_a_windows_line_end_that_arrives_in_two_pieces_is_one_line() -> None:
+    assert split(b"text\r", b"\nmore\n") == [b"text", b"more"]
 
 
 def test_a_line_that_never_ends_is_given_in_pieces() -> None:
     lines = Lines()
     given_ = list(lines.feed(b"x" * (3 * LONGEST + 1), 0))
-    assert [len(line) for line in given_] == [LONGEST] * 3
+    assert [len(line) for line in given_ if isinstance(line, bytes)] == [LONGEST] * 3
 
 
 @pytest.mark.parametrize(
@@ -54,7 +63,7 @@ def test_a_line_that_never_ends_is_given_in_pieces() -> None:
     [
         pytest.param(b"plain \xc3\xa9", "plain é", id="unicode"),
         pytest.param(b"bad \xff", "bad \ufffd", id="invalid UTF-8"),
-        pytest.param(b"\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m\x1b[0m", id="colour, closed"),
+        pytest.param(b"\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m\x1b[0m", id="color, closed"),
         pytest.param(b"\x1b[2J\x1b[Hgone", "gone", id="clear screen"),
         pytest.param(b"\x1b]0;title\x07text", "text", id="window title"),
         pytest.param(b"\x07bell\x08", "bell", id="bell and backspace"),
@@ -67,6 +76,6 @@ def test_control_characters_do_not_reach_the_terminal(raw: bytes, shown: str) ->
 
 
 @given(st.binary())
-def test_whatever_a_rank_writes_only_colours_are_left(data: bytes) -> None:
+def test_whatever_a_rank_writes_only_colors_are_left(data: bytes) -> None:
     text = without_color(printable(data))
     assert not any((c < " " and c not in "\t\n") or "\x7f" <= c <= "\x9f" for c in text)

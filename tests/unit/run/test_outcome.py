@@ -51,7 +51,7 @@ def test_a_launcher_that_fails_before_any_rank_is_the_cause() -> None:
     assert outcome.reason == EndReason(EndCode.LAUNCHER_FAILED, "n1", exit_code=2)
 
 
-def test_what_ends_after_we_began_to_end_it_is_a_victim() -> None:
+def test_what_ends_after_we_began_to_end_it_is_a_secondary_failure() -> None:
     outcome = verdict(exits(4, 1, 7), exits(3, 0, None, 15, asked=True), stopped_at=4)
     assert outcome.cause.rank == 1
 
@@ -77,7 +77,7 @@ def test_a_rank_whose_status_was_missed_takes_its_launchers() -> None:
     assert outcome.exit_code == 247
 
 
-def test_a_lost_node_is_a_cause_of_its_own() -> None:
+def test_a_lost_node_is_a_separate_cause() -> None:
     outcome = verdict(SILENT, stopped_at=3)
     assert (outcome.exit_code, outcome.reason) == (5, LOST)
 
@@ -102,7 +102,7 @@ def test_an_ending_has_the_exit_code_that_a_shell_gives_it(
     assert exit_code(code, number) == shell
 
 
-# ---------------------------------------------------------------- victims
+# ---------------------------------------------------------------- secondary failures
 
 CLOSED = (
     "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:30868."
@@ -110,7 +110,7 @@ CLOSED = (
 WAITED = "RuntimeError: [/gloo/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation"
 
 
-def test_a_victim_that_was_seen_first_is_not_the_cause() -> None:
+def test_a_secondary_failure_with_the_earlier_time_is_not_the_cause() -> None:
     history = History([exits(4.0, 0, 1), exits(4.2, 1, None, 9)], 4.2)
     outcome = judge(history, last_lines={("n1", 0): [CLOSED]})
     assert outcome.cause is not None
@@ -162,27 +162,27 @@ def test_a_rank_that_said_why_keeps_its_reason_although_its_config_offloads() ->
     assert outcome.ending == "gpu-memory"
 
 
-def test_among_victims_alone_the_first_is_named() -> None:
+def test_among_secondary_failures_alone_the_first_is_named() -> None:
     history = History([exits(4.0, 0, 1), exits(4.2, 1, 1)], 4.2)
     outcome = judge(history, last_lines={("n1", 0): [CLOSED], ("n1", 1): [CLOSED]})
     assert outcome.cause is not None
     assert outcome.cause.rank == 0
 
 
-def test_whom_a_rank_waited_for_in_vain_is_named() -> None:
+def test_unresponsive_ranks_are_named_after_a_timeout() -> None:
     started = [Event(1, "started", "n1", rank) for rank in range(3)]
     history = History([*started, exits(9, 0, 1), exits(9.1, 2, 1, asked=True)], 9)
     outcome = judge(history, last_lines={("n1", 0): [WAITED], ("n1", 2): [WAITED]})
     assert outcome.reason.ranks == (("n1", 1),)
 
 
-def test_a_lost_node_is_the_cause_of_its_victims() -> None:
+def test_a_lost_node_is_the_cause_of_secondary_failures() -> None:
     history = History([exits(4.0, 0, 1), replace(SILENT, time=30)], 30)
     outcome = judge(history, last_lines={("n1", 0): [CLOSED]})
     assert outcome.reason == LOST
 
 
-def test_a_node_whose_loss_is_noticed_after_its_victims_ended_the_run_is_the_cause() -> None:
+def test_a_node_whose_loss_is_noticed_after_secondary_failures_ended_the_run_is_the_cause() -> None:
     history = History([exits(4.0, 0, 1), replace(SILENT, time=24)], 4.0)
     outcome = judge(history, last_lines={("n1", 0): [CLOSED]})
     assert (outcome.reason, outcome.exit_code) == (LOST, 5)

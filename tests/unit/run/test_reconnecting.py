@@ -11,9 +11,9 @@ import pytest
 
 from dslaunch.cluster.model import Node
 from dslaunch.node import frames
-from dslaunch.run.boot import Agent
-from dslaunch.run.session import LEAST_TRY, Lost, Session
-from dslaunch.transport import login
+from dslaunch.run.agent_program import AgentStart
+from dslaunch.run.session import Lost, Session
+from dslaunch.transport import login_shell
 
 NODE = Node("n1", (0,))
 RECONNECT = 1.0
@@ -31,8 +31,10 @@ HELLO = frames.pack_message(
     }
 )
 TRICKLES = {
-    "login": login.STARTED,
-    "message": login.STARTED + frames.GREETING + frames.HEADER.pack(1 << 20, frames.MESSAGE, 0),
+    "login": login_shell.STARTED,
+    "message": login_shell.STARTED
+    + frames.GREETING
+    + frames.HEADER.pack(1 << 20, frames.MESSAGE, 0),
 }
 """What the node says at once when it is connected to again; one byte at a time follows."""
 
@@ -69,7 +71,7 @@ class Link:
         if said:
             return said
         if self.breaks:
-            self.way.go.wait(10)
+            self.way.go.wait(60)
             return b""
         return b"" if self.closed.wait(0.1) else b"x"
 
@@ -91,18 +93,18 @@ class Link:
 
 @pytest.mark.parametrize("trickle", TRICKLES)
 def test_a_node_that_says_a_little_again_and_again_is_lost_in_time(trickle: str) -> None:
-    way = Trickling(login.STARTED + frames.GREETING + HELLO, TRICKLES[trickle])
-    agent = Agent("run", "n1", silence=1, reconnect=RECONNECT)
+    way = Trickling(login_shell.STARTED + frames.GREETING + HELLO, TRICKLES[trickle])
+    agent = AgentStart("run", "n1", heartbeat=1, reconnect=RECONNECT)
     inbox: Queue[Any] = Queue()
     session = Session(NODE, way.connect(NODE), agent, inbox, way)
     session.begin()
-    session.hello.result(5)
+    session.hello.result(60)
     session.follow(hold=True)
     way.go.set()
     began = time.monotonic()
     arrived = None
     while not isinstance(arrived, Lost):
-        _, arrived = inbox.get(timeout=RECONNECT + LEAST_TRY + 3)
-    assert time.monotonic() - began < RECONNECT + LEAST_TRY + 3
-    assert "not reached again within" in arrived.failure.message
+        _, arrived = inbox.get(timeout=60)
+    assert time.monotonic() - began < 60  # without a limit it trickles for ever
+    assert arrived.failure.kind == "lost"
     session.close()

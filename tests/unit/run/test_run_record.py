@@ -8,9 +8,12 @@ from typing import Any
 
 import jsonschema
 import pytest
+from pydantic import TypeAdapter
 
+from dslaunch.cluster.model import Cluster
 from dslaunch.errors import UsageError
-from dslaunch.run.local import local_runs
+from dslaunch.run.launch import cluster_json
+from dslaunch.run.local_runs import local_runs
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.run_directory import RunDirectory
@@ -40,7 +43,7 @@ SSH = RunRecord(
 SLURM = SSH.model_copy(
     update={"slurm": JobRecord(job="142", token="dslaunch-1", groups=((2, 4),), direct=True)}
 )
-WITHOUT_NUMBER = {key: value for key, value in SSH.as_dict().items() if key != "format"}
+WITHOUT_NUMBER = {key: value for key, value in SSH.as_data().items() if key != "format"}
 
 
 def written(directory: Path, text: str) -> Path:
@@ -53,8 +56,8 @@ def written(directory: Path, text: str) -> Path:
 def test_a_record_is_read_back_the_same_and_has_the_published_schema(
     tmp_path: Path, record: RunRecord
 ) -> None:
-    assert read_record(written(tmp_path, record.to_json())) == record
-    jsonschema.validate(json.loads(record.to_json()), json_schema())
+    assert read_record(written(tmp_path, record.as_json())) == record
+    jsonschema.validate(json.loads(record.as_json()), json_schema())
 
 
 def test_the_keys_of_the_first_versions_are_read(tmp_path: Path) -> None:
@@ -63,12 +66,12 @@ def test_the_keys_of_the_first_versions_are_read(tmp_path: Path) -> None:
 
 
 def test_fields_of_later_versions_are_ignored(tmp_path: Path) -> None:
-    assert read_record(written(tmp_path, json.dumps({**SSH.as_dict(), "new": 1}))) == SSH
+    assert read_record(written(tmp_path, json.dumps({**SSH.as_data(), "new": 1}))) == SSH
 
 
 def test_a_program_whose_name_is_no_utf_8_is_recorded(tmp_path: Path) -> None:
     record = RunRecord(**{**WITHOUT_NUMBER, "program": "a\udcff.py"})
-    assert read_record(written(tmp_path, record.to_json())) == record
+    assert read_record(written(tmp_path, record.as_json())) == record
 
 
 def test_a_directory_without_a_record_is_no_run(tmp_path: Path) -> None:
@@ -94,7 +97,7 @@ def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
     ids=["later", "text", "null"],
 )
 def test_a_record_of_another_format_is_named(tmp_path: Path, changes: dict[str, Any]) -> None:
-    text = json.dumps({**SSH.as_dict(), **changes})
+    text = json.dumps({**SSH.as_data(), **changes})
     assert fault(tmp_path, text) is RecordFault.OTHER_VERSION
 
 
@@ -113,12 +116,12 @@ def test_a_record_without_a_number_that_lacks_a_field_is_of_another_version(
         {"world_size": "4"},
         {"started": -1},
         {"slurm": []},
-        {"slurm": {**SLURM.as_dict()["slurm"], "job": "12; rm"}},
-        {"slurm": {**SLURM.as_dict()["slurm"], "groups": [[1]]}},
+        {"slurm": {**SLURM.as_data()["slurm"], "job": "12; rm"}},
+        {"slurm": {**SLURM.as_data()["slurm"], "groups": [[1]]}},
     ],
 )
 def test_a_field_of_another_kind_is_named(tmp_path: Path, changes: dict[str, Any]) -> None:
-    assert fault(tmp_path, json.dumps({**SSH.as_dict(), **changes})) is RecordFault.DAMAGED
+    assert fault(tmp_path, json.dumps({**SSH.as_data(), **changes})) is RecordFault.DAMAGED
 
 
 def test_a_record_that_may_not_be_read_is_named(tmp_path: Path) -> None:
@@ -141,7 +144,7 @@ def state(tmp_path: Path, **records: str) -> dict[str, str]:
 def test_one_damaged_record_hides_no_other_and_is_named_when_it_is_asked_for(
     tmp_path: Path,
 ) -> None:
-    known = local_runs(state(tmp_path, good=SSH.to_json(), torn="{"))
+    known = local_runs(state(tmp_path, good=SSH.as_json(), torn="{"))
     assert [run.run for run in known.started] == ["good"]
     assert [error.run for error in known.unreadable] == ["torn"]
     assert known.exactly("good") is not None
@@ -154,17 +157,24 @@ def test_the_record_of_a_later_attempt_takes_the_place_of_the_earlier_one(tmp_pa
     directory = tmp_path / "runs" / "run"
     writer = RunDirectory(directory)
     for attempt in range(2):
-        writer.write(FILE, SSH.model_copy(update={"attempt": attempt}).to_json())
+        writer.write(FILE, SSH.model_copy(update={"attempt": attempt}).as_json())
     (run,) = local_runs(environ).runs
     assert (run.record.attempt, run.living, run.result) == (1, True, None)
     outcome = Outcome("failed", 3, EndReason(EndCode.RANK_FAILED, "n1", 1, exit_code=3))
-    writer.close(outcome.as_dict())
+    writer.close(outcome.as_data())
     (run,) = local_runs(environ).runs
     assert run.result == outcome
     assert not run.living
 
 
 def test_a_beginning_that_several_runs_have_is_ambiguous(tmp_path: Path) -> None:
-    known = local_runs(state(tmp_path, aa=SSH.to_json(), ab=SSH.to_json()))
+    known = local_runs(state(tmp_path, aa=SSH.as_json(), ab=SSH.as_json()))
     with pytest.raises(UsageError, match="aa, ab"):
         known.find("a")
+
+
+def test_the_recorded_cluster_has_no_text_of_its_file() -> None:
+    cluster = Cluster.parse("name: pod\nnodes: [{host: n1, slots: 1}]  # a comment\n")
+    text = cluster_json(cluster)
+    assert "a comment" not in text
+    assert TypeAdapter(Cluster).validate_json(text) == cluster

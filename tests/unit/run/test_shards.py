@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from dslaunch.errors import ErrorCode, PreflightError
+from dslaunch.plural import byte_count
 from dslaunch.run.checkpoint_stores import LocalStore, StoreError
-from dslaunch.run.shards import Transfer, copy, in_words
+from dslaunch.run.shards import Transfer, copy
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ class Failing(LocalStore):
         return super().ask(operation, path, **more)
 
 
-def test_a_second_try_goes_on_where_the_first_broke(
+def test_a_second_try_continues_where_the_first_one_failed(
     source: Path, tmp_path: Path, place: LocalStore
 ) -> None:
     with (
@@ -95,17 +96,17 @@ def test_a_second_try_goes_on_where_the_first_broke(
     }
 
 
-def test_a_file_that_is_saved_anew_meanwhile_is_not_mixed(
+def test_a_file_that_changes_during_the_copy_is_not_mixed(
     source: Path, tmp_path: Path, place: LocalStore
 ) -> None:
     wanted = transfers(source, tmp_path / "t", place)
     (source / "f4").write_bytes(bytes(6000))
-    with pytest.raises(StoreError, match="f4 changed while it was copied"):
+    with pytest.raises(StoreError, match="f4 changed"):
         copy_in_pieces(wanted)
     assert not (tmp_path / "t" / "f4").exists()
 
 
-def test_a_disk_that_is_too_small_is_told_before_anything_is_copied(
+def test_a_full_disk_is_reported_before_the_copy(
     source: Path, tmp_path: Path, place: LocalStore
 ) -> None:
     with pytest.raises(PreflightError, match=r"15\.0 kB") as caught:
@@ -114,7 +115,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_copied(
     assert list((tmp_path / "t").iterdir()) == []
 
 
-def test_sizes_are_told_in_words() -> None:
-    assert [in_words(n) for n in (0, 999, 1000, 123_456_789, 10**18)] == [
+def test_sizes_are_shown_with_units() -> None:
+    assert [byte_count(n) for n in (0, 999, 1000, 123_456_789, 10**18)] == [
         "0 B", "999 B", "1.0 kB", "123.5 MB", "1000.0 PB",
     ]  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 
 from dslaunch.errors import ErrorCode, PlanError
 from dslaunch.launch.job import Job
-from dslaunch.run.source import archive, digests, find_source, script_imports, walk
+from dslaunch.run.job_files import archive, digests, find_source, script_imports, walk
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dslaunch.errors import NodeFailure, UsageError
-from dslaunch.run.local import LocalRun
+from dslaunch.run.local_runs import LocalRun
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.run_record import RunRecord
@@ -66,7 +66,7 @@ def test_a_run_that_no_node_reports_stands_as_it_was_recorded(
     found = SshRun.recorded(run).summary(Reports())
     assert (found.run, found.state, found.record) == ("run", state, run.record)
     assert (found.may_continue, found.unknown) == (may_continue, None)
-    assert found.as_dict()["state"] == state.value
+    assert found.as_data()["state"] == state.value
 
 
 def test_what_nodes_report_comes_before_the_record() -> None:

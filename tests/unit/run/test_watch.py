@@ -22,7 +22,7 @@ class View:
         """Nothing."""
 
 
-def test_of_many_lines_that_nobody_sees_only_the_last_are_made_and_none_is_torn() -> None:
+def test_of_many_hidden_lines_only_the_last_are_kept_and_none_is_split() -> None:
     screen, source = View(), ("n1", 0)
     watch = Watch(screen, unseen=lambda: True)
     for data in (b"begin", b"".join(b"line %d\n" % i for i in range(1000)) + b"half", b" done\n"):
@@ -32,7 +32,7 @@ def test_of_many_lines_that_nobody_sees_only_the_last_are_made_and_none_is_torn(
     assert list(watch.last[source]) == [*last[1:], "half done"]
 
 
-def test_few_lines_are_all_made_whoever_sees_them() -> None:
+def test_few_lines_are_all_kept() -> None:
     seen, unseen = View(), View()
     data = b"".join(b"line %d\n" % i for i in range(KEPT_LINES))
     for screen in (seen, unseen):

@@ -13,12 +13,12 @@ from dslaunch.slurm.allocation import (
     allocated_nodes,
     bare_cluster,
     file_of,
-    gpu_indexes,
     in_allocation,
     seen_by_steps,
 )
 from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.node_discovery import allocated, by_steps
+from dslaunch.slurm.scontrol import gpu_indexes
 
 NODES = {"SLURM_JOB_NODELIST": "n[1-2]"}
 
@@ -55,7 +55,7 @@ def test_components_follow_each_other() -> None:
 
 
 def test_outside_of_an_allocation_it_is_said() -> None:
-    with pytest.raises(UsageError, match="this is no allocation"):
+    with pytest.raises(UsageError, match="allocation"):
         allocated_nodes({})
 
 
@@ -83,14 +83,14 @@ def test_a_node_of_the_file_keeps_its_settings_and_another_is_like_the_first() -
 
 def test_an_allocation_without_slots_is_no_cluster() -> None:
     assert bare_cluster((AllocatedNode("n1", (0, 1)),)).nodes[0].slots == (0, 1)
-    with pytest.raises(UsageError, match=r"how many ranks n\[1-2\] can have"):
+    with pytest.raises(UsageError, match=r"n\[1-2\]"):
         bare_cluster((AllocatedNode("n1", None), AllocatedNode("n2", None)))
 
 
 def answering(environ: dict[str, str], **answers: Done) -> SlurmClient:
     def run(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
         if argv[0] not in answers:
-            raise ToolMissingError(f"{argv[0]} is not here")
+            raise ToolMissingError(argv[0])
         return answers[argv[0]]
 
     return SlurmClient(environ, run)
@@ -102,7 +102,8 @@ def test_without_scontrol_the_gpus_are_counted() -> None:
 
 
 def test_a_step_says_which_gpus_it_sees() -> None:
-    assert seen_by_steps("a1=2,3\na2=0\na3=\na4=NoDevFiles\na5=MIG-1,MIG-2\n") == {
+    printed = "a1=2,3\na2=0\na3=\na4=NoDevFiles\na5=MIG-1,MIG-2\n"
+    assert seen_by_steps(printed) == {
         "a1": (2, 3), "a2": (0,), "a5": (0, 1),
     }  # fmt: skip
 
@@ -142,7 +143,7 @@ def test_steps_request_the_gpus_of_the_job() -> None:
     assert asked == [["--nodelist=n1,n2", "--gres=gpu:2"]]
     asked.clear()
     uneven = in_allocation(cluster, (AllocatedNode("n1", (0, 1), 2), AllocatedNode("n2", (0,), 1)))
-    with pytest.raises(DslaunchError, match="n2: a step gets 2 of the 1 GPUs"):
+    with pytest.raises(DslaunchError, match="n2"):
         by_steps(SlurmClient(environ, run), uneven)
     assert asked == [["--nodelist=n1", "--gpus=2"], ["--nodelist=n2", "--gpus=1"]]
 
@@ -156,13 +157,13 @@ def test_a_step_with_fewer_gpus_than_the_job_is_an_error_with_both_numbers() -> 
     cluster = parse_cluster("nodes: [{host: 'n[1-2]', slots: 8}]", "c.yaml")
     four = in_allocation(cluster, (AllocatedNode("n1", (0, 1), 4), AllocatedNode("n2", (0, 1), 4)))
     client = SlurmClient(NODES | {"SLURM_JOB_ID": "7"}, run)
-    with pytest.raises(DslaunchError, match=r"n\[1-2\]: a step gets 1 of the 4 GPUs"):
+    with pytest.raises(DslaunchError, match=r"n\[1-2\].* 1 .* 4 "):
         by_steps(client, four)
 
 
-def test_where_no_step_can_start_sruns_reason_is_told() -> None:
+def test_the_reason_of_srun_is_reported_if_no_step_can_start() -> None:
     client = answering(NODES | {"SLURM_JOB_ID": "7"}, srun=Done(1, "", "srun: error: no\n"))
-    with pytest.raises(DslaunchError, match="no step can be started in job 7: srun: error: no"):
+    with pytest.raises(DslaunchError, match=r"job 7.*srun: error: no"):
         by_steps(client, parse_cluster("nodes: [{host: n1, slots: 2}]", "c.yaml"))
 
 

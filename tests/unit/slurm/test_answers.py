@@ -18,7 +18,7 @@ from tests.unit.slurm.squeue import row, start
 
 from dslaunch.slurm.answers import (
     COLUMNS,
-    InvalidAnswer,
+    SlurmAnswerError,
     parse_accounting,
     parse_columns,
     parse_json,
@@ -283,7 +283,7 @@ def test_no_text_reaches_into_another_field_of_the_accounting(line: str) -> None
 @given(said=st.text())
 def test_what_is_no_answer_is_invalid_and_nothing_else(said: str) -> None:
     for parse in (parse_columns, parse_json):
-        with pytest.raises(InvalidAnswer):
+        with pytest.raises(SlurmAnswerError):
             parse(said)
 
 
@@ -298,7 +298,7 @@ def test_what_is_no_answer_is_invalid_and_nothing_else(said: str) -> None:
     ],
 )  # fmt: skip
 def test_json_of_another_shape_is_invalid(said: str) -> None:
-    with pytest.raises(InvalidAnswer):
+    with pytest.raises(SlurmAnswerError):
         parse_json(said)
 
 
@@ -310,7 +310,7 @@ def test_a_value_that_fills_its_column_may_be_cut_and_is_not_taken() -> None:
 # ---------------------------------------------------------------- paths
 
 
-def test_a_standard_error_of_its_own_has_a_path_and_the_outputs_has_none() -> None:
+def test_a_separate_standard_error_has_a_path_and_that_of_the_output_has_none() -> None:
     (one,) = parse_columns(row())
     (apart,) = parse_columns(row(stderr="/shared/%j.err"))
     assert (one.output, one.error) == ("/shared/train-12.out", "")

@@ -165,7 +165,7 @@ def test_part_of_a_node_is_not_asked_for_exclusively() -> None:
     assert apply_directives(kept).exclusive == "true"
 
 
-def test_options_that_would_keep_sbatch_from_submitting_are_left_out_and_told() -> None:
+def test_options_that_prevent_a_submission_are_removed_and_reported() -> None:
     given = ("--wait", "--hold")
     assert apply_directives(Slurm(directives=given)).directives == ("--hold",)
     assert len(list(unusable(given))) == 1

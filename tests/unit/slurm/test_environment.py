@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dslaunch.run.secret import Secret
-from dslaunch.slurm.environment import submit_environment, variables_used, withheld
+from dslaunch.slurm.environment import submit_environment, variables_used, withheld_secrets
 
 SCRIPT = "#!/bin/bash\n#SBATCH --partition=gpu\n#SBATCH --time=1\n#SBATCH --gres=gpu:2\n"
 SCRIPT += "#SBATCH --no-requeue\n#SBATCH --mem=0\n#SBATCH --array=1-2\n"
@@ -64,4 +64,4 @@ def test_what_sbatch_exports_reaches_the_job(
     directive: str, environ: dict[str, str], reaches: bool
 ) -> None:
     script = f"{SCRIPT}#SBATCH {directive}\n" if directive else SCRIPT
-    assert (withheld(["TOKEN"], script, environ) is None) is reaches
+    assert (withheld_secrets(["TOKEN"], script, environ) is None) is reaches

@@ -12,10 +12,13 @@ from dslaunch.errors import DslaunchError
 from dslaunch.run.events import Event, Line
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import SlurmClient
-from dslaunch.slurm.follow import Following, state_words
+from dslaunch.slurm.follow import Following
 from dslaunch.slurm.identity import JobId
+from dslaunch.slurm.notices import JobNotice, NoticeCode
 from dslaunch.slurm.output import Layout, OutputReader, RootCauses, task_ends
-from dslaunch.slurm.query_failures import QueryFailure, UnknownNow
+from dslaunch.slurm.output_evidence import Cut
+from dslaunch.slurm.query_failures import QueryError, QueryFailure
+from dslaunch.slurm.standing import JobStanding, Standing
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.verdict import Ending
 
@@ -49,7 +52,7 @@ class Seen:
         (Layout(((1, 4), (1, 2)), direct=True), b"5: x", ("b", 5, b"x\n")),
     ],
 )
-def test_a_line_is_told_with_its_host_and_rank(
+def test_a_line_is_reported_with_its_host_and_rank(
     layout: Layout, line: bytes, expected: tuple[str, int | None, bytes]
 ) -> None:
     assert OutputReader(layout, HOSTS).read(line) == expected
@@ -70,7 +73,8 @@ def test_what_srun_says_of_tasks_becomes_their_endings() -> None:
     ]  # fmt: skip
     (killed,) = task_ends("srun: error: a: task 0: Killed", TWO_BY_TWO, 0)
     assert (killed.host, killed.rank, killed.signal) == ("a", None, 9)
-    assert list(task_ends("srun: Job step aborted: Waiting up to 32 seconds", direct, 0)) == []
+    other = "srun: Job step aborted: Waiting up to 32 seconds"
+    assert list(task_ends(other, direct, 0)) == []
 
 
 SUMMARY = """\
@@ -90,7 +94,8 @@ def test_torchs_summary_says_which_rank_of_a_node_failed_first() -> None:
     assert [(e.kind, e.host, e.rank, e.code, e.signal) for e in found] == [
         ("exit", "node2", 3, None, 9),
     ]  # fmt: skip
-    assert list(causes.feed("node2", "  exitcode  : 1 (pid: 9)")) == []
+    outside = "  exitcode  : 1 (pid: 9)"
+    assert list(causes.feed("node2", outside)) == []
 
 
 class Scripted(SlurmClient):
@@ -111,8 +116,9 @@ class Scripted(SlurmClient):
 
 def following(
     client: SlurmClient, layout: Layout = TWO_BY_TWO
-) -> tuple[Following, Seen, list[str]]:
-    screen, told = Seen(), []
+) -> tuple[Following, Seen, list[JobNotice]]:
+    screen = Seen()
+    told: list[JobNotice] = []
     return Following(client, JobId("12"), layout, Watch(screen), told.append), screen, told
 
 
@@ -130,13 +136,13 @@ def test_a_job_is_followed_from_the_queue_to_its_end(tmp_path: Path) -> None:
     clock = seconds()
     assert job.to_the_end(until=lambda: False, clock=lambda: next(clock)) == (ended,)
     assert screen.lines == [("a", 0, "step 1"), ("b", 3, "step 1")]
-    assert told == [
-        "job 12 waits: the nodes it needs are busy; it is next (Resources)",
-        "job 12 runs on a,b",
+    assert [notice.standing for notice in told] == [
+        JobStanding(Standing.PENDING, name="12", state="PENDING", reason="Resources"),
+        JobStanding(Standing.RUNNING, name="12", state="RUNNING", nodes="a,b"),
     ]
 
 
-def test_a_standard_error_of_its_own_is_read_and_followed(tmp_path: Path) -> None:
+def test_a_separate_standard_error_is_read_and_followed(tmp_path: Path) -> None:
     out, err = tmp_path / "12.out", tmp_path / "12.err"
     out.write_bytes(b"0: step 1\n")
     err.write_bytes(b"2: ValueError: no data\nsrun: error: b: task 2: Exited with exit code 7\n")
@@ -152,23 +158,25 @@ def test_a_standard_error_of_its_own_is_read_and_followed(tmp_path: Path) -> Non
     assert (cause.host, cause.rank, cause.code) == ("b", 2, 7)
 
 
-def test_an_unknown_state_is_told_once_for_each_reason_and_asked_again() -> None:
-    away, busy = UnknownNow(QueryFailure.NO_CONTACT), UnknownNow(QueryFailure.BUSY)
+def test_an_unknown_state_is_reported_once_per_reason_and_queried_again() -> None:
+    away, busy = QueryError(QueryFailure.NO_CONTACT), QueryError(QueryFailure.BUSY)
     ended = [JobInfo("12", "COMPLETED", code=0)]
     job, _, told = following(Scripted(away, away, busy, busy, ended))
     clock = itertools.count(0.0, 20.0)  # simulated seconds, at each look
     assert job.to_the_end(until=lambda: False, clock=lambda: next(clock)) is not None
-    assert len(told) == 3
-    assert told[0].startswith(away.message)
-    assert told[1].startswith(busy.message)
-    assert told[2] == "SLURM answers again"
+    assert [(notice.code, notice.failure) for notice in told] == [
+        (NoticeCode.STATE_UNKNOWN, QueryFailure.NO_CONTACT),
+        (NoticeCode.STATE_UNKNOWN, QueryFailure.BUSY),
+        (NoticeCode.SLURM_ANSWERS, None),
+    ]
     assert job.unknown is None
 
 
 @pytest.mark.parametrize("code", list(QueryFailure))
 def test_no_failure_ends_a_job_however_long_it_lasts(code: QueryFailure) -> None:
     running = [JobInfo("12", "RUNNING", nodes="a")]
-    job, _, _ = following(Scripted(running, *([UnknownNow(code)] * 50)))
+    values = dict.fromkeys(("command", "error", "job", "seconds"), "x")
+    job, _, _ = following(Scripted(running, *([QueryError(code, **values)] * 50)))
     for _ in range(50):
         job.ask()
         assert not job.over
@@ -213,11 +221,7 @@ def test_a_job_that_made_room_and_waits_again_says_so(tmp_path: Path) -> None:
     job, _, told = following(Scripted([running], [again], [ended]))
     clock = seconds()
     job.to_the_end(until=lambda: False, clock=lambda: next(clock))
-    assert told[1] == "job 12 was preempted by another job, and goes back into the queue"
-
-
-def test_a_start_after_a_requeue_is_counted() -> None:
-    assert state_words(JobInfo("12", "RUNNING", nodes="a", restarts=1)).endswith("on a, start 2")
+    assert told[1] == JobNotice(NoticeCode.REQUEUED, job="12", cut=Cut.PREEMPTED)
 
 
 def test_a_requeued_job_fails_by_its_last_start_alone(tmp_path: Path) -> None:
@@ -316,4 +320,4 @@ def test_an_output_that_is_not_here_is_not_sought_in_a_job_of_the_number_here() 
     stream.since = -100.0
     job.ask()
     assert stream.far is None
-    assert told == ["job 12 runs on a"]
+    assert [notice.code for notice in told] == [NoticeCode.STANDING]

@@ -98,9 +98,7 @@ def start(at: int, state: str, user: int = 1000) -> JobInfo:
         ([start(AT + 5, "REQUEUED")], False),
     ],
 )
-def test_the_accounting_proves_a_requeue_that_nobody_saw(
-    starts: list[JobInfo], proven: bool
-) -> None:
+def test_the_accounting_proves_an_unobserved_requeue(starts: list[JobInfo], proven: bool) -> None:
     """Two starts before this one are a restart too many: a later job, itself requeued."""
     assert proven_by_starts(NO_TOKEN, info(AT + 9, restarts=1), starts) is proven
 

@@ -65,7 +65,7 @@ def test_nothing_is_missing_where_all_is_there(tmp_path: Path) -> None:
     assert found(batch(tmp_path, "--deepspeed", "ds.json", node=node)) == []
 
 
-def test_a_script_that_nobody_may_read_is_not_missing(tmp_path: Path) -> None:
+def test_an_unreadable_script_is_not_missing(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch(mode=0)
     assert found(batch(tmp_path)) == []
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from dslaunch.slurm.refusal import (
     EXPLANATIONS,
-    LONGEST_LINE,
-    MOST_LINES,
+    MAX_LINE_LENGTH,
+    MAX_LINES,
     Refused,
-    read_said,
-    why_refused,
+    parse_messages,
+    parse_refusal,
 )
 
 FAILED = "sbatch: error: Batch job submission failed: "
@@ -64,7 +64,7 @@ CONFIGURATION = f"{FAILED}Requested node configuration is not available\n"
 def test_a_refusal_is_a_reason_with_the_options_to_blame(
     said: str, reason: Refused, option: str
 ) -> None:
-    refusal = why_refused(said)
+    refusal = parse_refusal(said)
     assert refusal.reason is reason
     assert option in refusal.options
 
@@ -84,28 +84,35 @@ def test_a_refusal_is_a_reason_with_the_options_to_blame(
 def test_a_controller_that_is_away_is_nothing_wrong_with_the_job(
     said: str, reason: Refused
 ) -> None:
-    refusal = why_refused(said)
+    refusal = parse_refusal(said)
     assert (refusal.reason, refusal.options) == (reason, ())
 
 
-def test_the_sites_sentences_stand_before_slurms_and_decide_nothing() -> None:
-    said = (
-        "sbatch: error: Invalid qos specification? Project gpu-7 has used up its hours.\n"
-        "sbatch: error: See https://site.example/hours\n"
-        f"{FAILED}Unspecified error\n"
-    )
-    refusal = why_refused(said)
+def test_messages_of_the_site_precede_those_of_slurm_and_decide_nothing() -> None:
+    of_the_site = ("Invalid qos specification? No hours.", "See https://site.example/hours")
+    lines = "".join(f"sbatch: error: {line}\n" for line in of_the_site)
+    said = f"{lines}{FAILED}Unspecified error\n"
+    refusal = parse_refusal(said)
     assert refusal.reason is Refused.UNKNOWN
-    assert refusal.sentences == (
-        "Invalid qos specification? Project gpu-7 has used up its hours.",
-        "See https://site.example/hours",
-        "Unspecified error",
-    )
+    assert refusal.messages == (*of_the_site, "Unspecified error")
     assert refusal.explanation is None
 
 
-def test_a_refusal_without_a_word_says_so() -> None:
-    assert why_refused("").sentences == ("sbatch gave no reason",)
+def test_the_cause_precedes_the_messages_of_the_site() -> None:
+    said = f"sbatch: error: See https://site.example\n{FAILED}Invalid partition name specified\n"
+    refusal = parse_refusal(said)
+    assert refusal.headline == EXPLANATIONS[Refused.PARTITION].meaning
+    assert refusal.messages == ("Invalid partition name specified", "See https://site.example")
+
+
+def test_the_last_line_of_an_sbatch_that_failed_itself_comes_first() -> None:
+    refusal = parse_refusal("sbatch: something\nsbatch: error: Unknown trouble\n")
+    assert refusal.headline == "Unknown trouble"
+
+
+def test_a_refusal_without_a_message_is_unknown() -> None:
+    refusal = parse_refusal("")
+    assert (refusal.reason, refusal.messages) == (Refused.UNKNOWN, ())
 
 
 def test_every_reason_but_the_unknown_is_explained() -> None:
@@ -114,13 +121,13 @@ def test_every_reason_but_the_unknown_is_explained() -> None:
 
 @given(st.text() | st.text("sbatch: erof\n-", max_size=200))
 def test_any_text_is_a_refusal_of_bounded_size(said: str) -> None:
-    refusal = why_refused(said)
-    assert 1 <= len(refusal.sentences) <= MOST_LINES + 1
-    assert all(len(sentence) <= LONGEST_LINE for sentence in refusal.sentences)
+    refusal = parse_refusal(said)
+    assert len(refusal.messages) <= MAX_LINES + 1
+    assert all(len(message) <= MAX_LINE_LENGTH for message in refusal.messages)
 
 
 def test_an_estimate_is_no_notice() -> None:
-    said = read_said(
+    said = parse_messages(
         "sbatch: Use --partition=short for tests\n"
         "sbatch: Job 21 to start at 2026-11-21T08:14:22 using 2 processors on nodes a in main\n"
         "sbatch:   Preempts: 7,8\n"

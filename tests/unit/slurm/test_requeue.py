@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from dslaunch.notes import Note, note
 from dslaunch.slurm.client import Done, SlurmClient
-from dslaunch.slurm.requeue import requeue_without
+from dslaunch.slurm.requeue import RequeueNote, requeue_without
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}
 
@@ -27,14 +28,14 @@ class Scontrol:
     asked: list[list[str]] = field(default_factory=list)
     term_ignored: list[bool] = field(default_factory=list)
     environ: list[Mapping[str, str]] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    told: list[Note] = field(default_factory=list)
 
     def requeue(self, environ: Mapping[str, str] = JOB) -> None:
         """Requeue this job without n3."""
-        requeue_without(SlurmClient(environ, self.run), ("n3",), most=2, say=self.say)
+        requeue_without(SlurmClient(environ, self.run), ("n3",), limit=2, tell=self.tell)
 
-    def say(self, words: str) -> None:
-        self.said.append(words)
+    def tell(self, note: Note) -> None:
+        self.told.append(note)
         self.term_ignored.append(is_term_ignored())
 
     def run(self, argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
@@ -49,29 +50,39 @@ class Scontrol:
 def test_failed_nodes_join_those_that_are_excluded_already() -> None:
     scontrol = Scontrol(excluded="n[8-9]")
     scontrol.requeue()
-    assert scontrol.said == ["job 7 is requeued without n3"]
+    assert scontrol.told == [note(RequeueNote.REQUEUED, job="7", nodes="n3")]
     assert scontrol.asked[1:] == [["requeue", "7"], ["update", "JobId=7", "ExcNodeList=n[3,8-9]"]]
 
 
-def test_term_cannot_come_before_the_exclusion_and_before_it_is_told() -> None:
+def test_term_follows_the_exclusion_and_its_report() -> None:
     scontrol, before = Scontrol(), signal.getsignal(signal.SIGTERM)
     scontrol.requeue()
     assert scontrol.term_ignored == [False, True, True, True]
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-@pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}])
-def test_nothing_is_asked_outside_a_job_or_beyond_the_bound(environ: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("environ", "code"),
+    [
+        ({}, RequeueNote.NOT_IN_A_JOB),
+        ({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}, RequeueNote.LIMIT_REACHED),
+    ],
+)
+def test_nothing_is_asked_outside_a_job_or_beyond_the_limit(
+    environ: dict[str, str], code: RequeueNote
+) -> None:
     scontrol = Scontrol()
     scontrol.requeue(environ)
+    assert [told.code for told in scontrol.told] == [code]
     assert scontrol.asked == []
 
 
-def test_a_refusal_of_slurm_is_told_and_is_no_error_of_the_run() -> None:
+def test_a_rejection_by_slurm_is_reported_and_is_not_an_error_of_the_run() -> None:
     scontrol = Scontrol(fails="requeue")
     scontrol.requeue()
-    (words,) = scontrol.said
-    assert "Access/permission denied" in words
+    (told,) = scontrol.told
+    assert told.code is RequeueNote.FAILED
+    assert "Access/permission denied" in str(told)
 
 
 def test_the_job_of_this_cluster_is_meant_wherever_it_was_submitted_from() -> None:

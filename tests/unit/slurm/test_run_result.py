@@ -43,18 +43,18 @@ def result_of(output: str, job: str = "12", start: int = 2) -> Outcome | None:
 
 
 def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
-    text = json.dumps(RUN.as_dict() | {"run": "0101-x", "directory": "/d"} | OF_JOB)
+    text = json.dumps(RUN.as_data() | {"run": "0101-x", "directory": "/d"} | OF_JOB)
     assert result_of(written(tmp_path, text.encode())) == RUN
 
 
-def test_a_result_is_believed_of_its_own_job_and_last_start_alone(tmp_path: Path) -> None:
-    output = written(tmp_path, json.dumps(RUN.as_dict() | OF_JOB).encode())
+def test_a_result_is_accepted_for_its_job_and_last_start_only(tmp_path: Path) -> None:
+    output = written(tmp_path, json.dumps(RUN.as_data() | OF_JOB).encode())
     assert result_of(output, start=1) == RUN
     assert result_of(output, start=3) is None
     assert result_of(output, job="13") is None
     (tmp_path / "job.out.run.json").chmod(0o620)
     assert result_of(output) is None
-    assert result_of(written(tmp_path, json.dumps(RUN.as_dict()).encode())) is None
+    assert result_of(written(tmp_path, json.dumps(RUN.as_data()).encode())) is None
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -64,7 +64,7 @@ def test_a_damaged_result_is_none(tmp_path: Path, data: bytes) -> None:
 
 
 def test_a_link_in_the_place_of_the_result_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "real").write_text(json.dumps(RUN.as_dict() | OF_JOB))
+    (tmp_path / "real").write_text(json.dumps(RUN.as_data() | OF_JOB))
     (tmp_path / "real").chmod(0o600)
     (tmp_path / "job.out.run.json").symlink_to(tmp_path / "real")
     assert result_of(str(tmp_path / "job.out")) is None

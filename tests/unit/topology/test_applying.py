@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dslaunch.topology.advice import Advice, Where
-from dslaunch.topology.applying import apply
+from dslaunch.topology.advice_codes import Advice, AdviceCode, Where
+from dslaunch.topology.applying import NotApplied, NotAppliedCode, apply
 
 FILE = """\
 # the pod
@@ -22,7 +22,7 @@ ALL = ("node01", "node02", "node03")
 def advice(
     what: str, value: str | None, hosts: tuple[str, ...] = ALL, where: Where = "env"
 ) -> Advice:
-    return Advice(what, value, "because", "somebody", hosts, where)
+    return Advice(what, value, AdviceCode.MODELS_DIFFER, hosts=hosts, where=where)
 
 
 def changed(*given: Advice, text: str = FILE) -> list[str]:
@@ -55,11 +55,11 @@ def test_an_entry_is_not_taken_apart():
     applied = apply(FILE, "c.yaml", [advice("A", "1", ("node01",))])
     assert applied.text == FILE
     assert applied.left == (
-        "nodes[0].env.A: only node01 of this entry needs 1: give it an entry of its own",
+        NotApplied(NotAppliedCode.SHARED_ENTRY, "nodes[0].env.A", "1", "node01"),
     )
 
 
-def test_slots_are_written_as_people_write_them():
+def test_slots_are_written_as_a_number_if_possible():
     assert changed(advice("slots", "0,1,2,3", ALL[:2], "slots")) == ["    slots: 4"]
     assert changed(advice("slots", "0,2", ALL[2:], "slots")) == [
         "  - {host: node03, slots: [0, 2]}"
@@ -67,13 +67,19 @@ def test_slots_are_written_as_people_write_them():
 
 
 @pytest.mark.parametrize(
-    ("there", "words"),
-    [("eth0", "is eth0 already, and stays; found was ib0"), ("ib0", "is so already")],
+    ("there", "code", "detail"),
+    [
+        ("eth0", NotAppliedCode.OTHER_VALUE, "eth0"),
+        ("ib0", NotAppliedCode.SET_ALREADY, ""),
+    ],
 )
-def test_what_somebody_has_said_stays(there: str, words: str):
+def test_existing_values_are_kept(there: str, code: NotAppliedCode, detail: str):
     text = FILE.replace("auto", there)
     applied = apply(text, "c.yaml", [advice("network.interface", "ib0", where="interface")])
-    assert (applied.text, applied.left) == (text, (f"network.interface: {words}",))
+    assert (applied.text, applied.left) == (
+        text,
+        (NotApplied(code, "network.interface", "ib0", detail),),
+    )
 
 
 def test_what_is_no_setting_is_not_written():
@@ -89,8 +95,9 @@ def test_what_was_written_is_written_once():
     assert (twice.text, twice.done) == (once.text, ())
 
 
-def test_what_cannot_be_changed_in_place_is_left_and_told():
+def test_values_that_cannot_be_edited_are_kept_and_reported():
     text = 'nodes: [{host: a, slots: 1}]\nenv: &both {A: "1"}\nslurm: *both\n'
     applied = apply(text, "c.yaml", [advice("B", "1", ("a",))])
     assert applied.text == text
-    assert applied.left == ('env.B: cannot be changed in place; write "1" there by hand',)
+    left = [(each.code, each.place) for each in applied.left]
+    assert left == [(NotAppliedCode.NOT_EDITABLE, "env.B")]

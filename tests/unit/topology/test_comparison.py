@@ -7,7 +7,13 @@ from dataclasses import replace
 from tests.unit.topology.printed import BRIDGED, H100, Wiring, gpu_list, topo_m
 
 from dslaunch.topology.answers import read
-from dslaunch.topology.comparison import Odd, compare
+from dslaunch.topology.comparison import (
+    INCOMPLETE,
+    Aspect,
+    Difference,
+    NodeDifference,
+    compare,
+)
 from dslaunch.topology.model import Topology
 
 
@@ -16,7 +22,7 @@ def node(wiring: Wiring = H100, name: str | None = "NVIDIA H100 80GB HBM3") -> T
     return read({"topo_m": topo_m(wiring), **names})
 
 
-def among_others(odd: Topology) -> tuple[Odd, ...]:
+def among_others(odd: Topology) -> tuple[NodeDifference, ...]:
     return compare({"n1": node(), "n2": odd, "n3": node()}).odd
 
 
@@ -34,37 +40,39 @@ def test_nodes_that_are_alike_are_equal():
 
 def test_a_link_that_is_different_names_the_node_and_the_link():
     assert among_others(node(changed(a3_5="PHB"))) == (
-        Odd("n2", "GPU links", "GPU3-GPU5 is PHB instead of NV18"),
+        NodeDifference("n2", Aspect.GPU_LINKS, (Difference("PHB", "NV18", "GPU3-GPU5"),)),
     )
 
 
 def test_many_differences_are_counted():
     links = changed(a0_1="PHB", a0_2="PHB", a0_3="PHB", a0_4="PHB", a0_5="PHB")
-    assert among_others(node(links))[0].difference.endswith("; and 2 more")
+    (odd,) = among_others(node(links))
+    assert [each.place for each in odd.differences] == [f"GPU0-GPU{at}" for at in range(1, 6)]
+    assert odd.text.endswith("; and 2 more")
 
 
 def test_a_gpu_less_is_that_and_not_a_list_of_links():
     fewer = Wiring(7, H100.nics, H100.links)
-    assert among_others(node(fewer)) == (Odd("n2", "GPUs", "7 instead of 8"),)
+    assert among_others(node(fewer)) == (
+        NodeDifference("n2", Aspect.GPUS, (Difference("7", "8"),)),
+    )
 
 
 def test_another_model_is_named():
     odd = among_others(node(name="NVIDIA H100 PCIe"))
-    assert [(each.host, each.aspect) for each in odd] == [("n2", "GPU models")]
-    assert odd[0].difference.startswith("GPU0 has H100 PCIe instead of H100 80GB; ")
+    assert [(each.host, each.aspect) for each in odd] == [("n2", Aspect.GPU_MODELS)]
+    assert odd[0].differences[0] == Difference("H100 PCIe", "H100 80GB", "GPU0")
 
 
 def test_a_nic_that_hangs_elsewhere_is_named():
-    assert among_others(node(changed(a2_10="SYS")))[0] == Odd(
-        "n2",
-        "GPU-NIC links",
-        "GPU2 has at best SYS to NICs instead of at best PIX",
+    assert among_others(node(changed(a2_10="SYS")))[0] == NodeDifference(
+        "n2", Aspect.NIC_LINKS, (Difference("SYS", "PIX", "GPU2"),)
     )
 
 
 def test_other_names_of_nics_are_named():
     other = replace(H100, nics=tuple(f"rocep{at}s0" for at in range(8)))
-    assert [each.aspect for each in among_others(node(other))] == ["NIC names"]
+    assert [each.aspect for each in among_others(node(other))] == [Aspect.NIC_NAMES]
 
 
 def test_what_a_node_did_not_say_is_not_held_against_it():
@@ -74,7 +82,7 @@ def test_what_a_node_did_not_say_is_not_held_against_it():
 def test_two_nodes_that_differ_are_both_named():
     found = compare({"n1": node(), "n2": node(changed(a3_5="PHB"))})
     assert found.odd == ()
-    assert found.undecided == (("GPU links", (("n1",), ("n2",))),)
+    assert found.undecided == ((Aspect.GPU_LINKS, (("n1",), ("n2",))),)
     assert not found.equal
 
 
@@ -88,9 +96,8 @@ def test_nodes_that_could_not_be_read_are_not_compared():
             "n4": node(),
         }
     )
-    assert [host for host, _ in found.unread] == ["n2", "n3"]
-    assert found.unread[0][1] == "the driver is loaded and finds no GPU that it can use"
-    assert found.unread[1][1].startswith("read in part: there is no whole row of ")
+    unread = [(each.host, each.code) for each in found.unread]
+    assert unread == [("n2", "no_devices"), ("n3", INCOMPLETE)]
     assert found.odd == ()
 
 

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.topology.printed import BRIDGED, CUBE, H100, Wiring, labels, topo_m
 
+from dslaunch.notes import note
 from dslaunch.topology.answers import answers_in, read
 from dslaunch.topology.matrix import TopologyMatrix, parse
+from dslaunch.topology.notes import MatrixNote
 
 CORPUS = Path(__file__).resolve().parents[3].parent / "shared" / "corpus" / "topo"
 RECORDED = sorted(CORPUS.glob("*.txt"))
@@ -76,7 +78,9 @@ def test_the_two_cells_of_a_pair_must_agree():
     found = parse(topo_m(BRIDGED).replace(row, "GPU0\t X \tNODE\tNV1"))
     assert ("GPU0", "GPU2") not in found.links
     assert found.status == "partial"
-    assert found.notes == ["GPU0-GPU2 is NV1 and NV12"]
+    assert found.notes == [
+        note(MatrixNote.LINK_CONTRADICTS, pair="GPU0-GPU2", links="NV1 and NV12")
+    ]
 
 
 def test_a_text_that_ends_early_is_read_as_far_as_it_goes():
@@ -108,7 +112,7 @@ def test_a_device_that_header_and_row_name_differently_is_left_out():
     found = parse(topo_m(BRIDGED).replace("\nGPU2\t", "\nGPU7\t"))
     assert found.devices == ["GPU0", "GPU1", "GPU3", "NIC0"]
     assert found.status == "partial"
-    assert "the row of GPU7 is GPU2 in the header" in found.notes
+    assert note(MatrixNote.ROW_RENAMED, row="GPU7", title="GPU2") in found.notes
 
 
 def test_blank_affinity_is_not_known():
@@ -118,7 +122,7 @@ def test_blank_affinity_is_not_known():
     assert found.affinity["GPU0"].cpus is None
 
 
-def test_memory_that_is_a_numa_node_of_its_own_is_read():
+def test_gpu_memory_with_a_separate_numa_node_is_parsed():
     found = parse(topo_m(Wiring(1)).replace("0-31\t0\t\tN/A", "0-71\t0\t\t1"))
     assert found.affinity["GPU0"].memory_numa == 1
 

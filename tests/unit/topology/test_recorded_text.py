@@ -16,6 +16,7 @@ from tests.unit.topology.test_matrix import links, wirings
 
 from dslaunch.topology.answers import answers_in, read
 from dslaunch.topology.matrix import parse
+from dslaunch.topology.notes import MatrixNote
 from dslaunch.topology.recorded_text import texts
 
 Way = Callable[[str], str]
@@ -152,12 +153,12 @@ def test_nodes_that_answer_in_turn_are_taken_apart() -> None:
     assert parse(found["node2"]).devices[:4] == labels(CUBE)[:4]
 
 
-def test_a_second_matrix_is_a_text_of_its_own_and_is_told() -> None:
+def test_a_second_matrix_is_a_separate_text_and_is_reported() -> None:
     both = topo_m(BRIDGED) + topo_m(CUBE)
     first, second = texts(both).values()
     assert parse(first).links == links(BRIDGED)
     assert parse(second).links == links(CUBE)
-    assert any("not read" in note for note in parse(both).notes)
+    assert any(note.code is MatrixNote.MATRICES_IGNORED for note in parse(both).notes)
 
 
 def test_one_empty_affinity_takes_no_links_away() -> None:

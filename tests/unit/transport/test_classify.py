@@ -112,4 +112,4 @@ def test_a_single_node_keeps_its_details() -> None:
         "Host key for node01 has changed and you have requested strict checking."
     )
     (one,) = folded([from_words(Node("node01", (0,)), words)])
-    assert f"it presents ED25519 {key}" in one.message
+    assert f"ED25519 {key}" in one.message

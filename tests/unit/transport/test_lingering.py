@@ -12,12 +12,12 @@ from dslaunch.transport.ssh.lingering import LingeringSockets
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a TCP connection; each waits at most 5 s."""
+    """Both ends of a TCP connection; each waits at most 60 s."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         here = socket.create_connection(server.getsockname())
         there, _ = server.accept()
-    here.settimeout(5)
-    there.settimeout(5)
+    here.settimeout(60)
+    there.settimeout(60)
     with here, there:
         yield here, there
 

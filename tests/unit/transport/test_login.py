@@ -7,7 +7,7 @@ import time
 import pytest
 
 from dslaunch.node.frames import GREETING
-from dslaunch.transport.login import MOST_NOISE, NOISE_KEPT, STARTED, LoginOutput
+from dslaunch.transport.login_shell import MOST_NOISE, NOISE_KEPT, STARTED, LoginOutput, first_line
 
 SENT = b"Welcome\n" + STARTED + b"a warning\n" + GREETING + b"frames"
 
@@ -61,3 +61,11 @@ def test_time_grows_as_the_bytes_that_are_read() -> None:
     little = min(cost(1 << 20) for _ in range(3))
     much = min(cost(4 << 20) for _ in range(3))
     assert much < 10 * little
+
+
+@pytest.mark.parametrize("character", ["\u0378", "\ue000", "\u00ad", "\x1b", "\u202e"])
+def test_what_a_login_printed_is_quoted_in_printable_characters(character: str) -> None:
+    quoted = first_line(f"a{character}b\n".encode())
+    assert quoted.isprintable()
+    assert quoted.startswith("a")
+    assert quoted.endswith("b")

@@ -56,7 +56,7 @@ def test_what_srun_says_of_every_step_is_not_taken_for_the_programs_words(
     environ: dict[str, str],
 ) -> None:
     channel = SrunTransport(environ).connect(Node("n1", (0,))).start("echo why >&2; exit 7")
-    assert channel.wait(10) == 7
+    assert channel.wait(60) == 7
     assert channel.stderr() == "why\n"
     channel.close()
 
@@ -64,7 +64,7 @@ def test_what_srun_says_of_every_step_is_not_taken_for_the_programs_words(
 def test_a_node_of_elsewhere_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(NodeError) as caught:
         SrunTransport(environ).connect(Node("n3", (0,)))
-    assert "no node of a SLURM allocation" in caught.value.failures[0].message
+    assert [failure.kind for failure in caught.value.failures] == ["name"]
 
 
 def test_components_of_a_heterogeneous_job_have_their_own_lists() -> None:
@@ -79,12 +79,11 @@ def test_components_of_a_heterogeneous_job_have_their_own_lists() -> None:
 
 def test_without_an_allocation_or_srun_no_node_is_reached(environ: dict[str, str]) -> None:
     outside = {name: value for name, value in environ.items() if not name.startswith("SLURM_JOB")}
-    for given, why in (
-        (outside, "no node of a SLURM allocation"),
-        (environ | {"PATH": "/nowhere"}, "there is no srun here"),
-    ):
+    without_srun = environ | {"PATH": "/nowhere"}
+    for given, word in ((outside, "allocation"), (without_srun, "srun")):
         with pytest.raises(NodeError) as caught:
             SrunTransport(given).connect(Node("n1", (0,)))
-        assert why in caught.value.failures[0].message
-    with pytest.raises(UsageError, match="no allocation of SLURM"):
+        (failure,) = caught.value.failures
+        assert (failure.kind, word in failure.message) == ("name", True)
+    with pytest.raises(UsageError, match="SLURM_JOB_ID"):
         places(outside)

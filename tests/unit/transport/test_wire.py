@@ -14,7 +14,7 @@ from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
 from dslaunch.node import frames
 from dslaunch.protocol.messages import Reply
-from dslaunch.run.boot import Agent
+from dslaunch.run.agent_program import AgentStart
 from dslaunch.run.session import Lost, Session
 from dslaunch.transport import wire
 from dslaunch.transport.wire import LostError, Wire
@@ -27,7 +27,7 @@ def fake(said: bytes = b"") -> FakeTransport:
     return FakeTransport({("*", "command -v"): Answer(stdout=frames.GREETING + said)})
 
 
-def test_the_loss_is_told_by_one_of_two_threads_that_find_it() -> None:
+def test_a_loss_is_reported_by_one_of_two_threads_that_find_it() -> None:
     lost = Wire(NODE, fake().connect(NODE))
 
     class Raced(Future[Any]):
@@ -55,7 +55,7 @@ def test_a_session_whose_loss_goes_wrong_is_lost_all_the_same(
 ) -> None:
     inbox: Queue[Any] = Queue()
     way = fake()
-    session = Session(NODE, way.connect(NODE), Agent("run", "n1"), inbox, way)
+    session = Session(NODE, way.connect(NODE), AgentStart("run", "n1"), inbox, way)
 
     def interrupt() -> None:
         raise RuntimeError("no more threads")
@@ -63,8 +63,8 @@ def test_a_session_whose_loss_goes_wrong_is_lost_all_the_same(
     monkeypatch.setattr(session, "interrupt", interrupt)
     with pytest.raises(RuntimeError):
         session._lose(GONE)
-    assert inbox.get(timeout=1) == (session, Lost(GONE))
-    assert isinstance(session.hello.exception(1), LostError)
+    assert inbox.get(timeout=60) == (session, Lost(GONE))
+    assert isinstance(session.hello.exception(60), LostError)
 
 
 def test_an_answer_that_breaks_its_reader_is_a_failure_of_its_node() -> None:

@@ -1,7 +1,7 @@
 """The rules of the lint of DeepSpeed configs, a module for each subject.
 
-A rule takes a `LintedConfig` and yields remarks. A module lists its functions in `RULES`, and in
-`NAMES` the rules that they report; a name is stable over releases, since people ignore rules by it.
+A rule is a function that takes a `LintedConfig` and yields remarks. `@rule` above it declares its
+name, severity, summary and source.
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from __future__ import annotations
 from functools import cache
 
 from dslaunch.deepspeed.linted_config import LintedConfig
-from dslaunch.lint.rules import Rules, rules_of
+from dslaunch.lint.rules import LintRule, Rules, rules_of
 from dslaunch.registry import CONFIG_RULES
 
-ALONE = ("syntax", "template", "other-file")
-"""Rules that `deepspeed.lint` applies before all others; what they report is reported alone."""
+_BEFORE_RULES = (
+    LintRule("syntax", "error", "the config is neither JSON nor HJSON", "DeepSpeed reads HJSON"),
+    LintRule("template", "warning", "the file is a template with placeholders", "dslaunch"),
+    LintRule("other-file", "warning", "the file is not a DeepSpeed config", "dslaunch"),
+)
+"""Reported by `deepspeed.lint` for a text to which no other rule can be applied."""
 
 
 @cache
 def rules() -> Rules[LintedConfig]:
-    """Return all rules, those of plugins too. Raises PluginError."""
-    return rules_of("deepspeed/rules", CONFIG_RULES, more_names=ALONE)
+    """Return all rules, also those of plugins. Raises PluginError."""
+    return rules_of("deepspeed/rules", CONFIG_RULES, more=_BEFORE_RULES)

@@ -1,4 +1,4 @@
-"""Activation checkpointing: who reads the section, and what goes together in it."""
+"""Activation checkpointing: who reads the section, and which settings belong together."""
 
 from __future__ import annotations
 
@@ -6,27 +6,39 @@ from collections.abc import Iterator
 
 from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.lint import Remark
+from dslaunch.lint.rules import rule
 
 SECTION = "activation_checkpointing"
 
 
+@rule(
+    "hf-activation-checkpointing",
+    "warning",
+    "`activation_checkpointing` has no effect with the Trainer",
+    source="Hugging Face's DeepSpeed guide: activation checkpointing",
+)
 def trainer(config: LintedConfig) -> Iterator[Remark]:
-    """The Trainer checkpoints activations by torch's means, and never reads DeepSpeed's section."""
+    """The Trainer uses torch for activation checkpointing and ignores the section."""
     given = config.raw(SECTION)
     wanted = isinstance(given, dict) and any(value not in (None, False) for value in given.values())
     if config.reader == "hf" and wanted:
         yield config.warning(
             "hf-activation-checkpointing",
             SECTION,
-            "the Trainer does not use it, so that it saves no memory, unless the model itself "
-            "calls deepspeed.checkpointing",
-            fix="--gradient_checkpointing",
-            source="Hugging Face's DeepSpeed guide: activation checkpointing",
+            "no effect: the Trainer ignores this section, unless the model itself calls "
+            "deepspeed.checkpointing",
+            fix="add --gradient_checkpointing to the arguments of the script",
         )
 
 
+@rule(
+    "contiguous-activations",
+    "warning",
+    "`contiguous_memory_optimization` without the settings it needs",
+    source="DeepSpeed 0.19.8, runtime/activation_checkpointing/checkpointing.py",
+)
 def contiguous(config: LintedConfig) -> Iterator[Remark]:
-    """Copies in one buffer are for parts of activations, of a known number of layers."""
+    """One buffer for all checkpoints needs partitioned activations and the number of layers."""
     path = f"{SECTION}.contiguous_memory_optimization"
     if config.raw(path) is not True or config.reader == "hf":
         return
@@ -43,12 +55,7 @@ def contiguous(config: LintedConfig) -> Iterator[Remark]:
         yield config.warning(
             "contiguous-activations",
             path,
-            f"it needs {names}: deepspeed.checkpointing.configure stops with an AssertionError, "
-            "unless the script hands them over",
+            f"needs {names}: deepspeed.checkpointing.configure stops with an AssertionError, "
+            "unless the script passes them",
             fix=f"set {names}",
-            source="DeepSpeed 0.19.8, runtime/activation_checkpointing/checkpointing.py",
         )
-
-
-NAMES = ("contiguous-activations", "hf-activation-checkpointing")
-RULES = (trainer, contiguous)

@@ -1,4 +1,4 @@
-"""`auto`: which values somebody fills in, and which nobody does."""
+"""`auto`: values that a framework replaces, and values that stay `auto`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dslaunch.deepspeed.config_text import Path
 from dslaunch.deepspeed.linted_config import ACCELERATES_STAGE, LintedConfig
 from dslaunch.deepspeed.schema import Key
 from dslaunch.lint import Remark
+from dslaunch.lint.rules import rule
 
 READERS = {"hf": "the Trainer", "accelerate": "accelerate", "native": "DeepSpeed"}
 SOURCES = {
@@ -20,8 +21,23 @@ SOURCES = {
 }
 
 
+@rule(
+    "auto-unresolved",
+    "error",
+    '`"auto"` that neither the Trainer nor accelerate replaces',
+    source=SOURCES["native"],
+)
+@rule(
+    "auto-batch",
+    "error",
+    'a batch size of `"auto"` without Trainer or accelerate',
+    source=SOURCES["native"],
+)
+@rule(
+    "misspelt-auto", "error", '`"auto"` in capital letters or with spaces', source=SOURCES["native"]
+)
 def auto(config: LintedConfig) -> Iterator[Remark]:
-    """Say which `auto` stays one."""
+    """Report each `auto` that is not replaced."""
     for path, value, key in config.walk():
         if key is not None and is_misspelt(value) and "auto" not in map(str, key.choices):
             yield _misspelt(config, path, value)
@@ -30,17 +46,16 @@ def auto(config: LintedConfig) -> Iterator[Remark]:
         if config.reader == "native":
             yield from _native(config, path, key)
         else:
-            yield _nobody(config, path, key)
+            yield _not_replaced(config, path, key)
 
 
 def is_misspelt(value: object) -> bool:
-    """Whether a value is `auto` in other letters, which is a text like any other."""
+    """Return whether a value is `auto` in other letters or with spaces."""
     return isinstance(value, str) and value != "auto" and value.strip().lower() == "auto"
 
 
 def _misspelt(config: LintedConfig, path: Path, value: str) -> Remark:
-    message = f"{json.dumps(value)} is a text like any other: only `auto`, in small letters, is "
-    message += "filled in or dropped"
+    message = f"{json.dumps(value)} is not replaced: only `auto` in lower case without spaces is"
     edits = config.rewrite(path, "auto")
     source = SOURCES[config.reader]
     return config.error(
@@ -49,37 +64,37 @@ def _misspelt(config: LintedConfig, path: Path, value: str) -> Remark:
 
 
 def _native(config: LintedConfig, path: Path, key: Key) -> Iterator[Remark]:
-    """Without a framework `auto` is not replaced; DeepSpeed drops it or takes it for text."""
+    """Without a framework `auto` stays: DeepSpeed drops it or reads it as a string."""
     who = " and ".join(sorted(key.auto)).replace("hf_trainer", "Hugging Face's Trainer")
-    fills = "fills" if len(key.auto) == 1 else "fill"
-    fix = f"write a value; only {who} {fills} it in" if who else "write a value, or take it out"
+    replaces = "replaces" if len(key.auto) == 1 else "replace"
+    fix = f"write a value; only {who} {replaces} `auto`" if who else "write a value, or remove it"
     if key.path in (TRAIN, MICRO, STEPS):
         if config.raw("autotuning.enabled") is not True:  # the autotuner tries sizes
-            message = "`auto` is not replaced here, and DeepSpeed stops with a TypeError"
+            message = "`auto` is not replaced: DeepSpeed stops with a TypeError"
             source = SOURCES["native"]
             yield config.error("auto-batch", path, message, fix=fix, source=source)
         return
     if config.raw("autotuning.enabled") is True:
         return
     if key.checked and not _own(key):
-        message = f"`auto` is not replaced here: the key is dropped, so it is {_shown(key)}"
+        message = f"`auto` is not replaced: DeepSpeed drops the key and uses {_shown(key)}"
     elif values.refused(key, "auto") or _own(key) or "auto" in key.choices:
-        return  # the rules of types say so, or it is a value like others
+        return  # checked by the rules of types, or a valid value
     else:
-        message = "`auto` is not replaced here: it stays text and fails where it is used"
-    yield config.error("auto-unresolved", path, message, fix=fix, source=SOURCES["native"])
+        message = "`auto` is not replaced: DeepSpeed fails later, when it uses the string"
+    yield config.error("auto-unresolved", path, message, fix=fix)
 
 
-def _nobody(config: LintedConfig, path: Path, key: Key) -> Remark:
-    message = f"{READERS[config.reader]} does not fill in `auto` here and stops with a ValueError"
-    fix = f"write a value; the default is {_shown(key)}"
+def _not_replaced(config: LintedConfig, path: Path, key: Key) -> Remark:
+    message = f"{READERS[config.reader]} does not replace `auto` here: it stops with a ValueError"
+    fix = f"write a value (default: {_shown(key)})"
     if _own(key):
-        fix = "take it out: `auto` is DeepSpeed's default here"
+        fix = "remove it: `auto` is DeepSpeed's default for this key"
     return config.error("auto-unresolved", path, message, fix=fix, source=SOURCES[config.reader])
 
 
 def _own(key: Key) -> bool:
-    """Whether `auto` is one of the key's own values."""
+    """Return whether `auto` is a value of the key itself."""
     return bool(key.default == "auto")
 
 
@@ -87,20 +102,16 @@ def _shown(key: Key) -> str:
     return json.dumps(key.default)
 
 
+@rule("auto-stage", "warning", 'a ZeRO stage of `"auto"`', source=SOURCES["accelerate"])
 def stage(config: LintedConfig) -> Iterator[Remark]:
-    """A stage of `auto` is 2, whatever else the section says."""
+    """A stage of `auto` becomes 2, even if the section has settings of stage 3."""
     if config.reader == "native" or config.raw("zero_optimization.stage") != "auto":
         return
     yield config.warning(
         "auto-stage",
         "zero_optimization.stage",
-        f"accelerate makes stage {ACCELERATES_STAGE} of it (or ACCELERATE_DEEPSPEED_ZERO_STAGE), "
-        "and is_zero3() says False: keys of stage 3 have no effect, every rank loads the whole "
-        "model",
-        fix="write the stage: 1, 2 or 3",
-        source=SOURCES["accelerate"],
+        f"accelerate replaces it by stage {ACCELERATES_STAGE} (or ACCELERATE_DEEPSPEED_ZERO_STAGE) "
+        "and is_zero3() returns False: settings of stage 3 have no effect, and every rank loads "
+        "the whole model",
+        fix="write 1, 2 or 3",
     )
-
-
-NAMES = ("auto-batch", "auto-stage", "auto-unresolved", "misspelt-auto")
-RULES = (auto, stage)

@@ -1,4 +1,4 @@
-"""Checkpoints: what nothing can be loaded from again."""
+"""Checkpoint settings that produce checkpoints which cannot be loaded."""
 
 from __future__ import annotations
 
@@ -6,13 +6,28 @@ from collections.abc import Iterator
 
 from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.lint import Remark
+from dslaunch.lint.rules import rule
 
 LOCAL = "checkpoint.use_node_local_storage"
 ENGINE = "DeepSpeed 0.19.8, runtime/engine.py"
 
 
+@rule(
+    "local-model-parallel",
+    "error",
+    "node-local checkpoints lose model states of tensor or pipeline ranks",
+    source=ENGINE,
+)
+@rule("local-universal", "error", "a universal checkpoint on node-local storage", source=ENGINE)
+@rule(
+    "local-writer",
+    "warning",
+    "the fast checkpoint writer ignores `use_node_local_storage`",
+    source="DeepSpeed 0.19.8, runtime/checkpoint_engine",
+)
+@rule("local-elastic", "error", "an elastic checkpoint on node-local storage", source=ENGINE)
 def node_local(config: LintedConfig) -> Iterator[Remark]:
-    """Each node writes its part: who writes what, and what is missing in the end."""
+    """Report settings that lose parts of a checkpoint on node-local storage."""
     if not config.raw(LOCAL):
         return
     where = config.parallelism
@@ -21,50 +36,47 @@ def node_local(config: LintedConfig) -> Iterator[Remark]:
         yield config.error(
             "local-model-parallel",
             LOCAL,
-            "only local rank 0 of each node writes model states, so those of the other tensor and "
-            "pipeline ranks are written nowhere: nothing can be loaded from the checkpoint",
-            fix="save to storage that all nodes share",
-            source=ENGINE,
+            "only local rank 0 of each node saves model states: those of other tensor and pipeline "
+            "ranks are lost, and the checkpoint cannot be loaded",
+            fix="save to shared storage, and set it to false",
         )
     if config.raw("checkpoint.load_universal") is True:
         yield config.error(
             "local-universal",
             "checkpoint.load_universal",
-            f"a universal checkpoint needs all parts in one directory, and {LOCAL} is set",
-            fix="gather the checkpoint first",
-            source=ENGINE,
+            f"a universal checkpoint needs all shards in one directory, but {LOCAL} is set",
+            fix="gather the checkpoint first: dslaunch checkpoint gather",
         )
     if config.raw("checkpoint.writer"):
         yield config.warning(
             "local-writer",
             "checkpoint.writer",
-            f"the fast writer does not ask who writes on each node, so {LOCAL} has no effect",
-            fix="take the writer out",
-            source="DeepSpeed 0.19.8, runtime/checkpoint_engine",
+            f"{LOCAL} has no effect with this writer",
+            fix="remove checkpoint.writer",
         )
     if config.on("zero_optimization.elastic_checkpoint") and config.stage in (1, 2):
         yield config.error(
             "local-elastic",
             "zero_optimization.elastic_checkpoint",
-            f"every rank reads the parts of all ranks, and {LOCAL} leaves them on their nodes",
+            f"every rank reads the shards of all ranks, but {LOCAL} leaves them on their nodes",
             fix="set it to false",
-            source=ENGINE,
         )
 
 
+@rule(
+    "datastates",
+    "error",
+    "`datastates_ckpt` that is on although `enabled` is false",
+    source="DeepSpeed 0.19.8, runtime/model_checkpointing/datastates",
+)
 def always_on(config: LintedConfig) -> Iterator[Remark]:
-    """`datastates_ckpt` is on unless it is `false`, whatever is in it."""
+    """`datastates_ckpt` is on unless it is `false` itself."""
     section = config.raw("datastates_ckpt")
     off = isinstance(section, dict) and section.get("enabled") is False
     if off and config.has("datastates_ckpt"):
         yield config.error(
             "datastates",
             "datastates_ckpt",
-            "on all the same: only `false` turns it off",
-            fix="take the section out",
-            source="DeepSpeed 0.19.8, runtime/model_checkpointing/datastates",
+            "enabled although `enabled` is false: any section turns it on",
+            fix="remove the section",
         )
-
-
-NAMES = ("datastates", "local-elastic", "local-model-parallel", "local-universal", "local-writer")
-RULES = (node_local, always_on)

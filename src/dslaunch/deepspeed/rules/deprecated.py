@@ -1,13 +1,15 @@
-"""Old names: those that still work, and old and new ones together."""
+"""Deprecated keys, and keys that are set under two names."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from dslaunch.deepspeed.config_text import Path
 from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.schema import Key
 from dslaunch.lint import Edit, Remark
+from dslaunch.lint.rules import also_reports, rule
 
 ZERO = "zero_optimization"
 OFFLOAD = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}
@@ -15,8 +17,15 @@ GATHER = "stage3_gather_16bit_weights_on_model_save"
 SOURCE = "DeepSpeed, runtime/zero/config.py"
 
 
+@rule(
+    "old-and-new",
+    "error",
+    "a key under two of its names",
+    source="DeepSpeed, runtime/config_utils.py",
+)
+@rule("deprecated-key", "warning", "a deprecated key", source=SOURCE)
 def deprecated(config: LintedConfig) -> Iterator[Remark]:
-    """Say which names are old, what they are called now, and where both are."""
+    """Report deprecated keys with their successors, and keys under both names."""
     for path, value, key in config.walk():
         if key is None or not key.deprecated or len(path) > 2:
             continue
@@ -25,16 +34,13 @@ def deprecated(config: LintedConfig) -> Iterator[Remark]:
             yield config.error(
                 "old-and-new",
                 path,
-                f"is there together with {new}, its successor: DeepSpeed stops",
-                fix="take it out",
-                source="DeepSpeed, runtime/config_utils.py",
+                f"deprecated name of {new}, which is also set: DeepSpeed stops",
+                fix="remove it",
             )
         else:
             fix = f"use {new}" if new else None
             edits = _edits(config, path, value)
-            yield config.warning(
-                "deprecated-key", path, "deprecated", fix=fix, source=SOURCE, edits=edits
-            )
+            yield config.warning("deprecated-key", path, "deprecated key", fix=fix, edits=edits)
 
 
 def _successor(key: Key) -> str:
@@ -47,7 +53,7 @@ def _successor(key: Key) -> str:
 
 
 def _both(key: Key) -> tuple[str, ...]:
-    """The paths at which DeepSpeed would set what the old key says."""
+    """Return the paths at which DeepSpeed would store the value of the old key."""
     if key.name == "cpu_offload_use_pin_memory":
         return ()  # DeepSpeed warns and does nothing with it
     if key.name == "stage3_gather_fp16_weights_on_model_save":
@@ -67,15 +73,16 @@ def _edits(config: LintedConfig, path: Path, value: object) -> tuple[Edit, ...]:
     return ()
 
 
+@also_reports
 def spelt_twice(config: LintedConfig) -> Iterator[Remark]:
-    """Say which key is there under both of its names."""
+    """Report keys that are set under both of their names."""
     for path, value, key in config.walk():
         other = key.alias_of if key is not None and len(path) > 1 else None
         if key and other and config.has(other) and "auto" not in (value, config.raw(other)):
             yield config.error(
                 "old-and-new",
                 path,
-                f"is there together with {key.alias_of}, its other name: DeepSpeed stops",
+                f"another name of {key.alias_of}, which is also set: DeepSpeed stops",
                 fix="keep one of them",
                 source="pydantic's `populate_by_name` (DeepSpeed 0.19.8)",
             )
@@ -83,27 +90,24 @@ def spelt_twice(config: LintedConfig) -> Iterator[Remark]:
         yield config.error(
             "ignored-key",
             "bfloat16",
-            "ignored without a word, since bf16 is there too",
-            fix="take it out",
+            "silently ignored, because bf16 is also set",
+            fix="remove it",
             source="DeepSpeed 0.19.8, runtime/precision_config.py",
         )
 
 
+@also_reports
 def switch(config: LintedConfig) -> Iterator[Remark]:
-    """`zero_optimization: true`, as before 0.3: DeepSpeed takes it, accelerate does not."""
+    """Report `zero_optimization: true`, the form before 0.3, which accelerate does not accept."""
     value = config.raw(ZERO)
     if not isinstance(value, bool):
         return
     stage = int(value)
     fix, edits = f'write {{"stage": {stage}}}', config.rewrite((ZERO,), {"stage": stage})
     if config.reader == "native":
-        message = f"a switch counts as stage {stage}"
-        yield config.warning("deprecated-key", ZERO, message, fix=fix, source=SOURCE, edits=edits)
+        message = f"{json.dumps(value)} is the deprecated form of stage {stage}"
+        yield config.warning("deprecated-key", ZERO, message, fix=fix, edits=edits)
     else:
-        message = "a switch: accelerate stops with an AttributeError, as it looks for the stage"
+        message = "expected a section: accelerate stops with an AttributeError"
         source = "accelerate 1.15, utils/deepspeed.py, `find_config_node`"
         yield config.error("wrong-value", ZERO, message, fix=fix, source=source, edits=edits)
-
-
-NAMES = ("deprecated-key", "ignored-key", "old-and-new", "wrong-value")
-RULES = (deprecated, spelt_twice, switch)

@@ -1,4 +1,4 @@
-"""The config against the Hugging Face arguments of the script."""
+"""Compare the config with the Hugging Face arguments of the script."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.rules.auto import is_misspelt
 from dslaunch.deepspeed.rules.types import BATCH, shown
 from dslaunch.lint import Level, Remark
+from dslaunch.lint.rules import also_reports, rule
 
 TRAINER = "transformers 5.23, integrations/deepspeed.py"
 MATCHED = (
@@ -21,7 +22,7 @@ MATCHED = (
     ("optimizer.params.weight_decay", "weight_decay"),
     ("scheduler.params.warmup_max_lr", "learning_rate"),
 )
-"""Which key has to say the same as which argument."""
+"""Keys that must equal an argument."""
 OTHERS_MATCHED = (
     "train_batch_size",
     "optimizer.params.betas",
@@ -30,13 +31,20 @@ OTHERS_MATCHED = (
     "scheduler.params.total_num_steps",
     "scheduler.params.warmup_num_steps",
 )
-"""Keys that are compared with what follows from several arguments."""
+"""Keys that are compared with several arguments together."""
 SCHEDULERS = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear"}
-"""What the Trainer's schedulers are called in DeepSpeed."""
+"""DeepSpeed schedulers, and the same schedulers of the Trainer."""
 
 
+@rule("hf-mismatch", "error", "a value that differs from the Trainer argument", source=TRAINER)
+@rule(
+    "hf-precision",
+    "error",
+    "fp16 and bf16 in config and Trainer arguments contradict each other",
+    source=TRAINER,
+)
 def matching(config: LintedConfig) -> Iterator[Remark]:
-    """Key by key: what is written must be what the argument says, or `auto`."""
+    """Each key must equal its argument, or be `auto`."""
     known = config.arguments
     if config.reader != "hf" or known is None:
         return
@@ -51,8 +59,14 @@ def matching(config: LintedConfig) -> Iterator[Remark]:
     yield from _precision(config, known)
 
 
+@rule(
+    "hf-text",
+    "error",
+    "a number in quotes that the Trainer or accelerate does not accept",
+    source=TRAINER,
+)
 def in_quotes(config: LintedConfig) -> Iterator[Remark]:
-    """A text never equals the argument, so the Trainer stops, whatever the argument says."""
+    """A string never equals an argument, so the Trainer stops."""
     if config.reader != "hf":
         return
     for path in (*(path for path, _ in MATCHED), *OTHERS_MATCHED):
@@ -60,15 +74,16 @@ def in_quotes(config: LintedConfig) -> Iterator[Remark]:
         if not isinstance(value, str) or value == "auto" or is_misspelt(value):
             continue
         if path in BATCH:
-            continue  # the rules of batch sizes say more
-        message = f"{shown(value)} is a text, which never equals an argument: the Trainer stops"
-        fix = 'write "auto", and the argument decides'
+            continue  # checked by the rules of batch sizes
+        message = f"{shown(value)} is a string, which never equals an argument: the Trainer stops"
+        fix = 'write "auto" to use the argument'
         edits = config.rewrite(tuple(path.split(".")), "auto")
-        yield config.error("hf-text", path, message, fix=fix, source=TRAINER, edits=edits)
+        yield config.error("hf-text", path, message, fix=fix, edits=edits)
 
 
+@also_reports
 def stage_in_quotes(config: LintedConfig) -> Iterator[Remark]:
-    """A stage in quotes is a stage for DeepSpeed, and none for accelerate and transformers."""
+    """DeepSpeed accepts a stage in quotes; accelerate and transformers do not."""
     path = "zero_optimization.stage"
     value = config.raw(path)
     if config.reader == "native" or not isinstance(value, str) or not value.strip().isdigit():
@@ -77,7 +92,7 @@ def stage_in_quotes(config: LintedConfig) -> Iterator[Remark]:
     yield config.error(
         "hf-text",
         path,
-        f"{shown(value)} is a text: is_zero3() says False, whatever DeepSpeed makes of it",
+        f"{shown(value)} is a string: is_zero3() of accelerate and transformers returns False",
         fix=f"write {stage}, without quotes",
         source="accelerate 1.15, utils/deepspeed.py, `is_zero3`",
         edits=config.rewrite(tuple(path.split(".")), stage),
@@ -85,7 +100,7 @@ def stage_in_quotes(config: LintedConfig) -> Iterator[Remark]:
 
 
 def _steps(config: LintedConfig, known: Arguments) -> Iterator[Remark]:
-    """Numbers of steps, where an argument says them; else they follow from the data."""
+    """Compare numbers of steps, if arguments set them; otherwise they depend on the data."""
     for name, argument in (("warmup_num_steps", "warmup_steps"), ("total_num_steps", "max_steps")):
         path, steps = f"scheduler.params.{name}", known.given.get(argument)
         if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0:
@@ -98,15 +113,15 @@ def _compared(
     value = config.raw(path)
     if value is None or value == "auto" or value == argument or isinstance(value, str):
         return
-    origin = "" if said else ", its default"
+    origin = "" if said else " (default)"
     message = f"{shown(value)}, but --{name} is {shown(argument)}{origin}: the Trainer stops"
     yield _mismatch(config, path, message, "error" if said else "warning")
 
 
 def _mismatch(config: LintedConfig, path: str, message: str, level: Level) -> Remark:
     edits = config.rewrite(tuple(path.split(".")), "auto") if level == "error" else ()
-    fix = 'write "auto", and the argument decides'
-    return config.remark("hf-mismatch", level, path, message, fix=fix, source=TRAINER, edits=edits)
+    fix = 'write "auto" to use the argument'
+    return config.remark("hf-mismatch", level, path, message, fix=fix, edits=edits)
 
 
 def _train_batch(config: LintedConfig, known: Arguments) -> Iterator[Remark]:
@@ -118,7 +133,7 @@ def _train_batch(config: LintedConfig, known: Arguments) -> Iterator[Remark]:
     micro, steps = (known[name] for name in names)
     if isinstance(micro, int) and isinstance(steps, int) and value != world * micro * steps:
         message = (
-            f"{shown(value)}, but {world} ranks x --{names[0]} {micro} x --{names[1]} {steps} is "
+            f"{shown(value)}, but {world} ranks x --{names[0]} {micro} x --{names[1]} {steps} = "
             f"{world * micro * steps}: the Trainer stops"
         )
         said: Level = "error" if any(map(known.says, names)) else "warning"
@@ -133,7 +148,7 @@ def _precision(config: LintedConfig, known: Arguments) -> Iterator[Remark]:
         if value is None or isinstance(value, str) or value == argument:
             continue
         said = any(map(known.says, names))
-        state = "given" if argument else "not given"
+        state = "set" if argument else "not set"
         message = f"{shown(value)}, but --{mode} is {state}: the Trainer stops"
         yield _mismatch(config, path, message, "error" if said or value is True else "warning")
         if value is True and known[{"fp16": "bf16", "bf16": "fp16"}[mode]] is True:
@@ -141,14 +156,25 @@ def _precision(config: LintedConfig, known: Arguments) -> Iterator[Remark]:
             yield config.error(
                 "hf-precision",
                 path,
-                f"--{other} is given, and {path} is true",
-                fix=f"keep one of {mode} and {other}",
-                source=TRAINER,
+                f"true, but --{other} is set: the Trainer stops",
+                fix=f"use one of {mode} and {other}",
             )
 
 
+@rule(
+    "hf-optimizer-offload",
+    "warning",
+    "the Trainer's optimizer with an offloaded optimizer state",
+    source="Hugging Face's DeepSpeed guide: optimizer; DeepSpeed 0.19.8, runtime/engine.py",
+)
+@rule(
+    "hf-scheduler",
+    "error",
+    "optimizer and scheduler come from DeepSpeed and the Trainer",
+    source=TRAINER,
+)
 def schedulers(config: LintedConfig) -> Iterator[Remark]:
-    """Who makes optimizer and scheduler, and whether that goes together."""
+    """Report combinations of optimizers and schedulers of DeepSpeed and the Trainer."""
     if config.reader != "hf":
         return
     name, known = config.raw("scheduler.type"), config.arguments
@@ -156,31 +182,29 @@ def schedulers(config: LintedConfig) -> Iterator[Remark]:
         same = SCHEDULERS.get(str(name))
         argument = known["lr_scheduler_type"]
         if same != argument:
-            message = f"the config's scheduler is used, and --lr_scheduler_type {argument} is not"
+            message = f"{name} is used; --lr_scheduler_type {argument} is ignored"
             yield config.remark(
                 "hf-scheduler",
                 "error" if same else "warning",
                 "scheduler.type",
                 message,
-                fix="take one of them out",
-                source=TRAINER,
+                fix="remove one of the two",
             )
     own, offloads = config.raw("optimizer") is not None, _offloads(config)
     if not own and offloads and config.get("zero_force_ds_cpu_optimizer") is not False:
         yield config.warning(
             "hf-optimizer-offload",
             "zero_optimization.offload_optimizer",
-            "the Trainer's own optimizer on offloaded states: accelerate swaps AdamW for "
-            "DeepSpeedCPUAdam, and DeepSpeed stops at any other",
-            fix="add an optimizer section, or zero_force_ds_cpu_optimizer false",
-            source="Hugging Face's DeepSpeed guide: optimizer; DeepSpeed 0.19.8, runtime/engine.py",
+            "offloading with the Trainer's optimizer: accelerate replaces AdamW by "
+            "DeepSpeedCPUAdam, and DeepSpeed stops at any other optimizer",
+            fix="add an optimizer section, or set zero_force_ds_cpu_optimizer to false",
         )
     if own and config.raw("scheduler") is None:
         yield config.info(
             "hf-scheduler",
             "optimizer",
-            "DeepSpeed's optimizer with the Trainer's scheduler: versions of transformers before "
-            "4.33 stop at it",
+            "optimizer of DeepSpeed with scheduler of the Trainer: not supported by transformers "
+            "before 4.33",
             fix=None,
             source="Hugging Face's DeepSpeed guide: optimizer and scheduler",
         )
@@ -188,10 +212,9 @@ def schedulers(config: LintedConfig) -> Iterator[Remark]:
         yield config.info(
             "hf-scheduler",
             "scheduler",
-            "DeepSpeed's scheduler with the Trainer's optimizer: works with optimizers that have "
-            "both a CPU and a GPU form, not with LAMB",
+            "scheduler of DeepSpeed with optimizer of the Trainer: the optimizer must have both a "
+            "CPU and a GPU implementation, which LAMB does not",
             fix=None,
-            source=TRAINER,
         )
 
 
@@ -199,21 +222,32 @@ def _offloads(config: LintedConfig) -> bool:
     return config.get("zero_optimization.offload_optimizer.device") in ("cpu", "nvme")
 
 
+@rule(
+    "no-zero",
+    "error",
+    "`zero_optimization` is missing",
+    source="accelerate 1.15, utils/dataclasses.py",
+)
 def section(config: LintedConfig) -> Iterator[Remark]:
-    """accelerate, and with it the Trainer, wants the section for ZeRO."""
+    """accelerate, and with it the Trainer, requires the ZeRO section."""
     if config.reader != "native" and not config.has("zero_optimization"):
         yield config.error(
             "no-zero",
             "",
-            "no zero_optimization: accelerate stops with `Please specify the ZeRO optimization "
-            "config in the DeepSpeed config`",
-            fix='add "zero_optimization": {"stage": 2}, or stage 0 for none',
-            source="accelerate 1.15, utils/dataclasses.py",
+            "zero_optimization is not set: accelerate stops with `Please specify the ZeRO "
+            "optimization config in the DeepSpeed config`",
+            fix='add "zero_optimization": {"stage": 2}; stage 0 turns ZeRO off',
         )
 
 
+@rule(
+    "hf-node-local",
+    "error",
+    "`use_node_local_storage` and `--save_on_each_node` differ",
+    source=TRAINER,
+)
 def saving(config: LintedConfig) -> Iterator[Remark]:
-    """--save_on_each_node overrides what the config says."""
+    """--save_on_each_node overrides the config."""
     known, path = config.arguments, "checkpoint.use_node_local_storage"
     if known is None or config.reader != "hf":
         return
@@ -223,22 +257,22 @@ def saving(config: LintedConfig) -> Iterator[Remark]:
             "hf-node-local",
             path,
             "false, but --save_on_each_node sets it to true",
-            fix="say the same in both",
-            source=TRAINER,
+            fix="set it to true, or remove --save_on_each_node",
         )
     elif config.raw(path) is True and not each:
         yield config.warning(
             "hf-node-local",
             path,
-            "without --save_on_each_node, nodes other than the first have no trainer_state.json "
-            "and keep all old checkpoints",
+            "--save_on_each_node is not set: nodes other than the first get no trainer_state.json "
+            "and never delete old checkpoints",
             fix="add --save_on_each_node",
             source="transformers 5.23, trainer.py",
         )
 
 
+@rule("hf-inference", "error", "evaluation only, with a ZeRO stage below 3", source=TRAINER)
 def inference(config: LintedConfig) -> Iterator[Remark]:
-    """Evaluation alone is for stage 3, whose weights alone are divided."""
+    """Evaluation without training needs stage 3, the only one that partitions the weights."""
     known = config.arguments
     if known is None or config.reader != "hf" or config.stage == 3:
         return
@@ -247,21 +281,7 @@ def inference(config: LintedConfig) -> Iterator[Remark]:
         yield config.error(
             "hf-inference",
             "zero_optimization",
-            f"--{asked[0]} without --do_train and stage {config.stage}: the Trainer stops with "
+            f"--{asked[0]} without --do_train at ZeRO stage {config.stage}: the Trainer stops with "
             "`ZeRO inference only makes sense with ZeRO Stage 3`",
-            fix="zero_optimization.stage 3, or evaluate without DeepSpeed",
-            source=TRAINER,
+            fix="set zero_optimization.stage to 3, or evaluate without DeepSpeed",
         )
-
-
-NAMES = (
-    "hf-inference",
-    "hf-mismatch",
-    "hf-node-local",
-    "hf-optimizer-offload",
-    "hf-precision",
-    "hf-scheduler",
-    "hf-text",
-    "no-zero",
-)
-RULES = (matching, in_quotes, stage_in_quotes, schedulers, section, saving, inference)

@@ -1,4 +1,4 @@
-"""Keys that DeepSpeed does not know: where it stops, and where it ignores them without a word."""
+"""Unknown keys: those at which DeepSpeed stops, and those that it silently ignores."""
 
 from __future__ import annotations
 
@@ -12,27 +12,42 @@ from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.other_programs import KeyAdvice
 from dslaunch.deepspeed.schema import Key, by_hand
 from dslaunch.lint import Edit, Level, Remark
+from dslaunch.lint.rules import rule
 
 ALIKE = 0.8
-"""From here on (difflib's ratio), two names are taken for one that is misspelt."""
+"""From this ratio of difflib on, a name counts as a misspelling of the other."""
 LONGEST = 100
-"""Characters of a key that is compared with others."""
+"""The most characters of a key that is compared with others."""
 SAME = 0.9
-"""From here on the one is certainly meant for the other."""
+"""From this ratio on, a misspelling is certain enough for `--fix`."""
 WORD = 0.5
-"""From here on, two words of names are taken for one that is misspelt."""
+"""From this ratio on, a word of a name counts as a misspelling of the other."""
 MANY = 4
-"""From here on, unknown keys with the same advice are one remark."""
+"""From this number on, unknown keys with the same advice are one finding."""
 LISTED = 8
-"""Of those, so many are named."""
+"""The number of keys that such a finding lists."""
 REMARKS = ("_", "$", "#", "//", "comment")
-"""How names begin that people use for remarks in JSON."""
+"""Prefixes of names that serve as comments in JSON."""
 CHECKED = "pydantic's `extra=forbid` (DeepSpeed, runtime/config_utils.py)"
-UNCHECKED = "DeepSpeed reads this section key by key and never looks at the others"
+UNCHECKED = "DeepSpeed does not check this section for unknown keys"
 
 
+@rule(
+    "ignored-key",
+    "error",
+    "an unknown key that DeepSpeed silently ignores",
+    source=UNCHECKED,
+)
+@rule("unknown-key", "error", "an unknown key at which DeepSpeed stops", source=CHECKED)
+@rule(
+    "removed-key",
+    "error",
+    "a key that this DeepSpeed version has removed",
+    source="DeepSpeed issue 8489, runtime/config.py",
+)
+@rule("gpt-neox", "info", "a GPT-NeoX config", source="gpt-neox, megatron/neox_arguments")
 def unknown(config: LintedConfig) -> Iterator[Remark]:
-    """Say which keys this version does not know or has removed."""
+    """Report keys that this version does not know or has removed."""
     neox = _gpt_neox(config)
     if neox:
         yield _of_gpt_neox(config, neox)
@@ -44,7 +59,7 @@ def unknown(config: LintedConfig) -> Iterator[Remark]:
             yield _removed(config, path)
         elif key is None and config.table.general(path) is None and _closed(config, path):
             if neox and len(path) == 1:
-                continue  # gpt-neox reads them
+                continue  # GPT-NeoX reads them
             remark = _unknown(config, path)
             if len(path) > 1 or remark.level == "error":
                 yield remark
@@ -55,7 +70,7 @@ def unknown(config: LintedConfig) -> Iterator[Remark]:
 
 
 def _folded(config: LintedConfig, found: list[tuple[Path, Remark]]) -> Iterator[Remark]:
-    """Remarks with the same advice: each by itself, or one where there are many."""
+    """Yield findings with the same advice: one by one, or as one if there are many."""
     if len(found) < MANY:
         yield from (remark for _, remark in found)
         return
@@ -63,12 +78,12 @@ def _folded(config: LintedConfig, found: list[tuple[Path, Remark]]) -> Iterator[
     listed = ", ".join(names[:LISTED]) + (
         f" and {len(names) - LISTED} more" * (len(names) > LISTED)
     )
-    message = f"{len(names)} unknown keys are ignored without a word: {listed}"
+    message = f"{len(names)} unknown keys are silently ignored: {listed}"
     yield config.warning("ignored-key", path, message, fix=first.fix, source=UNCHECKED)
 
 
 def _gpt_neox(config: LintedConfig) -> list[str]:
-    """The keys by which this is a config of gpt-neox; none if it is not."""
+    """Return the keys that only GPT-NeoX has; none if this is not a config of GPT-NeoX."""
     data = config.document.data
     known = other_programs.names("gpt_neox")
     names = [str(name) for name in data if other_programs.normalized(name) in known]
@@ -77,41 +92,38 @@ def _gpt_neox(config: LintedConfig) -> list[str]:
 
 def _of_gpt_neox(config: LintedConfig, names: list[str]) -> Remark:
     listed = ", ".join(names[:LISTED])
-    message = f"a config of gpt-neox, which reads its own keys ({listed}); DeepSpeed ignores them"
+    message = f"a config of GPT-NeoX; DeepSpeed ignores its own keys ({listed})"
     return config.info(
         "gpt-neox",
         (names[0],),
         message,
-        fix="start it with gpt-neox's deepy.py",
-        source="gpt-neox, megatron/neox_arguments",
+        fix="start the training with deepy.py of GPT-NeoX",
     )
 
 
 def _stops(config: LintedConfig, path: Path) -> bool:
-    """Whether DeepSpeed stops at an unknown key of this section."""
+    """Return whether DeepSpeed stops at an unknown key of this section."""
     section = config.table.find(path[:-1]) if len(path) > 1 else None
     return section is not None and section.unknown_keys == "forbid"
 
 
 def _closed(config: LintedConfig, path: Path) -> bool:
-    """Whether the keys of the section are listed: `{}` may hold anything, such as parameters."""
+    """Return whether the keys of the section are known; some sections may have any keys."""
     if len(path) == 1:
         return True
     section = config.table.general(path[:-1])
     if section in ("optimizer.params", "scheduler.params"):
-        return False  # the rules of optimizers know these
+        return False  # checked by the rules of optimizers
     return bool(section is not None and config.table.names(section))
 
 
 def _removed(config: LintedConfig, path: Path) -> Remark:
     successor = by_hand("unknown_keys")["replacements"].get(path_text(path))
-    fix = f"use {successor}" if successor else "take it out"
+    fix = f"use {successor}" if successor else "remove it"
     older = [v for v in schema.versions() if _known_in(v, path)]
-    until = f"; {older[-1]} still had it" if older else ""
-    message = f"removed: {config.version} stops at it{until}"
-    return config.error(
-        "removed-key", path, message, fix=fix, source="DeepSpeed issue 8489, runtime/config.py"
-    )
+    until = f" (last supported in {older[-1]})" if older else ""
+    message = f"{config.version} has removed this key and stops at it{until}"
+    return config.error("removed-key", path, message, fix=fix)
 
 
 def _known_in(version: str, path: Path) -> Key | None:
@@ -122,22 +134,22 @@ def _known_in(version: str, path: Path) -> Key | None:
 def _unknown(config: LintedConfig, path: Path) -> Remark:
     meant = _meant(config, path)
     elsewhere = [v for v in schema.versions() if _known_in(v, path)]
-    where = f" ({config.version} does not know it; {elsewhere[-1]} does)" if elsewhere else ""
+    where = f" in {config.version} (known in {elsewhere[-1]})" if elsewhere else ""
     note = by_hand("unknown_keys")["notes"].get(path_text(path))
     about = f": {note}" if note else ""
     if _stops(config, path):
         message = (
             f"unknown key{where}: DeepSpeed stops with `Extra inputs are not permitted`{about}"
         )
-        fix = meant.fix if meant else "take it out"
+        fix = meant.fix if meant else "remove it"
         edits = meant.edits if meant else ()
-        return config.error("unknown-key", path, message, fix=fix, source=CHECKED, edits=edits)
+        return config.error("unknown-key", path, message, fix=fix, edits=edits)
     serious = elsewhere or (meant is not None and meant.serious)
     level: Level = "error" if serious else "warning"
-    message = f"unknown key{where}: ignored without a word, so the default is used{about}"
+    message = f"unknown key{where}: silently ignored, the default is used{about}"
     if not serious:
-        message = f"unknown key: ignored without a word{about}"
-    fix = meant.fix if meant else "take it out, unless the script reads it"
+        message = f"unknown key: silently ignored{about}"
+    fix = meant.fix if meant else "remove it, unless the script reads it"
     edits = meant.edits if meant else ()
     return config.remark(
         "ignored-key", level, path, message, fix=fix, source=UNCHECKED, edits=edits
@@ -145,28 +157,28 @@ def _unknown(config: LintedConfig, path: Path) -> Remark:
 
 
 def is_meant(config: LintedConfig, path: Path) -> bool:
-    """Whether an unknown key stands for one of DeepSpeed's: of another version, or misspelt."""
+    """Return whether an unknown key is a misspelling of a known one, or from another version."""
     return _unknown(config, path).level == "error"
 
 
 @dataclass(frozen=True, slots=True)
 class Meant:
-    """What to do about an unknown key."""
+    """The advice for an unknown key."""
 
     fix: str
     edits: tuple[Edit, ...] = ()
-    """Where it is certain."""
+    """The change, if it is certain."""
     serious: bool = True
-    """Whether DeepSpeed was to do something, and does not."""
+    """Whether a setting of DeepSpeed is lost."""
 
 
 def _meant(config: LintedConfig, path: Path) -> Meant | None:
-    """What was meant by an unknown key: known names of other programs before similar letters."""
+    """Return what was meant by an unknown key; names of other programs precede similar names."""
     name = str(path[-1])
     section = config.table.general(path[:-1]) or ""
     successor = by_hand("unknown_keys")["successors"].get(path_text(path))
     if successor:
-        return Meant(f"the key is {successor}", config.rename(path, successor))
+        return Meant(f"write {successor}", config.rename(path, successor))
     names = [n for n in config.table.names(section) if not n.startswith(("<", "["))]
     plain = other_programs.normalized(name)
     if plain in names and plain != name:
@@ -182,7 +194,7 @@ def _meant(config: LintedConfig, path: Path) -> Meant | None:
 
 
 def _misspelt_foreign(config: LintedConfig, path: Path) -> Meant | None:
-    """What was meant by a misspelt name of another program's, at the top level."""
+    """Return what was meant by a misspelled name of another program, at the top level."""
     if len(path) > 1:
         return None
     letter = other_programs.normalized(path[0])[:1]
@@ -192,7 +204,7 @@ def _misspelt_foreign(config: LintedConfig, path: Path) -> Meant | None:
 
 
 def _advised(config: LintedConfig, path: Path, known: KeyAdvice, section: str) -> Meant:
-    """An advice, with the edit where one key only has another name."""
+    """Return the advice, with the edit if only the name of the key differs."""
     beside = known.target is not None and known.target in config.table.names(section)
     edits = config.rename(path, known.target) if beside and known.target else ()
     serious = known.target is not None or len(path) > 1
@@ -200,7 +212,7 @@ def _advised(config: LintedConfig, path: Path, known: KeyAdvice, section: str) -
 
 
 def _elsewhere(config: LintedConfig, path: Path) -> Meant | None:
-    """The one section that has a key of this name."""
+    """Return the section to which a key of this name belongs, if there is exactly one."""
     name = path[-1]
     private = tuple(by_hand("unknown_keys")["private_sections"])
     places = [
@@ -212,18 +224,21 @@ def _elsewhere(config: LintedConfig, path: Path) -> Meant | None:
         return None
     above = places[0].rpartition(".")[0]
     if not above:
-        return Meant("it belongs at the top level", config.lift(path))
-    return Meant(f"it belongs in {above}")
+        return Meant("move it to the top level", config.lift(path))
+    return Meant(f"move it to {above}")
 
 
 def closest(name: str, names: list[str]) -> tuple[str | None, float]:
-    """The name that is most like this one, and how much; None below `ALIKE`, or where a word of it
-    is another one: `model_parallel_size` is not `data_parallel_size`."""
+    """Return the most similar name and its ratio.
+
+    None below `ALIKE`, or if a word of it is another one: `model_parallel_size` is not
+    `data_parallel_size`.
+    """
     if len(name) > LONGEST:
         return None, 0.0
     plain = name.lower().replace("-", "_").replace(" ", "_")
     matchers = {n: difflib.SequenceMatcher(None, plain, n.lower()) for n in names}
-    # upper bounds of the ratio that cost little: a file may have thousands of unknown keys
+    # cheap upper bounds of the ratio first: a file may have thousands of unknown keys
     possible = {n: m for n, m in matchers.items() if m.real_quick_ratio() >= ALIKE}
     near = {n: m for n, m in possible.items() if m.quick_ratio() >= ALIKE}
     same = {n: m for n, m in near.items() if _same_words(plain, n.lower())}
@@ -232,13 +247,9 @@ def closest(name: str, names: list[str]) -> tuple[str | None, float]:
 
 
 def _same_words(name: str, other: str) -> bool:
-    """Whether each word of a name is like one of the other."""
+    """Return whether each word of a name is similar to a word of the other."""
     others = other.split("_")
     return all(
         any(difflib.SequenceMatcher(None, word, each).ratio() >= WORD for each in others)
         for word in name.split("_")
     )
-
-
-NAMES = ("gpt-neox", "ignored-key", "removed-key", "unknown-key")
-RULES = (unknown,)

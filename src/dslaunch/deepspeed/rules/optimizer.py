@@ -1,4 +1,4 @@
-"""Optimizer and scheduler: names, parameters, and what does not go together."""
+"""Optimizer and scheduler: names, parameters, and combinations that do not work."""
 
 from __future__ import annotations
 
@@ -11,26 +11,52 @@ from dslaunch.deepspeed.rules.keys import closest
 from dslaunch.deepspeed.rules.types import shown
 from dslaunch.deepspeed.schema import by_hand, number
 from dslaunch.lint import Remark
+from dslaunch.lint.rules import rule
 
 ENGINE = "DeepSpeed 0.19.8, runtime/engine.py"
 SCHEDULES = "DeepSpeed 0.19.8, runtime/lr_schedules.py"
 TESTED = ("adam", "adamw", "adagrad", "lion", "muon")
-"""What ZeRO takes without zero_allow_untested_optimizer (0.19.8, runtime/zero/utils.py)."""
+"""Optimizers that ZeRO accepts without zero_allow_untested_optimizer (0.19.8, zero/utils.py)."""
 ONE_BIT = ("onebitadam", "onebitlamb", "zerooneadam")
 TORCH = "torch 2.13, optim/lr_scheduler.py"
 NOT_FROM_JSON = ("ChainedScheduler", "LambdaLR", "MultiplicativeLR", "SequentialLR")
 POSITIVE_SINCE = (0, 19, 6)
-"""From here on a warm-up of 0 steps is refused; before, it was taken for 2."""
+"""From this version on, 0 warmup steps are an error; before, they counted as 2."""
 
 
+@rule("optimizer", "error", "an unknown optimizer", source=ENGINE)
+@rule("no-type", "error", "an optimizer or scheduler without `type`", source=ENGINE)
+@rule(
+    "one-bit-zero",
+    "error",
+    "a 1-bit optimizer with ZeRO",
+    source="DeepSpeed 0.16.9, runtime/engine.py",
+)
+@rule("lamb-scale", "error", "Lamb with a static loss scale", source=ENGINE)
+@rule(
+    "muon-scatter",
+    "error",
+    "Muon with ZeRO stage 3 and `reduce_scatter`",
+    source="DeepSpeed 0.19.8, zero/stage3.py",
+)
+@rule(
+    "untested-optimizer",
+    "error",
+    "an optimizer that ZeRO does not accept by default",
+    source=ENGINE,
+)
+@rule("max-grad-norm", "error", "`max_grad_norm` in the optimizer parameters", source=ENGINE)
+@rule(
+    "unknown-parameter", "error", "an unknown parameter of an optimizer or scheduler", source=ENGINE
+)
 def optimizer(config: LintedConfig) -> Iterator[Remark]:
-    """The name and the parameters."""
+    """Check the name and the parameters of the optimizer."""
     name = config.raw("optimizer.type")
     section = config.raw("optimizer")
     if not isinstance(section, dict) or (name is not None and not isinstance(name, str)):
         return
     if name is None:
-        message = "no type, so this section is ignored and DeepSpeed makes no optimizer"
+        message = "type is not set: the section is ignored, and DeepSpeed creates no optimizer"
         yield config.error("no-type", "optimizer", message, fix="set optimizer.type", source=ENGINE)
         return
     own = config.table.optimizers
@@ -45,15 +71,17 @@ def _unknown_optimizer(config: LintedConfig, name: str) -> Remark:
     similar, ratio = closest(name, names)
     edits = config.rewrite(("optimizer", "type"), similar) if similar and ratio >= 0.9 else ()
     if name.lower() in ONE_BIT:
-        message = f"{config.version} has no {name} any more and stops when the engine starts"
-        return config.error("optimizer", "optimizer.type", message, fix="use Adam", source=ENGINE)
-    message = f"{name} is neither DeepSpeed's nor in torch.optim: DeepSpeed stops, unless the "
-    message += "script hands over an optimizer of its own"
+        message = f"{name} was removed: {config.version} stops when the engine starts"
+        return config.error("optimizer", "optimizer.type", message, fix="use Adam")
+    message = (
+        f"{name} is not an optimizer of DeepSpeed or torch.optim: DeepSpeed stops, unless the "
+        "script passes its own optimizer"
+    )
     fix = "use one of Adam, AdamW, Adagrad, Lamb, Lion, Muon, SGD, "
-    fix += "or make it in the script and hand it to deepspeed.initialize"
+    fix += "or create it in the script and pass it to deepspeed.initialize"
     if similar:
         fix = f"did you mean {similar}?"
-    return config.error("optimizer", "optimizer.type", message, fix=fix, source=ENGINE, edits=edits)
+    return config.error("optimizer", "optimizer.type", message, fix=fix, edits=edits)
 
 
 def _parameters(config: LintedConfig, name: str) -> Iterator[Remark]:
@@ -64,34 +92,31 @@ def _parameters(config: LintedConfig, name: str) -> Iterator[Remark]:
         yield config.error(
             "max-grad-norm",
             "optimizer.params.max_grad_norm",
-            "DeepSpeed stops when the engine starts: no parameter of an optimizer",
+            "not a parameter of an optimizer: DeepSpeed stops when the engine starts",
             fix="use gradient_clipping at the top level",
-            source=ENGINE,
         )
     known = _known(config, name)
     for key in given if known else ():
         if key not in known and key != "max_grad_norm":
             fix = _parameter_meant(name, str(key), known)
-            message = f"{name} does not take it: DeepSpeed stops with a TypeError"
-            yield config.error(
-                "unknown-parameter", ("optimizer", "params", key), message, fix=fix, source=ENGINE
-            )
+            message = f"unknown parameter of {name}: DeepSpeed stops with a TypeError"
+            yield config.error("unknown-parameter", ("optimizer", "params", key), message, fix=fix)
 
 
 def _parameter_meant(name: str, key: str, known: Iterable[str]) -> str:
-    """What to do about a parameter that an optimizer or schedule does not have."""
+    """Return what to write instead of an unknown parameter of an optimizer or scheduler."""
     names = sorted(known)
     other = other_programs.normalized(key)
     meant = other_programs.meanings("parameters").get(other)
     if meant in names:
         note = other_programs.names("parameter_notes").get(other)
-        return f"the parameter is {meant}" + (f", {note}" if note else "")
+        return f"write {meant}" + (f", {note}" if note else "")
     similar, _ = closest(key, names)
-    return f"did you mean {similar}?" if similar else f"{name} takes {', '.join(names)}"
+    return f"did you mean {similar}?" if similar else f"{name} accepts {', '.join(names)}"
 
 
 def _known(config: LintedConfig, name: str) -> tuple[str, ...]:
-    """The parameters of a DeepSpeed optimizer; empty where they are not known."""
+    """Return the parameters of a DeepSpeed optimizer; empty if they are unknown."""
     if name.lower() not in TESTED or config.raw("optimizer.params.torch_adam"):
         return ()
     found = []
@@ -108,43 +133,54 @@ def _with_zero(config: LintedConfig, name: str) -> Iterator[Remark]:
         yield config.error(
             "one-bit-zero",
             "optimizer.type",
-            f"DeepSpeed stops: not with ZeRO, and the stage is {config.stage}",
-            fix="use Adam, or zero_optimization.stage 0",
-            source="DeepSpeed 0.16.9, runtime/engine.py",
+            f"{name} does not support ZeRO, got stage {config.stage}: DeepSpeed stops",
+            fix="use Adam, or set zero_optimization.stage to 0",
         )
     elif config.stage > 0 and name not in TESTED and not config.on("zero_allow_untested_optimizer"):
         yield config.error(
             "untested-optimizer",
             "optimizer.type",
-            "DeepSpeed stops: ZeRO was not tested with it",
-            fix="set zero_allow_untested_optimizer to true, at your own risk",
-            source=ENGINE,
+            f"{name} is not tested with ZeRO: DeepSpeed stops",
+            fix="use Adam, or set zero_allow_untested_optimizer to true",
         )
     if name == "lamb" and config.on("fp16.enabled") and config.get("fp16.loss_scale"):
         yield config.error(
             "lamb-scale",
             "fp16.loss_scale",
-            "DeepSpeed stops: Lamb needs the dynamic loss scale",
+            "a static loss scale, but Lamb needs the dynamic one: DeepSpeed stops",
             fix="set fp16.loss_scale to 0",
-            source=ENGINE,
         )
     if name == "muon" and config.stage == 3 and config.get("zero_optimization.reduce_scatter"):
         yield config.error(
             "muon-scatter",
             "optimizer.type",
-            "DeepSpeed stops: Muon with stage 3 needs reduce_scatter off",
+            "Muon does not support ZeRO stage 3 with reduce_scatter: DeepSpeed stops",
             fix="set zero_optimization.reduce_scatter to false",
-            source="DeepSpeed 0.19.8, zero/stage3.py",
         )
 
 
+@rule("scheduler", "error", "an unknown or unusable scheduler", source=ENGINE)
+@rule("no-params", "error", "a scheduler without `params`", source=ENGINE)
+@rule("missing-parameter", "error", "a missing parameter of a scheduler", source=SCHEDULES)
+@rule(
+    "warmup-steps",
+    "error",
+    "a number of warmup steps that is invalid or too large",
+    source=SCHEDULES,
+)
+@rule(
+    "plateau",
+    "error",
+    "ReduceLROnPlateau without a metric",
+    source="DeepSpeed 0.19.8, runtime/engine.py, `_take_model_step`",
+)
 def scheduler(config: LintedConfig) -> Iterator[Remark]:
-    """The name and the parameters."""
+    """Check the name and the parameters of the scheduler."""
     section, name = config.raw("scheduler"), config.raw("scheduler.type")
     if not isinstance(section, dict):
         return
     if name is None:
-        message = "no type, so this section is ignored and the learning rate stays as it is"
+        message = "type is not set: the section is ignored, and the learning rate is constant"
         yield config.error("no-type", "scheduler", message, fix="set scheduler.type", source=ENGINE)
         return
     known = config.table.schedulers.get(name) if isinstance(name, str) else None
@@ -154,35 +190,33 @@ def scheduler(config: LintedConfig) -> Iterator[Remark]:
     elif isinstance(params, dict):
         yield from _arguments(config, str(name), known, params)
     elif params is None:
-        message = f"no params: DeepSpeed stops when it makes {name}"
-        yield config.error(
-            "no-params", "scheduler", message, fix='write at least "params": {}', source=ENGINE
-        )
+        message = f"params is not set: DeepSpeed stops when it creates {name}"
+        yield config.error("no-params", "scheduler", message, fix='add "params": {}', source=ENGINE)
 
 
 def _other_scheduler(config: LintedConfig, name: str) -> Iterator[Remark]:
-    """A name that is not DeepSpeed's: torch's, or one at which the engine stops."""
+    """Report a scheduler that DeepSpeed does not have: of torch, or unknown."""
     of_torch = by_hand("torch")["schedulers"]
     if name in of_torch:
         yield from _of_torch(config, name)
         return
     own = list(config.table.schedulers)
-    message = f"{shown(name)} is neither DeepSpeed's nor in torch.optim.lr_scheduler: DeepSpeed "
-    message += "stops when the engine starts"
+    message = (
+        f"{shown(name)} is not a scheduler of DeepSpeed or torch.optim.lr_scheduler: DeepSpeed "
+        "stops when the engine starts"
+    )
     plain = name.lower().replace("_", "").replace("-", "")
     meant = other_programs.meanings("schedulers").get(plain)
     exact = next((each for each in (*own, *of_torch) if _alike(each, name)), None)
     similar, _ = closest(name, [*own, *of_torch])
     if exact:
-        message += ": the case of the letters counts"
+        message += " (names are case-sensitive)"
         edits = config.rewrite(("scheduler", "type"), exact)
         fix = f"write {exact}"
     else:
         edits = ()
-        fix = meant or (
-            f"did you mean {similar}?" if similar else f"DeepSpeed has {', '.join(own)}"
-        )
-    yield config.error("scheduler", "scheduler.type", message, fix=fix, source=ENGINE, edits=edits)
+        fix = meant or (f"did you mean {similar}?" if similar else f"use one of {', '.join(own)}")
+    yield config.error("scheduler", "scheduler.type", message, fix=fix, edits=edits)
 
 
 def _alike(name: str, other: str) -> bool:
@@ -190,42 +224,39 @@ def _alike(name: str, other: str) -> bool:
 
 
 def _of_torch(config: LintedConfig, name: str) -> Iterator[Remark]:
-    """torch's schedulers: their parameters, and those that no JSON can make."""
+    """Check the parameters of a torch scheduler, and whether JSON can express them."""
     parameters = by_hand("torch")["schedulers"][name]
     needed, taken = parameters["needs"], parameters["takes"]
     params = config.raw("scheduler.params")
     if name in NOT_FROM_JSON:
-        message = f"{name} needs {needed[0]}, which JSON cannot hold: DeepSpeed stops"
-        fix = "make it in the script, and hand it to deepspeed.initialize"
+        message = f"{name} needs {needed[0]}, which JSON cannot express: DeepSpeed stops"
+        fix = "create the scheduler in the script, and pass it to deepspeed.initialize"
         yield config.error("scheduler", "scheduler.type", message, fix=fix, source=TORCH)
         return
     if name == "ReduceLROnPlateau":
         yield config.error(
             "plateau",
             "scheduler.type",
-            "DeepSpeed has no metric for it and gives it the batch size, so that it lowers the "
-            "learning rate every `patience` steps",
-            fix="step it in the script, with the metric",
-            source="DeepSpeed 0.19.8, runtime/engine.py, `_take_model_step`",
+            "DeepSpeed passes the batch size as its metric, so the learning rate is reduced every "
+            "`patience` steps",
+            fix="remove the section, and step the scheduler in the script with the metric",
         )
     if params is None:
-        message = f"no params: DeepSpeed stops when it makes {name}"
-        yield config.error(
-            "no-params", "scheduler", message, fix='write at least "params": {}', source=ENGINE
-        )
+        message = f"params is not set: DeepSpeed stops when it creates {name}"
+        yield config.error("no-params", "scheduler", message, fix='add "params": {}', source=ENGINE)
         return
     given = params if isinstance(params, dict) else {}
     for key in given:
         if key not in (*needed, *taken, "last_epoch"):
             similar, _ = closest(str(key), [*needed, *taken])
             listed = ", ".join((*needed, *taken))
-            fix = f"did you mean {similar}?" if similar else f"{name} takes {listed}"
-            message = f"torch's {name} does not take it: DeepSpeed stops with a TypeError"
+            fix = f"did you mean {similar}?" if similar else f"{name} accepts {listed}"
+            message = f"unknown parameter of {name} in torch: DeepSpeed stops with a TypeError"
             path = ("scheduler", "params", key)
             yield config.error("unknown-parameter", path, message, fix=fix, source=TORCH)
     for key in needed:
         if key not in given:
-            message = f"{name} needs {key}: DeepSpeed stops with a TypeError"
+            message = f"{key} is missing, which {name} needs: DeepSpeed stops with a TypeError"
             yield config.error(
                 "missing-parameter", "scheduler.params", message, fix=f"set {key}", source=TORCH
             )
@@ -237,7 +268,7 @@ def _arguments(
     for key in params:
         if key not in known:
             fix = _parameter_meant(name, str(key), known)
-            message = f"{name} does not take it: DeepSpeed stops with a TypeError"
+            message = f"unknown parameter of {name}: DeepSpeed stops with a TypeError"
             yield config.error(
                 "unknown-parameter",
                 ("scheduler", "params", key),
@@ -250,9 +281,8 @@ def _arguments(
             yield config.error(
                 "missing-parameter",
                 "scheduler.params",
-                f"{name} needs {key}: DeepSpeed stops with a TypeError",
-                fix=f'set {key}, or "auto" where Hugging Face fills it in',
-                source=SCHEDULES,
+                f"{key} is missing, which {name} needs: DeepSpeed stops with a TypeError",
+                fix=f'set {key}, or write "auto" if the Trainer replaces it',
             )
     yield from _warm_up(config, params)
 
@@ -264,30 +294,12 @@ def _warm_up(config: LintedConfig, params: dict[str, Any]) -> Iterator[Remark]:
     strict = number(config.table.version) >= POSITIVE_SINCE
     whole = isinstance(steps, int) and not isinstance(steps, bool)
     if strict and not (whole and steps > 0):
-        message = "DeepSpeed stops when the engine starts: a whole number of 1 or more"
-        yield config.error("warmup-steps", path, message, fix="at least 1", source=SCHEDULES)
+        message = f"expected an integer of 1 or more, got {shown(steps)}: DeepSpeed stops"
+        yield config.error("warmup-steps", path, message, fix="write 1 or more")
     elif whole and steps < 2:
-        message = "taken for 2"
-        yield config.info("warmup-steps", path, message, fix=None, source=SCHEDULES)
+        message = f"{steps} counts as 2"
+        yield config.info("warmup-steps", path, message, fix=None)
     total = params.get("total_num_steps")
     if whole and isinstance(total, int) and total < steps:
-        message = f"longer than the whole training: total_num_steps is {total}"
-        yield config.warning("warmup-steps", path, message, fix=None, source=SCHEDULES)
-
-
-NAMES = (
-    "lamb-scale",
-    "max-grad-norm",
-    "missing-parameter",
-    "muon-scatter",
-    "no-params",
-    "no-type",
-    "one-bit-zero",
-    "optimizer",
-    "plateau",
-    "scheduler",
-    "unknown-parameter",
-    "untested-optimizer",
-    "warmup-steps",
-)
-RULES = (optimizer, scheduler)
+        message = f"{steps} warmup steps, but the whole training has {total} (total_num_steps)"
+        yield config.warning("warmup-steps", path, message, fix=None)

@@ -1,4 +1,4 @@
-"""What the text is like before it means anything: JSON or only HJSON, keys that are there twice."""
+"""The syntax of the config: JSON or HJSON, duplicate keys."""
 
 from __future__ import annotations
 
@@ -9,29 +9,33 @@ from typing import Unpack
 from dslaunch.deepspeed.config_text import Loose, path_text
 from dslaunch.deepspeed.linted_config import How, LintedConfig
 from dslaunch.lint import Level, Remark
+from dslaunch.lint.rules import rule
 
 LOADER = "DeepSpeed 0.19.8, runtime/config.py"
 STRICT = "accelerate 1.15, utils/deepspeed.py: json.load"
 
 
+@rule("not-json", "error", "HJSON that only DeepSpeed itself can read", source=STRICT)
 def loose(config: LintedConfig) -> Iterator[Remark]:
-    """Say where the text is HJSON, which only DeepSpeed itself reads: a remark for all, or for each
-    kind where it stops somebody."""
+    """Report HJSON, which only DeepSpeed itself reads.
+
+    One finding for all, or one for each kind if the Trainer or accelerate stops at it.
+    """
     found = config.document.loose
     if not found:
         return
     if config.reader == "native":
         kinds = Counter(each.kind for each in found)
         listed = ", ".join(f"{kind} ({number})" for kind, number in kinds.items())
-        message = f"HJSON: {listed}; DeepSpeed reads it, Hugging Face and accelerate do not"
-        fix = "nothing, while DeepSpeed itself reads the file"
+        message = f"HJSON: {listed}; Trainer and accelerate cannot read it, DeepSpeed can"
+        fix = "no change needed if DeepSpeed itself reads the file"
         yield _loose(config, "info", found[0], message, fix=fix, source=LOADER)
         return
     for kind in dict.fromkeys(each.kind for each in found):
         same = [each for each in found if each.kind == kind]
         times = f", {len(same)} times" if len(same) > 1 else ""
-        message = f"{kind}{times}: not JSON, and `json.load` stops here"
-        fix = "take comments out" if kind == "comment" else "write JSON"
+        message = f"{kind}{times}: not JSON, json.load stops here"
+        fix = "remove the comments" if kind == "comment" else "write JSON"
         edits = tuple(edit for each in same for edit in each.edits)
         yield _loose(config, "error", same[0], message, fix=fix, source=STRICT, edits=edits)
 
@@ -39,7 +43,7 @@ def loose(config: LintedConfig) -> Iterator[Remark]:
 def _loose(
     config: LintedConfig, level: Level, found: Loose, message: str, **how: Unpack[How]
 ) -> Remark:
-    """Something to say about a place of the text that is no key."""
+    """Return a finding about a place of the text that is not a key."""
     line, column = config.document.place(found.offset)
     return Remark(
         rule="not-json",
@@ -53,15 +57,21 @@ def _loose(
     )
 
 
+@rule(
+    "duplicate-key",
+    "error",
+    "a key that is set twice",
+    source="DeepSpeed 0.19.8, runtime/config_utils.py",
+)
 def twice(config: LintedConfig) -> Iterator[Remark]:
-    """Say which keys are there twice."""
+    """Report keys that are set twice."""
     document = config.document
     for path, offset in document.twice:
         line, column = document.place(offset)
         if config.reader == "native":
-            message = "is there twice: DeepSpeed stops with `Duplicate keys in DeepSpeed config`"
+            message = "duplicate key: DeepSpeed stops with `Duplicate keys in DeepSpeed config`"
         else:
-            message = "is there twice: `json.load` takes the last one and drops the other unsaid"
+            message = "duplicate key: json.load uses the last one and silently drops the other"
         yield Remark(
             rule="duplicate-key",
             level="error",
@@ -70,19 +80,13 @@ def twice(config: LintedConfig) -> Iterator[Remark]:
             column=column,
             path=path_text(path),
             message=message,
-            fix="keep one of them",
-            source="DeepSpeed 0.19.8, runtime/config_utils.py",
+            fix="keep one of the two",
         )
 
 
+@rule("no-object", "error", "the config is not a JSON object", source=LOADER)
 def top(config: LintedConfig) -> Iterator[Remark]:
-    """A list is no config."""
+    """Report a config that is a list."""
     if not isinstance(config.document.data, dict):
-        message = "expected an object of settings, found a list: DeepSpeed stops"
-        yield config.error(
-            "no-object", "", message, fix="write {...} around the settings", source=LOADER
-        )
-
-
-NAMES = ("duplicate-key", "no-object", "not-json")
-RULES = (loose, twice, top)
+        message = "expected an object, {...}, got a list: DeepSpeed stops"
+        yield config.error("no-object", "", message, fix="write the settings as an object, {...}")

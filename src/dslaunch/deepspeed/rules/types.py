@@ -1,8 +1,7 @@
-"""Values of a wrong type or outside the choices: refused, coerced, or taken for something else."""
+"""Values of a wrong type or outside the choices: rejected, converted, or silently misread."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Iterator
@@ -14,22 +13,24 @@ from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.rules.auto import is_misspelt
 from dslaunch.deepspeed.schema import Key
 from dslaunch.lint import Edit, Remark
+from dslaunch.lint.rules import rule
+from dslaunch.texts import closest
 
 BATCH = (batch.TRAIN, batch.MICRO, batch.STEPS)
 LEAVES = values.LEAVES
 CHECKED = "pydantic (DeepSpeed, runtime/config_utils.py)"
-TRIED = "tried with the real package"
+TRIED = "tested with the DeepSpeed package"
 MEANT = {
-    ("loss_scale", "dynamic"): "write 0, which is the dynamic loss scale",
-    ("loss_scale", "static"): "write the scale, such as 1024",
+    ("loss_scale", "dynamic"): "write 0 for the dynamic loss scale",
+    ("loss_scale", "static"): "write the static loss scale, for example 1024",
     **dict.fromkeys(
         (("device", "gpu"), ("device", "cuda"), ("device", "false")),
-        'write "none": nothing is offloaded, it stays on the GPU',
+        'write "none" to keep it on the GPU, without offloading',
     ),
-    ("device", "disk"): 'write "nvme", and nvme_path',
-    ("device", "ssd"): 'write "nvme", and nvme_path',
+    ("device", "disk"): 'write "nvme", and set nvme_path',
+    ("device", "ssd"): 'write "nvme", and set nvme_path',
 }
-"""What is meant by a value, where that is not the one that looks alike."""
+"""Advice for values that do not resemble what is meant."""
 SWITCHED = (
     "fp16",
     "bf16",
@@ -45,25 +46,36 @@ SWITCHED = (
     "elasticity",
     "hybrid_engine",
 )
-"""Sections that have `enabled`."""
+"""Sections with an `enabled` key."""
 
 
+@rule("wrong-value", "error", "a value that DeepSpeed rejects", source=CHECKED)
+@rule(
+    "unchecked-type",
+    "error",
+    "a value of the wrong type that DeepSpeed does not check",
+    source=TRIED,
+)
+@rule("missing-key", "error", "a section without a key that it needs", source=TRIED)
+@rule("wrong-type", "error", "a value of the wrong type at which DeepSpeed stops", source=TRIED)
+@rule("unchecked-choice", "error", "an unknown value that DeepSpeed does not check", source=TRIED)
+@rule("coerced-value", "info", "a value that DeepSpeed converts to another type", source=CHECKED)
 def types(config: LintedConfig) -> Iterator[Remark]:
-    """Compare every value with what the table says of its key."""
+    """Compare every value with the type, bounds and choices of its key."""
     for path, value, key in config.walk():
         if key is None or key.type == "removed" or key.path in BATCH:
             continue
         if value == "auto" and not values.refused(key, value):
-            continue  # the rules of `auto`
+            continue  # checked by the rules of `auto`
         if is_misspelt(value) and "auto" not in map(str, key.choices):
-            continue  # likewise
+            continue  # also checked by the rules of `auto`
         if _elsewhere(config, path, value, key):
             continue
         if value == "auto" and config.fills(key):
             continue
         if isinstance(value, dict) and (missing := [n for n in key.requires if n not in value]):
             message = f"{missing[0]} is missing: DeepSpeed stops with a KeyError"
-            yield config.error("missing-key", path, message, fix=f"set {missing[0]}", source=TRIED)
+            yield config.error("missing-key", path, message, fix=f"set {missing[0]}")
         elif key.checked:
             yield from _checked(config, path, value, key)
         else:
@@ -71,37 +83,36 @@ def types(config: LintedConfig) -> Iterator[Remark]:
 
 
 def _elsewhere(config: LintedConfig, path: Path, value: Any, key: Key) -> bool:
-    """Whether a value that is none of the key's is right all the same, or another rule's."""
+    """Return whether a value of the wrong type is valid here, or checked by another rule."""
     if path == ("zero_optimization",) and isinstance(value, bool):
-        return True  # the old form: the rules of deprecated keys
+        return True  # the old form, checked by the rules of deprecated keys
     if key.path == "steps_per_print" and value in (math.inf, -math.inf):
-        return True  # never printed; what accelerate itself writes there
-    # lists of values to try, which only `deepspeed --autotuning` reads
+        return True  # never printed; accelerate itself writes this value
+    # lists of values to try, read only by `deepspeed --autotuning`
     tuned = config.raw("autotuning.enabled") is True
     return tuned and isinstance(value, list) and "list" not in key.type
 
 
 def _checked(config: LintedConfig, path: Path, value: Any, key: Key) -> Iterator[Remark]:
     if not values.taken(key, value) or _refused_by_hand(key, value):
-        message = f"expected {expected(key)}, found {shown(value)}: DeepSpeed stops"
+        message = f"expected {expected(key)}, got {shown(value)}: DeepSpeed stops"
         edits = _certain(config, path, value, key)
         fix = repair(key, value)
         yield config.error("wrong-value", path, message, fix=fix, source=CHECKED, edits=edits)
     elif not values.fits(key, value) and not (key.is_section or key.path.startswith(LEAVES)):
         made = values.coerced(key, value)
-        message = f"{shown(value)} is taken for {json.dumps(made)}"
+        message = f"{shown(value)} is converted to {json.dumps(made)}"
         yield config.info(
             "coerced-value",
             path,
             message,
             fix=f"write {json.dumps(made)}",
-            source=CHECKED,
             edits=config.rewrite(path, made),
         )
 
 
 def _refused_by_hand(key: Key, value: Any) -> bool:
-    """What the validators of a field say beyond its type (0.19.8, runtime/precision_config.py)."""
+    """Return whether a validator rejects a value (0.19.8, runtime/precision_config.py)."""
     if key.path.startswith("zero_optimization.zenflow.") and key.types == ("str", "int"):
         return isinstance(value, str)
     if key.path == "fp16.loss_scale":
@@ -110,7 +121,7 @@ def _refused_by_hand(key: Key, value: Any) -> bool:
 
 
 def _certain(config: LintedConfig, path: Path, value: Any, key: Key) -> tuple[Edit, ...]:
-    """A number in quotes that is meant as a number."""
+    """Return the edit for a number in quotes."""
     if not isinstance(value, str) or "int" not in key.types:
         return ()
     try:
@@ -124,31 +135,31 @@ def _certain(config: LintedConfig, path: Path, value: Any, key: Key) -> tuple[Ed
 def _unchecked(config: LintedConfig, path: Path, value: Any, key: Key) -> Iterator[Remark]:
     wild = key.path.count("<") or key.path.count("[")
     if not wild and values.refused(key, value):
-        message = f"expected {expected(key)}, found {shown(value)}: DeepSpeed stops at it"
-        yield config.error("wrong-type", path, message, fix=repair(key, value), source=TRIED)
+        message = f"expected {expected(key)}, got {shown(value)}: DeepSpeed stops"
+        yield config.error("wrong-type", path, message, fix=repair(key, value))
     elif not values.fits(key, value) and not (value is None and key.default is None):
         yield config.error(
             "unchecked-type",
             path,
-            f"expected {expected(key)}, found {shown(value)}: not checked, so {_comes(key, value)}",
+            f"expected {expected(key)}, got {shown(value)}, unchecked: {_consequence(key, value)}",
             fix=repair(key, value),
             source=TRIED,
             edits=_unquoted(config, path, value, key),
         )
     elif not values.allowed(key, value):
-        message = f"expected {expected(key)}, found {shown(value)}"
-        yield config.error("unchecked-choice", path, message, fix=repair(key, value), source=TRIED)
+        message = f"expected {expected(key)}, got {shown(value)}"
+        yield config.error("unchecked-choice", path, message, fix=repair(key, value))
 
 
-def _comes(key: Key, value: Any) -> str:
-    """What comes of a value that nobody checks."""
+def _consequence(key: Key, value: Any) -> str:
+    """Return the effect of a value of the wrong type that is not checked."""
     if "bool" in key.types:
         return f"it counts as {json.dumps(bool(value))}"
-    return "it fails only where it is used, or does something else than it says"
+    return "DeepSpeed fails later, or uses it in another way"
 
 
 def repair(key: Key, value: Any) -> str:
-    """What to write instead of a wrong value."""
+    """Return what to write instead of a wrong value."""
     meant = MEANT.get((key.name, str(value).lower()))
     if meant:
         return meant
@@ -157,17 +168,15 @@ def repair(key: Key, value: Any) -> str:
     if key.is_section:
         return _section(key, value)
     if key.choices and not any(str(choice).startswith("<") for choice in key.choices):
-        similar = difflib.get_close_matches(str(value).lower(), [str(c) for c in key.choices], 1)
+        similar = closest(str(value).lower(), map(str, key.choices))
         choices = " or ".join(json.dumps(choice) for choice in key.choices)
-        return f"write {json.dumps(similar[0])}" if similar else f"write {choices}"
-    default = (
-        "" if key.default is None else f", or take it out: the default is {shown(key.default)}"
-    )
+        return f"write {json.dumps(similar)}" if similar else f"write {choices}"
+    default = "" if key.default is None else f", or remove the key (default: {shown(key.default)})"
     return f"write {expected(key)}{default}"
 
 
 def _plain(key: Key, text: str) -> Any:
-    """The number or truth value that stands in quotes and is of the key's type; None: none is."""
+    """Return the number or boolean in quotes if it has the key's type, else None."""
     word = text.strip().rstrip(",").lower()
     if word in ("true", "false") and "bool" in key.types:
         return word == "true"
@@ -182,7 +191,7 @@ def _plain(key: Key, text: str) -> Any:
 
 
 def _section(key: Key, value: Any) -> str:
-    """What to write where a section is needed."""
+    """Return what to write where a section is needed."""
     name = key.name
     if isinstance(value, bool) and name in SWITCHED:
         return f'write {{"enabled": {json.dumps(value)}}}'
@@ -195,7 +204,7 @@ def _section(key: Key, value: Any) -> str:
         return f'write {{"device": {json.dumps(device)}}}'
     if name in ("optimizer", "scheduler") and isinstance(value, str):
         return f'write {{"type": {json.dumps(value)}, "params": {{}}}}'
-    return "write an object, {...}, or take it out"
+    return "write an object, {...}, or remove the key"
 
 
 def _unquoted(config: LintedConfig, path: Path, value: Any, key: Key) -> tuple[Edit, ...]:
@@ -205,19 +214,19 @@ def _unquoted(config: LintedConfig, path: Path, value: Any, key: Key) -> tuple[E
 
 
 def expected(key: Key) -> str:
-    """What a key takes, in words."""
+    """Return what a key accepts, in words."""
     if key.choices and "list" not in key.type:
         return "one of " + ", ".join(str(choice) for choice in key.choices)
     names = {
-        "int": "a whole number",
+        "int": "an integer",
         "float": "a number",
         "bool": "true or false",
-        "str": "text",
+        "str": "a string",
         "object": "an object",
         "null": "null",
         "path": "a path",
-        "any": "anything",
-        "python": "nothing: only Python code can set it",
+        "any": "any value",
+        "python": "no value: only Python code can set it",
     }
     words = [names.get(kind, f"a {kind}") for kind in key.types]
     bounds = values.bounds_text(key)
@@ -225,17 +234,6 @@ def expected(key: Key) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value in messages: short, as JSON."""
+    """Return a value for messages, as JSON of at most 40 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-NAMES = (
-    "coerced-value",
-    "missing-key",
-    "unchecked-choice",
-    "unchecked-type",
-    "wrong-type",
-    "wrong-value",
-)
-RULES = (types,)

@@ -1,4 +1,4 @@
-"""Settings of ZeRO that do not go together."""
+"""ZeRO settings that contradict each other."""
 
 from __future__ import annotations
 
@@ -6,14 +6,33 @@ from collections.abc import Iterator
 
 from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.lint import Remark
+from dslaunch.lint.rules import rule
 
 ZERO = "zero_optimization"
 CONFIG = "DeepSpeed 0.19.8, runtime/config.py"
 ZERO_CONFIG = "DeepSpeed 0.19.8, runtime/zero/config.py"
 
 
+@rule(
+    "offload-stage",
+    "warning",
+    "offloading that is ignored at this ZeRO stage",
+    source=f"{ZERO_CONFIG}; runtime/engine.py",
+)
+@rule(
+    "nvme-path",
+    "error",
+    "NVMe offloading without `nvme_path`",
+    source="DeepSpeed 0.19.8, runtime/zero/stage3.py and partition_parameters.py",
+)
+@rule(
+    "nvme-stage",
+    "error",
+    "NVMe offloading below ZeRO stage 3",
+    source="Hugging Face's DeepSpeed guide: ZeRO-Infinity; DeepSpeed, runtime/zero/stage3.py",
+)
 def offload(config: LintedConfig) -> Iterator[Remark]:
-    """Offloading needs a stage, and NVMe a path."""
+    """Offloading needs a ZeRO stage, and NVMe a path."""
     for name, least in (("offload_optimizer", 1), ("offload_param", 3)):
         device = config.get(f"{ZERO}.{name}.device")
         path = f"{ZERO}.{name}.device"
@@ -22,56 +41,64 @@ def offload(config: LintedConfig) -> Iterator[Remark]:
         if device == "nvme" and config.stage != 3:
             yield _nvme_stage(config, path)
         elif config.stage < least:
-            message = f"ignored without a word: it needs stage {least}, and the stage is "
             yield config.warning(
                 "offload-stage",
                 path,
-                message + str(config.stage),
-                fix=f"{ZERO}.stage {least}",
-                source=f"{ZERO_CONFIG}; runtime/engine.py",
+                f"silently ignored: {name} needs ZeRO stage {least}, got stage {config.stage}",
+                fix=f"set {ZERO}.stage to {least}",
             )
         if device == "nvme" and not config.get(f"{ZERO}.{name}.nvme_path"):
             yield _nvme_path(config, path)
 
 
 def _nvme_stage(config: LintedConfig, path: str) -> Remark:
-    message = f"NVMe is for stage 3 only, and the stage is {config.stage}"
+    message = f"NVMe offloading needs ZeRO stage 3, got stage {config.stage}"
     return config.error(
         "nvme-stage",
         path,
         message,
-        fix=f'{ZERO}.stage 3, or device "cpu"',
-        source="Hugging Face's DeepSpeed guide: ZeRO-Infinity; DeepSpeed, runtime/zero/stage3.py",
+        fix=f'set {ZERO}.stage to 3, or device to "cpu"',
     )
 
 
 def _nvme_path(config: LintedConfig, path: str) -> Remark:
-    message = "NVMe without nvme_path: DeepSpeed reads the config and fails when it sets up ZeRO"
+    message = "device is nvme, but nvme_path is not set: DeepSpeed fails when it initializes ZeRO"
     return config.error(
         "nvme-path",
         path,
         message,
-        fix="set nvme_path to a directory on a local NVMe disk",
-        source="DeepSpeed 0.19.8, runtime/zero/stage3.py and partition_parameters.py",
+        fix="set nvme_path to a directory on the local NVMe disk of each node",
     )
 
 
+@rule(
+    "partial-offload",
+    "error",
+    "partial optimizer offloading below ZeRO stage 3",
+    source=ZERO_CONFIG,
+)
 def ratio(config: LintedConfig) -> Iterator[Remark]:
-    """Offloading a part of the optimizer is for stage 3."""
+    """Partial offloading of the optimizer needs stage 3."""
     part = config.get(f"{ZERO}.offload_optimizer.ratio")
     present = isinstance(config.raw(f"{ZERO}.offload_optimizer"), dict)
     if present and isinstance(part, float | int) and part < 1 and config.stage != 3:
         yield config.error(
             "partial-offload",
             f"{ZERO}.offload_optimizer.ratio",
-            "DeepSpeed stops: `Partial offloading only supported for ZeRO Stage 3`",
-            fix=f"{ZERO}.stage 3, or ratio 1.0",
-            source=ZERO_CONFIG,
+            f"{part} needs ZeRO stage 3, got stage {config.stage}: DeepSpeed stops with "
+            "`Partial offloading only supported for ZeRO Stage 3`",
+            fix=f"set {ZERO}.stage to 3, or ratio to 1.0",
         )
 
 
+@rule(
+    "not-gathered",
+    "warning",
+    "ZeRO stage 3 saves no 16-bit weights",
+    source="Hugging Face's DeepSpeed guide: saving weights; DeepSpeed, runtime/engine.py",
+)
 def gathered(config: LintedConfig) -> Iterator[Remark]:
-    """Stage 3 saves placeholders instead of weights, unless it is told to gather them."""
+    """Stage 3 saves 16-bit weights only if it gathers them."""
     name = f"{ZERO}.stage3_gather_16bit_weights_on_model_save"
     old = config.raw(f"{ZERO}.stage3_gather_fp16_weights_on_model_save")
     if config.stage == 3 and config.get(name) is False and old is not True:
@@ -79,14 +106,14 @@ def gathered(config: LintedConfig) -> Iterator[Remark]:
         yield config.warning(
             "not-gathered",
             where,
-            "stage 3 without gathering: save_pretrained and save_16bit_model write no weights",
-            fix=f"set {name} to true, or convert checkpoints with zero_to_fp32.py",
-            source="Hugging Face's DeepSpeed guide: saving weights; DeepSpeed, runtime/engine.py",
+            "stage 3 does not gather the weights: save_pretrained and save_16bit_model save none",
+            fix=f"set {name} to true, or convert the checkpoints with zero_to_fp32.py",
         )
 
 
+@rule("stage3-key", "info", "a stage 3 setting at another ZeRO stage", source=ZERO_CONFIG)
 def stage3_keys(config: LintedConfig) -> Iterator[Remark]:
-    """Keys that only stage 3 looks at."""
+    """Report settings that only stage 3 reads."""
     zero = config.raw(ZERO)
     if not isinstance(zero, dict) or config.stage == 3:
         return
@@ -96,14 +123,31 @@ def stage3_keys(config: LintedConfig) -> Iterator[Remark]:
         yield config.info(
             "stage3-key",
             f"{ZERO}.{useless[0]}",
-            f"only stage 3 looks at it, and the stage is {config.stage}",
+            f"no effect: used by ZeRO stage 3 only, got stage {config.stage}",
             fix=None,
-            source=ZERO_CONFIG,
         )
 
 
+@rule(
+    "sum-reduction",
+    "error",
+    "`gradient_allreduce_op` of `sum` where it is not supported",
+    source=CONFIG,
+)
+@rule(
+    "predivide",
+    "error",
+    "`gradient_predivide_factor` with `reduce_scatter`",
+    source="DeepSpeed 0.19.8, runtime/zero/stage_1_and_2.py and stage3.py",
+)
+@rule(
+    "prescale",
+    "error",
+    "`prescale_gradients` with `reduce_scatter`",
+    source="DeepSpeed 0.19.8, runtime/zero/stage_1_and_2.py and stage3.py",
+)
 def reduction(config: LintedConfig) -> Iterator[Remark]:
-    """How gradients are summed."""
+    """Report reductions of gradients that the other settings do not support."""
     if str(config.get("gradient_allreduce_op")).lower() == "sum":
         zenflow = isinstance(config.raw(f"{ZERO}.zenflow"), dict)
         for why, holds in (
@@ -112,13 +156,11 @@ def reduction(config: LintedConfig) -> Iterator[Remark]:
             ("DeepCompile", config.on("compile.deepcompile")),
         ):
             if holds:
-                message = f"DeepSpeed stops: `sum` is not supported with {why}"
                 yield config.error(
                     "sum-reduction",
                     "gradient_allreduce_op",
-                    message,
-                    fix='use "mean"',
-                    source=CONFIG,
+                    f'"sum" is not supported with {why}: DeepSpeed stops',
+                    fix='write "mean"',
                 )
     yield from _predivide(config)
 
@@ -132,76 +174,70 @@ def _predivide(config: LintedConfig) -> Iterator[Remark]:
         yield config.error(
             "predivide",
             "gradient_predivide_factor",
-            f"DeepSpeed stops: stage {config.stage} with reduce_scatter takes 1.0 only",
-            fix="1.0, or zero_optimization.reduce_scatter false",
-            source="DeepSpeed 0.19.8, runtime/zero/stage_1_and_2.py and stage3.py",
+            f"{factor}, but stage {config.stage} with reduce_scatter needs 1.0: DeepSpeed stops",
+            fix="set it to 1.0, or zero_optimization.reduce_scatter to false",
         )
     if config.on("prescale_gradients"):
         yield config.error(
             "prescale",
             "prescale_gradients",
-            f"DeepSpeed stops: not with stage {config.stage} and reduce_scatter",
-            fix="false",
-            source="DeepSpeed 0.19.8, runtime/zero/stage_1_and_2.py and stage3.py",
+            f"not supported by stage {config.stage} with reduce_scatter: DeepSpeed stops",
+            fix="set it to false, or zero_optimization.reduce_scatter to false",
         )
 
 
+@rule(
+    "grad-norm",
+    "error",
+    "`compute_grad_norm` of false where it is not supported",
+    source=ZERO_CONFIG,
+)
+@rule(
+    "legacy-stage1",
+    "error",
+    "`legacy_stage1`, which is not supported",
+    source="DeepSpeed, runtime/engine.py",
+)
+@rule("elastic-checkpoint", "warning", "`elastic_checkpoint` with ZeRO stage 3", source=ZERO_CONFIG)
 def norm(config: LintedConfig) -> Iterator[Remark]:
-    """`compute_grad_norm` off, and keys whose only value that works is the default."""
+    """Report settings for which only the default works at this stage."""
     off = config.get(f"{ZERO}.compute_grad_norm") is False
     if off and config.stage not in (1, 2):
         yield config.error(
             "grad-norm",
             f"{ZERO}.compute_grad_norm",
-            "DeepSpeed stops: false is supported only with ZeRO stage 1 or 2",
-            fix="take it out",
-            source=ZERO_CONFIG,
+            f"false needs ZeRO stage 1 or 2, got stage {config.stage}: DeepSpeed stops",
+            fix="remove it",
         )
     if config.on(f"{ZERO}.legacy_stage1"):
         yield config.error(
             "legacy-stage1",
             f"{ZERO}.legacy_stage1",
-            "DeepSpeed stops when it sets up ZeRO: not supported since 0.5.9",
-            fix="take it out",
-            source="DeepSpeed, runtime/engine.py",
+            "not supported since DeepSpeed 0.5.9, which stops when it initializes ZeRO",
+            fix="remove it",
         )
     if config.on(f"{ZERO}.elastic_checkpoint") and config.stage == 3:
         yield config.warning(
             "elastic-checkpoint",
             f"{ZERO}.elastic_checkpoint",
-            "not supported with stage 3 any more; DeepSpeed warns and goes on",
+            "no longer supported with stage 3; DeepSpeed warns and continues without it",
             fix="use universal checkpoints",
-            source=ZERO_CONFIG,
         )
 
 
+@rule(
+    "pipeline-stage",
+    "error",
+    "pipeline parallelism with ZeRO stage 2 or 3",
+    source="DeepSpeed 0.19.8, runtime/pipe/engine.py",
+)
 def pipeline(config: LintedConfig) -> Iterator[Remark]:
-    """A pipeline keeps all gradients of its stage."""
+    """Pipeline parallelism needs all gradients of a stage on each rank."""
     where = config.parallelism
     if where is not None and where.pipeline > 1 and config.stage > 1:
         yield config.error(
             "pipeline-stage",
             f"{ZERO}.stage",
-            f"DeepSpeed stops: a PipelineModule takes stage 0 or 1, and the stage is "
-            f"{config.stage}",
-            fix="stage 1",
-            source="DeepSpeed 0.19.8, runtime/pipe/engine.py",
+            f"a PipelineModule needs ZeRO stage 0 or 1, got stage {config.stage}: DeepSpeed stops",
+            fix=f"set {ZERO}.stage to 1",
         )
-
-
-NAMES = (
-    "elastic-checkpoint",
-    "grad-norm",
-    "legacy-stage1",
-    "not-gathered",
-    "nvme-path",
-    "nvme-stage",
-    "offload-stage",
-    "partial-offload",
-    "pipeline-stage",
-    "predivide",
-    "prescale",
-    "stage3-key",
-    "sum-reduction",
-)
-RULES = (pipeline, offload, ratio, gathered, stage3_keys, reduction, norm)

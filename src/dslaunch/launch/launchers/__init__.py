@@ -1,5 +1,5 @@
-"""How the ranks of one node start. One file per launcher, with an object `LAUNCHER`;
-`registry.LAUNCHERS` knows them by name."""
+"""Launchers, which start the ranks of one node. One module per launcher, with an object `LAUNCHER`;
+`registry.LAUNCHERS` lists them by name."""
 
 from __future__ import annotations
 
@@ -7,44 +7,55 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import ErrorCode, PlanError
-from dslaunch.plural import counted
 from dslaunch.registry import LAUNCHERS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dslaunch.cluster.model import Placement
     from dslaunch.launch.command import Var
     from dslaunch.launch.job import Job
+    from dslaunch.launch.launcher_args import Reserved
     from dslaunch.launch.plan import Process, World
     from dslaunch.launch.slurm_step import SlurmStep, StepCommand
 
 
 class Launcher(ABC):
-    """How the ranks of one node start, and what this way of starting them can do. Pure.
+    """A launcher of the ranks of one node, and its capabilities. Pure.
 
-    The class attributes are the launcher's capabilities; code asks for them, never for a name.
+    The class attributes are the capabilities; code tests these, never the name of a launcher.
     """
 
     summary: str
-    """One line that says what it does and when to choose it."""
+    """One line: what it does, and when to choose it."""
     modules: tuple[str, ...] = ()
-    """The Python modules that a node must have to start it, as dotted names."""
+    """Python modules that must be installed on the nodes, as dotted names."""
     lines: str = ""
-    """The summary of the render format with its command lines; empty: there is no such format."""
+    """Summary of the render format with its command lines; empty: no such format."""
     elastic: bool = False
-    """It restarts ranks by itself, goes on without nodes that leave, and gives out ranks anew."""
+    """It restarts ranks itself, continues without lost nodes, and assigns new ranks."""
     uneven_slots: bool = True
     """Nodes may have different numbers of slots."""
     compares_clocks: bool = False
-    """Its rendezvous drops nodes whose clocks differ."""
+    """Its rendezvous removes nodes whose clocks differ."""
     uses_host_name: bool = False
-    """Its first node finds out by its own name that it is the master."""
+    """Its first node compares its host name with the master's address."""
     task_per_rank: bool = False
-    """In a SLURM job every rank is a task; else a task is the launcher of a node."""
+    """In a SLURM job every rank is a task; otherwise a task is the launcher of a node."""
+    takes_args: bool = False
+    """The user can pass options through to it (`launcher_args`)."""
+    flags: tuple[str, ...] = ()
+    """Its options without a value, without dashes and with `_`; all others need `=VALUE`."""
+    reserved: Mapping[Reserved, tuple[str, ...]] = {}
+    """Options that the plan sets, without dashes and with `_`; they cannot be passed through."""
+    limits_threads: bool = False
+    """Each of several ranks on a node gets one OpenMP thread unless the user sets it."""
     cpu_variable: str = ""
-    """The variable that must be `true` for its ranks to join each other on nodes without GPUs."""
+    """Variable that must be `true` for its ranks to join one process group on nodes without
+    GPUs."""
 
     def check(self, world: World) -> None:  # noqa: B027 - most launchers can run any world
-        """Raise PlanError if this launcher cannot run `world`, saying which node and why."""
+        """Raise PlanError, with the node and the reason, if this launcher cannot run `world`."""
 
     @abstractmethod
     def processes(
@@ -52,27 +63,27 @@ class Launcher(ABC):
     ) -> tuple[Process, ...]:
         """Return the commands that start the node's ranks.
 
-        With `logs`, the node's directory of pipes, a launcher starts `program.piped` as each
-        rank, which gives the rank its own pipes. Without, the line is one to type by hand.
+        With `logs`, the node's directory of pipes, a launcher starts `program.piped` as each rank,
+        which connects the rank to its pipes. Without it, users type the command on the nodes.
         """
 
     def slurm_command(self, step: SlurmStep) -> StepCommand:
-        """Return what each task of a SLURM step runs. A launcher without it cannot be used in a
-        job that dslaunch does not supervise."""
+        """Return the command of each task of a SLURM step. A launcher without it requires a
+        supervised job."""
         raise NotImplementedError
 
     @property
     def has_slurm_command(self) -> bool:
-        """Whether `slurm_command` is implemented."""
+        """Return whether `slurm_command` is implemented."""
         return type(self).slurm_command is not Launcher.slurm_command
 
     def default_restarts(self, nodes: int, min_nodes: int | None) -> int:
-        """Return how often it restarts ranks by itself where nobody says it."""
+        """Return the default number of restarts by the launcher itself."""
         return 0
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The packages of `modules`; without any, torch's: the ranks use it."""
+        """Return the packages of `modules`; without modules torch, which the ranks use."""
         found = dict.fromkeys(module.partition(".")[0] for module in self.modules)
         return tuple(found) or ("torch",)
 
@@ -89,25 +100,24 @@ def _check_even(name: str, world: World) -> None:
     first, *others = world.allocation.placements
     for other in others:
         if len(other.slots) != len(first.slots):
-            able = [f"`{n}`" for n in LAUNCHERS.names() if LAUNCHERS.get(n).uneven_slots]
-            raise PlanError(
-                f"launcher `{name}` starts equally many ranks on every node, but "
-                f"{first.node.host} has {_slots(first)} and {other.node.host} {_slots(other)}",
-                hint=f"choose the launcher {', '.join(able[:-1])} or {able[-1]}, or select "
-                "equally many slots on every node",
-                code=ErrorCode.UNEVEN_SLOTS,
+            able = (n for n in LAUNCHERS.names() if LAUNCHERS.get(n).uneven_slots)
+            raise PlanError.coded(
+                ErrorCode.UNEVEN_SLOTS,
+                launcher=name,
+                host=first.node.host,
+                slots=len(first.slots),
+                other=other.node.host,
+                other_slots=len(other.slots),
+                least=min(len(each.slots) for each in world.allocation.placements),
+                launchers=tuple(able),
             )
 
 
-def _slots(placement: Placement) -> str:
-    return counted(len(placement.slots), "slot")
-
-
 def modules_of(name: str) -> tuple[str, ...]:
-    """Return the Python modules that the launcher of that name starts with."""
+    """Return the Python modules of the launcher of that name."""
     return LAUNCHERS.get(name).modules
 
 
 def starts_python(job: Job) -> bool:
-    """Whether a job starts Python: as its launcher, or because it is a script or a module."""
+    """Return whether a job starts Python, for its launcher or for a script or module."""
     return job.kind != "command" or bool(modules_of(job.launcher))

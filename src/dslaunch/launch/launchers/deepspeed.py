@@ -1,4 +1,4 @@
-"""DeepSpeed's own per-node launcher, without its SSH part."""
+"""DeepSpeed's launcher of one node, without its SSH part."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import json
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from dslaunch.errors import PlanError
+from dslaunch.errors import ErrorCode, PlanError
 from dslaunch.launch.command import Command, Var
 from dslaunch.launch.interpreter import interpreter
+from dslaunch.launch.launcher_args import Reserved
 from dslaunch.launch.launchers import Launcher
 from dslaunch.launch.plan import Process, World
 from dslaunch.launch.program import kind_flag, piped, positional
@@ -23,41 +24,77 @@ from dslaunch.launch.slurm_step import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from dslaunch.cluster.model import Placement
     from dslaunch.launch.job import Job
 
 LONGEST_ARGUMENT = 128 * 1024 - 1
-"""Bytes of one argument that Linux takes, less its final NUL (execve(2), MAX_ARG_STRLEN)."""
+"""Maximum length of an argument on Linux in bytes, without NUL (execve(2), MAX_ARG_STRLEN)."""
+
+
+RESERVED: Mapping[Reserved, tuple[str, ...]] = {
+    Reserved.RENDEZVOUS: ("master_addr", "master_port"),
+    Reserved.NODES: (
+        "world_info",
+        "hostfile",
+        "include",
+        "exclude",
+        "num_nodes",
+        "min_elastic_nodes",
+        "max_elastic_nodes",
+    ),
+    Reserved.RANKS: ("num_gpus", "num_accelerators"),
+    Reserved.NODE_RANK: ("node_rank",),
+    Reserved.RESTARTS: ("enable_elastic_training", "elastic_training"),
+    Reserved.OUTPUT: ("enable_each_rank_log",),
+    Reserved.PROGRAM: (
+        "module",
+        "no_python",
+        "help",
+        "launcher",
+        "launcher_args",
+        "no_ssh",
+        "no_ssh_check",
+        "ssh_port",
+        "force_multi",
+        "venv_script",
+        "autotuning",
+    ),
+}
+"""Options of `deepspeed.launcher.launch` and of DeepSpeed's runner (0.19.8) that the plan sets."""
 
 
 class DeepSpeed(Launcher):
     """`python -m deepspeed.launcher.launch` on every node.
 
-    It sets CUDA_VISIBLE_DEVICES to the node's slots and puts `--local_rank=N` in front of the
-    arguments of a script or module, as scripts written for DeepSpeed expect; a command gets
-    its arguments alone. Where nodes have different numbers of slots, LOCAL_RANK does not start
-    at 0 with a node's first rank (0.19.8, launcher/launch.py: the rank modulo the node's slots).
+    It sets CUDA_VISIBLE_DEVICES to the slots of the node, and adds `--local_rank=N` before the
+    arguments of a script or module, as scripts for DeepSpeed expect; a command gets its arguments
+    only. If nodes have different numbers of slots, LOCAL_RANK of the first rank of a node may not
+    be 0 (0.19.8, launcher/launch.py: the rank modulo the node's slots).
     """
 
     summary = "one `deepspeed.launcher.launch` per node; for scripts that expect `--local_rank`"
     modules = ("torch", "deepspeed.launcher.launch")
+    takes_args = True
+    flags = ("bind_cores_to_rank", "no_local_rank", "quiet")
+    reserved = RESERVED
 
     def check(self, world: World) -> None:
-        """Raise PlanError if the map of the world is too long for one argument."""
+        """Raise PlanError if the map of hosts and slots is too long for one argument."""
         length = len(world_option(world))
         if length > LONGEST_ARGUMENT:
-            raise PlanError(
-                f"launcher `deepspeed`: its `--world_info` for {world.node_count} nodes has "
-                f"{length} bytes, and Linux takes {LONGEST_ARGUMENT} in one argument",
-                hint="choose the launcher `torchrun`, which needs no map of the world",
+            raise PlanError.coded(
+                ErrorCode.WORLD_INFO_TOO_LONG,
+                nodes=world.node_count,
+                size=length,
+                limit=LONGEST_ARGUMENT,
             )
 
     def processes(
         self, placement: Placement, world: World, job: Job, *, logs: Var | None = None
     ) -> tuple[Process, ...]:
-        """The one launcher of a node."""
+        """Return the one launcher of a node."""
         words = piped(job, logs, "RANK") if logs else positional(job)
         return (
             Process(
@@ -71,6 +108,7 @@ class DeepSpeed(Launcher):
                         f"--node_rank={placement.node_rank}",
                         f"--master_addr={world.rendezvous.address}",
                         f"--master_port={world.rendezvous.port}",
+                        *job.launcher_args,
                         *kind_flag(job, "--no_python", logs),
                         *(("--no_local_rank",) if job.kind == "command" else ()),
                         *words,
@@ -80,8 +118,8 @@ class DeepSpeed(Launcher):
         )
 
     def slurm_command(self, step: SlurmStep) -> StepCommand:
-        """The one launcher of a node. It counts the ranks in a map of all nodes, whose names it
-        only prints."""
+        """Return the launcher of a node. It counts the ranks in a map of all nodes, and prints the
+        names in it only."""
         command = Command(
             (
                 step.python,
@@ -92,6 +130,7 @@ class DeepSpeed(Launcher):
                 joined("--node_rank=", NODE_RANK),
                 joined("--master_addr=", MASTER_ADDRESS),
                 joined("--master_port=", MASTER_PORT),
+                *step.job.launcher_args,
                 *kind_flag(step.job, "--no_python"),
                 *(("--no_local_rank",) if step.job.kind == "command" else ()),
                 *positional(step.job),
@@ -102,15 +141,16 @@ class DeepSpeed(Launcher):
 
 @lru_cache(maxsize=1)
 def world_option(world: World) -> str:
-    """The option that tells every node all hosts and slots, in rank order."""
+    """Return the option with all hosts and slots, in rank order."""
     slots = {p.node.host: p.slots for p in world.allocation.placements}
     text = json.dumps(slots, separators=(",", ":"))
     return f"--world_info={base64.urlsafe_b64encode(text.encode()).decode()}"
 
 
 def _world_map(step: SlurmStep) -> Iterator[str]:
-    """The shell lines that make the map on the node, with the GPUs there that SLURM gave: the
-    launcher would set CUDA_VISIBLE_DEVICES to 0, 1, ... else (0.19.8, launcher/launch.py)."""
+    """Return the shell lines that make the map on the node, with the GPUs that SLURM allocated.
+    Otherwise the launcher would set CUDA_VISIBLE_DEVICES to 0, 1, ... (0.19.8, launcher/launch.py).
+    """
     yield "world= n=0"
     if step.heterogeneous:
         for component in step.components:

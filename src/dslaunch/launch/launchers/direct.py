@@ -1,4 +1,4 @@
-"""The ranks themselves, with no launcher between them and the agent."""
+"""Ranks that the agent starts itself, without another launcher."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING
 from dslaunch.launch.command import Command, Var, Word, wrapped
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.launch.launchers import Launcher
-from dslaunch.launch.plan import Process, World
+from dslaunch.launch.plan import Process, World, thread_limit
 from dslaunch.launch.program import python_command
-from dslaunch.launch.slurm_step import LOCAL_RANK, NODE_RANK, RANK, SlurmStep, StepCommand, joined
+from dslaunch.launch.slurm_step import (
+    LOCAL_RANK,
+    NODE_RANK,
+    RANK,
+    SlurmStep,
+    StepCommand,
+    default_line,
+    joined,
+)
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node, Pairs, Placement
@@ -19,17 +27,18 @@ if TYPE_CHECKING:
 class Direct(Launcher):
     """One process per rank, with the variables that torchrun would set.
 
-    TORCHELASTIC_USE_AGENT_STORE is not among them: there is no agent with a store, and rank 0
-    must open its own. Saves the import of torch in a launcher before the first rank starts.
+    Except TORCHELASTIC_USE_AGENT_STORE: without torch's agent rank 0 must open the store itself.
+    Saves the import of torch in a launcher before the first rank starts.
     """
 
     summary = "every rank started by dslaunch itself; the fastest start"
     task_per_rank = True
+    limits_threads = True
 
     def processes(
         self, placement: Placement, world: World, job: Job, *, logs: Var | None = None
     ) -> tuple[Process, ...]:
-        """One process per slot; their output is read from them, so `logs` is not used."""
+        """Return one process per slot; the agent reads their output, so `logs` is not used."""
         command = Command(python_command(interpreter(placement.node), job))
         defaults = _defaults(job, placement.node, len(placement.slots))
         return tuple(
@@ -38,7 +47,7 @@ class Direct(Launcher):
         )
 
     def slurm_command(self, step: SlurmStep) -> StepCommand:
-        """The rank itself."""
+        """Return the rank itself."""
         variables: tuple[tuple[str, Word], ...] = (
             ("RANK", (RANK,)),
             ("LOCAL_RANK", (LOCAL_RANK,)),
@@ -50,7 +59,7 @@ class Direct(Launcher):
         )
         settings = [joined(f"{name}=", word) for name, word in variables]
         defaults = _defaults(step.job, step.node, step.slots)
-        lines = [f'export {name}="${{{name}:-{value}}}"' for name, value in defaults]
+        lines = [default_line(name, value) for name, value in defaults]
         return StepCommand(
             command=Command(python_command(step.python, step.job)),
             before=(wrapped(Command(("export", *settings))), *lines),
@@ -58,9 +67,9 @@ class Direct(Launcher):
 
 
 def rank_environment(placement: Placement, world: World, local_rank: int) -> Pairs:
-    """The variables that place one rank in the world; nobody's environment overrides them.
+    """Return the variables of one rank; no other environment overrides them.
 
-    Torch's names and values (2.13, distributed/elastic/agent/server/local_elastic_agent.py),
+    Names and values are torch's (2.13, distributed/elastic/agent/server/local_elastic_agent.py),
     and NODE_RANK, which many scripts read.
     """
     rank, local_size = placement.first_rank + local_rank, len(placement.slots)
@@ -85,11 +94,11 @@ def rank_environment(placement: Placement, world: World, local_rank: int) -> Pai
 
 
 def _defaults(job: Job, node: Node, slots: int) -> Pairs:
-    """What torch sets only if nobody else does (2.13, the same file and distributed/run.py)."""
+    """Return the variables that torch sets only if they are not set (2.13, distributed/run.py)."""
     given = {name for name, _ in (*job.env, *node.env, *job.overrides)}
-    threads = (("OMP_NUM_THREADS", "1"),) if slots > 1 else ()
-    defaults = (("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"), *threads)
-    return tuple((name, value) for name, value in defaults if name not in given)
+    handling = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    own = () if handling in given else ((handling, "1"),)
+    return (*own, *thread_limit(job, node, slots))
 
 
 LAUNCHER = Direct()

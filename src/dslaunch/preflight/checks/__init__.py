@@ -5,12 +5,18 @@ Those of third parties are in `registry.CHECKS`.
 
 from __future__ import annotations
 
+import json
 import pkgutil
-from collections.abc import Sequence
+import re
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 
-from dslaunch.preflight.check import TIERS, Check, Tier
+from dslaunch.preflight.check import TIERS, Check, Finding, Flow, Question, Round, Scope, Tier
 from dslaunch.registry import CHECKS
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.[a-z0-9][a-z0-9.-]*")
+"""A check's name: the part before the full stop is that of a family, for --only and --skip."""
 
 
 def built_in() -> dict[str, Check]:
@@ -38,7 +44,42 @@ def some(names: Sequence[str]) -> dict[str, Check]:
 def load() -> dict[str, Check]:
     """All checks by name: the house's, and those that are installed beside."""
     found = built_in()
-    return found | CHECKS.installed(taken=found)
+    installed = CHECKS.installed(found)
+    for name in installed:
+        if not _NAME.fullmatch(name):
+            CHECKS.fail(name, "has no name of the form `family.name`, such as `acme.memory`")
+    return found | {name: _checked(name, check) for name, check in installed.items()}
+
+
+def _checked(name: str, check: Check) -> Check:
+    """Return a plugin's check that raises PluginError for questions that cannot be asked."""
+
+    def flow(scope: Scope) -> Flow:
+        own = check.flow(scope)
+        CHECKS.check_returned(name, own, Generator)
+        try:
+            asked = next(own)
+            while True:
+                _check_round(name, asked)
+                asked = own.send((yield asked))
+        except StopIteration as end:
+            findings: Iterable[Finding] = end.value
+            return findings
+
+    return replace(check, flow=flow)
+
+
+def _check_round(name: str, asked: Round) -> None:
+    """Raise PluginError if questions of a plugin's check are none."""
+    CHECKS.check_returned(name, asked, Round)
+    for questions in (*asked.asked.values(), asked.here, *asked.last.values()):
+        CHECKS.check_returned(name, questions, Mapping)
+        for question in questions.values():
+            CHECKS.check_returned(name, question, Question)
+            try:
+                json.dumps([question.argument, question.timeout])
+            except (TypeError, ValueError):
+                CHECKS.fail(name, f"asks `{question.kind}` with an argument that is not JSON")
 
 
 def of_tier(checks: dict[str, Check], tier: Tier) -> dict[str, Check]:

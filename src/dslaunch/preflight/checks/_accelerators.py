@@ -1,4 +1,4 @@
-"""Accelerators of other vendors than NVIDIA: what all checks of them ask and judge alike."""
+"""Accelerators of vendors other than NVIDIA: what all their checks ask and judge."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from dslaunch.preflight.check import Asked, Finding, NodeAnswers, Question, Scop
 
 QUESTION = Question("accelerators")
 HOW_TO_LOAD = {
-    "amd": "load the driver (`modprobe amdgpu`), or give the container --device /dev/kfd and "
-    "--device /dev/dri",
-    "intel": "load the driver (`modprobe xe`), or give the container --device /dev/dri",
-    "ascend": "install the Ascend driver, or give the container /dev/davinciN and "
-    "/dev/davinci_manager",
+    "amd": (
+        "load the driver (`modprobe amdgpu`), or start the container with --device "
+        "/dev/kfd --device /dev/dri"
+    ),
+    "intel": ("load the driver (`modprobe xe`), or start the container with --device /dev/dri"),
+    "ascend": (
+        "install the Ascend driver, or pass /dev/davinciN and /dev/davinci_manager to the container"
+    ),
 }
 SEE = {
     "amd": "lspci -d 1002:; ls -l /dev/kfd",
@@ -50,19 +53,25 @@ def count(a: NodeAnswers, vendor: str) -> Iterator[Finding]:
     name, see = NAMES[vendor], SEE[vendor]
     there = counted(devices, name)
     if not devices:
-        words = f"{counted(bus, name)} on the PCI bus, and no device file to open"
-        fix = HOW_TO_LOAD.get(vendor, "install the driver, or give the container its device files")
+        words = f"{counted(bus, name)} on the PCI bus, but no device file"
+        fix = HOW_TO_LOAD.get(
+            vendor, "install the driver, or pass the device files to the container"
+        )
         yield Finding("fail", words, f"{slots} usable", fix, see)
     elif vendor not in ONE_RANK_EACH:
         yield passed(there)
     elif devices < slots:
-        fix = "see `dmesg` for the driver's errors; correct `slots:` if that is what the node has"
-        yield Finding("fail", f"{there} for {counted(slots, 'slot')}", str(slots), fix, see)
+        fix = (
+            "look for driver errors in `dmesg`; correct `slots:` if the node has fewer accelerators"
+        )
+        yield Finding("fail", f"{there} found for {counted(slots, 'slot')}", str(slots), fix, see)
     elif devices < bus:
-        words = f"the driver shows {devices} of {counted(bus, name)} on the PCI bus"
-        yield Finding("warn", words, "all of them", "see `dmesg` for the driver's errors", see)
+        words = f"{devices} of {counted(bus, name)} on the PCI bus are visible to the driver"
+        yield Finding(
+            "warn", words, "all of them visible", "look for driver errors in `dmesg`", see
+        )
     elif devices > slots:
-        fix = f"set `slots: {devices}` in the cluster file, if all are to be used"
-        yield Finding("warn", f"{there} for {counted(slots, 'slot')}", str(slots), fix, see)
+        fix = f"set `slots: {devices}` in the cluster file to use all of them"
+        yield Finding("warn", f"{there} found for {counted(slots, 'slot')}", str(slots), fix, see)
     else:
         yield passed(there)

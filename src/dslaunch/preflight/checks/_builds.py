@@ -47,7 +47,7 @@ MODULES = tuple(sorted({name for build in BUILDS.values() for name in build.modu
 
 
 def ask(scope: Scope) -> Asked:
-    """What tells accelerators, and costs a node nothing."""
+    """Return the questions about accelerators; they cost a node nothing."""
     return {**nvidia.ask(scope), **accelerators.ask(scope)}
 
 

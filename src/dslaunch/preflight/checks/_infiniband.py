@@ -23,7 +23,7 @@ class Port:
 
     @property
     def name(self) -> str:
-        """What people call it: its device, and its number if that is not the first."""
+        """Its name for users: the device, with the number of the port if it is not the first."""
         return self.device if self.number == 1 else f"{self.device} port {self.number}"
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -16,16 +16,14 @@ from dslaunch.launch.command import Command, Var, Word, activated
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.launch.plan import Rendezvous, node_environment
 from dslaunch.preflight.check import (
-    Finding,
     Flow,
     NodeAnswers,
-    Nodes,
     Question,
     Scope,
     UnansweredError,
 )
 from dslaunch.preflight.checks._builds import MODULES
-from dslaunch.preflight.flow import NodeFlow, each
+from dslaunch.preflight.flow import Ask, Compare, NodeFlow, NodeJudge, each
 from dslaunch.protocol import programs
 from dslaunch.protocol.programs import Installed, PythonModule
 from dslaunch.protocol.survey import Tried
@@ -52,10 +50,10 @@ LIMITS: Mapping[str, float] = {"seconds": 30.0}
 """How long an activate line and the start of Python may take; a cold file server needs seconds."""
 INSTALLED = Question("job", {"what": "installed"})
 """What is in the environment. The key of the question; `question` is what a node is asked."""
-_REPORT = Var("DSLAUNCH_REPORT")
+_REPORT_WORD: Word = (Var("DSLAUNCH_REPORT"),)
 """The file into which the shell and the program report; see `node/trial.py`."""
 _STAGES = 'echo activated >"$0"; command -v "$1" >"$0"; exec "$@"'
-"""What runs after the activate line, in the place of the launcher: it tells how far it came."""
+"""Runs after the activate line, in place of the launcher, and reports each step that succeeded."""
 
 
 @cache
@@ -111,9 +109,10 @@ def run(
     return Question("job", dict(what), seconds + 10, json.dumps(told))
 
 
-def python(a: NodeAnswers, text: str, *arguments: Word) -> Command:
-    """The job's interpreter with a program of ours."""
-    return Command((interpreter(a.node), "-c", text, *arguments))
+def python(a: NodeAnswers, name: str, told: Mapping[str, Any]) -> Command:
+    """Return how the job's interpreter starts a program of ours, `node/NAME.py`: with the file that
+    it writes to, and its arguments as JSON."""
+    return Command((interpreter(a.node), "-c", program(name), _REPORT_WORD, json.dumps(told)))
 
 
 def workdir(scope: Scope) -> str:
@@ -122,7 +121,11 @@ def workdir(scope: Scope) -> str:
 
 
 def question(a: NodeAnswers) -> Question:
-    """Ask what the job's environment has, by its own interpreter."""
+    """Return the question what the job's environment has, asked by its own interpreter."""
+    return a.once(_question)
+
+
+def _question(a: NodeAnswers) -> Question:
     scope = a.scope
     told = {
         "modules": modules(scope),
@@ -130,8 +133,8 @@ def question(a: NodeAnswers) -> Question:
         "beside": [beside(scope)],
         "packages": [*MUST, *SHOULD],
     }
-    asks = python(a, program("installed"), (_REPORT,), json.dumps(told))
-    staged = Command(("/bin/sh", "-c", _STAGES, (_REPORT,), *asks.argv))
+    asks = python(a, "installed", told)
+    staged = Command(("/bin/sh", "-c", _STAGES, _REPORT_WORD, *asks.argv))
     uses = uses_of(a)
     more = {"look": [*files_of(a, uses), *CONDA_FILES, *MODULE_FILES], "words": list(uses.commands)}
     seconds = dict(dict(scope.cluster.preflight.limits).get("py.activate", ())).get("seconds")
@@ -160,15 +163,19 @@ def beside(scope: Scope) -> str:
 
 
 def asking(
-    judge: Callable[[NodeAnswers], Iterable[Finding]] = lambda a: (),
-) -> Callable[[Nodes], Flow]:
-    """Return a flow that asks each node what its job's environment has, and judges the answer."""
+    judge: NodeJudge | None = None,
+    *,
+    ask: Ask | None = None,
+    fine: str = "",
+    compare: Compare | None = None,
+) -> Callable[[Scope], Flow]:
+    """Return a flow that asks each node what its job's environment has; see `flow.judged`."""
 
     def flow(a: NodeAnswers) -> NodeFlow:
         a = yield {"job": question(a)}
-        return judge(a)
+        return judge(a) if judge is not None else ()
 
-    return each(flow)
+    return each(flow, ask, fine=fine, compare=compare)
 
 
 def uses_of(a: NodeAnswers) -> Used:
@@ -187,6 +194,10 @@ def files_of(a: NodeAnswers, uses: Used) -> list[str]:
 # ---------------------------------------------------------------- what was found
 
 
+_NO_LIBRARY = "No module named 'encodings'"
+"""CPython, Python/pylifecycle.c."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entered:
     """How far a job's environment could be entered on a node."""
@@ -197,11 +208,8 @@ class Entered:
     """What the interpreter's name means there; empty: nothing."""
     installed: Installed | None
     """None: the interpreter did not report."""
-
-    @property
-    def without_library(self) -> bool:
-        """Whether Python did not find its own library (CPython, Python/pylifecycle.c)."""
-        return "No module named 'encodings'" in self.tried["err"]
+    without_library: bool
+    """Whether Python did not find its own library."""
 
     @property
     def last_words(self) -> str:
@@ -235,26 +243,29 @@ def _entered(a: NodeAnswers) -> Entered:
         path = lines[1]
     if lines and lines[-1].startswith("{"):
         installed = _reported(lines[-1])
-    return Entered(tried, lines[:1] == ["activated"], path, installed)
+    return Entered(
+        tried=tried,
+        activated=lines[:1] == ["activated"],
+        path=path,
+        installed=installed,
+        without_library=_NO_LIBRARY in tried["err"],
+    )
 
 
 def _reported(line: str) -> Installed:
     try:
-        found = programs.printed(programs.INSTALLED, line)
+        return programs.reported(programs.INSTALLED, line)
     except InvalidAnswer as error:
-        raise UnansweredError(f"its answer is invalid: {printable(str(error))}") from None
-    if isinstance(found, programs.Failed):
-        raise UnansweredError(found.error)
-    return found
+        raise UnansweredError(f"invalid answer: {printable(str(error))}") from None
 
 
 def installed(a: NodeAnswers) -> Installed | None:
-    """What the job's interpreter has; None: it could not be asked, which `py.activate` or
-    `py.interpreter` says. Raises UnansweredError."""
+    """Return what the job's interpreter has; None: it could not be started, which `py.activate` or
+    `py.interpreter` reports. Raises UnansweredError."""
     return entered(a).installed
 
 
-NOT_ENTERED = "the job's interpreter could not be asked"
+NOT_ENTERED = "the job's interpreter could not be started"
 
 
 def needed(scope: Scope) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ def log(a: NodeAnswers) -> str:
     """What was kept of the log. Raises UnansweredError if it may not be read."""
     text: str = a.value(LOG)["out"]
     if not re.search(r"^log$", text, re.MULTILINE):
-        raise UnansweredError("the kernel's log may not be read")
+        raise UnansweredError("no permission to read the kernel log")
     return text
 
 

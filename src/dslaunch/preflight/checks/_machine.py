@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterator
+from functools import cache
 
 from dslaunch.preflight.check import NodeAnswers, Question, Scope
-from dslaunch.preflight.checks.net_mesh import address
 from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.protocol.survey import HeldAddress
 
 NVIDIA = Question("read", ["/proc/driver/nvidia/version"])
-"""The kernel's driver for NVIDIA's GPUs says its version: the cheapest sign of a GPU."""
+"""The version of the NVIDIA kernel driver: the cheapest sign of a GPU."""
 MEMORY = Question("read", ["/proc/meminfo"])
 INTERFACES = Question("interfaces")
 INFINIBAND = Question("read", ["/sys/class/infiniband/*/ports/*/state"])
 """The state of every port of a card for RDMA; nothing where there is none."""
 CONTAINER = Question("read", ["/.dockerenv", "/run/.containerenv"])
 _MEMORY = re.compile(r"^(\w{1,64}):\s+(\d{1,15}) kB", re.MULTILINE)
+VIRTUAL = ("docker", "virbr", "veth", "br-", "cni", "flannel", "podman", "lxc")
+"""Prefixes of virtual interfaces, which reach no other node."""
 GIB = 1 << 30
 NETWORK_TYPES = frozenset(
     [
@@ -48,6 +51,12 @@ NETWORK_TYPES = frozenset(
 """File systems whose server may fail while the node lives; proc(5) names."""
 
 
+def linux_release(a: NodeAnswers) -> tuple[int, int]:
+    """Return the major and minor release of the node's Linux; (0, 0): not known."""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", a.hello.get("kernel", ""))
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
 def resolve(scope: Scope) -> Question:
     """Every node's address by every node's name."""
     return Question("resolve", [node.host for node in scope.nodes])
@@ -59,7 +68,7 @@ def path_question(path: str) -> Question:
 
 
 def is_missing(a: NodeAnswers, path: str) -> bool:
-    """Whether the node said of a path that it is not there."""
+    """Return whether the node reported that a path does not exist."""
     return a.reason(path_question(path)) is UnansweredReason.MISSING
 
 
@@ -78,6 +87,37 @@ def memory(a: NodeAnswers) -> dict[str, int]:
     """The kernel's table of memory, in bytes. Raises UnansweredError."""
     text = a.value(MEMORY).get("/proc/meminfo", "")
     return {name: int(kib) * 1024 for name, kib in _MEMORY.findall(text)}
+
+
+def address(a: NodeAnswers) -> str | None:
+    """Return what the other nodes dial: the address in the cluster file, the one that its name
+    resolves to, or one of its interfaces.
+
+    A node can name any address: others then connect to it, but send nothing before the token of
+    this preflight was read from there. None of its own addresses stands for those who dial.
+    """
+    return a.once(_address)
+
+
+def _address(a: NodeAnswers) -> str | None:
+    if a.node.address is not None:
+        return a.node.address
+    interfaces: list[HeldAddress] = a.found(INTERFACES) or []
+    own = [i for i in interfaces if i["up"] and not i["loopback"]]
+    physical = [i["address"] for i in own if not i["name"].startswith(VIRTUAL)]
+    real = [text for text in physical if _of_one_machine(text)]
+    named = (a.found(resolve(a.scope)) or {}).get(a.host, [])
+    good = [text for text in named if text in real]
+    v4 = [text for text in real if ":" not in text]
+    return next(iter([*good, *v4, *real]), None)
+
+
+@cache
+def _of_one_machine(text: str) -> bool:
+    """Return whether other nodes can reach one node by an address."""
+    named = ipaddress.ip_address(text)
+    found = getattr(named, "ipv4_mapped", None) or named
+    return not (found.is_loopback or found.is_unspecified or found.is_multicast)
 
 
 def own_interface(a: NodeAnswers) -> HeldAddress | None:

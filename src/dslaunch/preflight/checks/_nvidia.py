@@ -2,7 +2,7 @@
 
 nvidia-smi takes from a tenth of a second to several, so all checks share a few questions, and only
 nodes that have a driver or nvidia-smi are asked them. Where there is no NVIDIA device at all the
-checks are skipped without a word of it.
+checks are skipped silently.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dslaunch.preflight.check import (
 )
 from dslaunch.preflight.checks._query import NvidiaGpu as NvidiaGpu
 from dslaunch.preflight.checks._query import Tables, read
-from dslaunch.preflight.flow import NodeFlow, each
+from dslaunch.preflight.flow import Ask, Compare, NodeFlow, NodeJudge, each
 from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.terminal import printable
 
@@ -91,21 +91,51 @@ def ask(scope: Scope) -> Asked:
     return {"which": WHICH, "pci": PCI, "driver": DRIVER}
 
 
-def asking(**more: Question) -> Callable[[Nodes], Flow]:
-    """Return a flow that asks the nodes which have a driver the query, and more."""
+def queried(
+    asked: Asked | None = None,
+    *,
+    judge: NodeJudge | None = None,
+    ask: Ask = ask,
+    fine: str = "",
+    compare: Compare | None = None,
+) -> Callable[[Scope], Flow]:
+    """Return a flow that asks the nodes which have a driver the query, and more; see
+    `flow.judged`."""
 
     def flow(a: NodeAnswers) -> NodeFlow:
         if has_driver(a):
-            yield {"query": QUERY, **more}
-        return ()
+            a = yield {"query": QUERY, **(asked or {})}
+        return judge(a) if judge is not None else ()
 
-    return each(flow)
+    return each(flow, ask, fine=fine, compare=compare)
 
 
 def has_driver(a: NodeAnswers) -> bool:
     """Whether nvidia-smi can be asked: there is one, or a loaded driver."""
     programs = a.found(WHICH) or {}
     return bool(programs.get("nvidia-smi") or a.found(DRIVER))
+
+
+@dataclass(frozen=True, slots=True)
+class KernelModule:
+    """The NVIDIA kernel module, as /proc/driver/nvidia/version names it."""
+
+    open: bool
+    """Whether it is built from the open source code."""
+
+
+_MODULE = re.compile(r"NVRM version: NVIDIA UNIX (Open Kernel Module|\S+ +Kernel Module|Kernel)")
+
+
+def kernel_module(a: NodeAnswers) -> KernelModule | None:
+    """Return the loaded module; None: none is loaded, or its text has another form. Raises
+    UnansweredError."""
+    return a.once(_kernel_module)
+
+
+def _kernel_module(a: NodeAnswers) -> KernelModule | None:
+    found = _MODULE.search("\n".join(a.value(DRIVER).values()))
+    return KernelModule(found[1] == "Open Kernel Module") if found else None
 
 
 def pci_gpus(a: NodeAnswers) -> int:
@@ -130,28 +160,28 @@ def _tables(a: NodeAnswers) -> Tables:
 
 _LOST = re.compile(r"\[GPU is lost\]|GPU is lost|Unable to determine the device handle")
 _CODES = {
-    4: "we may not use the GPUs",
-    6: "it finds no GPU",
-    8: "a GPU's power cables are not plugged in properly",
+    4: "no permission to use the GPUs",
+    6: "no GPU found",
+    8: "external power cables of a GPU are not attached",
     9: "the driver is not loaded",
-    10: "the kernel has trouble with a GPU's interrupt",
-    12: "the NVML library was not found",
-    14: "a GPU's infoROM is damaged",
+    10: "interrupt problem of a GPU",
+    12: "NVML library not found",
+    14: "corrupted infoROM of a GPU",
     15: "a GPU has fallen off the bus",
 }
 """nvidia-smi(1), return value."""
 
 
 class Driver(Enum):
-    """What can be said of a node's NVIDIA GPUs; the value is why a check of them is skipped."""
+    """The state of a node's NVIDIA driver; the value is the reason for skipping a check."""
 
     UP = ""
     ABSENT = "no NVIDIA GPU"
-    BROKEN = "the driver is not up"
+    BROKEN = "the driver is not running"
 
 
 def driver(a: NodeAnswers) -> Driver:
-    """Return whether nvidia-smi answers; `gpu.driver-up` says what is wrong."""
+    """Return whether nvidia-smi works; `gpu.driver-up` reports what is wrong."""
     return a.once(_driver)
 
 
@@ -162,16 +192,16 @@ def _driver(a: NodeAnswers) -> Driver:
 
 
 def trouble(a: NodeAnswers) -> Finding | None:
-    """Why nothing can be said of the GPUs, though there are some; None: there is no trouble."""
+    """Return what is wrong with the driver of a node with GPUs; None: nothing."""
     if not has_driver(a):
-        found = f"{counted(pci_gpus(a), 'GPU')} on the PCI bus, and no NVIDIA driver"
-        fix = "install the NVIDIA driver, or see `dkms status` after an update of the kernel"
+        found = f"{counted(pci_gpus(a), 'GPU')} on the PCI bus, but no NVIDIA driver"
+        fix = "install the NVIDIA driver; after a kernel update check `dkms status`"
         return Finding("fail", found, "a loaded driver", fix, "lspci -d 10de:")
     try:
         answer = a.value(QUERY)
     except UnansweredError as error:
         if error.reason is UnansweredReason.TIMEOUT:
-            return Finding("fail", f"nvidia-smi gives {error}", *_HUNG)
+            return Finding("fail", f"nvidia-smi: {error}", *_HUNG)
         return Finding("unknown", f"nvidia-smi: {error}")
     said = answer["out"] + "\n" + answer["err"]
     if answer["code"] == 127:
@@ -180,16 +210,16 @@ def trouble(a: NodeAnswers) -> Finding | None:
         return _complained(answer["code"], said)
     tables = a.once(_tables)
     if not tables.gpus:
-        return Finding("unknown", f"nvidia-smi's answer cannot be read: {_first(said)!r}")
+        return Finding("unknown", f"output of nvidia-smi cannot be parsed: {_first(said)!r}")
     if tables.damage is not None:
         first = _first(tables.damage)
-        return Finding("unknown", f"nvidia-smi's answer cannot be read whole: {first!r}")
+        return Finding("unknown", f"output of nvidia-smi is incomplete: {first!r}")
     return None
 
 
 _HUNG = (
     "an answer within a second",
-    "see whether it hangs in the kernel: `ps -eo pid,stat,wchan,cmd | grep ' D'`; reboot the node",
+    ("check for processes in state D: `ps -eo pid,stat,wchan,cmd | grep ' D'`; reboot the node"),
 )
 
 
@@ -199,9 +229,12 @@ def _complained(code: int, said: str) -> Finding:
     known = smi_error(said)
     found, fix = known.message, known.hint or ""
     if known.kind in ("unreadable", "no_answer", "bad_usage"):
-        found = f"nvidia-smi ended with {code}: {_CODES.get(code, _first(said) or 'no words')}"
+        found = (
+            f"nvidia-smi failed with exit code {code}: "
+            f"{_CODES.get(code, _first(said) or 'no output')}"
+        )
         fix = ""
-    return Finding("fail", found, "a driver that answers", fix)
+    return Finding("fail", found, "a running driver", fix)
 
 
 def _first(text: str) -> str:
@@ -210,8 +243,6 @@ def _first(text: str) -> str:
 
 
 # ---------------------------------------------------------------- judging
-
-Judge = Callable[[NodeAnswers], Iterable[Finding]]
 
 
 def _absent(a: NodeAnswers) -> bool:
@@ -227,19 +258,19 @@ def _absent(a: NodeAnswers) -> bool:
     return answer is not None and answer["code"] in (6, 9, 12)
 
 
-def where_up(judge: Judge, **more: Question) -> Callable[[Nodes], Flow]:
-    """Return a flow that asks nodes which have GPUs the query, and more, and judges those whose
-    driver answers."""
+def where_up(
+    judge: NodeJudge,
+    asked: Asked | None = None,
+    *,
+    ask: Ask = ask,
+    fine: str = "",
+    compare: Compare | None = None,
+) -> Callable[[Scope], Flow]:
+    """Return a flow like `queried` that judges only the nodes whose driver answers."""
+    return queried(asked, judge=lambda a: if_up(a, judge), ask=ask, fine=fine, compare=compare)
 
-    def flow(a: NodeAnswers) -> NodeFlow:
-        if has_driver(a):
-            a = yield {"query": QUERY, **more}
-        return if_up(a, judge)
 
-    return each(flow)
-
-
-def if_up(a: NodeAnswers, judge: Judge) -> Iterable[Finding]:
+def if_up(a: NodeAnswers, judge: NodeJudge) -> Iterable[Finding]:
     """Judge a node if its driver answers."""
     state = driver(a)
     return judge(a) if state is Driver.UP else [skipped(state.value)]
@@ -257,7 +288,7 @@ False: the rule does not apply. Raises UnansweredError for a field that cannot b
 
 @dataclass(frozen=True, slots=True)
 class GpuRule:
-    """What is said of a GPU to which a predicate applies."""
+    """The finding for a GPU to which a predicate applies."""
 
     level: Level
     found: str
@@ -265,11 +296,13 @@ class GpuRule:
     applies: Predicate
 
 
-def each_gpu(needs: tuple[str, ...], *rules: GpuRule, expected: str) -> Callable[[Nodes], Flow]:
-    """Judge every GPU by itself: the first rule that applies tells. GPUs of which the same is said
-    are named together.
+def each_gpu(
+    needs: tuple[str, ...], *rules: GpuRule, expected: str, fine: str
+) -> Callable[[Scope], Flow]:
+    """Return a flow that judges every GPU by itself: the first rule that applies counts. GPUs with
+    equal findings are named together.
 
-    `needs`: GPUs that have none of these fields have no such thing; then the check is skipped.
+    `needs`: the check is skipped for GPUs that report none of these fields.
     """
 
     def judge(a: NodeAnswers) -> Iterator[Finding]:
@@ -286,9 +319,9 @@ def each_gpu(needs: tuple[str, ...], *rules: GpuRule, expected: str) -> Callable
         for (level, words), indices in groups.items():
             yield Finding(level, f"GPU {listed(indices)}: {words}", expected)
         if not groups and not there:
-            yield skipped("these GPUs or this driver do not tell")
+            yield skipped("not reported by these GPUs or this driver")
 
-    return where_up(judge)
+    return where_up(judge, fine=fine)
 
 
 def _said(

@@ -22,7 +22,7 @@ _NONE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NvidiaGpu:
-    """One GPU as the query tells of it."""
+    """One GPU as reported by the query."""
 
     index: int
     fields: Mapping[str, str]
@@ -33,7 +33,7 @@ class NvidiaGpu:
         if value.lower() in _NONE:
             return None
         if value.startswith("["):
-            raise UnansweredError(f"GPU {self.index}: nvidia-smi says {value} for {name}")
+            raise UnansweredError(f"GPU {self.index}: nvidia-smi reports {value} for {name}")
         return value
 
     def word(self, name: str, *words: str) -> str | None:
@@ -48,7 +48,7 @@ class NvidiaGpu:
         value = self.text(name)
         found = _NUMBER.fullmatch(value or "")
         if value is not None and found is None:
-            raise UnansweredError(f"GPU {self.index}: {name} is {value[:40]!r}, no number")
+            raise UnansweredError(f"GPU {self.index}: {name} is {value[:40]!r}, not a number")
         return float(found[1]) if found else None
 
     def on(self, name: str) -> bool | None:
@@ -60,12 +60,12 @@ class NvidiaGpu:
         """A field that is a mask of bits. Raises UnansweredError."""
         value = self.text(name)
         if value is not None and not _MASK.fullmatch(value):
-            raise UnansweredError(f"GPU {self.index}: {name} is {value[:40]!r}, no mask")
+            raise UnansweredError(f"GPU {self.index}: {name} is {value[:40]!r}, not a bit mask")
         return int(value, 16) if value else None
 
     @property
     def name(self) -> str:
-        """What its maker calls it; `GPU` where nvidia-smi does not say."""
+        """The vendor's name of the GPU; `GPU` if nvidia-smi does not report it."""
         return self.fields.get("name", "")[:LONGEST_NAME] or "GPU"
 
 
@@ -100,7 +100,7 @@ def read(text: str) -> Tables:
     if damage is None and any(table != tables[0] for table in tables):
         damage = "tables of different GPUs"
     if damage is None and not text.endswith("\n"):
-        damage = "a last line without an end"
+        damage = "last line is cut off"
     return Tables(tuple(NvidiaGpu(index, of) for index, of in sorted(fields.items())), damage)
 
 

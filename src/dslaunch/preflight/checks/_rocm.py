@@ -1,4 +1,4 @@
-"""What rocm-smi or amd-smi tells of AMD GPUs, in the texts that people see too.
+"""Parse what rocm-smi or amd-smi report about AMD GPUs, in their text format.
 
 rocm-smi writes no JSON for memory errors (ROCm#4374), so its tables are read: formats as in
 ROCm/rocm_smi_lib, python_smi_tools/rocm_smi.py (`printLog`, `printTableLog`, `showTypeTopology`).
@@ -16,13 +16,13 @@ from dslaunch.preflight.check import (
     Finding,
     Flow,
     NodeAnswers,
-    Nodes,
     Question,
+    Scope,
     UnansweredError,
     skipped,
 )
 from dslaunch.preflight.checks import _accelerators as accelerators
-from dslaunch.preflight.flow import NodeFlow, each
+from dslaunch.preflight.flow import Compare, NodeFlow, each
 from dslaunch.terminal import printable
 
 NONE = "no AMD GPU"
@@ -50,23 +50,23 @@ _HOTTEST = {"HOTSPOT": "junction", "EDGE": "edge", "MEM": "memory"}
 
 @dataclass(slots=True)
 class AmdGpu:
-    """One AMD GPU as the tools tell of it."""
+    """One AMD GPU as reported by the tools."""
 
     temperatures: dict[str, float] = field(default_factory=dict)
     """Degrees C by sensor: `junction`, `edge`, `memory`."""
     corrected: int | None = None
-    """Memory and other errors that were corrected, of all blocks; None: not told."""
+    """Corrected errors of all blocks; None: not reported."""
     uncorrected: int | None = None
 
 
 @dataclass(slots=True)
 class Told:
-    """What one node's tools told."""
+    """What the tools of one node reported."""
 
     gpus: dict[int, AmdGpu] = field(default_factory=dict)
     driver: str | None = None
     links: dict[tuple[int, int], str] = field(default_factory=dict)
-    """`XGMI`, `PCIE` or `XXXX` (not told) by pair of GPUs."""
+    """`XGMI`, `PCIE` or `XXXX` (not reported) by pair of GPUs."""
 
     def gpu(self, index: int) -> AmdGpu:
         """The GPU of this index, new if it was not named before."""
@@ -127,7 +127,7 @@ def _ras_row(gpu: AmdGpu, words: list[str]) -> None:
 
 
 def _links(lines: list[str]) -> dict[tuple[int, int], str]:
-    """Read the table of link types; a table that is not square tells nothing."""
+    """Parse the table of link types; a table that is not square is ignored."""
     titles = ("Link Type between two GPUs", "LINK TYPE TABLE")
     start = next((n for n, line in enumerate(lines) if any(t in line for t in titles)), None)
     if start is None:
@@ -156,7 +156,7 @@ def _devices(a: NodeAnswers) -> int:
 
 
 def told(a: NodeAnswers) -> Told:
-    """What a node's tools told. Raises UnansweredError."""
+    """Return what a node's tools reported. Raises UnansweredError."""
     return a.once(_told)
 
 
@@ -167,20 +167,25 @@ def _told(a: NodeAnswers) -> Told:
     found = read(answer["out"])
     if not found.gpus:
         first = next((line.strip() for line in answer["out"].splitlines() if line.strip()), "")
-        raise UnansweredError(f"rocm-smi tells of no GPU: {printable(first[:80])!r}")
+        raise UnansweredError(f"rocm-smi reports no GPU: {printable(first[:80])!r}")
     return found
 
 
-def where_there(judge: Callable[[Told, NodeAnswers], Iterable[Finding]]) -> Callable[[Nodes], Flow]:
+def where_there(
+    judge: Callable[[Told, NodeAnswers], Iterable[Finding]],
+    *,
+    fine: str = "",
+    compare: Compare | None = None,
+) -> Callable[[Scope], Flow]:
     """Return a flow that asks the tools of nodes whose AMD GPUs can be opened, and judges these;
-    `rocm.count` tells of those without a driver."""
+    `rocm.count` reports those without a driver."""
 
     def flow(a: NodeAnswers) -> NodeFlow:
         if accelerators.of_vendor(a, "amd") is None:
             return [skipped(NONE)]
         if not _devices(a):
-            return [skipped("the driver is not up")]
+            return [skipped("the driver is not running")]
         a = yield {"told": TELL}
         return judge(told(a), a)
 
-    return each(flow)
+    return each(flow, accelerators.ask, fine=fine, compare=compare)

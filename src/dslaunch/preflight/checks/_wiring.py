@@ -1,4 +1,4 @@
-"""How the checks of NVLink, topology and network cards know a node's wiring."""
+"""How the checks of NVLink, topology and NICs know a node's wiring."""
 
 from __future__ import annotations
 

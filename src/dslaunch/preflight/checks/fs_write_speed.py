@@ -17,7 +17,7 @@ from dslaunch.preflight.check import (
     Scope,
     UnansweredError,
 )
-from dslaunch.preflight.checks._measure import limits, plain, rate_of, slow, span, speed
+from dslaunch.preflight.checks._measure import limits, rate_of, slow, span, speed
 
 NAME = "fs.write-speed"
 LIMITS: Mapping[str, float] = {"size": 256, "warn": 0.5, "fail": 0.1, "growth": 1.2}
@@ -41,13 +41,13 @@ def _question(a: NodeAnswers, together: bool) -> Question:
         "seconds": SECONDS,
         "writers": len(a.scope.nodes) if together else 1,
     }
-    return plain(a, "write_rate", told, 3 * SECONDS)
+    return Question("write_rate", told, 3 * SECONDS)
 
 
-def _flow(nodes: Nodes) -> Flow:
+def _flow(scope: Scope) -> Flow:
     """First one node writes while the others rest, then another, then all."""
-    scope = next(iter(nodes.values())).scope if nodes else None
-    if scope is None or _path(scope) is None:
+    nodes = yield Round({}, last={node.host: _last(scope, node.host) for node in scope.nodes})
+    if _path(scope) is None:
         return [Finding("skip", "the job has no directory", hosts=tuple(nodes))]
     for node in scope.nodes[:2]:
         if node.host in nodes:
@@ -81,7 +81,7 @@ def _compare(nodes: Nodes) -> Iterator[Finding]:
             except UnansweredError as error:
                 errors[host] = str(error).lower()
     for host, why in errors.items():
-        yield Finding("unknown", f"wrote nothing: {why}", hosts=(host,))
+        yield Finding("unknown", f"no measurement: {why}", hosts=(host,))
     if together:
         yield from _judge(alone, together, next(iter(nodes.values())))
     elif alone:
@@ -103,8 +103,8 @@ def _judge(
     bad = set()
     for host, level in slow(together, a.limits):
         bad.add(host)
-        found = f"writes at {speed(together[host])} when all write"
-        expected = f"as the others: the median is {speed(median(together.values()))}"
+        found = f"writes {speed(together[host])} when all nodes write"
+        expected = f"about the median of {speed(median(together.values()))}"
         yield Finding(level, found, expected, hosts=(host,))
     complete = len(together) == len(a.scope.nodes)
     count = f"{len(together)}" if complete else f"{len(together)} of {len(a.scope.nodes)}"
@@ -112,9 +112,9 @@ def _judge(
     if alone:
         words += f", {span(alone.values())} alone"
     if complete and alone and whole < a.limits["growth"] * max(alone.values()):
-        expected = "more nodes write more in all"
-        fix = "one server or one link carries all: write fewer, larger files, use more servers, "
-        fix += "or node-local storage"
+        expected = "a higher total with more nodes"
+        fix = "one server or link is the bottleneck: write fewer and larger files, add servers, "
+        fix += "or use node-local storage"
         yield Finding("warn", words, expected, fix, hosts=tuple(together))
         return
     fine = tuple(host for host in together if host not in bad)
@@ -123,16 +123,23 @@ def _judge(
 
 
 CHECK = Check(
-    title="checkpoints are written as fast by every node, and faster by all",
+    title="checkpoint write speed is uniform and scales",
     tier="deep",
-    why="All ranks write at once and wait for the slowest one. A file system that is fast for one "
-    "node may not grow with them: a bottleneck of NFS has shown at 60 nodes and not at 4.",
-    fix="compare mount options, interface and route to the file server with the other nodes'",
+    why=(
+        "All ranks write at once and wait for the slowest one. A file system that is "
+        "fast for one node may not scale: an NFS bottleneck was seen at 60 nodes and "
+        "not at 4."
+    ),
+    fix=(
+        "compare mount options, interface and route to the file server with those of "
+        "the other nodes"
+    ),
     see="dd if=/dev/urandom of=FILE bs=8M count=32 oflag=dsync",
     source="arXiv 2605.09370, storage; own measurement: pieces of 8 MiB, each with fsync",
     flow=_flow,
-    last=_last,
     limits=LIMITS,
-    limits_mean="size: MiB per node; warn, fail: share of the nodes' median; growth: all at once "
-    "against one alone",
+    limits_mean=(
+        "size: MiB per node; warn, fail: share of the nodes' median; growth: all "
+        "nodes at once compared with one alone"
+    ),
 )

@@ -18,9 +18,8 @@ from dslaunch.preflight.check import (
     UnansweredError,
 )
 from dslaunch.preflight.checks import _infiniband as infiniband
-from dslaunch.preflight.checks._machine import INTERFACES, resolve
+from dslaunch.preflight.checks._machine import INTERFACES, address, resolve
 from dslaunch.preflight.checks._measure import SLOW_MEANS, slow_findings
-from dslaunch.preflight.checks.net_mesh import address
 from dslaunch.preflight.checks.sw_dist_smoke import ROUNDS, pairings
 
 PROGRAM = "ib_write_bw"
@@ -91,7 +90,8 @@ def calls(nodes: Nodes, number: int) -> dict[str, tuple[str, Question]]:
     return found
 
 
-def _flow(nodes: Nodes) -> Flow:
+def _flow(scope: Scope) -> Flow:
+    nodes = yield Round.of_all(scope, _ask(scope))
     for number in range(ROUNDS):
         asked = calls(nodes, number)
         named = f"write{number + 1}"
@@ -105,7 +105,7 @@ def _rate(a: NodeAnswers, question: Question) -> float:
     found = bandwidth(done["out"])
     if found is None or done["code"]:
         words = (done["err"].strip() or done["out"].strip()).splitlines()
-        raise UnansweredError(words[-1].strip()[:200] if words else "it said nothing")
+        raise UnansweredError(words[-1].strip()[:200] if words else "no output")
     return found
 
 
@@ -130,20 +130,20 @@ def _compare(nodes: Nodes) -> Iterator[Finding]:
 def _lacks(a: NodeAnswers) -> str:
     if a.has("which") and not a["which"][PROGRAM]:
         return f"{PROGRAM} is not installed"
-    return "no RDMA port is up" if _port(a) is None else "no other node can take part"
+    return "no active RDMA port" if _port(a) is None else "no other node can take part"
 
 
 def _judge(best: dict[str, float], nodes: Nodes) -> Iterator[Finding]:
     slow: list[Finding] = []
     if len(best) > 2:  # of two it cannot be said which one is slow
         limits = nodes[next(iter(best))].limits
-        words = "RDMA writes with its best partner at {}"
+        words = "RDMA write {} with its best partner"
         slow += slow_findings(best, limits, words, _span)
     yield from slow
     fine = best.keys() - {host for finding in slow for host in finding.hosts}
     if fine:
         hosts = tuple(host for host in best if host in fine)
-        words = f"RDMA writes between nodes at {_span(best[host] for host in hosts)}"
+        words = f"RDMA write {_span(best[host] for host in hosts)} between nodes"
         yield Finding("info", words, hosts=hosts)
 
 
@@ -155,15 +155,18 @@ def _span(rates: Iterable[float]) -> str:
 
 
 CHECK = Check(
-    title="RDMA is as fast at every node as at the others",
+    title="RDMA bandwidth is uniform",
     tier="deep",
-    why="A cable with errors, a port that came up at half its speed or a slow PCIe slot holds all "
-    "ranks back, and NCCL does not complain.",
-    fix="see the port's counters with `perfquery`, its speed with `ibstat`, the card's PCIe link "
-    "with `lspci -vv`; exchange the cable",
+    why=(
+        "A cable with errors, a port at half its speed or a slow PCIe slot slows "
+        "down all ranks, and NCCL reports no error."
+    ),
+    fix=(
+        "check the port's counters with `perfquery`, its speed with `ibstat`, the "
+        "NIC's PCIe link with `lspci -vv`; replace the cable"
+    ),
     see=f"{PROGRAM} --report_gbits -F on one node, the same with NODE at its end on another",
     source="linux-rdma/perftest; Azure/azurehpc-health-checks, ib_write_bw",
-    ask=_ask,
     flow=_flow,
     limits={"warn": 0.9, "fail": 0.5},
     limits_mean=SLOW_MEANS,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dslaunch.launch.command import Command
 from dslaunch.preflight.check import (
+    Asked,
     Check,
     Finding,
     Flow,
@@ -15,6 +16,7 @@ from dslaunch.preflight.check import (
     Nodes,
     Question,
     Round,
+    Scope,
     UnansweredError,
 )
 from dslaunch.preflight.checks import _job as job
@@ -76,11 +78,16 @@ def _question(a: NodeAnswers) -> Question:
     return job.run(a, Command(tuple(argv)), env, what={"what": PROGRAM}, seconds=SECONDS)
 
 
-def _flow(nodes: Nodes) -> Flow:
+def _flow(scope: Scope) -> Flow:
+    nodes = yield Round.of_all(scope, _ask(scope))
     installed = [host for host, a in nodes.items() if a.has("which") and a["which"][PROGRAM]]
     asked = {host: {"allreduce": _question(nodes[host])} for host in installed}
     nodes = yield Round(asked, alone=True)
     return _compare(nodes)
+
+
+def _ask(scope: Scope) -> Asked:
+    return {"which": WHICH, "interfaces": INTERFACES, "resolve": resolve(scope)}
 
 
 def _run(a: NodeAnswers) -> AllReduceRun:
@@ -89,7 +96,7 @@ def _run(a: NodeAnswers) -> AllReduceRun:
     found = parse(done["out"])
     if found is None or done["code"]:
         words = (done["err"].strip() or done["out"].strip()).splitlines()
-        last = words[-1][:200] if words else f"it ended with {done['code']}"
+        last = words[-1][:200] if words else f"exit code {done['code']}"
         raise UnansweredError(f"{PROGRAM}: {last}")
     return found
 
@@ -106,7 +113,7 @@ def _compare(nodes: Nodes) -> Iterator[Finding]:
             yield Finding("unknown", str(error).rstrip("."), hosts=(host,))
             continue
         if found.wrong:
-            words = f"all-reduce between its GPUs gives {found.wrong} wrong values"
+            words = f"all-reduce between its GPUs: {found.wrong} wrong values"
             yield Finding("fail", words, "none", hosts=(host,))
         else:
             rates[host] = found.busbw
@@ -116,23 +123,27 @@ def _compare(nodes: Nodes) -> Iterator[Finding]:
 
 def _judge(rates: dict[str, float], nodes: Nodes) -> Iterator[Finding]:
     limits = nodes[next(iter(rates))].limits
-    slow = list(slow_findings(rates, limits, "bus bandwidth of all-reduce between its GPUs {}"))
+    slow = list(slow_findings(rates, limits, "all-reduce bus bandwidth between its GPUs {}"))
     yield from slow
     odd = {host for finding in slow for host in finding.hosts}
     if fine := {host: rate for host, rate in rates.items() if host not in odd}:
-        words = f"bus bandwidth of all-reduce between a node's GPUs {span(fine.values())}"
+        words = f"all-reduce bus bandwidth between a node's GPUs {span(fine.values())}"
         yield Finding("info", words, hosts=tuple(fine))
 
 
 CHECK = Check(
-    title="nccl-tests are as fast on every node as on the others",
+    title="NCCL all-reduce is correct and uniform on each node",
     tier="deep",
-    why="A lost NVLink, a GPU in a slow PCIe slot or NCCL without peer to peer halves every step.",
-    fix="compare `nvidia-smi topo -m`, `nvidia-smi nvlink -s` and NCCL_DEBUG=INFO with the other "
-    "nodes'",
+    why=(
+        "An inactive NVLink, a GPU in a slow PCIe slot or NCCL without peer access "
+        "doubles the time of every step."
+    ),
+    fix=(
+        "compare `nvidia-smi topo -m`, `nvidia-smi nvlink -s` and NCCL_DEBUG=INFO "
+        "with those of the other nodes"
+    ),
     see=f"{PROGRAM} -b 256M -e 2G -f 2 -g GPUS",
     source="NVIDIA/nccl-tests, PERFORMANCE.md; facebookresearch/gcm, check_nccl",
-    ask=lambda scope: {"which": WHICH, "interfaces": INTERFACES, "resolve": resolve(scope)},
     flow=_flow,
     limits={"warn": 0.9, "fail": 0.5},
     limits_mean=SLOW_MEANS,

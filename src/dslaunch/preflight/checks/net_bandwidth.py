@@ -17,17 +17,17 @@ from dslaunch.preflight.check import (
     Scope,
     UnansweredError,
 )
+from dslaunch.preflight.checks._machine import address
 from dslaunch.preflight.checks._measure import (
     SLOW,
     SLOW_MEANS,
-    plain,
     rate_of,
     shifts,
     slow,
     span,
     speed,
 )
-from dslaunch.preflight.checks.net_mesh import address, ask, port
+from dslaunch.preflight.checks.net_mesh import ask, port
 
 ROUNDS = 3
 """In each, every node sends to one other and receives from one other: no link carries two."""
@@ -52,12 +52,12 @@ def _question(nodes: Nodes, host: str, to: str) -> Question | None:
     if where is None or held is None:
         return None
     told = {"target": [where, held], "token": there.scope.token, "bytes": BYTES, "seconds": SECONDS}
-    return plain(nodes[host], "send_rate", told, 3 * SECONDS + 5)
+    return Question("send_rate", told, 3 * SECONDS + 5)
 
 
-def _flow(nodes: Nodes) -> Flow:
-    partners = _partners(next(iter(nodes.values())).scope) if nodes else []
-    for number, told in enumerate(partners, 1):
+def _flow(scope: Scope) -> Flow:
+    nodes = yield Round.of_all(scope, ask(scope))
+    for number, told in enumerate(_partners(scope), 1):
         questions = {host: _question(nodes, host, to) for host, to in told.items()}
         asked = {host: {f"send{number}": q} for host, q in questions.items() if q is not None}
         nodes = yield Round(asked, alone=True)
@@ -82,13 +82,13 @@ def measured(nodes: Nodes) -> tuple[Rates, dict[tuple[str, str], str]]:
 
 def _compare(nodes: Nodes) -> Iterator[Finding]:
     if len(next(iter(nodes.values())).scope.nodes) < 2:
-        yield Finding("skip", "there is one node", hosts=tuple(nodes))
+        yield Finding("skip", "one node", hosts=tuple(nodes))
         return
     rates, errors = measured(nodes)
     for (host, to), why in errors.items():
-        yield Finding("unknown", f"sends nothing to {to}: {why.lower()}", hosts=(host,))
+        yield Finding("unknown", f"no data sent to {to}: {why.lower()}", hosts=(host,))
     for host in [h for h in nodes if not any(h in pair for pair in (*rates, *errors))]:
-        yield Finding("unknown", "was not called by the other nodes", hosts=(host,))
+        yield Finding("unknown", "not reached by the other nodes", hosts=(host,))
     if rates:
         yield from _judge(rates, next(iter(nodes.values())))
 
@@ -97,14 +97,14 @@ def _judge(rates: Rates, a: NodeAnswers) -> Iterator[Finding]:
     """A node is slow if even its best figure in one direction is: its partners are then not."""
     bests = [("sends", _best(rates, 0)), ("receives", _best(rates, 1))]
     middle, bad = median(rate for _, best in bests for rate in best.values()), set()
-    expected = f"{speed(a.limits['warn'] * middle)} or more; the median is {speed(middle)}"
+    expected = f"at least {speed(a.limits['warn'] * middle)}; the median is {speed(middle)}"
     for host in dict.fromkeys(host for _, best in bests for host in best):
         own = {word: best[host] for word, best in bests if host in best}
         levels = [level for _, level in slow(own, a.limits, middle)]
         if levels and len(bests[0][1]) > 2:  # of two it cannot be said which one is slow
             bad.add(host)
             level: Level = "fail" if "fail" in levels else "warn"
-            found = ", ".join(f"{word} at {speed(rate)}" for word, rate in own.items())
+            found = ", ".join(f"{word} {speed(rate)}" for word, rate in own.items())
             yield Finding(level, f"{found} at best", expected, hosts=(host,))
     good = {pair: rate for pair, rate in rates.items() if not bad & set(pair)}
     for pair, level in _slow_pairs(good, a.limits, middle):
@@ -134,15 +134,18 @@ def _slow_pairs(
 
 
 CHECK = Check(
-    title="TCP is as fast at every node as at the others",
+    title="TCP bandwidth is uniform",
     tier="deep",
-    why="All ranks wait for the slowest link: one port that fell back to 1 Gb/s, or one cable with "
-    "errors, makes the whole training as slow as it is.",
-    fix="see `ethtool INTERFACE` for speed and errors, `tc qdisc` for limits; try another cable or "
-    "switch port",
+    why=(
+        "All ranks wait for the slowest link: one port that fell back to 1 Gb/s, or "
+        "one cable with errors, slows down the whole training."
+    ),
+    fix=(
+        "check speed and errors with `ethtool INTERFACE`, and limits with `tc "
+        "qdisc`; try another cable or switch port"
+    ),
     see="iperf3 -s on one node, iperf3 -c NODE on another",
     source="own measurement: one TCP stream per direction, 256 MiB or 2 s",
-    ask=ask,
     flow=_flow,
     limits=SLOW,
     limits_mean=SLOW_MEANS,

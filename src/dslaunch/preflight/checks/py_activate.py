@@ -16,13 +16,13 @@ INIT_OF = {
 and where that file is."""
 NO_COMMAND = 127
 """The exit code of a shell that does not know a command; bash(1), EXIT STATUS."""
-NOT_INTERACTIVE = "the shell that starts a job is not interactive and does not read ~/.bashrc"
+NOT_INTERACTIVE = "jobs start in a shell that is not interactive and does not read ~/.bashrc"
 
 
 def _judge(a: NodeAnswers) -> Iterator[Finding]:
     line = (a.node.activate or "").strip()
     if not line:
-        yield skipped("no `activate:` is given")
+        yield skipped("`activate:` is not set")
         return
     found = job.entered(a)
     if found.activated:
@@ -34,18 +34,20 @@ def _judge(a: NodeAnswers) -> Iterator[Finding]:
 def _failed(a: NodeAnswers, line: str, found: job.Entered) -> Finding:
     """Why nothing was run after the line."""
     said = f"`activate: {_short(line)}`"
-    expected = "a line that ends successfully"
+    expected = "a line that exits successfully"
     if "missing" in found.tried:
-        return Finding("fail", f"{said} needs bash, which is not there", expected, "install bash")
+        return Finding(
+            "fail", f"{said} needs bash, which is not installed", expected, "install bash"
+        )
     code = found.tried["code"]
     if code is None:
-        words = f"{said} did not end within {a.limits['seconds']:g} s"
+        words = f"{said} did not finish within {a.limits['seconds']:g} s"
         last = f"; its last output: {found.last_words}" if found.last_words else ""
-        fix = "look for a question that it asks, or a hung file system; " + FIX
+        fix = "check whether it prompts for input or uses a hung file system; " + FIX
         return Finding("fail", words + last, expected, fix)
     if code == 0:
-        words = f"{said} ends the shell with exit code 0: nothing would start after it"
-        fix = "take `exit` out of what it runs (`return` ends a sourced file), and out of the line"
+        words = f"{said} exits the shell with exit code 0: no command would run after it"
+        fix = "remove `exit` from the line and from what it runs (`return` ends a sourced file)"
         return Finding("fail", words, expected, fix)
     cause, fix = _cause(a, line, found)
     words = f"{said} fails with exit code {code}{cause}"
@@ -60,14 +62,14 @@ def _cause(a: NodeAnswers, line: str, found: job.Entered) -> tuple[str, str]:
     there = found.tried.get("there", [])
     absent = [path for path in job.files_of(a, job.uses_of(a)) if path not in there]
     if absent:
-        fix = "create it on that node, or correct `activate:`"
+        fix = "create the file on that node, or correct `activate:`"
         if absent[0] not in job.uses_of(a).files:
             fix += "; a relative path starts at the working directory"
-        return f": there is no file {absent[0]}", fix
+        return f": file not found: {absent[0]}", fix
     lacks = found.tried.get("lacks", [])
     if lacks and found.tried["code"] == NO_COMMAND:
-        are = "is not a command" if len(lacks) == 1 else "are not commands"
-        return f": {', '.join(lacks)} {are} there", _fix_of(lacks[-1], line, there)
+        are = "is not found" if len(lacks) == 1 else "are not found"
+        return f": {', '.join(lacks)} {are}", _fix_of(lacks[-1], line, there)
     words = f": {found.last_words}" if found.last_words else ""
     return words, FIX
 
@@ -80,19 +82,21 @@ def _fix_of(command: str, line: str, there: list[str]) -> str:
         source = ready if ready.startswith("~") else quote(ready)
         return f"{NOT_INTERACTIVE}: write `activate: source {source} && {_short(line)}`"
     if files:
-        return f"install {what} there, or source the file that defines it: {NOT_INTERACTIVE}"
-    return f"install {what} there, or give its full path: {NOT_INTERACTIVE}"
+        return f"install {what} on the node, or source the file that defines it: {NOT_INTERACTIVE}"
+    return f"install {what} on the node, or use its full path: {NOT_INTERACTIVE}"
 
 
 def _remarks(a: NodeAnswers, found: job.Entered) -> Iterator[Finding]:
     """What is odd about a line that succeeded."""
     has = found.installed
     if has is not None and has.active:
-        words = f"it activates {has.active}, but the job's Python is {found.path} of {has.prefix}"
-        fix = "see whether the environment was moved or has no Python, and what follows in the line"
+        words = f"activates {has.active}, but the job's Python is {found.path} of {has.prefix}"
+        fix = (
+            "check whether the environment was moved or has no Python, and what else the line runs"
+        )
         yield Finding("warn", words, f"Python of {has.active}", fix)
     if found.first_words:
-        yield Finding("info", f"it prints: {found.first_words}")
+        yield Finding("info", f"prints to the terminal: {found.first_words}")
 
 
 def _short(line: str) -> str:
@@ -100,18 +104,20 @@ def _short(line: str) -> str:
     return first[:160] + ("..." if first != line or len(first) > 160 else "")
 
 
-FIX = "try the line there in `bash --norc -c '...'`: " + NOT_INTERACTIVE
+FIX = "try the line on the node in `bash --norc -c '...'`: " + NOT_INTERACTIVE
 CHECK = Check(
-    title="the activate line works",
+    title="the activate line succeeds",
     tier="gate",
-    why="The line runs on each node before the job's command. Where it fails, no rank starts; "
-    "where it finds another environment, ranks fail later, at their first import.",
+    why=(
+        "The line runs on each node before the job's command. If it fails, no rank "
+        "starts; if it activates another environment, ranks fail later, at their "
+        "first import."
+    ),
     fix=FIX,
     see="bash --norc -c 'ACTIVATE && command -v python3'",
     source="bash(1), INVOCATION; conda/conda#7980 (conda activate in scripts); Environment Modules "
     "and Lmod, initialization of shells",
-    flow=job.asking(_judge),
-    fine="the activate line succeeds",
+    flow=job.asking(_judge, fine="the activate line succeeds"),
     limits=job.LIMITS,
-    limits_mean="seconds in which the activate line and the start of Python must end",
+    limits_mean="seconds in which the activate line and the start of Python must finish",
 )

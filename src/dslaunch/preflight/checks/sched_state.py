@@ -1,9 +1,10 @@
-"""What SLURM says of the nodes."""
+"""The states of the nodes in SLURM."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from dslaunch.preflight.check import (
     Check,
@@ -13,6 +14,7 @@ from dslaunch.preflight.check import (
     Nodes,
     Question,
     Round,
+    Scope,
     UnansweredError,
 )
 
@@ -39,10 +41,11 @@ def _teller(nodes: Nodes) -> str | None:
     return None
 
 
-def _flow(nodes: Nodes) -> Flow:
+def _flow(scope: Scope) -> Flow:
+    nodes = yield Round.of_all(scope, {"present": PRESENT})
     host = _teller(nodes)
     if host is None:
-        return [Finding("skip", "there is no SLURM", hosts=tuple(nodes))]
+        return [Finding("skip", "SLURM is not installed", hosts=tuple(nodes))]
     nodes = yield Round({host: {"shown": SHOWN}})
     return _judge(host, nodes)
 
@@ -55,16 +58,39 @@ def _judge(teller: str, nodes: Nodes) -> Iterator[Finding]:
     if shown["code"]:
         words = (shown["err"].strip().splitlines() or ["no words"])[-1][:120]
         raise UnansweredError(f"scontrol on {teller} failed: {words}")
-    states = known(shown["out"])
+    states = node_states(shown["out"])
     for name, a in nodes.items():
         names = (name, str(a.hello.get("hostname", "")), name.split(".")[0], a.node.address or "")
         found = next((states[n] for n in names if n in states), None)
         yield _one(name, found)
 
 
-def known(text: str) -> dict[str, tuple[str, str]]:
-    """State and reason by name, host name and address, of `scontrol show node -o`."""
-    found: dict[str, tuple[str, str]] = {}
+@dataclass(frozen=True, slots=True)
+class SlurmNodeState:
+    """The state of a node as `scontrol show node` prints it; scontrol(1), NODE STATE CODES."""
+
+    text: str
+    reason: str
+
+    @property
+    def flags(self) -> frozenset[str]:
+        """The states, such as `IDLE` and `DRAIN`."""
+        return frozenset(re.split(r"[+]", self.text.rstrip("*~#$@^!%-").upper()))
+
+    @property
+    def responding(self) -> bool:
+        """Whether slurmctld reaches the node."""
+        return "*" not in self.text
+
+    @property
+    def changing(self) -> bool:
+        """Whether it is powered up or down, rebooted, reserved or planned."""
+        return self.text[-1:] in "@$^!%~#"
+
+
+def node_states(text: str) -> dict[str, SlurmNodeState]:
+    """Parse `scontrol show node -o`: states by name, host name and address."""
+    found: dict[str, SlurmNodeState] = {}
     for line in text.splitlines():
         fields = dict(re.findall(r"(?:^|\s)(NodeName|NodeHostName|NodeAddr|State)=(\S+)", line))
         reason = line.partition(" Reason=")[2].strip()
@@ -72,34 +98,36 @@ def known(text: str) -> dict[str, tuple[str, str]]:
             reason = reason.rpartition(" [")[0].strip()
         if "State" in fields and "NodeName" in fields:
             for key in ("NodeAddr", "NodeHostName", "NodeName"):
-                found[fields.get(key, "")] = (fields["State"], reason)
+                found[fields.get(key, "")] = SlurmNodeState(fields["State"], reason)
     return found
 
 
-def _one(host: str, found: tuple[str, str] | None) -> Finding:
-    if found is None:
-        return Finding("info", "SLURM does not know it", hosts=(host,))
-    state, reason = found
-    flags = set(re.split(r"[+]", state.rstrip("*~#$@^!%-").upper()))
-    words = f"SLURM: {state.lower()}" + (f", {reason}" if reason else "")
+def _one(host: str, state: SlurmNodeState | None) -> Finding:
+    if state is None:
+        return Finding("info", "not a node of this SLURM cluster", hosts=(host,))
+    words = f"SLURM state {state.text.lower()}" + (f": {state.reason}" if state.reason else "")
     level: Level = "pass"
-    if flags & BAD or "*" in state:
+    if state.flags & BAD or not state.responding:
         level = "fail"
-    elif flags & (DOUBTFUL | AWAY) or state[-1:] in "@$^!%~#":
+    elif state.flags & (DOUBTFUL | AWAY) or state.changing:
         level = "warn"
-    elif flags & BUSY:
-        return Finding("info", "a job of SLURM runs there", hosts=(host,))
+    elif state.flags & BUSY:
+        return Finding("info", "a SLURM job is running", hosts=(host,))
     return Finding(level, words, "idle" if level != "pass" else "", hosts=(host,))
 
 
 CHECK = Check(
-    title="SLURM has nothing against the nodes",
-    why="A drained node was taken out for a reason. pam_slurm_adopt refuses logins to nodes "
-    "where one has no job, and a job that comes later shares the GPUs with yours.",
-    fix="`scontrol show node NODE` says why; `scontrol update nodename=NODE state=resume` when "
-    "it is mended",
+    title="nodes are available in SLURM",
+    why=(
+        "A drained node was taken out of service for a reason. pam_slurm_adopt "
+        "refuses logins to nodes without a job of the user, and a later job would "
+        "share the GPUs."
+    ),
+    fix=(
+        "read the reason with `scontrol show node NODE`; run `scontrol update "
+        "nodename=NODE state=resume` after the repair"
+    ),
     see="scontrol show node NODE",
     source="SLURM scontrol(1), NODE STATE CODES; pam_slurm_adopt",
-    ask=lambda scope: {"present": PRESENT},
     flow=_flow,
 )

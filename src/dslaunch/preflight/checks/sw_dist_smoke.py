@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dslaunch.preflight.check import (
     Check,
@@ -16,23 +15,28 @@ from dslaunch.preflight.check import (
     Nodes,
     Question,
     Round,
+    Scope,
     UnansweredError,
 )
 from dslaunch.preflight.checks import _job as job
-from dslaunch.preflight.checks._machine import INTERFACES, interface_of, resolve
+from dslaunch.preflight.checks._machine import INTERFACES, address, interface_of, resolve
 from dslaunch.preflight.checks._measure import (
     SLOW,
     SLOW_MEANS,
     limits,
-    said,
     shifts,
     slow_findings,
     span,
     speed,
 )
-from dslaunch.preflight.checks.net_mesh import address
-from dslaunch.preflight.unanswered import CallFailure, UnansweredReason
+from dslaunch.preflight.unanswered import CallFailure, UnansweredReason, reason_of
+from dslaunch.protocol import programs
 from dslaunch.protocol.programs import JOB_RESULT, TORCH, Torch
+from dslaunch.protocol.survey import Tried
+from dslaunch.protocol.values import InvalidAnswer, Model
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 NAME = "sw.dist-smoke"
 LIMITS: Mapping[str, float] = {**SLOW, "seconds": 60}
@@ -46,7 +50,7 @@ SIZES = {"gloo": (4 << 20, 2), "nccl": (256 << 20, 5)}
 def _question(a: NodeAnswers, told: Mapping[str, Any], timeout: float) -> Question:
     """Run it as the node runs a job: interpreter, activation, variables, interface."""
     env = {"OMP_NUM_THREADS": "1", **job.variables(a, interface_of(a))}
-    command = job.python(a, job.program("smoke"), json.dumps(told))
+    command = job.python(a, "smoke", told)
     return job.run(a, command, env, what={"what": "smoke", **told}, seconds=timeout)
 
 
@@ -73,19 +77,31 @@ class SmokeJob:
             "ranks": self.ranks[self.hosts.index(a.host)],
             "nodes": self.ranks,
             "rounds": self.rounds,
-            "meet": self.meet,
+            "master": self.meet,
             "backend": self.backend,
             "size": size,
             "repeat": repeat,
             "seconds": seconds,
-            "patience": seconds / 2,
+            "timeout": seconds / 2,
         }
         return _question(a, told, seconds + 5)
 
 
+def _reported(a: NodeAnswers, question: Question, adapter: TypeAdapter[Model]) -> Model:
+    """Return what the program reported. Raises UnansweredError."""
+    done: Tried = a.value(question)
+    last = done["err"].strip().rpartition("\n")[2][:200]
+    if done["code"]:
+        raise UnansweredError(last or f"the program ended with {done['code']}", reason_of(last))
+    try:
+        return programs.reported(adapter, done["report"])
+    except InvalidAnswer as error:
+        raise UnansweredError(last or f"the program reported no figures ({error})") from None
+
+
 def _seen(a: NodeAnswers) -> Torch:
     """What a node has of PyTorch. Raises UnansweredError."""
-    return said(a, _question(a, {}, LOOK), TORCH)
+    return _reported(a, _question(a, {}, LOOK), TORCH)
 
 
 def _without(nodes: Nodes) -> dict[str, CallFailure]:
@@ -101,7 +117,7 @@ def _without(nodes: Nodes) -> dict[str, CallFailure]:
             lacks = "PyTorch was built without torch.distributed"
             why[host] = CallFailure(lacks, UnansweredReason.NOT_INSTALLED)
         elif address(a) is None:
-            why[host] = CallFailure("no address is known that the others could dial")
+            why[host] = CallFailure("no address that other nodes can reach")
     return why
 
 
@@ -137,7 +153,8 @@ def pairings(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     return tuple(all_rounds[step] for step in steps if step < len(all_rounds) and count > 1)
 
 
-def _flow(nodes: Nodes) -> Flow:
+def _flow(scope: Scope) -> Flow:
+    nodes = yield Round.of_all(scope, {"interfaces": INTERFACES, "resolve": resolve(scope)})
     look = {host: {"look": _question(a, {}, LOOK)} for host, a in nodes.items()}
     nodes = yield Round(look, alone=True)
     without = _without(nodes)
@@ -165,7 +182,7 @@ class SmokeResult:
 
 def _part(a: NodeAnswers, job: SmokeJob) -> SmokeResult:
     """Of a node's ranks those that failed first count. Raises UnansweredError."""
-    ranks = said(a, job.asked(a), JOB_RESULT).ranks
+    ranks = _reported(a, job.asked(a), JOB_RESULT).ranks
     first = ranks[0]
     bad = sorted((r for r in ranks if r.error is not None), key=lambda r: r.late)
     sums = (n for r in ranks for n in (r.low, r.high))
@@ -187,7 +204,7 @@ def _compare(
 ) -> Iterator[Finding]:
     for host, why in without.items():
         level: Level = "skip" if why.reason is UnansweredReason.NOT_INSTALLED else "unknown"
-        yield Finding(level, f"takes no part: {why.text}", hosts=(host,))
+        yield Finding(level, f"does not take part: {why.text}", hosts=(host,))
     if job is None:
         return
     parts: dict[str, SmokeResult] = {}
@@ -195,7 +212,7 @@ def _compare(
         try:
             parts[host] = _part(nodes[host], job)
         except UnansweredError as error:
-            yield Finding("fail", f"its ranks did not end: {error}", "an end", hosts=(host,))
+            yield Finding("fail", f"ranks did not exit: {error}", "an end", hosts=(host,))
     if len(parts) == len(job.hosts) and not any(part.error for part in parts.values()):
         yield from _judge(job, parts, nodes)
     else:
@@ -206,18 +223,20 @@ def _failed(job: SmokeJob, parts: dict[str, SmokeResult]) -> Iterator[Finding]:
     """Who did not come, or fell; those who only waited for them are no culprits."""
     absent = frozenset(rank for part in parts.values() for rank in part.missing)
     missing = [h for h, ranks in zip(job.hosts, job.ranks, strict=True) if absent & set(ranks)]
-    nobody = job.hosts[0] if 1 < len(missing) == len(job.hosts) - 1 else ""
-    if nobody:
-        words = f"nobody reaches the meeting place at {job.meet[0]}, port {job.meet[1]}"
-        yield Finding("fail", words, "all nodes there", hosts=(nobody,))
-        missing = [nobody]
+    unreached_master = job.hosts[0] if 1 < len(missing) == len(job.hosts) - 1 else ""
+    if unreached_master:
+        words = f"no node reaches the rendezvous at {job.meet[0]}, port {job.meet[1]}"
+        yield Finding("fail", words, "all nodes joined", hosts=(unreached_master,))
+        missing = [unreached_master]
     for host, part in parts.items():
-        if part.error and (host in missing or not missing) and host != nobody:
-            words = f"ranks end at `{part.stage}`: {part.error}".rstrip(".")
-            yield Finding("fail", words, "ranks that end well", hosts=(host,))
+        if part.error and (host in missing or not missing) and host != unreached_master:
+            words = f"ranks failed in `{part.stage}`: {part.error}".rstrip(".")
+            yield Finding("fail", words, "ranks that exit successfully", hosts=(host,))
     waited = tuple(h for h, part in parts.items() if h not in missing and missing)
     if waited:
-        yield Finding("unknown", f"waited in vain for {', '.join(missing)}", hosts=waited)
+        yield Finding(
+            "unknown", f"rendezvous timeout: {', '.join(missing)} did not join", hosts=waited
+        )
 
 
 def _judge(job: SmokeJob, parts: dict[str, SmokeResult], nodes: Nodes) -> Iterator[Finding]:
@@ -226,7 +245,9 @@ def _judge(job: SmokeJob, parts: dict[str, SmokeResult], nodes: Nodes) -> Iterat
     for host, part in parts.items():
         if part.sums != {float(job.world)}:
             bad.add(host)
-            found = f"all-reduce of ones gives {' and '.join(f'{n:g}' for n in sorted(part.sums))}"
+            found = (
+                f"all-reduce of ones returned {' and '.join(f'{n:g}' for n in sorted(part.sums))}"
+            )
             yield Finding("fail", found, f"{job.world}", _WRONG, hosts=(host,))
     limit = nodes[job.hosts[0]].limits
     for finding in _slow(job, parts, limit):
@@ -244,12 +265,12 @@ def _slow(
     single = {h: part.single for h, part in parts.items() if part.single is not None}
     for rates, words in ((best, "with its best partner"), (single, "by itself")):
         if len(rates) > 2:
-            yield from slow_findings(rates, limit, f"all-reduce {words} at {{}}")
+            yield from slow_findings(rates, limit, f"all-reduce {words} {{}}")
 
 
 def _figures(job: SmokeJob, parts: dict[str, SmokeResult], hosts: tuple[str, ...]) -> str:
-    words = [f"{job.world} ranks over {job.backend} sum up right"]
-    words.append(f"ready in {max(part.init for part in parts.values()):.1f} s")
+    words = [f"all-reduce correct: {job.world} ranks over {job.backend}"]
+    words.append(f"initialized in {max(part.init for part in parts.values()):.1f} s")
     singles = [s for h in hosts if (s := parts[h].single) is not None]
     mine = {job.hosts.index(host) for host in hosts}
     partners = [(parts[host].pairs or {}).items() for host in hosts]
@@ -260,17 +281,21 @@ def _figures(job: SmokeJob, parts: dict[str, SmokeResult], hosts: tuple[str, ...
     return "; ".join(words)
 
 
-_WRONG = "take the node out of service: a GPU, a driver or a network card computes or carries wrong"
+_WRONG = "take the node out of service: a GPU, a driver or a NIC corrupts data"
 CHECK = Check(
-    title="a job of PyTorch runs over all nodes, sums up right, and no node is slow",
+    title="PyTorch all-reduce is correct and uniform across nodes",
     tier="deep",
-    why="The last proof: interpreter, PyTorch, NCCL or gloo, names, ports and links together, as "
-    "a training uses them. One slow node makes all wait at every step.",
-    fix="run the node's static checks; see its interface with `ethtool`, its GPUs with "
-    "`nvidia-smi -q`; NCCL_DEBUG=INFO in `env:` tells what NCCL does",
+    why=(
+        "Tests interpreter, PyTorch, NCCL or gloo, names, ports and links together, "
+        "as a training uses them. One slow node makes all wait at every step."
+    ),
+    fix=(
+        "run the node's static checks; check its interface with `ethtool` and its "
+        "GPUs with `nvidia-smi -q`; set NCCL_DEBUG=INFO in `env:` to see what NCCL "
+        "does"
+    ),
     see="torchrun --nnodes ... of a script with init_process_group and all_reduce",
     source="PyTorch, torch.distributed; nccl-tests, PERFORMANCE.md for the bus bandwidth",
-    ask=lambda scope: {"interfaces": INTERFACES, "resolve": resolve(scope)},
     flow=_flow,
     limits=LIMITS,
     limits_mean=f"seconds: for the whole job; warn, fail: {SLOW_MEANS}",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from enum import Enum
 from statistics import median
 
 from dslaunch.preflight.check import Check, Finding, NodeAnswers, Nodes, Question, passed, skipped
-from dslaunch.preflight.flow import NodeFlow, each
+from dslaunch.preflight.flow import NodeFlow, compared, each
 from dslaunch.protocol.survey import Ran
 from dslaunch.registry import LAUNCHERS
 
@@ -16,7 +17,7 @@ def _compare_clock_skew(nodes: Nodes) -> Iterator[Finding]:
     """Against the middle one: our own clock may be the wrong one."""
     clocks = {host: a.clock for host, a in nodes.items() if a.clock is not None}
     for host in nodes.keys() - clocks.keys():
-        yield Finding("unknown", "its clock was not asked", hosts=(host,))
+        yield Finding("unknown", "clock offset not measured", hosts=(host,))
     middle = median(offset for offset, _ in clocks.values()) if clocks else 0.0
     for host, (offset, error) in clocks.items():
         yield _skew_of(host, offset - middle, error, nodes)
@@ -29,8 +30,10 @@ def _skew_of(host: str, ahead: float, error: float, nodes: Nodes) -> Finding:
     limit = a.limits["elastic" if by_clock else "fail"]
     off = max(0.0, abs(ahead) - error)
     if off < a.limits["warn"]:
-        return Finding("pass", f"within {a.limits['warn']:g} s of each other", hosts=(host,))
-    found = f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the other nodes"
+        return Finding(
+            "pass", f"clock within {a.limits['warn']:g} s of the other nodes", hosts=(host,)
+        )
+    found = f"clock {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the other nodes"
     expected = f"less than {a.limits['warn']:g} s"
     return Finding("fail" if off >= limit else "warn", found, expected, hosts=(host,))
 
@@ -49,71 +52,111 @@ TIMEDATE = Question(
 
 
 def _flow_clock_sync(a: NodeAnswers) -> NodeFlow:
-    """Ask a program where no file says that the clock is kept."""
+    """Ask a program if no file shows that the clock is synchronized."""
     files = a["files"]
     if TIMESYNCD in files:
-        return [passed("kept by systemd-timesyncd")]
+        return [passed("clock synchronized by systemd-timesyncd")]
     if any(path in files for path in CHRONY):
         a = yield {"said": TRACKING}
-        return [_chrony(a.value(TRACKING))]
+        return [CHRONY_FINDINGS[chrony_status(a.value(TRACKING))]]
     if files.get("/proc/1/comm") == "systemd":
         a = yield {"said": TIMEDATE}
-        return [_timedate(a.value(TIMEDATE))]
-    return [skipped("no service keeps the clock there: a container, or its host does")]
+        return [TIMEDATE_FINDINGS[timedatectl_status(a.value(TIMEDATE))]]
+    return [skipped("no time service found: a container, or its host synchronizes the clock")]
 
 
-NO_PROGRAM = skipped("no program there says whether the clock is kept")
+class Synchronization(Enum):
+    """What a program reports of the clock's synchronization."""
+
+    SYNCHRONIZED = "synchronized"
+    NO_SERVER = "no server has answered"
+    NO_SERVICE = "NTP is disabled"
+    NO_PROGRAM = "the program is not installed"
+    NO_ANSWER = "the program failed"
 
 
-def _timedate(said: Ran) -> Finding:
-    if said["code"] == NOT_FOUND:
-        return NO_PROGRAM
-    if said["code"]:
-        return Finding("unknown", "timedatectl does not answer")
-    properties = dict(line.split("=", 1) for line in said["out"].splitlines() if "=" in line)
+def timedatectl_status(ran: Ran) -> Synchronization:
+    """Parse `timedatectl show -p NTPSynchronized -p NTP`."""
+    if ran["code"] == NOT_FOUND:
+        return Synchronization.NO_PROGRAM
+    if ran["code"]:
+        return Synchronization.NO_ANSWER
+    properties = dict(line.split("=", 1) for line in ran["out"].splitlines() if "=" in line)
     if properties.get("NTPSynchronized") == "yes":
-        return passed("kept right")
+        return Synchronization.SYNCHRONIZED
     off = properties.get("NTP") == "no"
-    service = "no service is on" if off else "no server has answered yet"
-    return Finding("warn", f"the clock is not kept right: {service}", "synchronized")
+    return Synchronization.NO_SERVICE if off else Synchronization.NO_SERVER
 
 
-def _chrony(said: Ran) -> Finding:
-    if said["code"] == NOT_FOUND:
-        return NO_PROGRAM
-    if said["code"]:
-        return Finding("warn", "chronyd does not answer", "a daemon that keeps the clock")
-    words = said["out"] + said["err"]
-    if re.search(r"Leap status\s*:\s*Not synchronised|^Stratum\s*:\s*0\s*$", words, re.M):
-        found = "the clock is not kept right: chronyd reaches no server"
-        return Finding("warn", found, "synchronized")
-    return passed("kept by chronyd")
+_UNSYNCHRONIZED = re.compile(r"Leap status\s*:\s*Not synchronized|^Stratum\s*:\s*0\s*$", re.M)
+
+
+def chrony_status(ran: Ran) -> Synchronization:
+    """Parse `chronyc -n tracking`."""
+    if ran["code"] == NOT_FOUND:
+        return Synchronization.NO_PROGRAM
+    if ran["code"]:
+        return Synchronization.NO_ANSWER
+    reaches_none = _UNSYNCHRONIZED.search(ran["out"] + ran["err"])
+    return Synchronization.NO_SERVER if reaches_none else Synchronization.SYNCHRONIZED
+
+
+NO_PROGRAM = skipped("chronyc and timedatectl not found")
+TIMEDATE_FINDINGS = {
+    Synchronization.SYNCHRONIZED: passed("clock synchronized"),
+    Synchronization.NO_SERVER: Finding(
+        "warn", "clock not synchronized: no NTP server has answered yet", "synchronized"
+    ),
+    Synchronization.NO_SERVICE: Finding(
+        "warn", "clock not synchronized: no NTP service is enabled", "synchronized"
+    ),
+    Synchronization.NO_PROGRAM: NO_PROGRAM,
+    Synchronization.NO_ANSWER: Finding("unknown", "timedatectl does not answer"),
+}
+CHRONY_FINDINGS = {
+    Synchronization.SYNCHRONIZED: passed("clock synchronized by chronyd"),
+    Synchronization.NO_SERVER: Finding(
+        "warn", "clock not synchronized: chronyd reaches no server", "synchronized"
+    ),
+    Synchronization.NO_PROGRAM: NO_PROGRAM,
+    Synchronization.NO_ANSWER: Finding(
+        "warn", "chronyd does not answer", "a daemon that synchronizes the clock"
+    ),
+}
 
 
 CHECKS = {
     "clock.skew": Check(
-        title="the nodes' clocks agree",
+        title="clocks of all nodes agree",
         tier="gate",
-        why="torchrun's c10d rendezvous drops nodes whose clock is 15 s off, without a word: a "
-        "node may train alone and report success. Logs cannot be ordered; munge and Kerberos "
-        "refuse at 300 s.",
-        fix="start chronyd or systemd-timesyncd there, and see that it reaches its servers",
+        why=(
+            "torchrun's c10d rendezvous silently drops nodes whose clock is 15 s off: a "
+            "node may train alone and report success. Logs cannot be ordered; munge and "
+            "Kerberos refuse at 300 s."
+        ),
+        fix="start chronyd or systemd-timesyncd, and check that it reaches its servers",
         see="chronyc tracking || timedatectl",
         source="torch 2.13 elastic/rendezvous/dynamic_rendezvous.py (_sanitize: keep-alive 5 s x "
         "3); pytorch#76287",
-        compare=_compare_clock_skew,
+        flow=compared(_compare_clock_skew),
         limits={"warn": 1.0, "elastic": 10.0, "fail": 60.0},
-        limits_mean="seconds from the middle of all nodes' clocks; `elastic` is for torchrun's "
-        "c10d",
+        limits_mean=(
+            "seconds from the median of all nodes' clocks; `elastic` applies to "
+            "torchrun's c10d rendezvous"
+        ),
     ),
     "clock.sync": Check(
-        title="something keeps the nodes' clocks right",
-        why="A clock that nobody keeps drifts by a second in a day or so; torchrun's c10d "
-        "rendezvous drops nodes at 15 s, munge and Kerberos refuse at 300 s.",
-        fix="`systemctl enable --now chronyd` (or systemd-timesyncd), and let it reach its servers",
+        title="clocks are synchronized",
+        why=(
+            "An unsynchronized clock drifts by about a second per day; torchrun's c10d "
+            "rendezvous drops nodes at 15 s, munge and Kerberos refuse at 300 s."
+        ),
+        fix=(
+            "run `systemctl enable --now chronyd` (or systemd-timesyncd), and check that "
+            "it reaches its servers"
+        ),
         see="chronyc tracking || timedatectl",
         source="systemd-timesyncd.service(8); chronyc(1), tracking",
-        ask=lambda scope: {"files": KEEPERS},
-        flow=each(_flow_clock_sync),
+        flow=each(_flow_clock_sync, lambda scope: {"files": KEEPERS}),
     ),
 }

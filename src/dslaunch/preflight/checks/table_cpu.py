@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from statistics import median
 
+from dslaunch.plural import counted
 from dslaunch.preflight.check import (
     Check,
     Finding,
@@ -18,6 +19,7 @@ from dslaunch.preflight.check import (
 )
 from dslaunch.preflight.checks._machine import NVIDIA
 from dslaunch.preflight.comparison import alike
+from dslaunch.preflight.flow import compared, judged
 
 ONLINE = Question("read", ["/sys/devices/system/cpu/online"])
 
@@ -28,10 +30,14 @@ def _cpu_affinity(a: NodeAnswers) -> Iterator[Finding]:
     gpu = bool(a["nvidia"])
     level: Level = "fail" if gpu else "info"
     if mine < ranks:
-        yield Finding(level, f"{mine} cores for {ranks} ranks", "at least one for each")
+        yield Finding(
+            level,
+            f"{counted(mine, 'core')} available for {counted(ranks, 'rank')}",
+            "at least one per rank",
+        )
     elif there > 2 * mine:
         level = "warn" if gpu else "info"
-        yield Finding(level, f"only {mine} of its {there} cores may be used", "all of them")
+        yield Finding(level, f"{mine} of {counted(there, 'core')} available", "all cores")
 
 
 CPUFREQ = "/sys/devices/system/cpu/cpu0/cpufreq/"
@@ -43,15 +49,18 @@ FREQUENCY = Question(
     ],
 )
 OWN_DRIVERS = ("intel_pstate", "amd-pstate", "amd-pstate-epp")
-"""Drivers whose `powersave` means that the CPU itself chooses, and can be told to be thrifty."""
+"""Drivers whose `powersave` lets the CPU choose its frequency, and which have an energy
+preference."""
 
 
 def _cpu_governor(a: NodeAnswers) -> Iterator[Finding]:
     governor, driver, preference = (a["files"].get(path, "") for path in FREQUENCY.argument)
     if not governor:
-        yield skipped("the CPUs' speed is not chosen there")
+        yield skipped("no CPU frequency scaling")
     elif governor == "powersave" and (driver not in OWN_DRIVERS or preference == "power"):
-        yield Finding("warn", f"the CPUs save power ({driver}: {governor})", "performance")
+        yield Finding(
+            "warn", f"CPU frequency governor saves power ({driver}: {governor})", "performance"
+        )
     else:
         yield passed(f"governor {governor}")
 
@@ -90,7 +99,7 @@ def _compare_cpu_load(nodes: Nodes) -> Iterator[Finding]:
     loads = {host: _load(a) for host, a in nodes.items()}
     known = {host: load for host, load in loads.items() if load is not None}
     for host in loads.keys() - known.keys():
-        yield Finding("unknown", "its load was not told", hosts=(host,))
+        yield Finding("unknown", "load not reported", hosts=(host,))
     middle = median(known.values()) if known else 0.0
     for host, load in known.items():
         limit = nodes[host].limits["warn"]
@@ -98,56 +107,68 @@ def _compare_cpu_load(nodes: Nodes) -> Iterator[Finding]:
         if load <= limit:
             yield Finding("pass", "not busy", hosts=(host,))
         elif len(known) > 1 and load <= 2 * middle:
-            yield Finding("info", "busy, as the other nodes are", hosts=(host,))
+            yield Finding("info", "as busy as the other nodes", hosts=(host,))
         else:
             yield Finding("warn", found, f"less than {limit:g}", hosts=(host,))
 
 
 CHECKS = {
     "cpu.affinity": Check(
-        title="there are cores for all ranks",
-        why="A session in a cgroup or cpuset sees fewer cores than the machine has; ranks and "
-        "their data loaders then share a few, and a step takes many times as long.",
-        fine="cores for all ranks",
-        fix="SLURM: `--exclusive` or `--cpus-per-task`; docker: without `--cpuset-cpus`; systemd: "
-        "AllowedCPUs of the user's slice",
+        title="CPU cores are available for all ranks",
+        why=(
+            "A session in a cgroup or cpuset sees fewer cores than the machine has; "
+            "ranks and their data loaders share them, and a step takes many times as "
+            "long."
+        ),
+        flow=judged(
+            _cpu_affinity,
+            lambda scope: {"online": ONLINE, "nvidia": NVIDIA},
+            fine="CPU cores available for all ranks",
+            compare=alike(
+                lambda a: str(a.hello["cores"]),
+                level="info",
+                found="{value} cores; {common} on {count} nodes",
+                expected="",
+            ),
+        ),
+        fix=(
+            "SLURM: `--exclusive` or `--cpus-per-task`; docker: remove `--cpuset-cpus`; "
+            "systemd: AllowedCPUs of the user's slice"
+        ),
         see="nproc; nproc --all",
         source="sched_getaffinity(2); PyTorch DataLoader, number of workers",
-        ask=lambda scope: {"online": ONLINE, "nvidia": NVIDIA},
-        judge=_cpu_affinity,
-        compare=alike(
-            lambda a: str(a.hello["cores"]),
-            level="info",
-            found="{value} cores; {common} on {count} nodes",
-            expected="",
-        ),
     ),
     "cpu.governor": Check(
-        title="the CPUs run at full speed when they are needed",
-        why="Kernels are launched, and batches made, by single threads: at the lowest frequency "
-        "the GPUs wait for them.",
-        fix="`cpupower frequency-set -g performance`",
+        title="CPU frequency governor is performance",
+        why=(
+            "Single threads launch kernels and prepare batches: at the lowest CPU "
+            "frequency the GPUs wait for them."
+        ),
+        fix="run `cpupower frequency-set -g performance`",
         see=f"cat {CPUFREQ}scaling_governor",
         source="Linux admin-guide/pm/cpufreq; facebookresearch/gcm check_processor",
-        ask=lambda scope: {"files": FREQUENCY},
-        judge=_cpu_governor,
-        compare=alike(
-            _governor,
-            level="info",
-            found="governor {value}; {common} on {count} nodes",
-            expected="",
+        flow=judged(
+            _cpu_governor,
+            lambda scope: {"files": FREQUENCY},
+            compare=alike(
+                _governor,
+                level="info",
+                found="governor {value}; {common} on {count} nodes",
+                expected="",
+            ),
         ),
     ),
     "cpu.load": Check(
-        title="no node is busy with something else",
-        why="The slowest node sets the pace of all: data loaders and the optimizer on the CPU "
-        "wait for a core, and every rank waits for them.",
-        fix="see what runs there, and end what is left over from earlier jobs",
+        title="no node has a high CPU load",
+        why=(
+            "The slowest node limits the speed of all: data loaders and the optimizer on "
+            "the CPU wait for a core, and every rank waits for them."
+        ),
+        fix="find the processes with `top`, and end those left by earlier jobs",
         see="top -bn1 | head -20",
         source="NHC check_ps_loadavg; facebookresearch/gcm check_processor",
-        ask=lambda scope: {"load": LOAD},
-        compare=_compare_cpu_load,
+        flow=compared(_compare_cpu_load, lambda scope: {"load": LOAD}),
         limits={"warn": 0.5},
-        limits_mean="runnable processes per core, where there are at least four",
+        limits_mean="runnable processes per core at which it warns, if there are at least four",
     ),
 }

@@ -27,8 +27,8 @@ from dslaunch.preflight.checks._machine import (
     paths,
     space,
 )
-from dslaunch.preflight.comparison import odd_ones
-from dslaunch.preflight.flow import NodeFlow, each
+from dslaunch.preflight.comparison import deviations
+from dslaunch.preflight.flow import NodeFlow, each, judged
 from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.protocol.survey import Mount, PathStatus
 
@@ -46,7 +46,7 @@ def _flow_fs_free(a: NodeAnswers) -> NodeFlow:
 
 
 def _fs_free(a: NodeAnswers) -> Iterator[Finding]:
-    """Of what answered; `fs.hung` and `fs.shared` say what did not."""
+    """Judge the paths that responded; `fs.hung` and `fs.shared` report the others."""
     seen: set[str] = set()
     for path in paths(a.scope):
         question = path_question(path) if a.has(path) else _above(path)
@@ -60,7 +60,7 @@ def _fs_free(a: NodeAnswers) -> Iterator[Finding]:
         there = path if a.has(path) else found["path"]
         yield from _full(path, there, found, a)
     if not seen:
-        yield skipped("no path answered")
+        yield skipped("no path responded")
 
 
 def _full(path: str, there: str, found: PathStatus, a: NodeAnswers) -> Iterator[Finding]:
@@ -75,7 +75,7 @@ def _full(path: str, there: str, found: PathStatus, a: NodeAnswers) -> Iterator[
         yield Finding("warn", words, f"{a.limits['warn']:g} %", see=f"df -h {quote(there)}")
     inodes, left = found["inodes"], found["inodes_free"]
     if inodes > 0 and left < inodes * a.limits["fail"] / 100 and left < 10_000:
-        words = f"{path}: {left} inodes left of {inodes}"
+        words = f"{path}: {left} of {inodes} inodes free"
         fix = "remove many small files: caches, __pycache__, old runs"
         yield Finding("fail", words, f"{a.limits['fail']:g} %", fix, f"df -i {quote(there)}")
 
@@ -109,10 +109,10 @@ def _fs_hung(a: NodeAnswers, network: Mapping[str, str]) -> Iterator[Finding]:
     for path in hung:
         level: Level = "fail" if path in own or any(_below(o, path) for o in own) else "warn"
         error = a.why(path_question(path))
-        words = f"{path} does not answer: {error[0].lower() + error[1:]}"
-        yield Finding(level, words, "an answer at once", see=f"timeout 5 stat {quote(path)}")
+        words = f"{path} does not respond: {error[0].lower() + error[1:]}"
+        yield Finding(level, words, "an answer within 5 s", see=f"timeout 5 stat {quote(path)}")
     if not hung:
-        yield passed("all network file systems answer" if network else "all paths answer")
+        yield passed("all network file systems respond" if network else "all paths respond")
 
 
 def _below(path: str, point: str) -> bool:
@@ -127,7 +127,7 @@ def _fs_kind(a: NodeAnswers) -> Iterator[Finding]:
     found = {path: _mount(a, path) for path in a.scope.directories}
     told = {path: mount for path, mount in found.items() if mount}
     if not told:
-        yield skipped("no directory of the job's answered")
+        yield skipped("no directory of the job responded")
         return
     remarks = [(path, words) for path, mount in told.items() for words in _mount_remarks(mount)]
     for path, words in remarks:
@@ -141,20 +141,20 @@ def _mount_remarks(mount: Mount) -> Iterator[str]:
     kind, options = mount["type"], mount["options"].split(",")
     if kind.startswith("nfs"):
         if "soft" in options:
-            yield "NFS is mounted `soft`: what is written may be lost without an error"
+            yield "NFS mounted `soft`: writes may be lost without an error"
         if "nolock" in options or "local_lock=all" in options:
-            yield "NFS is mounted without locks between nodes"
+            yield "NFS mounted without locks between nodes"
         if "proto=udp" in options:
-            yield "NFS goes over UDP, which corrupts data at high speed"
+            yield "NFS over UDP, which corrupts data at high speed"
     elif kind == "lustre" and not {"flock", "localflock"} & set(options):
-        yield "Lustre is mounted without `flock`: locks of caches fail"
+        yield "Lustre mounted without `flock`: file locks fail"
 
 
 def _compare_fs_kind(nodes: Nodes) -> Iterator[Finding]:
     scope = next(iter(nodes.values())).scope
     for path in scope.directories:
         kinds = {h: mount["type"] for h, a in nodes.items() if (mount := _mount(a, path))}
-        for odd in odd_ones(kinds):
+        for odd in deviations(kinds):
             words = f"{path} is on {odd.value}; on {odd.common} on {odd.count} nodes"
             yield Finding("info", words, hosts=odd.hosts)
 
@@ -166,7 +166,7 @@ QUOTA = Question("run", {"argv": ["quota", "-w", "-p"]}, 8)
 
 def _flow_fs_quota(a: NodeAnswers) -> NodeFlow:
     if "quota" not in a["present"]:
-        return [skipped("no program there tells quotas")]
+        return [skipped("the quota command is not installed")]
     a = yield {"quota": QUOTA}
     return _fs_quota(a)
 
@@ -201,17 +201,20 @@ def _fs_writable(a: NodeAnswers) -> Iterator[Finding]:
             missing = path in a.asked and is_missing(a, path)
             # below the home a job can make it; elsewhere something is not mounted
             if missing and path == a.scope.cluster.storage.node_local and path.startswith("/"):
-                yield Finding("fail", f"{path} ({what}) is not there", "a directory")
+                yield Finding("fail", f"{path} ({what}) does not exist", "a directory")
             continue
         asked = True
         found = a[path]
         options = (found["mount"] or {}).get("options", "").split(",")
         read_only = "ro" in options
         if not found["writable"] or read_only:
-            words = f"{path} ({what}) is {'read-only' if read_only else 'not ours to write'}"
+            words = (
+                f"{path} ({what}) is "
+                f"{'mounted read-only' if read_only else 'not writable for this user'}"
+            )
             yield Finding("fail", words, "writable", see=f"touch {path}/x; findmnt -T {path}")
     if not asked:
-        yield skipped("no path answered")
+        yield skipped("no path responded")
 
 
 NEED = "zero-infinity"
@@ -236,25 +239,25 @@ def _nvme_path(a: NodeAnswers) -> Iterator[Finding]:
     need = NEED in a.scope.purposes
     level: Level = "fail" if need else "info"
     if not path:
-        why = "the cluster file names no `storage.node_local`"
+        why = "`storage.node_local` is not set in the cluster file"
         yield Finding("fail", why, "a directory on an NVMe disk") if need else skipped(why)
         return
     if not need and is_missing(a, path):
-        yield skipped(f"{path} is not there yet")
+        yield skipped(f"{path} does not exist yet")
         return
     found = a["path"]
     trouble = _unfit_disk(path, found, a)
     if trouble:
-        yield Finding(level, trouble, "a directory on the node's own NVMe disk")
+        yield Finding(level, trouble, "a directory on a local NVMe disk")
         return
     if need:
         error = a.why(_write(path))
         if error:
-            words = f"{path}: writing past the page cache: {error[0].lower() + error[1:]}"
+            words = f"{path}: write with O_DIRECT failed: {error[0].lower() + error[1:]}"
             yield Finding("fail", words, "O_DIRECT")
             return
     yield passed(
-        f"{path} is on the node's own {found['mount']['type'] if found['mount'] else 'disk'}"
+        f"{path} is on a local {found['mount']['type'] if found['mount'] else 'disk'} file system"
     )
 
 
@@ -262,91 +265,120 @@ def _unfit_disk(path: str, found: PathStatus, a: NodeAnswers) -> str:
     mount = found["mount"]
     kind, source = (mount["type"], mount["source"]) if mount else ("", "")
     if kind in NETWORK_TYPES or kind.startswith("fuse."):
-        return f"{path} is on {kind}, which the nodes share"
+        return f"{path} is on {kind}, a network file system"
     if kind in NO_DISK:
         return f"{path} is on {kind}, not on a disk"
     name = source.rsplit("/", 1)[-1]
     for file, text in a["disks"].items():
         disk = file.split("/")[3]
         if text.strip() == "1" and source.startswith("/dev/") and name.rstrip("0123456789") == disk:
-            return f"{path} is on {disk}, a disk that rotates"
+            return f"{path} is on {disk}, a rotating disk"
     return ""
 
 
 CHECKS = {
     "fs.free": Check(
-        title="there is room where a job writes",
+        title="enough free disk space for a job's files",
         tier="gate",
-        why="A checkpoint is written after hours, by all ranks at once; on a full disk it is cut "
-        "short, and the one before may be gone already.",
-        fine="there is room where a job writes",
-        fix="remove old checkpoints and caches, or set `storage.checkpoints` to a larger place",
+        why=(
+            "All ranks write a checkpoint at once, hours after the start; on a full disk "
+            "it is truncated, and the previous one may be deleted already."
+        ),
+        flow=each(
+            _flow_fs_free,
+            lambda scope: {path: path_question(path) for path in paths(scope)},
+            fine="enough free disk space",
+        ),
+        fix=(
+            "remove old checkpoints and caches, or set `storage.checkpoints` to a larger "
+            "file system"
+        ),
         see="df -h . ~ /tmp; df -i .",
         source="statvfs(3); OPT-175B logbook (metaseq); imbue cluster-health check_disk",
-        ask=lambda scope: {path: path_question(path) for path in paths(scope)},
-        flow=each(_flow_fs_free),
         limits={"fail": 5, "warn": 12, "enough": 100},
-        limits_mean="per cent that must be free, and should be; GiB free that are always enough",
+        limits_mean=(
+            "per cent of free space below which it fails and warns; GiB of free space "
+            "that are always enough"
+        ),
     ),
     "fs.hung": Check(
-        title="every file system answers",
+        title="all file systems respond",
         tier="gate",
-        why="A process that touches a file system whose server is gone waits for ever and cannot "
-        "be killed: a rank, a login, even `df`.",
-        fix="`umount -f -l PATH` and mount it again, or boot the node; leave it out until then",
+        why=(
+            "A process that uses a file system whose server is gone waits forever and "
+            "cannot be killed: a rank, a login, even `df`."
+        ),
+        fix=(
+            "run `umount -f -l PATH` and mount it again, or reboot the node; exclude the "
+            "node until then"
+        ),
         see="timeout 5 stat PATH; dmesg | grep -i nfs",
         source="nfs(5), hard; nvidia-resiliency-ext, storage health check",
-        ask=lambda scope: {
-            **{path: path_question(path) for path in paths(scope)},
-            "mounts": MOUNTS,
-        },
-        flow=each(_flow_fs_hung),
+        flow=each(
+            _flow_fs_hung,
+            lambda scope: {
+                **{path: path_question(path) for path in paths(scope)},
+                "mounts": MOUNTS,
+            },
+        ),
     ),
     "fs.kind": Check(
-        title="the job's directories keep what is written",
-        why="Checkpoints are written by all nodes at once. A `soft` mount gives up in a storm and "
-        "loses blocks; without locks two nodes build the same kernel, or none does.",
-        fix="NFS: `hard,proto=tcp,vers=4.2`; Lustre: `flock`",
+        title="mount options are safe for a job's directories",
+        why=(
+            "All nodes write checkpoints at once. A `soft` mount times out under load "
+            "and loses blocks; without locks two nodes build the same kernel, or none "
+            "does."
+        ),
+        fix="mount NFS with `hard,proto=tcp,vers=4.2`, Lustre with `flock`",
         see="findmnt -T .",
         source="nfs(5), soft and nolock; mount.lustre(8), flock",
-        ask=lambda scope: {path: path_question(path) for path in scope.directories},
-        judge=_fs_kind,
-        compare=_compare_fs_kind,
+        flow=judged(
+            _fs_kind,
+            lambda scope: {path: path_question(path) for path in scope.directories},
+            compare=_compare_fs_kind,
+        ),
     ),
     "fs.quota": Check(
-        title="the user's quota leaves room",
-        why="A quota ends a checkpoint as a full disk does, while `df` shows room.",
-        fine="no quota is near its end",
-        fix="remove old checkpoints, or ask for more",
+        title="the user's quota is not exhausted",
+        why=("An exhausted quota ends a checkpoint like a full disk, while `df` shows free space."),
+        flow=each(
+            _flow_fs_quota,
+            lambda scope: {"present": QUOTA_PRESENT},
+            fine="quota usage below the limit",
+        ),
+        fix="remove old checkpoints, or request a larger quota",
         see="quota -w; lfs quota -h -u $USER PATH",
         source="quota(1)",
-        ask=lambda scope: {"present": QUOTA_PRESENT},
-        flow=each(_flow_fs_quota),
         limits={"warn": 90},
         limits_mean="per cent of the quota above which it warns",
     ),
     "fs.writable": Check(
-        title="home, /tmp and node-local storage can be written",
-        why="Caches of compiled kernels, tokenizers and data go there. A disk with errors is "
-        "mounted read-only by the kernel, and nobody is told.",
-        fine="home, /tmp and node-local storage can be written",
-        fix="see `dmesg` for errors of the disk; `mount -o remount,rw` when it is sound",
+        title="home, /tmp and node-local storage are writable",
+        why=(
+            "Caches of compiled kernels, tokenizers and data are written there. The "
+            "kernel remounts a disk with errors read-only, without notice."
+        ),
+        flow=judged(
+            _fs_writable,
+            lambda scope: {
+                path: path_question(path) for path in paths(scope) if path not in scope.directories
+            },
+            fine="home, /tmp and node-local storage are writable",
+        ),
+        fix="look for disk errors in `dmesg`; run `mount -o remount,rw` after the repair",
         see="findmnt -T ~ -T /tmp",
         source="access(2); ext4(5), errors=remount-ro",
-        ask=lambda scope: {
-            path: path_question(path) for path in paths(scope) if path not in scope.directories
-        },
-        judge=_fs_writable,
     ),
     "nvme.path": Check(
-        title="node-local storage is fit for ZeRO-Infinity",
-        why="Parameters and optimizer states go to it and back at every step. DeepSpeed opens its "
-        "files with O_DIRECT, which tmpfs and some overlays refuse; on NFS all nodes write into "
-        "one server.",
-        fix="set `storage.node_local` to a directory on ext4 or xfs of an NVMe disk",
+        title="node-local storage is suitable for ZeRO-Infinity",
+        why=(
+            "Parameters and optimizer states are read and written at every step. "
+            "DeepSpeed opens its files with O_DIRECT, which tmpfs and some overlays "
+            "refuse; on NFS all nodes write to one server."
+        ),
+        fix="set `storage.node_local` to a directory on ext4 or xfs on an NVMe disk",
         see="findmnt -T PATH; lsblk -d -o NAME,ROTA,TRAN",
         source="DeepSpeed 0.19 csrc/aio/common/deepspeed_aio_common.cpp (O_DIRECT)",
-        ask=_ask_nvme_path,
-        judge=_nvme_path,
+        flow=judged(_nvme_path, _ask_nvme_path),
     ),
 }

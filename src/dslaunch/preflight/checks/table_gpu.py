@@ -1,4 +1,4 @@
-"""Checks of a node's GPUs as a whole: driver, number, kind, errors, and who uses them."""
+"""Checks of a node's GPUs: driver, number, model, errors, and processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from dslaunch.preflight.check import (
 from dslaunch.preflight.checks import _accelerators as accelerators
 from dslaunch.preflight.checks import _kernel as kernel
 from dslaunch.preflight.checks import _nvidia as nvidia
-from dslaunch.preflight.comparison import odd_ones
+from dslaunch.preflight.comparison import deviations
+from dslaunch.preflight.flow import judged
 
 
 def _gpu_driver_up(a: NodeAnswers) -> Iterator[Finding]:
@@ -50,16 +51,20 @@ def _gpu_count(a: NodeAnswers) -> Iterator[Finding]:
     if parts is not None:
         there, what, bus = parts, "MIG devices and GPUs", 0
     if parts is not None and there < slots <= gpus:
-        yield skipped("gpu.mig tells of it")
+        yield skipped("MIG devices are checked by gpu.mig")
     elif there < slots:
         on_bus = f", {bus} on the PCI bus" if bus else ""
-        yield Finding("fail", f"{there} {what} for {slots} slots{on_bus}", f"{slots} GPUs")
+        yield Finding(
+            "fail", f"{there} {what} found for {counted(slots, 'slot')}{on_bus}", f"{slots} GPUs"
+        )
     elif there < bus:
-        found = f"the driver shows {there} of {bus} GPUs on the PCI bus"
-        yield Finding("warn", found, "all of them")
+        found = f"{there} of {bus} GPUs on the PCI bus are visible to the driver"
+        yield Finding("warn", found, "all GPUs visible")
     elif there > slots:
-        fix = f"set `slots: {there}` in the cluster file, if all are to be used"
-        yield Finding("warn", f"{there} {what} for {slots} slots", f"{slots} GPUs", fix)
+        fix = f"set `slots: {there}` in the cluster file to use all GPUs"
+        yield Finding(
+            "warn", f"{there} {what} found for {counted(slots, 'slot')}", f"{slots} GPUs", fix
+        )
     else:
         yield passed(f"{there} {what}")
 
@@ -71,7 +76,7 @@ def _compare_gpu_count(nodes: Nodes) -> Iterator[Finding]:
         hosts = tuple(host for host in without if nodes[host].has("pci"))
         if hosts:
             found = nvidia.Driver.ABSENT.value
-            yield Finding("fail", found, "GPUs as the other nodes have", hosts=hosts)
+            yield Finding("fail", found, "GPUs, as on the other nodes", hosts=hosts)
 
 
 def _models(a: NodeAnswers) -> tuple[tuple[str, ...], dict[int, str]]:
@@ -101,10 +106,10 @@ def _compare_gpu_uniform(nodes: Nodes) -> Iterator[Finding]:
     for host, (models, _) in found.items():
         if len(models) > 1:
             bad.add(host)
-            words = f"GPUs of several kinds: {' and '.join(models)}"
+            words = f"different GPU models: {' and '.join(models)}"
             yield Finding("fail", words, "one kind", hosts=(host,))
     kinds = {host: models[0] for host, (models, _) in found.items() if host not in bad}
-    for odd in odd_ones(kinds):
+    for odd in deviations(kinds):
         bad |= {*odd.hosts}
         yield Finding("fail", odd.value, odd.common, hosts=odd.hosts)
     good = {host: versions for host, (_, versions) in found.items() if host not in bad}
@@ -120,12 +125,12 @@ def _firmware(found: dict[str, dict[int, str]]) -> Iterator[Finding]:
         odd = {index: version for index, version in versions.items() if version != common}
         if odd:
             words = f"GPU {nvidia.listed(odd)}: VBIOS {', '.join(sorted({*odd.values()}))}"
-            yield Finding("warn", words, f"{common} as most", _FLASH, hosts=(host,))
+            yield Finding("warn", words, f"{common}, as on most GPUs", _FLASH, hosts=(host,))
         else:
-            yield Finding("pass", "GPUs of one kind", hosts=(host,))
+            yield Finding("pass", "same GPU model", hosts=(host,))
 
 
-_FLASH = "update the GPUs' firmware so that all have the same"
+_FLASH = "update the VBIOS of these GPUs to the common version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +156,7 @@ def processes(text: str) -> list[GpuProcess]:
 def _gpu_leftover(a: NodeAnswers) -> Iterator[Finding]:
     answer = a.value(nvidia.APPS)
     if answer["code"]:
-        raise UnansweredError(f"nvidia-smi ended with {answer['code']}")
+        raise UnansweredError(f"nvidia-smi failed with exit code {answer['code']}")
     everybody = processes(answer["out"])
     alive = [process for process in everybody if process.uid is not None]
     me = a.hello.get("uid")
@@ -160,17 +165,21 @@ def _gpu_leftover(a: NodeAnswers) -> Iterator[Finding]:
         words = ", ".join(
             f"{counted(times, 'process', 'processes')} of {user}" for user, times in others.items()
         )
-        yield Finding("fail", f"{words} on the GPUs", "nobody uses them")
+        yield Finding("fail", f"other processes on the GPUs: {words}", "no other processes")
     mine = [p.pid for p in alive if p.uid == me]
     if mine:
         # numbers that another run of the same program would not have belong to what is to be done
         pids = " ".join(map(str, mine[:8]))
         count = counted(len(mine), "own process", "own processes")
-        yield Finding("warn", f"{count} on the GPUs", "none", f"wait, or end it: `kill {pids}`")
+        yield Finding(
+            "warn", f"{count} on the GPUs", "none", f"wait for it, or end it: `kill {pids}`"
+        )
     held = _memory_held(a, {process.gpu for process in everybody})
     if held:
-        words = f"GPU {nvidia.listed(held)}: memory in use by no process that is to be seen"
-        yield Finding("warn", words, "none", "`fuser -v /dev/nvidia*` as root names who holds it")
+        words = f"GPU {nvidia.listed(held)}: memory in use, but no process is visible"
+        yield Finding(
+            "warn", words, "none", "run `fuser -v /dev/nvidia*` as root to find the process"
+        )
 
 
 def _memory_held(a: NodeAnswers, known: set[str]) -> list[int]:
@@ -189,7 +198,7 @@ XIDS_TOLD = 16
 HARDWARE = frozenset((48, 56, 57, 58, 62, 63, 64, 68, 69, 73, 74, 79, 80, 81, 92, 94, 95, 119, 120))
 """That Imbue's and Azure's health checks agree on, and contained and uncontained memory errors."""
 RECOVERY = 154
-"""It tells that the driver wants a reset or reboot."""
+"""The driver requests a reset or reboot."""
 XIDS = {
     48: "double-bit memory error",
     62: "internal controller halt",
@@ -204,7 +213,7 @@ XIDS = {
     120: "GSP error",
     RECOVERY: "recovery wanted",
 }
-"""In NVIDIA's words, cut short (Xid catalogue)."""
+"""In NVIDIA's words, cut short (Xid catalog)."""
 _XID = re.compile(
     r"^(?:\[\s*(?P<time>\d+\.\d+)\])?.*"
     r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]{1,32})\): (?P<xid>\d{1,4})\b",
@@ -213,7 +222,8 @@ _XID = re.compile(
 
 
 def xid_errors(text: str, hours: float) -> Counter[tuple[int, str]]:
-    """Xids with the GPU's bus address, and how often; a line whose time cannot be told counts."""
+    """Return Xids with the GPU's bus address, and how often they occur; a line without a time
+    counts."""
     since = kernel.since(text, hours)
     return Counter(
         (int(m["xid"]), m["bus"])
@@ -233,18 +243,23 @@ def _gpu_xid(a: NodeAnswers) -> Iterator[Finding]:
         more = f"; and {len(words_of) - XIDS_TOLD} more" if len(words_of) > XIDS_TOLD else ""
         yield Finding(level, "; ".join(words_of[:XIDS_TOLD]) + more, "no hardware errors")
     if "fail" not in levels:
-        yield passed("no hardware errors in the kernel's log")
+        yield passed("no hardware errors in the kernel log")
 
 
 CHECKED = {
-    "amd": "checked are number, access, driver, memory errors, temperature, and XGMI links; not "
-    "checked are power limits, clocks, PCIe links, and other processes",
-    "intel": "only the device files are checked, not the driver's version, memory errors, "
-    "temperature, or Xe Link",
-    "ascend": "only the number is checked, not the driver's version, health, memory errors, "
-    "temperature, or HCCS links",
+    "amd": (
+        "checked: number, access, driver, memory errors, temperature and XGMI links; "
+        "not checked: power limits, clocks, PCIe links and other processes"
+    ),
+    "intel": (
+        "checked: device files; not checked: driver version, memory errors, temperature and Xe Link"
+    ),
+    "ascend": (
+        "checked: number; not checked: driver version, health, memory errors, "
+        "temperature and HCCS links"
+    ),
 }
-_NUMBER_ALONE = "only the number of device files is checked"
+_NUMBER_ALONE = "checked: number of device files"
 
 
 def _gpu_vendors(a: NodeAnswers) -> Iterator[Finding]:
@@ -257,86 +272,100 @@ def _gpu_vendors(a: NodeAnswers) -> Iterator[Finding]:
             what = CHECKED.get(vendor, _NUMBER_ALONE)
             yield Finding("info", f"{counted(devices, NAMES[vendor])}: {what}")
     if not others:
-        yield skipped("no accelerator of another vendor than NVIDIA")
+        yield skipped("no accelerators other than NVIDIA GPUs")
 
 
 CHECKS = {
     "gpu.driver-up": Check(
-        title="the NVIDIA driver answers",
+        title="the NVIDIA driver is running",
         tier="gate",
-        why="Without the driver nothing runs. A driver that was updated under a running kernel, a "
-        "GPU that fell off the bus or a hung nvidia-smi each stop all ranks of the node, and with "
-        "them the training.",
-        fine="nvidia-smi answers",
-        fix="see `dmesg | grep -i nvrm`, then reboot the node",
+        why=(
+            "Without the driver no rank can use a GPU. An updated driver under a running "
+            "kernel, a GPU that fell off the bus or a hung nvidia-smi stops all ranks of "
+            "the node, and the whole training with them."
+        ),
+        flow=nvidia.queried(judge=_gpu_driver_up, fine="nvidia-smi answers"),
+        fix="look for driver errors in `dmesg | grep -i nvrm`, then reboot the node",
         see="nvidia-smi",
         source="nvidia-smi(1), return value; AzureHPC health checks (20 s)",
-        ask=nvidia.ask,
-        flow=nvidia.asking(),
-        judge=_gpu_driver_up,
     ),
     "gpu.count": Check(
-        title="a node has as many GPUs as slots",
+        title="nodes have as many GPUs as slots",
         tier="gate",
-        why="A rank whose GPU is not there fails at once, or takes the GPU of another and both "
-        "run out of memory. GPUs are what fails most: 59 % of the unexpected interruptions of "
-        "Llama 3 405B.",
-        fix="see `dmesg | grep -i -e nvrm -e xid`; reseat or power-cycle; correct `slots:` if "
-        "that is what the node has",
+        why=(
+            "A rank without a GPU fails at start, or shares the GPU of another rank and "
+            "both run out of memory. GPUs are the most frequent cause of failures: 59 % "
+            "of the unexpected interruptions of Llama 3 405B."
+        ),
+        fix=(
+            "look for errors in `dmesg | grep -i -e nvrm -e xid`; reseat or power-cycle; "
+            "correct `slots:` if the node has fewer GPUs"
+        ),
         see="nvidia-smi -L; lspci -d 10de:",
         source="The Llama 3 Herd of Models, 2024, table 5; leptonai/gpud, facebookresearch/gcm",
-        ask=nvidia.ask,
-        flow=nvidia.where_up(_gpu_count, list=nvidia.LIST),
-        compare=_compare_gpu_count,
+        flow=nvidia.where_up(_gpu_count, {"list": nvidia.LIST}, compare=_compare_gpu_count),
     ),
     "gpu.uniform": Check(
-        title="all GPUs are of one kind",
-        why="The slowest GPU sets the pace of all, and the smallest memory decides what fits: a "
-        "node with other GPUs runs out of memory, or holds the others up.",
-        fix="put nodes of one kind into a job: `--label`, `--exclude`",
+        title="all GPUs are the same model",
+        why=(
+            "The slowest GPU limits the speed of all, and the smallest memory limits the "
+            "model size: a node with other GPUs runs out of memory or is a straggler."
+        ),
+        fix="select nodes with one GPU model: `--label`, `--exclude`",
         see="nvidia-smi --query-gpu=name,memory.total,vbios_version --format=csv",
         source="imbue-ai/cluster-health; GoogleCloudPlatform/cluster-health-scanner",
-        ask=nvidia.ask,
-        flow=nvidia.asking(),
-        compare=_compare_gpu_uniform,
+        flow=nvidia.queried(compare=_compare_gpu_uniform),
     ),
     "gpu.leftover": Check(
-        title="nobody uses the GPUs",
-        why="What is left of an earlier job, or another user's, takes memory and time of the GPU: "
-        "the training runs out of memory at its first step, or one node holds up all.",
-        fine="nobody uses the GPUs",
-        fix="ask its owner, or choose other nodes; end a process by its number only",
+        title="no other processes on the GPUs",
+        why=(
+            "Processes left by an earlier job, or those of another user, take GPU memory "
+            "and time: the training runs out of memory at its first step, or one node "
+            "slows down all."
+        ),
+        flow=nvidia.where_up(
+            _gpu_leftover, {"apps": nvidia.APPS}, fine="no other processes on the GPUs"
+        ),
+        fix=(
+            "ask the owner of the processes, or choose other nodes; end a process by its PID only"
+        ),
         see="nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv",
         source="facebookresearch/gcm; imbue-ai/cluster-health",
-        ask=nvidia.ask,
-        flow=nvidia.where_up(_gpu_leftover, apps=nvidia.APPS),
         limits={"mebibytes": 64, "per cent": 1},
-        limits_mean="memory in use without a process, in MiB and in per cent, above which it "
-        "warns; the greater counts",
+        limits_mean=(
+            "memory in use without a visible process above which it warns: MiB, and per "
+            "cent of the GPU's memory; the larger one applies"
+        ),
     ),
     "gpu.xid": Check(
-        title="the driver has logged no hardware errors",
-        why="The driver logs an Xid when a GPU, its memory or its links fail, often hours before "
-        "a job is hit. Xids of a program's own mistakes (13, 31, 43, 45) are only told.",
-        fix="see NVIDIA's Xid catalogue for the number; most want a reset of the GPU or a reboot, "
-        "79 a power cycle",
+        title="no GPU hardware errors in the kernel log",
+        why=(
+            "The driver logs an Xid error when a GPU, its memory or its links fail, "
+            "often hours before a job fails. Xids caused by programs (13, 31, 43, 45) "
+            "are reported as information."
+        ),
+        fix=(
+            "look up the number in NVIDIA's Xid catalog; most require a GPU reset or a "
+            "reboot, 79 a power cycle"
+        ),
         see="sudo dmesg -T | grep -i xid",
-        source="NVIDIA Xid catalogue; imbue-ai/cluster-health, AzureHPC health checks (2 hours)",
-        ask=nvidia.ask,
-        flow=nvidia.where_up(_gpu_xid, kernel=kernel.LOG),
+        source="NVIDIA Xid catalog; imbue-ai/cluster-health, AzureHPC health checks (2 hours)",
+        flow=nvidia.where_up(_gpu_xid, {"kernel": kernel.LOG}),
         limits={"hours": 2},
-        limits_mean="hours back that are looked at",
+        limits_mean="hours back in the log to look for errors",
     ),
     "gpu.vendors": Check(
-        title="accelerators that are not NVIDIA's, and what is checked of them",
+        title="accelerators other than NVIDIA GPUs",
         tier="gate",
-        why="Most checks of GPUs ask NVIDIA's tools. A node with other accelerators passes those "
-        "that do not apply, which says nothing about its own devices.",
-        fix="run the vendor's own diagnosis for the rest: `rocm-smi`, `xpu-smi diag`, `npu-smi "
-        "info`",
+        why=(
+            "Most GPU checks use NVIDIA's tools. A node with other accelerators passes "
+            "checks that do not apply to it."
+        ),
+        fix=(
+            "run the vendor's diagnostics for the rest: `rocm-smi`, `xpu-smi diag`, `npu-smi info`"
+        ),
         see="ls -l /dev/kfd /dev/dri /dev/davinci* /dev/accel",
         source="Linux, drivers/gpu/drm/amd/amdkfd; ascend-docker-runtime; habanalabs; AWS Neuron",
-        ask=accelerators.ask,
-        judge=_gpu_vendors,
+        flow=judged(_gpu_vendors, accelerators.ask),
     ),
 }

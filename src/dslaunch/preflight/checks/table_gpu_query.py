@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from operator import ge, gt, lt
 
@@ -114,7 +113,7 @@ def _retired(gpu: NvidiaGpu, limits: Limits) -> float | None:
 
 
 def _hot(gpu: NvidiaGpu, limits: Limits) -> object:
-    """Of GPUs that do not tell how far they are from their limit."""
+    """For GPUs that do not report their temperature limit."""
     told = gpu.number("temperature.gpu.tlimit") is not None
     return None if told else number("temperature.gpu", ge, "celsius")(gpu, limits)
 
@@ -131,120 +130,129 @@ SLOWDOWNS = {**SEVERE, 0x08: "hardware", 0x20: "heat (software)"}
 
 CORRECTED = "ecc.errors.corrected.volatile"
 SRAM = "ecc.errors.uncorrected.aggregate.sram"
-_ROWS = {
+CHECKS = {
     "gpu.compute-mode": Check(
-        title="processes may use the GPUs",
-        why="A prohibited GPU cannot be used at all; an exclusive one only by one process: "
-        "data loaders that touch the GPU fail.",
+        title="compute mode allows all processes",
+        why=(
+            "A prohibited GPU cannot be used; an exclusive one only by one process: data "
+            "loaders that use the GPU fail."
+        ),
         flow=each_gpu(
             ("compute_mode",),
             fail(
-                "compute mode {}: nobody may use it", word("compute_mode", ("Prohibited",), COMPUTE)
+                "compute mode {}: no process may use the GPU",
+                word("compute_mode", ("Prohibited",), COMPUTE),
             ),
             info(
                 "compute mode {}: one process at a time", word("compute_mode", EXCLUSIVE, COMPUTE)
             ),
             expected="Default",
+            fine="compute mode Default",
         ),
-        fine="compute mode Default",
         fix="`nvidia-smi -c 0`",
         see="nvidia-smi --query-gpu=index,compute_mode --format=csv",
         source="nvidia-smi(1), Compute Mode; facebookresearch/gcm",
     ),
     "gpu.ecc-corrected": Check(
-        title="GPU memory has few corrected errors",
-        why="Corrected errors do no harm by themselves. Very many of them precede those that "
-        "cannot be corrected.",
+        title="few corrected GPU memory errors",
+        why="Corrected errors do no harm. Very many of them precede uncorrected errors.",
         flow=each_gpu(
             (f"{CORRECTED}.sram", f"{CORRECTED}.dram"),
             warn(
-                "{:.0f} corrected SRAM errors since its start",
+                "{:.0f} corrected SRAM errors since the driver was loaded",
                 number(f"{CORRECTED}.sram", gt, "sram"),
             ),
             warn(
-                "{:.0f} corrected DRAM errors since its start",
+                "{:.0f} corrected DRAM errors since the driver was loaded",
                 number(f"{CORRECTED}.dram", gt, "dram"),
             ),
             expected="few",
+            fine="few corrected errors",
         ),
-        fine="few corrected errors",
         limits={"sram": 10_000, "dram": 20_000_000},
         limits_mean="corrected errors since the driver was loaded, above which it warns",
-        fix="watch the GPU; swap it when it is convenient",
+        fix="monitor the GPU; replace it at the next maintenance",
         see="nvidia-smi -q -d ECC",
         source="AzureHPC health checks (10,000 and 20,000,000); facebookresearch/gcm",
     ),
     "gpu.ecc-mode": Check(
-        title="GPU memory is protected by ECC",
-        why="Without ECC a flipped bit becomes a wrong gradient that nobody notices.",
+        title="ECC is enabled",
+        why="Without ECC a flipped bit becomes a wrong gradient without an error.",
         flow=each_gpu(
             ("ecc.mode.current",),
-            fail("ECC is {}, and will be {} after a reset", changes("ecc.mode")),
+            fail("ECC is {}, pending {} after a reset", changes("ecc.mode")),
             warn("ECC is disabled", _ecc_off),
             expected="enabled",
+            fine="ECC enabled where the GPU supports it",
         ),
-        fine="ECC as it should be",
-        fix="`nvidia-smi -e 1`, then reset the GPU or reboot the node",
+        fix="run `nvidia-smi -e 1`, then reset the GPU or reboot the node",
         see="nvidia-smi --query-gpu=index,ecc.mode.current,ecc.mode.pending --format=csv",
         source="imbue-ai/cluster-health",
     ),
     "gpu.ecc-sram": Check(
-        title="GPU on-chip memory is sound",
-        why="On-chip memory has no spare rows: a GPU with such errors gets more of them, and "
-        "NVIDIA replaces it beyond a threshold.",
+        title="no uncorrected GPU SRAM errors",
+        why=(
+            "SRAM has no spare rows: a GPU with SRAM errors gets more of them, and "
+            "NVIDIA replaces it above a threshold."
+        ),
         flow=each_gpu(
             (SRAM, f"{SRAM}.thresholdExceeded"),
             fail(
-                "uncorrected SRAM errors beyond the maker's threshold",
+                "uncorrected SRAM errors above the vendor's threshold",
                 on(f"{SRAM}.thresholdExceeded"),
             ),
-            warn("{} in its life", some(SRAM, "uncorrected SRAM error")),
+            warn("{} in its lifetime", some(SRAM, "uncorrected SRAM error")),
             expected="0",
+            fine="no SRAM errors",
         ),
-        fine="no SRAM errors",
-        fix="have the GPU replaced if the threshold is exceeded; else watch whether the "
-        "number grows",
+        fix="have the GPU replaced if the threshold is exceeded; else monitor the counter",
         see="nvidia-smi -q -d ECC",
         source="NVIDIA GPU memory error management; AzureHPC health checks",
     ),
     "gpu.ecc-uncorrected": Check(
-        title="GPU memory has no uncorrected errors",
+        title="no uncorrected GPU memory errors",
         tier="gate",
-        why="The next process that touches that memory crashes, or computes with wrong "
-        "values. Memory of GPUs was the second most frequent cause of interruption of "
-        "Llama 3 405B (17 %).",
+        why=(
+            "The next process that uses that memory crashes or computes wrong values. "
+            "GPU memory was the second most frequent cause of interruption of Llama 3 "
+            "405B (17 %)."
+        ),
         flow=each_gpu(
             ("ecc.errors.uncorrected.volatile.total",),
             fail(
-                "{} since its start",
+                "{} since the driver was loaded",
                 some("ecc.errors.uncorrected.volatile.total", "uncorrected memory error"),
             ),
             expected="0",
+            fine="no uncorrected errors",
         ),
-        fine="no uncorrected errors",
-        fix="reset the GPU (`nvidia-smi -r -i GPU`) or reboot, which remaps the row; replace "
-        "the GPU if errors come back",
+        fix=(
+            "reset the GPU (`nvidia-smi -r -i GPU`) or reboot, which remaps the row; "
+            "replace the GPU if errors recur"
+        ),
         see="nvidia-smi -q -d ECC",
         source="The Llama 3 Herd of Models, 2024, table 5; facebookresearch/gcm",
     ),
     "gpu.mig": Check(
-        title="GPUs are whole",
-        why="NCCL does not work between the parts of one GPU, and has no NVLink to others.",
+        title="MIG is disabled",
+        why=("NCCL does not work between MIG devices of one GPU, and MIG devices have no NVLink."),
         flow=each_gpu(
             ("mig.mode.current",),
             fail("MIG is enabled", on("mig.mode.current")),
-            warn("MIG is {}, and will be {} after a reset", changes("mig.mode")),
+            warn("MIG is {}, pending {} after a reset", changes("mig.mode")),
             expected="disabled",
+            fine="MIG disabled",
         ),
-        fine="MIG is off",
-        fix="`nvidia-smi -mig 0`, or set `preflight.severity` for gpu.mig to info if that is meant",
+        fix=("run `nvidia-smi -mig 0`; or set `preflight.severity` of gpu.mig to info to use MIG"),
         see="nvidia-smi --query-gpu=index,mig.mode.current --format=csv",
         source="NVIDIA MIG user guide, limitations",
     ),
     "gpu.pcie": Check(
         title="GPUs have their full PCIe link",
-        why="Offloading and GPUDirect RDMA run at half speed over half the lanes. One such "
-        "GPU holds up all others.",
+        why=(
+            "Offloading and GPUDirect RDMA run at half speed over half the lanes. One "
+            "such GPU slows down all others."
+        ),
         flow=each_gpu(
             ("pcie.link.width.current",),
             fail(
@@ -253,135 +261,148 @@ _ROWS = {
             ),
             warn("PCIe generation {:.0f} of {:.0f}", _slower_pcie),
             expected="all lanes at full speed",
+            fine="full PCIe link",
         ),
-        fine="full PCIe link",
-        fix="reseat the card or riser; see the BIOS for the slot's bifurcation and link speed",
+        fix=("reseat the card or riser; check the slot's bifurcation and link speed in the BIOS"),
         see="nvidia-smi --query-gpu=index,pcie.link.gen.current,pcie.link.gen.max,"
         "pcie.link.width.current,pcie.link.width.max --format=csv",
         source="AzureHPC health checks; leptonai/gpud",
     ),
     "gpu.persistence": Check(
-        title="the driver stays initialised",
-        why="Else every process that comes first waits seconds for each GPU, settings such "
-        "as power limits are lost, and nvidia-smi itself is slow.",
+        title="persistence mode is enabled",
+        why=(
+            "Without it the first process waits seconds for each GPU, settings such as "
+            "power limits are lost, and nvidia-smi is slow."
+        ),
         flow=each_gpu(
             ("persistence_mode",),
-            warn("persistence mode is off", off("persistence_mode")),
+            warn("persistence mode disabled", off("persistence_mode")),
             expected="on",
+            fine="persistence mode enabled",
         ),
-        fine="persistence mode is on",
-        fix="start nvidia-persistenced (`systemctl enable --now nvidia-persistenced`), or "
-        "`nvidia-smi -pm 1`",
+        fix="run `systemctl enable --now nvidia-persistenced`, or `nvidia-smi -pm 1`",
         see="nvidia-smi --query-gpu=index,persistence_mode --format=csv",
         source="NVIDIA driver persistence documentation; AzureHPC health checks",
     ),
     "gpu.power-limit": Check(
-        title="GPUs may draw their full power",
-        why="A GPU with a lower limit is slower than the others, which wait for it.",
+        title="GPUs have their default power limit",
+        why="A GPU with a lower power limit is a straggler.",
         flow=each_gpu(
             ("enforced.power.limit",),
-            warn("limited to {:.0f} W of {:.0f} W", _limited_power),
+            warn("power limit {:.0f} W of {:.0f} W", _limited_power),
             expected="the default limit",
+            fine="full power",
         ),
-        fine="full power",
         limits={"warn": 2},
-        limits_mean="per cent below the default limit from which it warns",
-        fix="`nvidia-smi -pl WATTS`; see whether the chassis limits it (`nvidia-smi -q -d POWER`)",
+        limits_mean="per cent below the default limit at which it warns",
+        fix=(
+            "run `nvidia-smi -pl WATTS`; check whether the chassis limits it "
+            "(`nvidia-smi -q -d POWER`)"
+        ),
         see="nvidia-smi --query-gpu=index,enforced.power.limit,power.default_limit --format=csv",
         source="nvidia-smi(1), Enforced Power Limit",
     ),
     "gpu.recovery": Check(
-        title="the driver wants no GPU reset",
+        title="the driver requests no GPU recovery",
         tier="gate",
-        why="The driver's own verdict: after an error that it cannot mend it asks for a "
-        "reset of the GPU, a reboot or a drain. Until then work on that GPU fails or "
-        "hangs.",
+        why=(
+            "After an error that the driver cannot recover it requests a GPU reset, a "
+            "reboot or a drain. Until then work on that GPU fails or hangs."
+        ),
         flow=each_gpu(
             ("gpu_recovery_action",),
-            fail("the driver wants: {}", other_than("gpu_recovery_action", "None")),
+            fail("the driver requests: {}", other_than("gpu_recovery_action", "None")),
             expected="None",
+            fine="no recovery action requested",
         ),
-        fine="no action wanted",
-        fix="do what it says: `nvidia-smi -r -i GPU`, or reboot the node",
+        fix="do what the driver requests: `nvidia-smi -r -i GPU`, or reboot the node",
         see="nvidia-smi --query-gpu=index,gpu_recovery_action --format=csv",
         source="nvidia-smi(1), GPU Recovery Action (driver 570 and later)",
     ),
     "gpu.retired-pages": Check(
-        title="few pages of GPU memory are retired",
-        why="A GPU can retire 64 pages; then it must be replaced, and a page that waits for "
-        "its retirement is still in use.",
+        title="few retired GPU memory pages",
+        why=(
+            "A GPU can retire 64 pages; then it must be replaced. A page pending "
+            "retirement is still in use."
+        ),
         flow=each_gpu(
             ("retired_pages.pending", "retired_pages.double_bit.count"),
-            fail("a page of memory waits for a reset to be retired", on("retired_pages.pending")),
+            fail("page retirement pending", on("retired_pages.pending")),
             fail("{:.0f} retired pages", _retired),
             warn(
-                "{:.0f} pages retired for errors that could not be corrected",
+                "{:.0f} pages retired after uncorrected errors",
                 number("retired_pages.double_bit.count", gt, "warn"),
             ),
             expected="none pending",
+            fine="few retired pages",
         ),
-        fine="few retired pages",
         limits={"fail": 63, "warn": 15},
-        limits_mean="retired pages from which it fails; pages with double-bit errors above "
-        "which it warns",
-        fix="reset the GPU or reboot; have it replaced at the limit",
+        limits_mean=(
+            "retired pages at which it fails; pages with double-bit errors above which it warns"
+        ),
+        fix="reset the GPU or reboot; have the GPU replaced at the limit",
         see="nvidia-smi -q -d PAGE_RETIREMENT",
         source="NVIDIA DCGM (63 pages, 15 of them double-bit); AzureHPC health checks",
     ),
     "gpu.row-remap": Check(
-        title="GPU memory needs no repair",
+        title="no GPU row remapping pending or failed",
         tier="gate",
-        why="A row that failed is in use until the GPU is reset; one that could not be "
-        "replaced fails again. Both end a training at some later step.",
+        why=(
+            "A failed row is in use until the GPU is reset; one that could not be "
+            "remapped fails again. Both end a training at some later step."
+        ),
         flow=each_gpu(
             ("remapped_rows.failure", "remapped_rows.pending"),
-            fail("a row of memory could not be replaced", on("remapped_rows.failure")),
-            fail("a row of memory waits for a reset to be replaced", on("remapped_rows.pending")),
-            fail(
-                "{:.0f} rows of memory replaced", number("remapped_rows.uncorrectable", ge, "fail")
-            ),
+            fail("row remapping failed", on("remapped_rows.failure")),
+            fail("row remapping pending", on("remapped_rows.pending")),
+            fail("{:.0f} rows remapped", number("remapped_rows.uncorrectable", ge, "fail")),
             expected="none pending, none failed",
+            fine="no row remapping pending or failed",
         ),
-        fine="no row waits",
         limits={"fail": 512},
-        limits_mean="replaced rows from which it fails",
-        fix="reset the GPU (`nvidia-smi -r -i GPU`) or reboot; have it replaced after a "
-        "failed remapping",
+        limits_mean="remapped rows at which it fails",
+        fix=(
+            "reset the GPU (`nvidia-smi -r -i GPU`) or reboot; have the GPU replaced "
+            "after a failed remapping"
+        ),
         see="nvidia-smi -q -d ROW_REMAPPER",
         source="NVIDIA DCGM (DCGM_LIMIT_MAX_ROW_REMAP_UNCORRECTABLE 512); facebookresearch/gcm",
     ),
     "gpu.temperature": Check(
-        title="GPUs are cool enough",
-        why="A GPU that is warm before the training starts slows down when it works, and "
-        "holds all others up.",
+        title="GPU temperatures are normal",
+        why=(
+            "A GPU that is hot before the training starts is throttled under load and "
+            "slows down all others."
+        ),
         flow=each_gpu(
             ("temperature.gpu.tlimit", "temperature.gpu"),
             fail("{:.0f} degrees C below its limit", number("temperature.gpu.tlimit", lt, "fail")),
             warn("{:.0f} degrees C below its limit", number("temperature.gpu.tlimit", lt, "warn")),
             warn("{:.0f} degrees C", _hot),
             expected="at least 10 degrees C below the limit",
+            fine="cool",
         ),
-        fine="cool",
         limits={"warn": 10, "fail": 3, "celsius": 84},
-        limits_mean="degrees C to the limit below which it warns and fails; `celsius`: for "
-        "GPUs that do not tell their limit",
-        fix="look at the node's fans and air flow, and at who uses the GPU now",
+        limits_mean=(
+            "degrees C below the limit at which it warns and fails; `celsius`: "
+            "temperature for GPUs that report no limit"
+        ),
+        fix="check the node's fans and air flow, and which processes use the GPU",
         see="nvidia-smi -q -d TEMPERATURE",
         source="nvidia-smi(1), GPU T.Limit; facebookresearch/gcm (84)",
     ),
     "gpu.throttle": Check(
-        title="no GPU is slowed down",
-        why="One slow GPU holds up all others at every step.",
+        title="no GPU is throttled",
+        why="One slow GPU slows down all others at every step.",
         flow=each_gpu(
             ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
-            fail("slowed down by {}", slowed_down(SEVERE)),
-            warn("slowed down by {}", slowed_down(SLOWDOWNS)),
+            fail("throttled by {}", slowed_down(SEVERE)),
+            warn("throttled by {}", slowed_down(SLOWDOWNS)),
             expected="no slowdown",
+            fine="full speed",
         ),
-        fine="full speed",
-        fix="look at the node's fans, air flow and power supplies; lower the load of the rack",
+        fix=("check the node's fans, air flow and power supplies; reduce the load of the rack"),
         see="nvidia-smi -q -d PERFORMANCE",
         source="NVML, nvmlClocksEventReasons; AzureHPC health checks",
     ),
 }
-CHECKS = {name: replace(row, ask=nvidia.ask) for name, row in _ROWS.items()}

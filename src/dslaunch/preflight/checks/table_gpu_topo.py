@@ -1,12 +1,10 @@
-"""Checks of how GPUs are linked with each other and with network cards."""
+"""Checks of how GPUs are linked with each other and with NICs."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterator
+from enum import Enum
 
 from dslaunch.preflight.check import (
     Asked,
@@ -23,14 +21,33 @@ from dslaunch.preflight.check import (
 from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
+from dslaunch.preflight.checks._machine import linux_release
 from dslaunch.preflight.flow import NodeFlow, each
-from dslaunch.topology.comparison import compare
-from dslaunch.topology.inventory import link_speeds, without_uuids
+from dslaunch.topology.comparison import Aspect, compare
+from dslaunch.topology.inventory import without_uuids
 from dslaunch.topology.layout import Near, nearest, summary, usable
 from dslaunch.topology.model import Topology, nvlinks
+from dslaunch.topology.notes import shown
+from dslaunch.topology.nvlink import NvlinkStatus, nvlink_errors, nvlink_status
 
 SERVICE = Question("run", {"argv": ["systemctl", "is-active", "nvidia-fabricmanager"]}, 10)
 SWITCH = "0x0680"
+
+
+class ServiceState(Enum):
+    """What `systemctl is-active` prints; systemctl(1)."""
+
+    ACTIVE = "active"
+    ACTIVATING = "activating"
+    DEACTIVATING = "deactivating"
+    FAILED = "failed"
+    INACTIVE = "inactive"
+
+
+def service_state(text: str) -> ServiceState | None:
+    """Parse the output of `systemctl is-active`; None: it has another form."""
+    word = text.strip()
+    return next((state for state in ServiceState if state.value == word), None)
 
 
 def switches(a: NodeAnswers) -> int:
@@ -57,7 +74,7 @@ def _gpu_fabric(a: NodeAnswers) -> Iterator[Finding]:
     if any(state != ("Completed", "Success") for state in states):
         return
     if states:
-        yield passed("the fabric is ready")
+        yield passed("NVSwitch fabric is ready")
     elif switches(a):
         yield from _fabric_service(a)
     else:
@@ -66,54 +83,25 @@ def _gpu_fabric(a: NodeAnswers) -> Iterator[Finding]:
 
 def _fabric_service(a: NodeAnswers) -> Iterator[Finding]:
     """Before Hopper only the service can be asked."""
-    said = a.value(SERVICE)["out"].strip()
-    if said == "active":
+    state = service_state(a.value(SERVICE)["out"])
+    if state is None:
+        words = "`systemctl is-active nvidia-fabricmanager` printed no known state"
+        yield Finding("unknown", words)
+    elif state is ServiceState.ACTIVE:
         yield passed("nvidia-fabricmanager is active")
-    elif said in ("inactive", "failed", "deactivating", "activating"):
-        yield Finding("fail", f"nvidia-fabricmanager is {said}", "active")
     else:
-        yield Finding("unknown", "`systemctl is-active nvidia-fabricmanager` says nothing of use")
-
-
-_GPU = re.compile(r"^GPU (\d{1,4}): ")
-_LINK = re.compile(r"^\s+Link (\d{1,3}): (?:(\d{1,9}(?:\.\d{1,9})?) GB/s|<inactive>)\s*$")
-
-
-@dataclass(frozen=True, slots=True)
-class NvlinkStatus:
-    """What `nvidia-smi nvlink -s` prints."""
-
-    gpus: Mapping[int, Mapping[int, float]]
-    """By GPU and link, GB/s; 0: inactive."""
-    whole: bool
-    """Whether every line is one of a GPU or a link, and the last one has its end."""
-    mig: bool
-    """Whether it has no links since MIG is enabled."""
-
-    @classmethod
-    def parse(cls, text: str) -> NvlinkStatus:
-        """Read what it printed."""
-        lines = [line for line in text.splitlines() if line.strip()]
-        known = all(_LINK.match(line) or _GPU.match(line) for line in lines)
-        return cls(
-            gpus=link_speeds(text),
-            whole=known and text.endswith("\n"),
-            mig="not supported for Devices in MIG mode" in text,
-        )
-
-
-_nvlink_status = lru_cache(maxsize=64)(NvlinkStatus.parse)
+        yield Finding("fail", f"nvidia-fabricmanager is {state.value}", "active")
 
 
 def _gpu_nvlink(a: NodeAnswers) -> Iterator[Finding]:
-    status = _nvlink_status(without_uuids(a.value(nvidia.NVLINK)["out"]))
+    status = nvlink_status(without_uuids(a.value(nvidia.NVLINK)["out"]))
     found = status.gpus
     if not any(found.values()):
         yield _without_nvlink(a, status)
         return
     known = {gpu.index: gpu.name for gpu in nvidia.gpus(a)}
-    if known.keys() != found.keys() or not status.whole or len({*map(len, found.values())}) > 1:
-        raise UnansweredError("`nvidia-smi nvlink -s` cannot be read whole")
+    if known.keys() != found.keys() or not status.complete or len({*map(len, found.values())}) > 1:
+        raise UnansweredError("output of `nvidia-smi nvlink -s` is incomplete")
     most = max(sum(speed > 0 for speed in of.values()) for of in found.values())
     fastest = max(speed for of in found.values() for speed in of.values())
     fine = True
@@ -128,7 +116,7 @@ def _gpu_nvlink(a: NodeAnswers) -> Iterator[Finding]:
             yield Finding("fail", words, "all active")
         if slow:
             fine = False
-            words = f"GPU {index}: NVLink {nvidia.listed(slow)} slower than the others"
+            words = f"GPU {index}: NVLink {nvidia.listed(slow)} slower than the other links"
             yield Finding("warn", words, f"{fastest:g} GB/s")
     if fine:
         yield passed(f"{most} NVLinks active" if most else "no NVLink bridge")
@@ -139,7 +127,7 @@ def _without_nvlink(a: NodeAnswers, status: NvlinkStatus) -> Finding:
     if status.mig:
         return skipped("MIG is enabled")
     if len(names) > 1 and any(map(nvidia.meshed, names)):
-        raise UnansweredError("`nvidia-smi nvlink -s` names no links of GPUs that have some")
+        raise UnansweredError("`nvidia-smi nvlink -s` reports no links for GPUs with NVLink")
     return skipped("no NVLink")
 
 
@@ -149,28 +137,10 @@ def _should_be_active(name: str, active: int, most: int) -> bool:
     return nvidia.meshed(name) or 0 < active < most
 
 
-_COUNTER = re.compile(r"^\s+Link (\d{1,3}): (Replay|Recovery|CRC) Errors: (\d{1,18})\s*$")
-
-
-@lru_cache(maxsize=64)
-def counters(text: str) -> Mapping[tuple[int, str], Mapping[int, int]]:
-    """Read `nvidia-smi nvlink -e`: by GPU and kind, the errors of each link."""
-    found: dict[tuple[int, str], dict[int, int]] = {}
-    index = None
-    for line in text.splitlines():
-        # nearly all lines are counters
-        if link := _COUNTER.match(line):
-            if index is not None:
-                found.setdefault((index, link[2]), {})[int(link[1])] = int(link[3])
-        elif gpu := _GPU.match(line):
-            index = int(gpu[1])
-    return found
-
-
 def _gpu_nvlink_errors(a: NodeAnswers) -> Iterator[Finding]:
-    found = counters(without_uuids(a.value(nvidia.NVLINK_ERRORS)["out"]))
+    found = nvlink_errors(without_uuids(a.value(nvidia.NVLINK_ERRORS)["out"]))
     if not found:
-        yield skipped("these GPUs or this driver do not tell")
+        yield skipped("not reported by these GPUs or this driver")
         return
     for (gpu, kind), of in found.items():
         limit = a.limits["crc" if kind == "CRC" else "warn"]
@@ -183,9 +153,9 @@ def _gpu_nvlink_errors(a: NodeAnswers) -> Iterator[Finding]:
 
 TOLD = 3
 MEANING = {
-    "CNS": "the chipset does not support it",
-    "GNS": "the GPU does not support it",
-    "TNS": "the topology does not support it",
+    "CNS": "not supported by the chipset",
+    "GNS": "not supported by the GPU",
+    "TNS": "not supported by the topology",
     "NS": "not supported",
     "DR": "disabled by a driver setting",
     "U": "unknown",
@@ -198,21 +168,27 @@ def _gpu_p2p(a: NodeAnswers) -> Iterator[Finding]:
         yield skipped("one GPU")
         return
     if not known.p2p_known:
-        raise UnansweredError("what `nvidia-smi topo -p2p r` says cannot be read")
+        raise UnansweredError("output of `nvidia-smi topo -p2p r` cannot be parsed")
     linked = [(x, y, s) for x, y, s in known.p2p if nvlinks(known.link(x, y))]
     pairs = len(known.gpus) * (len(known.gpus) - 1) // 2
     if linked:
-        yield Finding("fail", f"between GPUs with NVLink: {_pairs(linked)}", "OK")
+        yield Finding("fail", f"no peer access between GPUs with NVLink: {_pairs(linked)}", "OK")
     elif any(said == "DR" for _, _, said in known.p2p):
         yield Finding("warn", _pairs(known.p2p), "OK")
     elif known.p2p and len(known.p2p) < pairs:
-        yield Finding("warn", f"between some GPUs only: {_pairs(known.p2p)}", "OK between all")
+        yield Finding(
+            "warn", f"no peer access between some GPUs: {_pairs(known.p2p)}", "OK between all GPUs"
+        )
     elif known.p2p:
         yield Finding(
-            "info", f"between no GPUs: {MEANING[known.p2p[0][2]]}; NCCL copies over host memory"
+            "info",
+            (
+                f"no peer access between GPUs: {MEANING[known.p2p[0][2]]}; NCCL copies "
+                "through host memory"
+            ),
         )
     else:
-        yield passed("between all GPUs")
+        yield passed("peer access between all GPUs")
 
 
 def _pairs(pairs: list[tuple[str, str, str]] | tuple[tuple[str, str, str], ...]) -> str:
@@ -223,14 +199,16 @@ def _pairs(pairs: list[tuple[str, str, str]] | tuple[tuple[str, str, str], ...])
 def _topo_gpu_links(a: NodeAnswers) -> Iterator[Finding]:
     known = wiring.topology(a)
     if known.status == "none":
-        raise UnansweredError(known.trouble.message if known.trouble else "there is no matrix")
+        raise UnansweredError(
+            known.trouble.message if known.trouble else "`nvidia-smi topo -m` printed no matrix"
+        )
     missing = wiring.pairs_without_nvlink(a, known)
     if missing:
         words = "; ".join(f"{one}-{two} is {link}" for one, two, link in missing[:TOLD])
         more = f"; and {len(missing) - TOLD} more" if len(missing) > TOLD else ""
         yield Finding("fail", words + more, _usual(known))
     elif known.status == "partial":
-        raise UnansweredError("the matrix was read in part: " + "; ".join(known.notes[:TOLD]))
+        raise UnansweredError(f"the matrix is incomplete: {shown(known.notes)}")
     elif len(known.gpus) < 2:
         yield skipped("one GPU")
     else:
@@ -245,21 +223,25 @@ def _usual(known: Topology) -> str:
 def _topo_nic_affinity(a: NodeAnswers) -> Iterator[Finding]:
     known = wiring.topology(a)
     if known.status == "none":
-        raise UnansweredError(known.trouble.message if known.trouble else "there is no matrix")
+        raise UnansweredError(
+            known.trouble.message if known.trouble else "`nvidia-smi topo -m` printed no matrix"
+        )
     near = [each for each in nearest(known) if each.link]
     if len(a.scope.nodes) < 2 or not near:
-        yield skipped("one node" if near else "no RDMA card")
+        yield skipped("one node" if near else "no RDMA adapter")
         return
     far = wiring.far_from_cards(known)
     for link, gpus in far.items():
-        words = f"GPU {nvidia.listed(gpus)}: the nearest card is {link} away"
+        words = f"GPU {nvidia.listed(gpus)}: nearest NIC at distance {link}"
         yield Finding("warn", words, "PIX or PXB")
     shared = _shared_cards(near) if len(usable(known.nics)) >= len(known.gpus) else {}
     for nic, gpus in shared.items():
-        words = f"GPU {nvidia.listed(gpus)}: share {nic}, and other cards are near none"
-        yield Finding("warn", words, "a card for each")
+        words = f"GPU {nvidia.listed(gpus)}: share {nic}, while other NICs are near no GPU"
+        yield Finding("warn", words, "one NIC per GPU")
     if not (far or shared):
-        yield passed(f"a card at {'/'.join(sorted({n.link for n in near if n.link}))} of each GPU")
+        yield passed(
+            f"a NIC at distance {'/'.join(sorted({n.link for n in near if n.link}))} of each GPU"
+        )
 
 
 def _shared_cards(near: list[Near]) -> dict[str, list[int]]:
@@ -276,8 +258,8 @@ def _ask_wiring(scope: Scope) -> Asked:
     return {**nvidia.ask(scope), "ports": wiring.PORTS}
 
 
-ELSEWHERE = ("GPUs", "GPU models", "active NVLinks")
-"""What checks of their own say: gpu.count, gpu.uniform, gpu.nvlink."""
+ELSEWHERE = (Aspect.GPUS, Aspect.GPU_MODELS, Aspect.NVLINKS)
+"""Aspects that other checks report: gpu.count, gpu.uniform, gpu.nvlink."""
 
 
 def _compare_topo_uniform(nodes: Nodes) -> Iterator[Finding]:
@@ -285,15 +267,15 @@ def _compare_topo_uniform(nodes: Nodes) -> Iterator[Finding]:
     broken = {h for h, t in known.items() if wiring.pairs_without_nvlink(nodes[h], t)}
     far = {host for host, t in known.items() if wiring.far_from_cards(t)}
     found = compare(known)
-    bad: set[str] = {host for host, _ in found.unread}
+    bad: set[str] = {node.host for node in found.unread}
     for odd in found.odd:
         told = odd.aspect in ELSEWHERE or odd.host in {
-            "GPU links": broken,
-            "GPU-NIC links": far,
+            Aspect.GPU_LINKS: broken,
+            Aspect.NIC_LINKS: far,
         }.get(odd.aspect, ())
         if not told:
             bad.add(odd.host)
-            words = f"{odd.aspect}: {odd.difference}"
+            words = f"{odd.aspect}: {odd.text}"
             yield Finding("warn", words, "as on most nodes", hosts=(odd.host,))
     for aspect, groups in found.undecided:
         if aspect not in ELSEWHERE and not broken:
@@ -302,7 +284,7 @@ def _compare_topo_uniform(nodes: Nodes) -> Iterator[Finding]:
             yield Finding("warn", f"{aspect} differ from those of {others}", hosts=groups[1])
     fine = tuple(host for host in known if host not in bad)
     if len(fine) > 1:
-        yield Finding("pass", "wired alike", hosts=fine)
+        yield Finding("pass", "same topology", hosts=fine)
 
 
 MODULES = Question("read", ["/sys/module/nvidia_peermem/*", "/sys/module/nv_peer_mem/*"])
@@ -312,108 +294,128 @@ DMABUF = (5, 12)
 
 def _gpu_peermem(a: NodeAnswers) -> Iterator[Finding]:
     if not infiniband.in_use(a):
-        yield skipped("no InfiniBand or RoCE")
+        yield skipped("no InfiniBand or RoCE ports")
     elif a["modules"]:
         yield passed("nvidia-peermem is loaded")
     elif _dmabuf(a):
-        yield passed("the open driver and this kernel share memory by dma-buf")
+        yield passed("open kernel module and Linux 5.12 or newer: dma-buf is used")
     else:
-        yield Finding("warn", "neither nvidia-peermem nor dma-buf", "one of them")
+        yield Finding("warn", "no nvidia-peermem and no dma-buf", "nvidia-peermem or dma-buf")
 
 
 def _dmabuf(a: NodeAnswers) -> bool:
-    """Only the open kernel modules give GPU memory out as dma-buf."""
-    kernel = re.match(r"(\d+)\.(\d+)", a.hello.get("kernel", ""))
-    new = kernel is not None and (int(kernel[1]), int(kernel[2])) >= DMABUF
-    return new and "Open Kernel" in " ".join(a["driver"].values())
+    """Whether the driver exports GPU memory as dma-buf: only open kernel modules do."""
+    module = nvidia.kernel_module(a)
+    release = linux_release(a)
+    return release >= DMABUF and module is not None and module.open
 
 
 CHECKS = {
     "gpu.peermem": Check(
-        title="network cards can reach GPU memory",
-        why="Without GPUDirect RDMA all traffic between nodes is copied through host memory, and "
-        "is 2 to 4 times slower.",
-        fix="`modprobe nvidia-peermem`, and name it in /etc/modules-load.d; or use the open "
-        "driver on Linux 5.12 or newer",
+        title="GPUDirect RDMA is available",
+        why=(
+            "Without GPUDirect RDMA all traffic between nodes is copied through host "
+            "memory, which is 2 to 4 times slower."
+        ),
+        fix=(
+            "run `modprobe nvidia-peermem` and add it to /etc/modules-load.d; or install "
+            "the open kernel module on Linux 5.12 or newer"
+        ),
         see="lsmod | grep -e peermem -e peer_mem",
         source="NCCL documentation, GPUDirect RDMA; imbue-ai/cluster-health",
-        ask=lambda scope: {**nvidia.ask(scope), "ports": wiring.PORTS, "modules": MODULES},
-        flow=nvidia.where_up(_gpu_peermem),
+        flow=nvidia.where_up(
+            _gpu_peermem,
+            ask=lambda scope: {**nvidia.ask(scope), "ports": wiring.PORTS, "modules": MODULES},
+        ),
     ),
     "gpu.fabric": Check(
-        title="the fabric of NVSwitches is ready",
-        why="Without it CUDA does not start: error 802, system not yet initialized.",
-        fix="`systemctl restart nvidia-fabricmanager`; its version must be that of the driver",
+        title="NVSwitch fabric is ready",
+        why="Without it CUDA does not initialize: error 802, system not yet initialized.",
+        fix=("run `systemctl restart nvidia-fabricmanager`; install the version of the driver"),
         see="nvidia-smi -q | grep -A2 Fabric; systemctl status nvidia-fabricmanager",
         source="NVIDIA fabric manager user guide; imbue-ai/cluster-health",
-        ask=nvidia.ask,
-        flow=each(_flow_gpu_fabric),
+        flow=each(_flow_gpu_fabric, nvidia.ask),
     ),
     "gpu.nvlink": Check(
-        title="all NVLinks are up",
-        why="With a link down NCCL is slower, or goes over PCIe; on boards with NVSwitch CUDA may "
-        "not start at all.",
-        fix="reset the GPUs or reboot; restart nvidia-fabricmanager; have the board looked at",
+        title="all NVLinks are active",
+        why=(
+            "With an inactive link NCCL is slower or uses PCIe; on boards with NVSwitch "
+            "CUDA may not initialize."
+        ),
+        fix=("reset the GPUs or reboot; restart nvidia-fabricmanager; have the board inspected"),
         see="nvidia-smi nvlink -s",
         source="NVIDIA health validation (max_inactive_nvlinks 0); imbue-ai/cluster-health",
-        ask=nvidia.ask,
-        flow=nvidia.where_up(_gpu_nvlink, nvlink=nvidia.NVLINK),
+        flow=nvidia.where_up(_gpu_nvlink, {"nvlink": nvidia.NVLINK}),
     ),
     "gpu.nvlink-errors": Check(
-        title="NVLinks count few errors",
-        why="A link that repeats its packets is slow, and often the one that fails next.",
-        fine="few NVLink errors",
-        fix="see whether the numbers grow while the GPUs work; reset the GPUs, then have the "
-        "board looked at",
+        title="NVLink error counters are low",
+        why="A link that retransmits is slow, and often the next one to fail.",
+        flow=nvidia.where_up(
+            _gpu_nvlink_errors,
+            {"nvlink_errors": nvidia.NVLINK_ERRORS},
+            fine="NVLink error counters are low",
+        ),
+        fix=(
+            "check whether the counters grow under load; reset the GPUs, then have the "
+            "board inspected"
+        ),
         see="nvidia-smi nvlink -e",
         source="imbue-ai/cluster-health (5 replays or recoveries); NVIDIA DCGM (100 CRC errors)",
-        ask=nvidia.ask,
-        flow=nvidia.where_up(_gpu_nvlink_errors, nvlink_errors=nvidia.NVLINK_ERRORS),
         limits={"warn": 5, "crc": 100},
-        limits_mean="errors of one link since the driver was loaded, from which it warns",
+        limits_mean="errors of one link since the driver was loaded, at which it warns",
     ),
     "gpu.p2p": Check(
-        title="GPUs can read each other's memory",
-        why="NCCL fails if GPUs with NVLink between them may not reach each other, and is slow "
-        "where only some pairs may.",
-        fix="take back settings that disable it (NVreg_RegistryDwords); in a virtual machine or "
-        "with ACS on see NCCL's troubleshooting page",
+        title="GPUs have peer access to each other",
+        why=(
+            "NCCL fails if GPUs with NVLink have no peer access, and is slow if only "
+            "some pairs have it."
+        ),
+        fix=(
+            "remove settings that disable it (NVreg_RegistryDwords); in a virtual "
+            "machine or with ACS enabled see NCCL's troubleshooting page"
+        ),
         see="nvidia-smi topo -p2p r",
         source="nvidia-smi topo; NCCL 2.30, src/graph/paths.cc",
-        ask=nvidia.ask,
-        flow=nvidia.where_up(_gpu_p2p, topo=nvidia.TOPO, p2p=nvidia.P2P),
+        flow=nvidia.where_up(_gpu_p2p, {"topo": nvidia.TOPO, "p2p": nvidia.P2P}),
     ),
     "topo.gpu-links": Check(
-        title="GPUs that are made for it have NVLink with each other",
-        why="NCCL goes through host memory between two GPUs without NVLink, and its ring is as "
-        "slow as its slowest hop: tens of times slower than NVLink.",
-        fix="see `nvidia-smi nvlink -s` and the fabric manager; reboot; have the board looked at",
+        title="SXM GPUs have NVLink with each other",
+        why=(
+            "NCCL uses host memory between two GPUs without NVLink, and a ring is as "
+            "slow as its slowest hop: tens of times slower than NVLink."
+        ),
+        fix=(
+            "check `nvidia-smi nvlink -s` and the fabric manager; reboot; have the board inspected"
+        ),
         see="nvidia-smi topo -m",
         source="nvidia-smi topo; NCCL 2.30, src/graph/paths.cc",
-        ask=nvidia.ask,
-        flow=nvidia.where_up(_topo_gpu_links, topo=nvidia.TOPO),
+        flow=nvidia.where_up(_topo_gpu_links, {"topo": nvidia.TOPO}),
     ),
     "topo.nic-affinity": Check(
-        title="each GPU has a network card near it",
-        why="Beyond a PCIe switch NCCL does not let the card reach the GPU's memory by itself "
-        "(GPUDirect RDMA): all traffic between nodes then goes through host memory.",
-        fix="on a virtual machine give NCCL the provider's NCCL_TOPO_FILE; on your own put cards "
-        "and GPUs below the same switches; else accept it and set severity info",
+        title="each GPU has a NIC on the same PCIe switch",
+        why=(
+            "Beyond a PCIe switch NCCL does not use GPUDirect RDMA: all traffic between "
+            "nodes is copied through host memory."
+        ),
+        fix=(
+            "on a virtual machine set NCCL_TOPO_FILE to the provider's file; on your own "
+            "nodes place NICs and GPUs below the same PCIe switches; else set the "
+            "check's severity to info"
+        ),
         see="nvidia-smi topo -m",
         source="NCCL 2.30, NCCL_NET_GDR_LEVEL (PXB by default)",
-        ask=_ask_wiring,
-        flow=nvidia.where_up(_topo_nic_affinity, topo=nvidia.TOPO),
+        flow=nvidia.where_up(_topo_nic_affinity, {"topo": nvidia.TOPO}, ask=_ask_wiring),
     ),
     "topo.uniform": Check(
-        title="all nodes are wired alike",
-        why="A card in the wrong slot or behind another switch makes one node slower than the "
-        "others, which wait for it; no error tells of it.",
+        title="all nodes have the same GPU topology",
+        why=(
+            "A card in the wrong slot or behind another switch makes one node a "
+            "straggler; no error is reported."
+        ),
         fix="compare `lspci -tv` with that of another node: slot, riser, BIOS bifurcation",
         see="nvidia-smi topo -m",
         source="stas00/ml-engineering, network debugging; "
         "GoogleCloudPlatform/cluster-health-scanner",
-        ask=_ask_wiring,
-        flow=nvidia.asking(topo=nvidia.TOPO),
-        compare=_compare_topo_uniform,
+        flow=nvidia.queried({"topo": nvidia.TOPO}, ask=_ask_wiring, compare=_compare_topo_uniform),
     ),
 }

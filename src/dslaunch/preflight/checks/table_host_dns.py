@@ -12,29 +12,38 @@ from dslaunch.preflight.check import (
     Asked,
     Check,
     Finding,
+    Flow,
     Level,
     NodeAnswers,
     Nodes,
     Question,
+    Round,
     Scope,
     UnansweredError,
     skipped,
 )
 from dslaunch.preflight.checks._machine import CONTAINER, resolve
+from dslaunch.preflight.flow import compared, judged
 from dslaunch.registry import LAUNCHERS
 
 Names = Mapping[str, list[str]]
 
 
 def _here(scope: Scope) -> Asked:
-    """Names of ~/.ssh/config alone are asked of a name server in vain: nobody waits long for it."""
+    """Return the question to this machine. Names that exist in ~/.ssh/config only have no answer
+    from a name server: the timeout is short."""
     return {"names": replace(resolve(scope), timeout=3)}
+
+
+def _flow_dns_resolve(scope: Scope) -> Flow:
+    nodes = yield Round.of_all(scope, {"names": resolve(scope)}, here=_here(scope))
+    return _compare_dns_resolve(nodes)
 
 
 def _compare_dns_resolve(nodes: Nodes) -> Iterator[Finding]:
     said: dict[str, Names] = {h: a["names"] for h, a in nodes.items() if a.has("names")}
     for host in nodes.keys() - said.keys():
-        yield Finding("unknown", "it was not asked, or its resolver did not answer", hosts=(host,))
+        yield Finding("unknown", "not asked, or its resolver did not answer", hosts=(host,))
     given = {node.host for a in nodes.values() for node in a.scope.nodes if node.address}
     odd: set[str] = set()
     for name in next(iter(nodes.values())).scope.nodes:
@@ -42,12 +51,12 @@ def _compare_dns_resolve(nodes: Nodes) -> Iterator[Finding]:
             odd |= set(finding.hosts) if finding.level != "info" else set()
             yield finding
     fine = tuple(host for host in said if host not in odd)
-    yield Finding("pass", "knows the nodes by the same addresses as the others", hosts=fine)
+    yield Finding("pass", "resolves the nodes' names like the other nodes", hosts=fine)
     yield from _seen_here(nodes, said)
 
 
 def _known_as(name: str, said: Mapping[str, Names], given: bool, nodes: Nodes) -> Iterator[Finding]:
-    """What the other nodes make of a name; its own node's answer is judged by `host.names`."""
+    """Yield how the other nodes resolve a name; `host.names` judges the node's own answer."""
     found = {host: set(names.get(name, ())) for host, names in said.items() if host != name}
     none = tuple(host for host, addresses in found.items() if not addresses)
     loop = tuple(
@@ -58,15 +67,17 @@ def _known_as(name: str, said: Mapping[str, Names], given: bool, nodes: Nodes) -
     if needs:
         bad = "fail"
     if loop:
-        yield Finding(bad, f"{name} is its own loopback there", "its address", hosts=loop)
+        yield Finding(bad, f"{name} resolves to a loopback address", "its address", hosts=loop)
     if none and (len(none) < len(found) or needs):
-        yield Finding(bad, f"{name} has no address there", "the address others know", hosts=none)
+        yield Finding(
+            bad, f"{name} does not resolve", "the address that other nodes resolve", hosts=none
+        )
     good = {h: addresses for h, addresses in found.items() if h not in (*none, *loop)}
     common = _most(good)
     other = tuple(host for host, addresses in good.items() if not addresses & common)
     if other:
-        expected = f"{', '.join(sorted(common))}, as others have it"
-        yield Finding(bad, f"{name} is another address there", expected, hosts=other)
+        expected = f"{', '.join(sorted(common))}, as on the other nodes"
+        yield Finding(bad, f"{name} resolves to another address", expected, hosts=other)
 
 
 def _most(found: Mapping[str, set[str]]) -> frozenset[str]:
@@ -88,7 +99,8 @@ def _loop(text: str) -> bool:
 
 
 def _seen_here(nodes: Nodes, said: Mapping[str, Names]) -> Iterator[Finding]:
-    """This machine may stand elsewhere and be right with other addresses: told, not judged."""
+    """This machine may be in another network and resolve other addresses correctly: information
+    only."""
     first = next(iter(nodes.values()))
     try:
         here: Names = first.from_here(resolve(first.scope))
@@ -102,24 +114,24 @@ def _seen_here(nodes: Nodes, said: Mapping[str, Names]) -> Iterator[Finding]:
         if there and here.get(name) and not there & set(here[name]):
             odd.append(name)
     if odd:
-        yield Finding("info", "this machine knows it by another address", hosts=tuple(odd))
+        yield Finding("info", "resolves to another address on this machine", hosts=tuple(odd))
 
 
 def _host_names(a: NodeAnswers) -> Iterator[Finding]:
     if len(a.scope.cluster.nodes) < 2 or a.scope.cluster.same_machine:
-        yield skipped("nobody calls it by that name")
+        yield skipped("no other node uses its host name")
         return
     names = a["names"]
     addresses = [ipaddress.ip_address(text.partition("%")[0]) for text in names["addresses"]]
     if not addresses:
-        yield Finding("warn", "its own name has no address there", "its address on the network")
+        yield Finding("warn", "its own host name does not resolve", "its address on the network")
     elif all(address.is_loopback for address in addresses):
         launcher = LAUNCHERS.find(a.scope.launcher)
         by_name = launcher is not None and launcher.uses_host_name
         level: Level = "fail" if by_name else "warn"
         yield Finding(
             level,
-            f"its own name is {addresses[0]} there",
+            f"its own host name resolves to {addresses[0]}",
             "its address on the network",
             see="getent ahosts $(hostname)",
         )
@@ -135,9 +147,9 @@ def _compare_host_names(nodes: Nodes) -> Iterator[Finding]:
         if len(hosts) > 1:
             yield Finding(
                 "warn",
-                f"several nodes call themselves {name}",
-                "a name of its own for each",
-                fix="give each its own with `hostnamectl set-hostname`",
+                f"several nodes have the host name {name}",
+                "a unique host name",
+                fix="run `hostnamectl set-hostname NAME` on each",
                 see="hostname -f",
                 hosts=tuple(hosts),
             )
@@ -148,22 +160,20 @@ MACHINE_ID = Question("read", ["/etc/machine-id"])
 
 def _compare_host_unique(nodes: Nodes) -> Iterator[Finding]:
     if any(a.scope.cluster.same_machine for a in nodes.values()):
-        yield Finding("skip", "emulated nodes are one machine", hosts=tuple(nodes))
+        yield Finding("skip", "emulated nodes share one machine", hosts=tuple(nodes))
         return
     same = _groups({h: f"{a.hello['boot']} {a.hello['network']}" for h, a in nodes.items()})
     for hosts in same:
-        others = f"{', '.join(hosts)} are one machine"
-        fix = "leave all but one of them out: its GPUs would be counted twice"
+        others = f"{', '.join(hosts)} are the same machine"
+        fix = "exclude all but one of them: its GPUs would be used twice"
         see = "cat /proc/sys/kernel/random/boot_id"
         yield Finding("fail", others, "a machine each", fix, see, hosts=hosts)
     cloned = [hosts for hosts in _groups(_ids(nodes)) if hosts not in same]
     for hosts in cloned:
-        yield Finding(
-            "warn", "it has the machine-id of another node", "one of its own", hosts=hosts
-        )
+        yield Finding("warn", "same machine-id as another node", "a unique machine-id", hosts=hosts)
     odd = {host for hosts in (*same, *cloned) for host in hosts}
     fine = tuple(host for host in nodes if host not in odd)
-    yield Finding("pass", "a machine of its own", hosts=fine)
+    yield Finding("pass", "unique machine", hosts=fine)
 
 
 def _ids(nodes: Nodes) -> dict[str, str]:
@@ -185,42 +195,50 @@ def _groups(values: dict[str, str]) -> list[tuple[str, ...]]:
 
 CHECKS = {
     "dns.resolve": Check(
-        title="the nodes' names mean the same addresses everywhere",
-        why="A node that knows another by a wrong address waits for a master that never comes; "
-        "MPI, pdsh and hostfiles go by names alone.",
-        fix="the same DNS or /etc/hosts on all nodes; or `address:` for the node in the cluster "
-        "file",
+        title="all nodes resolve the nodes' names equally",
+        why=(
+            "A node that resolves another one's name to a wrong address waits for a "
+            "master that it never reaches; MPI, pdsh and hostfiles use names only."
+        ),
+        fix=(
+            "use the same DNS or /etc/hosts on all nodes; or set `address:` of the node "
+            "in the cluster file"
+        ),
         see="getent ahosts NODE",
         source="getaddrinfo(3); DeepSpeed hostfile, Open MPI hostfile",
-        ask=lambda scope: {"names": resolve(scope)},
-        here=_here,
-        compare=_compare_dns_resolve,
+        flow=_flow_dns_resolve,
     ),
     "host.names": Check(
-        title="nodes have names of their own, with addresses others can reach",
+        title="host names resolve to reachable addresses",
         tier="gate",
-        why="Debian's installer maps a machine's own name to 127.0.1.1. torchrun's c10d "
-        "rendezvous then starts no store anywhere and fails after two minutes, and gloo listens "
-        "where nobody can call it. dslaunch passes addresses and interfaces explicitly; other "
-        "launchers do not.",
-        fine="own name has an address on the network",
-        fix="let /etc/hosts give the node's name its real address, not 127.0.1.1",
+        why=(
+            "Debian's installer maps a machine's own name to 127.0.1.1. torchrun's c10d "
+            "rendezvous then starts no store on any node and fails after two minutes, "
+            "and gloo listens on an address that no other node reaches. dslaunch passes "
+            "addresses and interfaces explicitly; other launchers do not."
+        ),
+        flow=judged(
+            _host_names,
+            lambda scope: {"names": Question("names")},
+            fine="own host name resolves to an address on the network",
+            compare=_compare_host_names,
+        ),
+        fix="map the node's name to its network address in /etc/hosts, not to 127.0.1.1",
         see="getent ahosts $(hostname)",
         source="torch 2.13 elastic/rendezvous/utils.py (_matches_machine_hostname); "
         "pytorch/gloo#223",
-        ask=lambda scope: {"names": Question("names")},
-        judge=_host_names,
-        compare=_compare_host_names,
     ),
     "host.unique": Check(
-        title="every node is a machine of its own",
+        title="every node is a separate machine",
         tier="gate",
-        why="Two names of one machine put twice the ranks on its GPUs. Images cloned with their "
-        "machine-id get each other's addresses from DHCP, and one identity in logs and monitoring.",
-        fix="`rm /etc/machine-id && systemd-machine-id-setup` there, then boot",
+        why=(
+            "Two names of one machine put twice the ranks on its GPUs. Images cloned "
+            "with their machine-id get the same addresses from DHCP, and share one "
+            "identity in logs and monitoring."
+        ),
+        fix=("run `rm /etc/machine-id && systemd-machine-id-setup` on the node, then reboot"),
         see="cat /etc/machine-id",
         source="machine-id(5); torch 2.13 elastic/rendezvous/dynamic_rendezvous.py (_NodeDesc)",
-        ask=lambda scope: {"id": MACHINE_ID, "in": CONTAINER},
-        compare=_compare_host_unique,
+        flow=compared(_compare_host_unique, lambda scope: {"id": MACHINE_ID, "in": CONTAINER}),
     ),
 }

@@ -1,4 +1,4 @@
-"""Checks of InfiniBand and RoCE: what the kernel tells of RDMA devices and their ports."""
+"""Checks of InfiniBand and RoCE: what the kernel reports of RDMA devices and their ports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dslaunch.preflight.check import (
 from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _kernel as kernel
 from dslaunch.preflight.checks._infiniband import Device, Port
-from dslaunch.preflight.flow import NodeFlow, each
+from dslaunch.preflight.flow import NodeFlow, compared, each, judged
 
 VERBS = Question(
     "run",
@@ -39,17 +39,24 @@ def _flow_ib_devices(a: NodeAnswers) -> NodeFlow:
         a = yield {"verbs": VERBS}
     used = [name for name, device in devices.items() if device.active]
     if not used:
-        return [skipped("no InfiniBand or RoCE card in use")]
+        return [skipped("no active InfiniBand or RoCE NIC")]
     answer = a.value(VERBS)
     if answer["code"]:
-        raise UnansweredError(f"/dev/infiniband cannot be looked at: {answer['err'][:80]}")
+        raise UnansweredError(f"/dev/infiniband cannot be read: {answer['err'][:80]}")
     words = answer["out"].split()
     cards = counted(len(used), "active card")
     if not words:
-        return [Finding("fail", f"{cards}, and nothing in /dev/infiniband", "uverbs devices")]
+        return [Finding("fail", f"{cards}, but no device in /dev/infiniband", "uverbs devices")]
     if "usable" not in words:
-        fix = "let the user's group read and write /dev/infiniband/uverbs* (rdma-core's udev rules)"
-        return [Finding("fail", f"{cards}, and no right to use them", "right to use them", fix)]
+        fix = (
+            "give the user's group read and write permission for /dev/infiniband/uverbs* "
+            "(rdma-core's udev rules)"
+        )
+        return [
+            Finding(
+                "fail", f"{cards}, but no permission to use them", "read and write permission", fix
+            )
+        ]
     return []
 
 
@@ -92,12 +99,12 @@ def _flow_ib_gid(a: NodeAnswers) -> NodeFlow:
     found = usable_gids(a.value(GIDS))
     without = [port.name for port in roce if not found.get((port.device, port.number))]
     if len(without) == len(roce):
-        words = f"{infiniband.named(without)}: no RoCE v2 address for IPv4"
+        words = f"{infiniband.named(without)}: no RoCE v2 GID for IPv4"
         return [Finding("warn", words, "one")]
     if without:
-        return [Finding("info", f"{infiniband.named(without)}: no RoCE v2 address for IPv4")]
+        return [Finding("info", f"{infiniband.named(without)}: no RoCE v2 GID for IPv4")]
     indices = sorted({of[0] for port, of in found.items() if of})
-    return [passed(f"RoCE v2 address at index {', '.join(map(str, indices))}")]
+    return [passed(f"RoCE v2 GID at index {', '.join(map(str, indices))}")]
 
 
 _DOWN = re.compile(
@@ -120,7 +127,7 @@ def _flow_ib_link_flap(a: NodeAnswers) -> NodeFlow:
     if infiniband.devices(a):
         a = yield {"kernel": kernel.LOG}
     if not infiniband.in_use(a):
-        return [skipped("no InfiniBand or RoCE card in use")]
+        return [skipped("no active InfiniBand or RoCE NIC")]
     return _ib_link_flap(a)
 
 
@@ -133,7 +140,7 @@ def _ib_link_flap(a: NodeAnswers) -> Iterator[Finding]:
         if name in found or name in nets
     }
     for name, times in counts.items():
-        words = f"{name} lost its link {counted(times, 'time')}"
+        words = f"{name}: link down {counted(times, 'time')}"
         yield Finding("fail" if times >= a.limits["fail"] else "warn", words, "never")
 
 
@@ -145,9 +152,9 @@ def _ib_pcie(a: NodeAnswers) -> Iterator[Finding]:
         if said := _limited(device):
             groups.setdefault(said, []).append(device.name)
     for (level, words), names in groups.items():
-        yield Finding(level, f"{infiniband.named(names)}: {words}", "the card's full link")
+        yield Finding(level, f"{infiniband.named(names)}: {words}", "the NIC's full PCIe link")
     if not groups:
-        yield passed("full PCIe link") if told else skipped("no InfiniBand or RoCE card in use")
+        yield passed("full PCIe link") if told else skipped("no active InfiniBand or RoCE NIC")
 
 
 def _limited(device: Device) -> tuple[Level, str] | None:
@@ -166,12 +173,16 @@ def _link_number(device: Device, name: str) -> float | None:
     return float(found[1]) if found and 0 < float(found[1]) < 255 else None
 
 
-NO_MANAGER = "start or mend the subnet manager (`sminfo`); see the partition key"
-NO_LINK = "see the cable and the transceiver; if it is not to be used, leave it out of NCCL_IB_HCA"
+NO_MANAGER = "start or repair the subnet manager (`sminfo`); check the partition key"
+NO_LINK = (
+    "check the cable and the transceiver; if the port is not meant to be used, "
+    "leave it out of NCCL_IB_HCA"
+)
 
 
 def _compare_ib_port_state(nodes: Nodes) -> Iterator[Finding]:
-    """A port that is up on most nodes is to be up on all; one that nobody uses is only told of."""
+    """A port that is active on most nodes must be active on all; a port that no node uses is
+    information."""
     found = {host: infiniband.ports(a) for host, a in infiniband.with_devices(nodes).items()}
     states = Counter((p.name, p.state == "ACTIVE") for of in found.values() for p in of)
     yield from _missing_devices(nodes, found)
@@ -211,14 +222,14 @@ def _missing_devices(nodes: Nodes, found: dict[str, tuple[Port, ...]]) -> Iterat
     usual = {name for name, times in having.items() if times * 2 > len(nodes)}
     for host, a in nodes.items():
         if not a.has("ports"):
-            yield Finding("unknown", "its ports could not be read", hosts=(host,))
+            yield Finding("unknown", "ports not reported", hosts=(host,))
             continue
         missing = usual - {port.name for port in found.get(host, ())}
         # where names differ, the number tells whether one is missing
         if missing and sum(map(_up, found.get(host, ()))) < len(usual):
-            words = f"no {infiniband.named(missing)}"
-            fix = "see `lspci -d 15b3:` and `dmesg`; load the driver; reseat the card"
-            yield Finding("fail", words, "as most nodes have", fix, hosts=(host,))
+            words = f"{infiniband.named(missing)} not found"
+            fix = "check `lspci -d 15b3:` and `dmesg`; load the driver; reseat the NIC"
+            yield Finding("fail", words, "as on most nodes", fix, hosts=(host,))
 
 
 def _up(port: Port) -> bool:
@@ -227,61 +238,70 @@ def _up(port: Port) -> bool:
 
 CHECKS = {
     "ib.devices": Check(
-        title="InfiniBand and RoCE may be used",
-        why="Without the devices, as in a container that was not given them, NCCL uses sockets "
-        "instead, without a word: all-reduce is ten times slower.",
-        fine="may be used",
-        fix="load ib_uverbs; `docker run --device=/dev/infiniband --cap-add IPC_LOCK --ulimit "
-        "memlock=-1`",
+        title="InfiniBand and RoCE devices are accessible",
+        why=(
+            "Without the devices, as in a container without --device, NCCL silently uses "
+            "sockets: all-reduce is ten times slower."
+        ),
+        flow=each(_flow_ib_devices, infiniband.ask, fine="devices accessible"),
+        fix=(
+            "load ib_uverbs; run `docker run --device=/dev/infiniband --cap-add IPC_LOCK "
+            "--ulimit memlock=-1`"
+        ),
         see="ls -l /dev/infiniband",
         source="AzureHPC health checks; NVIDIA NCCL documentation, docker",
-        ask=infiniband.ask,
-        flow=each(_flow_ib_devices),
     ),
     "ib.gid": Check(
-        title="RoCE ports have a RoCE v2 address",
-        why="NCCL connects over the address that a port has for IPv4; without it the training "
-        "hangs while it connects.",
-        fix="give the port's interface an IPv4 address, and bring it up; NCCL before 2.21 needs "
-        "NCCL_IB_GID_INDEX too",
+        title="RoCE ports have a RoCE v2 GID",
+        why=(
+            "NCCL connects by the GID of a port's IPv4 address; without it the training "
+            "hangs while it connects."
+        ),
+        fix=(
+            "assign an IPv4 address to the port's interface and bring it up; NCCL before "
+            "2.21 needs NCCL_IB_GID_INDEX too"
+        ),
         see="show_gids",
         source="NCCL documentation, NCCL_IB_GID_INDEX and NCCL_IB_ROCE_VERSION_NUM",
-        ask=infiniband.ask,
-        flow=each(_flow_ib_gid),
+        flow=each(_flow_ib_gid, infiniband.ask),
     ),
     "ib.link-flap": Check(
-        title="InfiniBand and RoCE links stay up",
-        why="A link that comes and goes ends a training with a time-out of NCCL. Cables and "
-        "switches were 8 % of the interruptions of Llama 3 405B. The cards' own counter is of "
-        "little use: it has 8 bits, and stays at 255.",
-        fine="no link was lost",
-        fix="reseat or change the cable and transceiver, at both ends",
+        title="InfiniBand and RoCE links are stable",
+        why=(
+            "A flapping link ends a training with an NCCL timeout. Cables and switches "
+            "were 8 % of the interruptions of Llama 3 405B. The NIC's own counter is not "
+            "used: it has 8 bits, and stays at 255."
+        ),
+        flow=each(_flow_ib_link_flap, infiniband.ask, fine="no link flaps"),
+        fix="reseat or replace the cable and transceiver at both ends",
         see="sudo dmesg -T | grep -i 'link down'",
         source="AzureHPC health checks (5 in 24 hours); The Llama 3 Herd of Models, 2024, table 5",
-        ask=infiniband.ask,
-        flow=each(_flow_ib_link_flap),
         limits={"hours": 24, "fail": 5},
-        limits_mean="hours back that are looked at; lost links of a device from which it fails",
+        limits_mean=(
+            "hours back in the log to look for errors; link losses of a device at which it fails"
+        ),
     ),
     "ib.pcie": Check(
-        title="InfiniBand and RoCE cards have their full PCIe link",
-        why="A card in a slot with half the lanes shows its full rate, and moves half of it: all "
-        "nodes wait for this one.",
-        fix="reseat the card; see the BIOS for the slot's bifurcation and link speed",
+        title="InfiniBand and RoCE NICs have their full PCIe link",
+        why=(
+            "A NIC in a slot with half the lanes reports its full rate, and transfers "
+            "half of it: all nodes wait for this one."
+        ),
+        fix="reseat the NIC; check the slot's bifurcation and link speed in the BIOS",
         see="sudo dmesg | grep 'available PCIe bandwidth'",
         source="imbue-ai/cluster-health; Linux, Documentation/ABI/testing/sysfs-bus-pci",
-        ask=infiniband.ask,
-        judge=_ib_pcie,
+        flow=judged(_ib_pcie, infiniband.ask),
     ),
     "ib.port-state": Check(
         title="InfiniBand and RoCE ports are active",
-        why="NCCL leaves out a port that is not active without a word: the training is slower, or "
-        "goes over Ethernet, or hangs while it connects.",
+        why=(
+            "NCCL silently ignores a port that is not active: the training is slower, "
+            "uses Ethernet, or hangs while it connects."
+        ),
         fix=NO_LINK,
         see="grep . /sys/class/infiniband/*/ports/*/state "
         "/sys/class/infiniband/*/ports/*/phys_state",
         source="Linux, Documentation/ABI/stable/sysfs-class-infiniband; imbue-ai/cluster-health",
-        ask=infiniband.ask,
-        compare=_compare_ib_port_state,
+        flow=compared(_compare_ib_port_state, infiniband.ask),
     ),
 }

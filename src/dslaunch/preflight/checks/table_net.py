@@ -20,12 +20,13 @@ from dslaunch.preflight.checks._machine import (
     INFINIBAND,
     INTERFACES,
     NVIDIA,
+    VIRTUAL,
+    address,
     own_interface,
     resolve,
 )
-from dslaunch.preflight.checks.net_mesh import VIRTUAL, address
 from dslaunch.preflight.comparison import alike
-from dslaunch.preflight.flow import NodeFlow, each
+from dslaunch.preflight.flow import NodeFlow, each, judged
 from dslaunch.protocol.survey import Ran
 
 UFW = "/etc/ufw/ufw.conf"
@@ -43,7 +44,7 @@ def _flow_net_firewall(a: NodeAnswers) -> NodeFlow:
     ufw = "ENABLED=yes" in a["files"].get(UFW, "").replace('"', "")
     if ufw or running:
         name = "ufw" if ufw else "firewalld"
-        return [Finding("info", f"{name} is on; see net.mesh for what it blocks")]
+        return [Finding("info", f"{name} is running; see net.mesh for what it blocks")]
     return []
 
 
@@ -52,29 +53,33 @@ ROUTES = Question("read", ["/proc/net/route"])
 
 def _net_interface(a: NodeAnswers) -> Iterator[Finding]:
     if a.scope.cluster.same_machine:
-        yield skipped("emulated nodes are one machine")
+        yield skipped("emulated nodes share one machine")
         return
     mine, own = address(a), own_interface(a)
     if mine is None:
-        words = "it has no address that other nodes could dial"
+        words = "no address that other nodes can reach"
         yield Finding(
             "fail" if len(a.scope.nodes) > 1 else "info", words, "an interface that is up"
         )
         return
     if own is None:
         words = "its address is on none of its interfaces"
-        yield Finding("warn", words, "an address of its own: NCCL and gloo tell others theirs")
+        yield Finding(
+            "warn", words, "an address of the node: NCCL and gloo send it to the other ranks"
+        )
     elif own["name"].startswith(VIRTUAL):
-        yield Finding("warn", f"its address is on {own['name']}", "a real interface")
+        yield Finding(
+            "warn", f"its address is on {own['name']}, a virtual interface", "a real interface"
+        )
     elif not own["up"]:
         yield Finding("fail", f"{own['name']} is down", "up")
     elif _link_local(mine):
-        yield Finding("warn", f"its address on {own['name']} is link-local", "one that is routed")
+        yield Finding("warn", f"its address on {own['name']} is link-local", "a routed address")
     else:
         yield passed(f"its address is on {own['name']}")
     outward = _default_route(a["routes"].get(ROUTES.argument[0], ""))
     if outward.startswith(VIRTUAL):
-        yield Finding("warn", f"the default route leads to {outward}", "a real interface")
+        yield Finding("warn", f"the default route uses {outward}", "a real interface")
 
 
 def _default_route(text: str) -> str:
@@ -101,7 +106,7 @@ def _interface_name(a: NodeAnswers) -> str | None:
 
 
 USUAL = 29500
-"""What torchrun and DeepSpeed take when nobody says (torch 2.13, DeepSpeed 0.19)."""
+"""The default of torchrun and DeepSpeed (torch 2.13, DeepSpeed 0.19)."""
 
 
 def _port(scope: Scope) -> int:
@@ -128,7 +133,7 @@ def _flow_net_port(a: NodeAnswers) -> NodeFlow:
     words = f"port {port} is in use{_owner_named(a.found(question))}"
     if a.scope.cluster.network.master_port:
         return [Finding("fail", words, "a free port")]
-    return [Finding("info", f"{words}; dslaunch will take another one")]
+    return [Finding("info", f"{words}; dslaunch will choose another one")]
 
 
 def _owner_named(answer: Ran | None) -> str:
@@ -144,35 +149,37 @@ PORT_FILES = Question("read", [RANGE, RESERVED])
 def _net_port_range(a: NodeAnswers) -> Iterator[Finding]:
     found = re.fullmatch(r"(\d{1,5})\s+(\d{1,5})", a["files"].get(RANGE, "").strip())
     if not found:
-        yield Finding("unknown", "the kernel does not tell its port range")
+        yield Finding("unknown", "local port range not reported")
         return
     low, high = int(found[1]), int(found[2])
     port = a.scope.cluster.network.master_port or USUAL
     reserved = re.findall(r"(\d{1,5})(?:-(\d{1,5}))?", a["files"].get(RESERVED, ""))
     kept = any(int(first) <= port <= int(last or first) for first, last in reserved)
     if high - low + 1 < a.limits["warn"]:
-        words = f"only ports {low} to {high} for connections"
+        words = f"ports {low} to {high} for outgoing connections"
         yield Finding(
             "warn",
             words,
             f"{a.limits['warn']:g}",
-            "`sysctl -w net.ipv4.ip_local_port_range='32768 60999'`",
+            "run `sysctl -w net.ipv4.ip_local_port_range='32768 60999'`",
         )
     if low <= port <= high and not kept:
-        yield Finding("warn", f"port {port} may be taken by any connection", "a reserved port")
+        yield Finding(
+            "warn", f"port {port} is in the range of outgoing connections", "a reserved port"
+        )
 
 
 def _net_speed(a: NodeAnswers) -> Iterator[Finding]:
     own = own_interface(a)
     speed = own["speed"] if own else None
     if own is None or not speed:
-        yield skipped("the driver does not tell its speed")
+        yield skipped("speed not reported by the driver")
         return
     words = f"{own['name']}: {speed / 1000:g} Gbit/s"
     slow = len(a.scope.nodes) > 1 and bool(a["nvidia"]) and not a["infiniband"]
     level: Level = "warn" if speed / 1000 <= a.limits["warn"] else "info"
     if slow and speed / 1000 <= a.limits["info"]:
-        yield Finding(level, f"{words} and no InfiniBand", f"more than {a.limits['info']:g} Gbit/s")
+        yield Finding(level, f"{words}, no InfiniBand", f"more than {a.limits['info']:g} Gbit/s")
     else:
         yield passed(words)
 
@@ -184,68 +191,92 @@ def _speed(a: NodeAnswers) -> str | None:
 
 CHECKS = {
     "net.firewall": Check(
-        title="no firewall service is on",
-        why="It explains connections that do not pass, which `net.mesh` finds.",
-        fine="neither ufw nor firewalld is on",
-        fix="allow all TCP between the nodes",
+        title="no firewall service is running",
+        why="A firewall explains failed connections, which `net.mesh` finds.",
+        flow=each(
+            _flow_net_firewall,
+            lambda scope: {"files": UFW_FILES, "firewalld": FIREWALLD},
+            fine="ufw and firewalld are not running",
+        ),
+        fix="allow all TCP traffic between the nodes",
         see="ufw status; firewall-cmd --list-all",
         source="ufw(8); firewall-cmd(1)",
-        ask=lambda scope: {"files": UFW_FILES, "firewalld": FIREWALLD},
-        flow=each(_flow_net_firewall),
     ),
     "net.interface": Check(
-        title="the nodes' addresses are on real interfaces, called alike",
-        why="NCCL and gloo choose an interface by its name. One variable for all nodes does not "
-        "fit where names differ; docker0 and virbr0 have the same address on every node, and lead "
-        "nowhere.",
-        fix="let the node's name lead to its real address; where names differ, dslaunch sets "
-        "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME for each node; other launchers do not",
+        title="addresses are on physical interfaces of one name",
+        why=(
+            "NCCL and gloo select an interface by its name. One variable for all nodes "
+            "does not work if names differ; docker0 and virbr0 have the same address on "
+            "every node, which no other node reaches."
+        ),
+        fix=(
+            "make the node's name resolve to the address of a physical interface; if "
+            "names differ, dslaunch sets NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME per "
+            "node; other launchers do not"
+        ),
         see="ip -br addr; ip route",
         source="NCCL documentation, NCCL_SOCKET_IFNAME; PyTorch, GLOO_SOCKET_IFNAME",
-        ask=lambda scope: {"interfaces": INTERFACES, "resolve": resolve(scope), "routes": ROUTES},
-        judge=_net_interface,
-        compare=alike(_interface_name, found="its interface is {value}"),
+        flow=judged(
+            _net_interface,
+            lambda scope: {"interfaces": INTERFACES, "resolve": resolve(scope), "routes": ROUTES},
+            compare=alike(_interface_name, found="its interface is {value}"),
+        ),
     ),
     "net.port": Check(
-        title="the port where ranks meet is free",
-        why="The first rank's store cannot listen (EADDRINUSE), or worse, the others meet a "
-        "training that is not theirs.",
-        fix="set `network.master_port` to another one, or leave it out and dslaunch finds one",
+        title="the rendezvous (master) port is free",
+        why=(
+            "If the port is in use, the first rank's store cannot listen (EADDRINUSE), "
+            "or the other ranks join a different training."
+        ),
+        fix=("set `network.master_port` to another port, or remove it, and dslaunch finds one"),
         see="ss -ltnp",
         source="microsoft/DeepSpeed#1923; torch 2.13 distributed/run.py",
-        ask=lambda scope: {"listen": _listen(scope)},
-        flow=each(_flow_net_port),
+        flow=each(_flow_net_port, lambda scope: {"listen": _listen(scope)}),
     ),
     "net.port-range": Check(
-        title="there are ports for all connections",
-        why="NCCL and gloo open connections from ports of the kernel's range. If the meeting "
-        "place's port is in it, now and then a connection has it when a training starts.",
-        fine="enough ports for connections",
-        fix="`sysctl -w net.ipv4.ip_local_reserved_ports=PORT`, or a port below 32768",
+        title="enough local ports for connections",
+        why=(
+            "NCCL and gloo open connections from ports of the kernel's range. If the "
+            "rendezvous port is in it, a connection sometimes uses it when a training "
+            "starts."
+        ),
+        flow=judged(
+            _net_port_range,
+            lambda scope: {"files": PORT_FILES},
+            fine="enough local ports for connections",
+        ),
+        fix=("run `sysctl -w net.ipv4.ip_local_reserved_ports=PORT`, or use a port below 32768"),
         see="sysctl net.ipv4.ip_local_port_range net.ipv4.ip_local_reserved_ports",
         source="Linux networking/ip-sysctl, ip_local_port_range",
-        ask=lambda scope: {"files": PORT_FILES},
-        judge=_net_port_range,
         limits={"warn": 10000},
-        limits_mean="ports that should be there",
+        limits_mean="local ports below which it warns",
     ),
     "net.speed": Check(
-        title="the network is as fast as on the other nodes, and fast enough for GPUs",
-        why="All ranks wait for the slowest link. ZeRO-3 moves all parameters twice in a step: at "
-        "1 Gbit/s a model of a billion parameters takes half a minute for each.",
-        fix="see the cable, the switch's port and `ethtool`; where the network is slow, ZeRO-1 "
-        "and gradient accumulation rather than ZeRO-3",
+        title="network speed is uniform and sufficient for GPUs",
+        why=(
+            "All ranks wait for the slowest link. ZeRO-3 transfers all parameters twice "
+            "per step: at 1 Gbit/s that takes half a minute each for a billion "
+            "parameters."
+        ),
+        fix=(
+            "check the cable, the switch port and `ethtool`; on a slow network use "
+            "ZeRO-1 and gradient accumulation instead of ZeRO-3"
+        ),
         see="ethtool INTERFACE | grep Speed",
         source="DeepSpeed, ZeRO-3 communication volume (arXiv 1910.02054); NHC check_hw_eth",
-        ask=lambda scope: {
-            "interfaces": INTERFACES,
-            "resolve": resolve(scope),
-            "nvidia": NVIDIA,
-            "infiniband": INFINIBAND,
-        },
-        judge=_net_speed,
-        compare=alike(_speed),
+        flow=judged(
+            _net_speed,
+            lambda scope: {
+                "interfaces": INTERFACES,
+                "resolve": resolve(scope),
+                "nvidia": NVIDIA,
+                "infiniband": INFINIBAND,
+            },
+            compare=alike(_speed),
+        ),
         limits={"warn": 1, "info": 10},
-        limits_mean="Gbit/s up to which nodes with GPUs and no InfiniBand are warned of, and told",
+        limits_mean=(
+            "Gbit/s up to which it warns, or informs, for nodes with GPUs and no InfiniBand"
+        ),
     ),
 }

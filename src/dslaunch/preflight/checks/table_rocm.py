@@ -1,4 +1,4 @@
-"""Checks of AMD GPUs: their number, and what rocm-smi or amd-smi tells of them."""
+"""Checks of AMD GPUs: their number, and what rocm-smi or amd-smi reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dslaunch.preflight.flow import NodeFlow, each
 
 def _driver(told: Told, a: NodeAnswers) -> Iterator[Finding]:
     del a
-    yield passed(f"driver {told.driver}" if told.driver else "the tools answer, without a version")
+    yield passed(f"driver {told.driver}" if told.driver else "no driver version reported")
 
 
 def _links(told: Told, a: NodeAnswers) -> Iterator[Finding]:
@@ -25,11 +25,11 @@ def _links(told: Told, a: NodeAnswers) -> Iterator[Finding]:
     if len(told.gpus) < 2:
         yield skipped("one GPU")
     elif not kinds or set(kinds) - {"XGMI", "PCIE"}:
-        yield Finding("unknown", "the link types cannot be read")
+        yield Finding("unknown", "link types cannot be parsed")
     elif len(kinds) == 2:
         slow = ", ".join(f"{x}-{y}" for (x, y), kind in told.links.items() if kind == "PCIE")
         words = f"{counted(kinds['PCIE'], 'pair')} of GPUs over PCIe: {slow[:200]}"
-        yield Finding("warn", words, f"XGMI as the other {counted(kinds['XGMI'], 'pair')}")
+        yield Finding("warn", words, f"XGMI, as for the other {counted(kinds['XGMI'], 'pair')}")
     else:
         yield passed(f"{next(iter(kinds))} between all GPUs")
 
@@ -52,7 +52,7 @@ def _ras(told: Told, a: NodeAnswers) -> Iterator[Finding]:
             yield Finding("warn", words, "few")
     untold = [index for index, gpu in told.gpus.items() if gpu.uncorrected is None]
     if untold:
-        words = f"{counted(len(untold), 'GPU')} of {len(told.gpus)} without error counts"
+        words = f"{counted(len(untold), 'GPU')} of {len(told.gpus)} report no error counters"
         yield Finding("unknown", words)
 
 
@@ -68,7 +68,7 @@ def _temperature(told: Told, a: NodeAnswers) -> Iterator[Finding]:
             yield Finding(level, words, f"below {a.limits['warn']:.0f}")
     untold = [index for index, gpu in told.gpus.items() if not gpu.temperatures]
     if len(untold) == len(told.gpus):
-        yield Finding("unknown", "no GPU tells its temperature")
+        yield Finding("unknown", "no GPU reports its temperature")
 
 
 KFD = Question("path", "/dev/kfd")
@@ -81,68 +81,75 @@ def _flow_rocm_count(a: NodeAnswers) -> NodeFlow:
     kfd = a.found(KFD)
     if kfd is not None and not kfd["writable"]:
         fix = "add the user to the group of /dev/kfd (`usermod -aG render,video USER`)"
-        return [Finding("fail", "/dev/kfd cannot be opened by this user", "write access", fix)]
+        return [Finding("fail", "no permission to open /dev/kfd", "write access", fix)]
     return accelerators.count(a, "amd")
 
 
 CHECKS = {
     "rocm.driver": Check(
-        title="the ROCm tools answer, and all nodes have the same amdgpu driver",
-        why="RCCL is not tested between releases of the driver, and a training may fail on some "
-        "nodes only. Without rocm-smi or amd-smi nothing else of the GPUs can be checked.",
+        title="all nodes have the same amdgpu driver",
+        why=(
+            "RCCL is not tested between releases of the driver, and a training may fail "
+            "on some nodes only. Without rocm-smi or amd-smi the other AMD checks cannot "
+            "run."
+        ),
         fix="install the same release of ROCm and its driver on all nodes",
         see="rocm-smi --showdriverversion; cat /sys/module/amdgpu/version",
         source="ROCm documentation, User and kernel-space support matrix",
-        ask=accelerators.ask,
-        flow=rocm.where_there(_driver),
-        compare=alike(lambda a: rocm.told(a).driver, found="driver {value}"),
+        flow=rocm.where_there(
+            _driver, compare=alike(lambda a: rocm.told(a).driver, found="driver {value}")
+        ),
     ),
     "rocm.links": Check(
-        title="AMD GPUs are linked by XGMI, alike on all nodes",
-        why="A pair of GPUs that has lost its XGMI links goes over PCIe, several times slower, "
-        "and all ranks wait for it.",
-        fix="reboot the node; if the links are still missing, have the board's bridges checked",
+        title="AMD GPUs are linked by XGMI",
+        why=(
+            "A pair of GPUs that lost its XGMI links uses PCIe, several times slower, "
+            "and all ranks wait for it."
+        ),
+        fix=("reboot the node; if the links are still missing, have the board's bridges inspected"),
         see="rocm-smi --showtopo; rocm-smi --showxgmierr",
         source="ROCm documentation, MI200 and MI300 system optimization, Hardware verification",
-        ask=accelerators.ask,
-        flow=rocm.where_there(_links),
-        compare=alike(_kinds),
+        flow=rocm.where_there(_links, compare=alike(_kinds)),
     ),
     "rocm.ras": Check(
-        title="AMD GPUs have no uncorrected memory errors",
-        why="The next process that touches that memory crashes, or computes with wrong values.",
-        fine="no uncorrected errors",
-        fix="reboot the node, which retires the page; replace the GPU if errors come back",
+        title="no uncorrected AMD GPU memory errors",
+        why="The next process that uses that memory crashes or computes wrong values.",
+        flow=rocm.where_there(_ras, fine="no uncorrected errors"),
+        fix="reboot the node, which retires the page; replace the GPU if errors recur",
         see="rocm-smi --showrasinfo all; amd-smi metric --ecc",
         source="Linux, Documentation/gpu/amdgpu/ras.rst; ROCm/rocm_smi_lib#183",
-        ask=accelerators.ask,
-        flow=rocm.where_there(_ras),
         limits={"corrected": 10_000},
         limits_mean="corrected errors of one GPU above which it warns",
     ),
     "rocm.temperature": Check(
-        title="AMD GPUs are cool enough",
-        why="A GPU that is warm before the training starts slows down when it works, and holds "
-        "all others up.",
-        fine="cool",
-        fix="look at the node's fans and air flow, and at who uses the GPU now",
+        title="AMD GPU temperatures are normal",
+        why=(
+            "A GPU that is hot before the training starts is throttled under load and "
+            "slows down all others."
+        ),
+        flow=rocm.where_there(_temperature, fine="cool"),
+        fix="check the node's fans and air flow, and which processes use the GPU",
         see="rocm-smi --showtemp",
-        source="ROCm/rocm_smi_lib; AMD Instinct accelerators slow down at about 100 degrees C "
-        "junction",
-        ask=accelerators.ask,
-        flow=rocm.where_there(_temperature),
+        source=(
+            "ROCm/rocm_smi_lib; AMD Instinct accelerators throttle at about 100 degrees "
+            "C junction temperature"
+        ),
         limits={"warn": 85, "fail": 100},
-        limits_mean="degrees C of the hottest sensor from which it warns and fails",
+        limits_mean="degrees C of the hottest sensor at which it warns and fails",
     ),
     "rocm.count": Check(
-        title="a node has as many AMD GPUs as slots, and the user may open them",
+        title="nodes have as many AMD GPUs as slots",
         tier="gate",
-        why="A rank whose GPU is not there fails at once. Without access to /dev/kfd PyTorch "
-        "finds no GPU and silently trains on the CPU.",
-        fix="see `dmesg | grep -i amdgpu`; correct `slots:` if that is what the node has",
+        why=(
+            "A rank without a GPU fails at start. Without access to /dev/kfd PyTorch "
+            "finds no GPU and silently trains on the CPU."
+        ),
+        fix=(
+            "look for errors in `dmesg | grep -i amdgpu`; correct `slots:` if the node "
+            "has fewer GPUs"
+        ),
         see="ls -l /dev/kfd; rocm-smi",
         source="ROCm documentation, Configuring permissions for GPU access; Linux, amdkfd",
-        ask=accelerators.ask,
-        flow=each(_flow_rocm_count),
+        flow=each(_flow_rocm_count, accelerators.ask),
     ),
 }

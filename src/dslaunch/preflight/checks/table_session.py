@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dslaunch.preflight.check import Check, Finding, NodeAnswers, Question, passed
 from dslaunch.preflight.checks._machine import INFINIBAND
 from dslaunch.preflight.comparison import alike
+from dslaunch.preflight.flow import judged
 
 LIMITS = Question("limits", ["MEMLOCK", "NOFILE", "NPROC", "STACK"])
 MEBI = 1 << 20
@@ -19,7 +20,7 @@ def _memlock(a: NodeAnswers) -> Iterator[Finding]:
         return
     found = f"{soft / MEBI:g} MiB"
     if not a["infiniband"]:
-        yield passed(f"{found}; no InfiniBand, so nothing is locked")
+        yield passed(f"{found}; not needed without InfiniBand")
     elif soft < a.limits["fail"] * MEBI:
         yield Finding("fail", found, "unlimited")
     else:
@@ -54,7 +55,11 @@ def _nproc(a: NodeAnswers) -> Iterator[Finding]:
 def _stack(a: NodeAnswers) -> Iterator[Finding]:
     soft, _ = a["limits"]["STACK"]
     if soft < 0:
-        yield Finding("warn", "unlimited, which gives threads 2 MiB", f"{a.limits['warn']:g} MiB")
+        yield Finding(
+            "warn",
+            "unlimited, which limits stacks of new threads to 2 MiB",
+            f"{a.limits['warn']:g} MiB",
+        )
     elif soft < a.limits["warn"] * MEBI:
         yield Finding("warn", f"{soft / MEBI:g} MiB", f"{a.limits['warn']:g} MiB")
 
@@ -68,111 +73,127 @@ def _login(a: NodeAnswers) -> Iterator[Finding]:
     if name in NOT_POSIX:
         yield Finding("warn", f"the login shell is {name}", "a POSIX shell such as bash")
     else:
-        yield passed(f"the login shell is {name}" if name else "no login shell is named")
+        yield passed(f"the login shell is {name}" if name else "login shell not reported")
 
 
 def _noise(a: NodeAnswers) -> Iterator[Finding]:
-    lines = [line for line in str(a.hello.get("noise", "")).splitlines() if line.strip()]
+    lines = [line for line in a.noise.splitlines() if line.strip()]
     if not lines:
         return
     first = "".join(c for c in lines[0].strip() if c.isprintable())[:60]
-    more = f", and {len(lines) - 1} lines more" if len(lines) > 1 else ""
-    yield Finding("warn", f"a login without a terminal says `{first}`{more}", "nothing")
+    more = f", and {len(lines) - 1} more lines" if len(lines) > 1 else ""
+    yield Finding("warn", f"a login without a terminal prints `{first}`{more}", "nothing")
 
 
 def _umask(a: NodeAnswers) -> Iterator[Finding]:
     mask = int(a.hello["umask"])
     if mask & 0o700:
-        yield Finding("warn", f"umask {mask:04o} takes the owner's own rights", "0022 or 0077")
+        yield Finding("warn", f"umask {mask:04o} removes the owner's permissions", "0022 or 0077")
 
 
 CHECKS = {
     "lim.memlock": Check(
-        title="memory may be locked for InfiniBand",
-        why="Registering memory with an InfiniBand card locks it. With a low limit NCCL fails with "
-        "`ibv_reg_mr` or `ibv_create_qp` errors as soon as a buffer grows.",
-        fix="`* - memlock unlimited` in /etc/security/limits.d; LimitMEMLOCK=infinity for sshd and "
-        "slurmd; `docker run --ulimit memlock=-1`",
+        title="locked memory is unlimited for InfiniBand",
+        why=(
+            "Registering memory with an InfiniBand NIC locks it. With a low limit NCCL "
+            "fails with `ibv_reg_mr` or `ibv_create_qp` errors when a buffer grows."
+        ),
+        fix=(
+            "set `* - memlock unlimited` in /etc/security/limits.d, "
+            "LimitMEMLOCK=infinity for sshd and slurmd; or run `docker run --ulimit "
+            "memlock=-1`"
+        ),
         see="ulimit -l",
         source="NCCL documentation, troubleshooting: memory",
-        ask=lambda scope: {"limits": LIMITS, "infiniband": INFINIBAND},
-        judge=_memlock,
+        flow=judged(_memlock, lambda scope: {"limits": LIMITS, "infiniband": INFINIBAND}),
         limits={"fail": 64},
         limits_mean="MiB below which it fails",
     ),
     "lim.nofile": Check(
-        title="enough files may be open",
-        why="Every connection, every file of a dataset and every pipe to a worker of a data "
-        "loader is an open file; a rank with many neighbours dies with `Too many open "
-        "files`.",
-        fix="`* - nofile 1048576` in /etc/security/limits.d; LimitNOFILE for sshd and slurmd",
+        title="the limit of open files is high enough",
+        why=(
+            "Every connection, file of a dataset and pipe to a data loader's worker is "
+            "an open file; a rank with many peers fails with `Too many open files`."
+        ),
+        fix=(
+            "set `* - nofile 1048576` in /etc/security/limits.d, and LimitNOFILE for "
+            "sshd and slurmd"
+        ),
         see="ulimit -n; ulimit -Hn",
         source="NCCL documentation, troubleshooting: file descriptors; setrlimit(2)",
-        ask=lambda scope: {"limits": LIMITS},
-        judge=_nofile,
+        flow=judged(_nofile, lambda scope: {"limits": LIMITS}),
         limits={"fail": 256, "many": 4096, "warn": 16},
-        limits_mean="open files that every rank needs; those where there are more than 64 ranks; "
-        "and for each rank, below which it warns",
+        limits_mean=(
+            "open files needed by every rank; those with more than 64 ranks; and per "
+            "rank, below which it warns"
+        ),
     ),
     "lim.nproc": Check(
-        title="enough threads may be started",
-        why="Every rank has some hundred threads, data loaders beside. At the limit `fork` "
-        "fails, or OpenBLAS says that it cannot create a thread.",
-        fix="`* - nproc unlimited` in /etc/security/limits.d; docker: `--pids-limit=-1`",
+        title="the limit of processes is high enough",
+        why=(
+            "Every rank starts hundreds of threads, plus those of data loaders. At the "
+            "limit `fork` fails, or OpenBLAS cannot create a thread."
+        ),
+        fix=("set `* - nproc unlimited` in /etc/security/limits.d; docker: `--pids-limit=-1`"),
         see="ulimit -u",
         source="setrlimit(2), RLIMIT_NPROC; NHC",
-        ask=lambda scope: {"limits": LIMITS},
-        judge=_nproc,
+        flow=judged(_nproc, lambda scope: {"limits": LIMITS}),
         limits={"warn": 4096},
         limits_mean="processes and threads below which it warns",
     ),
     "lim.stack": Check(
-        title="threads get stacks of the usual size",
-        why="With an unlimited stack glibc gives new threads 2 MiB, too few for NCCL's; the "
-        "rank dies with a segmentation fault.",
-        fine="of the usual size",
-        fix="`ulimit -S -s 8192` in the shell's profile",
+        title="the stack size of threads is large enough",
+        why=(
+            "With an unlimited stack glibc gives new threads 2 MiB, too little for NCCL; "
+            "the rank fails with a segmentation fault."
+        ),
+        flow=judged(_stack, lambda scope: {"limits": LIMITS}, fine="default stack size"),
+        fix="set `ulimit -S -s 8192` in the shell's profile",
         see="ulimit -s",
         source="NCCL documentation, troubleshooting: stack size; pthread_create(3)",
-        ask=lambda scope: {"limits": LIMITS},
-        judge=_stack,
         limits={"warn": 8},
         limits_mean="MiB below which it warns",
     ),
     "shell.login": Check(
-        title="the login shell understands what launchers send",
-        why="DeepSpeed's launchers send `export NAME=value; cd ...` through the login shell; csh "
-        "and fish do not understand it. dslaunch itself asks for /bin/sh.",
-        fix="`chsh -s /bin/bash` for that user",
+        title="the login shell is a POSIX shell",
+        why=(
+            "DeepSpeed's launchers send `export NAME=value; cd ...` to the login shell; "
+            "csh and fish cannot run it. dslaunch itself uses /bin/sh."
+        ),
+        fix="run `chsh -s /bin/bash` for that user",
         see="echo $SHELL",
         source="DeepSpeed 0.19 launcher/multinode_runner.py (PDSHRunner.get_cmd)",
-        ask=lambda scope: {"shell": Question("environment", ["SHELL"])},
-        judge=_login,
+        flow=judged(_login, lambda scope: {"shell": Question("environment", ["SHELL"])}),
     ),
     "shell.noise": Check(
-        title="a login without a terminal says nothing",
-        why="What ~/.bashrc prints comes before the answer of every remote command: scp, rsync and "
-        "sftp break on it, and launchers take it for a host name or a number.",
-        fine="a login says nothing",
-        fix="in ~/.bashrc: `case $- in *i*) ;; *) return ;; esac` before anything that prints",
+        title="logins without a terminal print nothing",
+        why=(
+            "Output of ~/.bashrc precedes that of every remote command: scp, rsync and "
+            "sftp fail, and launchers parse it as a host name or a number."
+        ),
+        flow=judged(_noise, fine="logins print nothing"),
+        fix="put `case $- in *i*) ;; *) return ;; esac` into ~/.bashrc before any output",
         see="ssh NODE true | od -c | head",
         source="OpenSSH FAQ: sftp and scp with shells that print",
-        judge=_noise,
     ),
     "shell.umask": Check(
-        title="files that a job makes can be read by it",
-        why="A checkpoint's files are read on other nodes than they were written on, and by "
-        "people.",
-        fine="files that a job makes can be read by it",
-        fix="`umask 022` in the shell's profile",
+        title="new files are readable by their owner",
+        why=(
+            "A checkpoint's files are read on other nodes than they were written on, and "
+            "by other users."
+        ),
+        flow=judged(
+            _umask,
+            fine="new files are readable by their owner",
+            compare=alike(
+                lambda a: f"{int(a.hello['umask']):04o}",
+                level="info",
+                found="umask {value}; {common} on {count} nodes",
+                expected="",
+            ),
+        ),
+        fix="set `umask 022` in the shell's profile",
         see="umask",
         source="umask(2)",
-        judge=_umask,
-        compare=alike(
-            lambda a: f"{int(a.hello['umask']):04o}",
-            level="info",
-            found="umask {value}; {common} on {count} nodes",
-            expected="",
-        ),
     ),
 }

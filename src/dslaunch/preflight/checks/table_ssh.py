@@ -22,20 +22,23 @@ from dslaunch.preflight.check import (
     skipped,
 )
 from dslaunch.preflight.checks.net_mesh import blamed
+from dslaunch.preflight.flow import of_nodes
 from dslaunch.preflight.unanswered import CallFailure, lacks_program
 from dslaunch.protocol.survey import Ran
 from dslaunch.registry import TRANSPORTS
 from dslaunch.transport.classify import from_words
 
 CLIENT = "ssh.client"
+LOGS_IN = "the system's ssh logs in without prompts"
 WORD = "dslaunch-was-here"
 FEW = 8
-"""Up to so many nodes it is done unasked: OpenSSH costs this machine a tenth of a second each."""
+"""Up to this number of nodes the check runs by default: OpenSSH costs this machine 0.1 s per
+node."""
 LOGINS_AT_ONCE = 16
 LAST = 4096
 """Characters of a client's errors in which its reason is looked for."""
 THROTTLED = ("kex_exchange_identification", "Connection reset by", "Connection closed by")
-"""What a client says whose connection sshd dropped for having too many (MaxStartups)."""
+"""Messages of a client whose connection sshd dropped since there were too many (MaxStartups)."""
 
 
 def _why_not(scope: Scope) -> str:
@@ -44,16 +47,16 @@ def _why_not(scope: Scope) -> str:
     if CLIENT in scope.named or "mpi" in scope.purposes:
         return ""
     if scope.cluster.by_steps:
-        return "nobody logs in: the nodes are reached by steps of the allocation"
+        return "the nodes are reached by SLURM steps, not by login"
     if not scope.cluster.over_ssh:
         return "the nodes are not reached over SSH"
     if TRANSPORTS.get(scope.cluster.transport).ssh_program:
-        return "the nodes were reached with it"
-    return f"more than {FEW} nodes; ask with --only {CLIENT}" if len(scope.nodes) > FEW else ""
+        return "the nodes were reached with the system's ssh"
+    return f"more than {FEW} nodes; check with --only {CLIENT}" if len(scope.nodes) > FEW else ""
 
 
 def argv(node: Node, cluster: Cluster) -> list[str]:
-    """The client's command for a node; what the cluster file leaves out ~/.ssh/config says."""
+    """Return the client's command for a node; ~/.ssh/config has what the cluster file does not."""
     wait = f"ConnectTimeout={max(1, round(cluster.ssh.connect_timeout))}"
     words = ["ssh", "-T"]
     for option in ("BatchMode=yes", "StrictHostKeyChecking=yes", wait):
@@ -76,6 +79,11 @@ def _here(scope: Scope) -> Asked:
     return {} if _why_not(scope) else {"ssh": _logins(scope)}
 
 
+def _flow_ssh_client(scope: Scope) -> Flow:
+    nodes = yield Round.of_all(scope, {}, here=_here(scope))
+    return of_nodes(nodes, _ssh_client, fine=LOGS_IN)
+
+
 def _ssh_client(a: NodeAnswers) -> Iterator[Finding]:
     why_not = _why_not(a.scope)
     if why_not:
@@ -84,24 +92,25 @@ def _ssh_client(a: NodeAnswers) -> Iterator[Finding]:
     done: Ran = a.from_here(_logins(a.scope))[a.host]
     level: Level = "fail" if CLIENT in a.scope.named or "mpi" in a.scope.purposes else "warn"
     if lacks_program("ssh", done):
-        yield skipped("this machine has no ssh")
+        yield skipped("ssh not found on this machine")
     elif done["code"] or WORD not in done["out"]:
-        yield Finding(level, _login_trouble(a.node, done), "a login without questions")
+        yield Finding(level, _login_trouble(a.node, done), "a login without prompts")
 
 
 def _login_trouble(node: Node, done: Ran) -> str:
     if not done["err"].strip():
-        return f"the system's ssh ended with {done['code']} and did not run a command"
-    return f"the system's ssh does not get in: {from_words(node, done['err'][-LAST:]).message}"
+        return f"the system's ssh failed with exit code {done['code']}"
+    return f"the system's ssh cannot log in: {from_words(node, done['err'][-LAST:]).message}"
 
 
 MESH = "ssh.mesh"
 FULL = 32
-"""Up to so many nodes each calls each; beyond, its successor and some by chance."""
+"""Up to this number of nodes each calls each other node; beyond, its successor and a random
+sample."""
 CALLS = 3
 CALLS_AT_ONCE = 4
-"""Calls of one node at a time. All nodes begin with their successors, so that about as many
-reach one sshd, which drops callers beyond ten at random (MaxStartups 10:30:100)."""
+"""Calls of one node at a time. All nodes begin with their successors: about this number reach one
+sshd at a time, which drops callers beyond ten at random (MaxStartups 10:30:100)."""
 SECONDS = 10
 
 
@@ -129,10 +138,10 @@ def _calls(targets: list[str], scope: Scope) -> Question:
     return Question("each", argument, 10 + SECONDS * -(-len(targets) // CALLS_AT_ONCE))
 
 
-def _flow_ssh_mesh(nodes: Nodes) -> Flow:
-    scope = next(iter(nodes.values())).scope if nodes else None
-    if scope is None or not _wanted(scope) or len(nodes) < 2:
-        why = f"torchrun and srun do not need it; ask with --only {MESH} or --for mpi"
+def _flow_ssh_mesh(scope: Scope) -> Flow:
+    nodes = yield Round.of_all(scope, {})
+    if not _wanted(scope) or len(nodes) < 2:
+        why = f"not needed by torchrun and srun; check with --only {MESH} or --for mpi"
         return [Finding("skip", why, hosts=tuple(nodes))]
     called = pairs(list(nodes), scope.token)
     asked = {host: _calls(targets, scope) for host, targets in called.items()}
@@ -167,29 +176,33 @@ def _failed_calls(a: NodeAnswers, question: Question) -> dict[tuple[str, str], C
 
 def _message(node: Node, done: Ran) -> str:
     if not done["err"].strip():
-        return f"ssh ended with {done['code']}"
+        return f"ssh failed with exit code {done['code']}"
     return from_words(node, done["err"][-LAST:]).message
 
 
 CHECKS = {
     "ssh.client": Check(
-        title="the system's ssh logs in without questions",
-        why="dslaunch speaks SSH itself. DeepSpeed's pdsh, mpirun, rsync and you use the system's "
-        "client, with its own known_hosts, agent and configuration.",
-        fix="`ssh NODE` once by hand from here, accept its key or correct what it says",
+        title="the system's ssh logs in without prompts",
+        why=(
+            "dslaunch has its own SSH client. DeepSpeed's pdsh, mpirun, rsync and users "
+            "use the system's, with its known_hosts, agent and configuration."
+        ),
+        fix="run `ssh NODE` on this machine; accept the host key, or fix the error",
         see="ssh -o BatchMode=yes NODE true; echo $?",
         source="ssh(1); DeepSpeed 0.19 launcher/runner.py",
-        here=_here,
-        judge=_ssh_client,
-        fine="the system's ssh logs in without questions",
+        flow=_flow_ssh_client,
     ),
     "ssh.mesh": Check(
-        title="the nodes log in to each other",
-        why="Open MPI starts its daemons as a tree: three nodes work, the fourth is started by "
-        "the second one, and fails if that has no key or does not know the host. torchrun, pdsh "
-        "and srun need only logins from one machine.",
-        fix="one key for all nodes in authorized_keys, all host keys in /etc/ssh/ssh_known_hosts; "
-        "or `-mca plm_rsh_no_tree_spawn true`",
+        title="nodes log in to each other by SSH",
+        why=(
+            "Open MPI starts its daemons as a tree: with four nodes the fourth is "
+            "started by the second one, and fails if that has no key or does not know "
+            "the host key. torchrun, pdsh and srun need logins from one machine only."
+        ),
+        fix=(
+            "install one key in authorized_keys of all nodes, and all host keys in "
+            "/etc/ssh/ssh_known_hosts; or use `-mca plm_rsh_no_tree_spawn true`"
+        ),
         see="ssh -o BatchMode=yes NODE true",
         source="open-mpi/ompi#6107; sshd_config(5), MaxStartups",
         flow=_flow_ssh_mesh,

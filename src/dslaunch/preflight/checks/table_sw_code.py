@@ -16,8 +16,8 @@ from dslaunch.preflight.check import (
     Question,
     Scope,
 )
-from dslaunch.preflight.comparison import odd_by_name
-from dslaunch.preflight.flow import NodeFlow, each
+from dslaunch.preflight.comparison import deviations_by_name
+from dslaunch.preflight.flow import NodeFlow, compared, each, judged
 from dslaunch.topology import nccl
 
 OBEYED = ("NCCL_*", "GLOO_*", "TP_SOCKET_IFNAME", "TORCH_NCCL_*", "UCX_NET_DEVICES")
@@ -43,7 +43,7 @@ def _sw_environment(a: NodeAnswers) -> Iterator[Finding]:
         if name in found and not (name == "CUDA_LAUNCH_BLOCKING" and found[name] in ALLOWED):
             yield Finding("warn", f"{name}={found[name][:60]} is set at login", "not set")
     theirs = {name: value for name, value in found.items() if name not in LAUNCHER}
-    remarks = {r.path: r for r in nccl.check(theirs, "the login's environment")}
+    remarks = {r.path: r for r in nccl.check(theirs, "the environment of the login")}
     for remark in remarks.values():
         level: Level = "info" if remark.level == "info" else "warn"
         yield Finding(level, remark.message[:160], fix=remark.fix or "")
@@ -59,7 +59,7 @@ def _compare_sw_environment(nodes: Nodes) -> Iterator[Finding]:
         for host, a in nodes.items()
         if a.has("variables")
     }
-    for name, odd in odd_by_name(said):
+    for name, odd in deviations_by_name(said):
         words = f"{name}={odd.value[:60]}" if odd.value else f"{name} is not set"
         expected = odd.as_on((odd.common or "not set")[:60])
         yield Finding("warn", words, expected, hosts=odd.hosts)
@@ -88,7 +88,7 @@ def _sw_locks(a: NodeAnswers, place: Question) -> Iterator[Finding]:
     old = [lock["path"] for lock in a.value(place) if lock["age"] > 60 * a.limits["warn"]]
     if old:
         more = f" and {len(old) - 1} more" if len(old) > 1 else ""
-        yield Finding("warn", f"an old lock: {old[0]}{more}", "none", f"rm {quote(old[0])}")
+        yield Finding("warn", f"stale lock file: {old[0]}{more}", "none", f"rm {quote(old[0])}")
 
 
 FILES = Question("texts", ["/etc/nccl.conf", "~/.nccl.conf", "~/.deepspeed_env"], 5)
@@ -123,8 +123,8 @@ def _compare_sw_nccl_conf(nodes: Nodes) -> Iterator[Finding]:
         for host, a in nodes.items()
         if a.has("files")
     }
-    for path, odd in odd_by_name(said):
-        differs = f"{path} says other than on {odd.count} nodes"
+    for path, odd in deviations_by_name(said):
+        differs = f"{path} differs from {odd.count} nodes"
         words = differs if odd.value else f"{path} is missing"
         yield Finding("warn", words, odd.as_on("the same"), hosts=odd.hosts)
 
@@ -142,12 +142,12 @@ def _ask_code_files(scope: Scope) -> Asked:
 def _compare_code_files(nodes: Nodes) -> Iterator[Finding]:
     scope = next(iter(nodes.values())).scope
     if not scope.files:
-        yield Finding("skip", "no script is named", hosts=tuple(nodes))
+        yield Finding("skip", "no script given", hosts=tuple(nodes))
         return
     said: dict[str, Digests] = {h: a["digests"] for h, a in nodes.items() if a.has("digests")}
     for host in nodes.keys() - said.keys():
         why = nodes[host].why(nodes[host].asked["digests"])
-        yield Finding("unknown", why or "it was not asked", hosts=(host,))
+        yield Finding("unknown", why or "not asked", hosts=(host,))
     if said:
         yield from _compare_digests(scope, said)
 
@@ -158,9 +158,9 @@ def _compare_digests(scope: Scope, said: Mapping[str, Digests]) -> Iterator[Find
     here = {path: digest for path, digest in scope.files if digest}
     hosts = tuple(said)
     if not any(digest for found in said.values() for digest in found.values()):
-        words = f"{_some([path for path, _ in scope.files])} not there"
+        words = f"{_some([path for path, _ in scope.files])} not found"
         level: Level = "info" if here else "fail"
-        fix = "" if here else "copy it there, or correct its path"
+        fix = "" if here else "copy the file to the node, or correct its path"
         yield Finding(level, words, fix=fix, hosts=hosts)
         return
     wanted = {path: here.get(path) or _most_common(path, said) for path, _ in scope.files}
@@ -169,16 +169,18 @@ def _compare_digests(scope: Scope, said: Mapping[str, Digests]) -> Iterator[Find
         for h, found in said.items()
     }
     if all(bad.values()) and len({str(sorted(d.items())) for d in said.values()}) == 1:
-        yield Finding("info", f"{_some(bad[hosts[0]])} not as it is here", hosts=hosts)
+        yield Finding(
+            "info", f"{_some(bad[hosts[0]])} differs from the file on this machine", hosts=hosts
+        )
         return
     for host, paths in bad.items():
         missing = [path for path in paths if said[host].get(path) is None]
         other = [path for path in paths if path not in missing]
         for words, which in (("missing", missing), ("another version", other)):
             if which:
-                expected = "as it is here" if here else "as on the other nodes"
+                expected = "the file on this machine" if here else "as on the other nodes"
                 yield Finding("fail", f"{_some(which)}: {words}", expected, hosts=(host,))
-    words = "the code is as it is here" if here else "the same code"
+    words = "same code as on this machine" if here else "same code"
     yield Finding("pass", words, hosts=tuple(host for host, paths in bad.items() if not paths))
 
 
@@ -194,52 +196,66 @@ def _some(paths: list[str]) -> str:
 
 CHECKS = {
     "sw.environment": Check(
-        title="a login brings no settings of its own",
-        why="What an administrator or an old experiment put into /etc/environment or ~/.bashrc is "
-        "obeyed by NCCL and CUDA on that node alone, and nobody sees it. NCCL ignores words that "
-        "it does not know, without a word.",
-        fine="a login brings no settings of its own",
-        fix="remove it there, or put it into `env:` of the cluster file, for all nodes",
+        title="login environments set no NCCL or CUDA variables",
+        why=(
+            "NCCL and CUDA on that node use what an administrator or an old experiment "
+            "put into /etc/environment or ~/.bashrc, and no other node does. NCCL "
+            "silently ignores values that it does not know."
+        ),
+        flow=judged(
+            _sw_environment,
+            lambda scope: {"variables": VARIABLES},
+            fine="no NCCL or CUDA variables set at login",
+            compare=_compare_sw_environment,
+        ),
+        fix=(
+            "remove the variable on the node, or set it in `env:` of the cluster file for all nodes"
+        ),
         see="ssh NODE env | grep -E 'NCCL|GLOO|CUDA|MASTER|RANK'",
         source="NCCL 2.30 src/misc/param.cc and src/graph/paths.cc; DeepSpeed 0.19 EXPORT_ENVS",
-        ask=lambda scope: {"variables": VARIABLES},
-        judge=_sw_environment,
-        compare=_compare_sw_environment,
     ),
     "sw.locks": Check(
-        title="no lock is left from a build of kernels",
-        why="PyTorch builds DeepSpeed's kernels under a lock file. Who was killed while building "
-        "left it, and every rank waits for it, for ever, without a word.",
-        fine="no old lock",
-        fix="remove the file `lock` if nobody builds",
+        title="no stale locks of kernel builds",
+        why=(
+            "PyTorch builds DeepSpeed's kernels under a lock file. A process killed "
+            "while building leaves it, and every rank waits for it forever, without a "
+            "message."
+        ),
+        flow=each(
+            _flow_sw_locks,
+            lambda scope: {"locks": USUAL, "environment": ENVIRONMENT},
+            fine="no stale lock files",
+        ),
+        fix="remove the file `lock` if no build is running",
         see="find ~/.cache/torch_extensions -name lock -mmin +10",
         source="torch 2.13 utils/file_baton.py; microsoft/DeepSpeed#2816",
-        ask=lambda scope: {"locks": USUAL, "environment": ENVIRONMENT},
-        flow=each(_flow_sw_locks),
         limits={"warn": 10},
-        limits_mean="minutes after which a lock is old",
+        limits_mean="minutes after which a lock file is stale",
     ),
     "sw.nccl-conf": Check(
-        title="files of settings say the same on all nodes",
-        why="NCCL reads /etc/nccl.conf and ~/.nccl.conf, DeepSpeed's launcher ~/.deepspeed_env; "
-        "what stands there on one node only makes ranks that do not fit together.",
-        fine="no file sets anything",
-        fix="the same file on all nodes, or none and `env:` in the cluster file",
+        title="NCCL and DeepSpeed settings files are identical",
+        why=(
+            "NCCL reads /etc/nccl.conf and ~/.nccl.conf, DeepSpeed's launcher "
+            "~/.deepspeed_env; a setting on one node only makes ranks incompatible."
+        ),
+        flow=judged(
+            _sw_nccl_conf,
+            lambda scope: {"files": FILES},
+            fine="no settings files",
+            compare=_compare_sw_nccl_conf,
+        ),
+        fix=("use the same file on all nodes, or remove it and use `env:` of the cluster file"),
         see="cat /etc/nccl.conf ~/.nccl.conf ~/.deepspeed_env",
         source="NCCL documentation, environment variables: configuration files; DeepSpeed 0.19 "
         "launcher/runner.py (DEEPSPEED_ENVIRONMENT_NAME)",
-        ask=lambda scope: {"files": FILES},
-        judge=_sw_nccl_conf,
-        compare=_compare_sw_nccl_conf,
     ),
     "code.files": Check(
         title="all nodes have the same code",
         tier="gate",
-        why="Ranks that run different code wait for each other in different collectives, for ever.",
-        fix="copy it again: `dslaunch run` does, unless it is told --no-sync",
+        why=("Ranks that run different code wait for each other forever in different collectives."),
+        fix="copy the code again: `dslaunch run` does, except with --no-sync",
         see="sha256sum FILE",
         source="PyTorch, torch.distributed: mismatched collectives hang",
-        ask=_ask_code_files,
-        compare=_compare_code_files,
+        flow=compared(_compare_code_files, _ask_code_files),
     ),
 }

@@ -24,7 +24,7 @@ from dslaunch.preflight.checks import _builds as builds
 from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks._machine import NVIDIA
-from dslaunch.preflight.comparison import alike, odd_ones
+from dslaunch.preflight.comparison import alike, deviations
 from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.protocol.programs import Installed
 from dslaunch.protocol.values import Vendor
@@ -87,20 +87,22 @@ def _sw_cuda_toolkit(a: NodeAnswers) -> Iterator[Finding]:
     there, wanted = toolkit(a["toolkit"]), of_torch(found)
     if not there or not wanted:
         yield skipped(
-            "no toolkit in /usr/local/cuda" if not there else "torch does not say its CUDA"
+            "CUDA toolkit not found in /usr/local/cuda"
+            if not there
+            else "CUDA version of torch not reported"
         )
         return
     fit = toolkit_fits(there, wanted)
     if fit is None:
-        words = f"CUDA toolkit {there}, torch is built with CUDA {wanted} of unknown minor version"
+        words = f"CUDA toolkit {there}, torch built with CUDA {wanted} of unknown minor version"
         yield Finding("unknown", words)
     elif not fit:
-        words = f"CUDA toolkit {there}, torch is built with {wanted}"
+        words = f"CUDA toolkit {there}, torch built with {wanted}"
         yield Finding("warn", words, f"CUDA {wanted}")
     elif "." in wanted and there != wanted:
-        yield passed(f"CUDA toolkit {there}, torch is built with {wanted}: they fit")
+        yield passed(f"CUDA toolkit {there}, torch built with {wanted}: compatible")
     else:
-        yield passed(f"CUDA toolkit {there} fits torch")
+        yield passed(f"CUDA toolkit {there} is compatible with torch")
 
 
 NVCC = "/usr/local/cuda/bin/nvcc"
@@ -115,9 +117,9 @@ def _flow_sw_deepspeed_ops(a: NodeAnswers) -> NodeFlow:
     if found is None:
         return [skipped(job.NOT_ENTERED)]
     if "deepspeed" not in found.packages:
-        return [skipped("DeepSpeed is not installed there")]
+        return [skipped("DeepSpeed is not installed")]
     if not a["nvidia"] and not any(purpose in NEEDS for purpose in a.scope.purposes):
-        return [skipped("no NVIDIA GPU, and nothing is offloaded")]
+        return [skipped("no NVIDIA GPU, and no offloading")]
     # there DeepSpeed writes down which kernels were built when it was installed
     file = f"{found.packages['deepspeed'][1]}/deepspeed/git_version_info_installed.py"
     question = Question("texts", [file], 5)
@@ -135,12 +137,12 @@ def _sw_deepspeed_ops(a: NodeAnswers, built: set[str]) -> Iterator[Finding]:
     missing = dict.fromkeys(word for words in lacks.values() for word in words)
     if missing:
         which = ", ".join(op for op, lacked in lacks.items() if lacked)
-        words = f"{which} cannot be built: {', '.join(missing)} is not there"
-        yield Finding("fail", words, "kernels that are built, or what builds them")
+        words = f"{which} cannot be built: {', '.join(missing)} not found"
+        yield Finding("fail", words, "prebuilt kernels, or the tools to build them")
     elif not built and not {"nvcc", NVCC} & set(tools) and gpu:
-        yield Finding("info", "no kernel is built, and there is no nvcc to build one")
+        yield Finding("info", "no prebuilt kernels, and nvcc not found")
     else:
-        yield passed("DeepSpeed's kernels are built, or can be")
+        yield passed("DeepSpeed kernels are prebuilt or can be built")
 
 
 def _lacks_tools(op: str, tools: Mapping[str, str], gpu: bool) -> Iterator[str]:
@@ -153,13 +155,13 @@ def _lacks_tools(op: str, tools: Mapping[str, str], gpu: bool) -> Iterator[str]:
         yield "nvcc"
 
 
-FIX = "install it for that interpreter, or let `python:` or `activate:` lead to the one that has it"
+FIX = "install it for that interpreter, or set `python:` or `activate:` to one that has it"
 
 
 def _sw_packages(a: NodeAnswers) -> Iterator[Finding]:
     scope = a.scope
     if not launchers.starts_python(scope.job):
-        yield skipped("the job starts no Python")
+        yield skipped("the job does not use Python")
         return
     found = job.installed(a)
     if found is None:
@@ -181,12 +183,12 @@ def _of_launcher(scope: Scope, found: Installed) -> Iterator[Finding]:
             yield Finding("fail", words, f"the package {top}", fix)
         else:
             words = f"{top} at {module.at} has no {name}"
-            expected = f"{name}, which launcher `{scope.launcher}` starts"
+            expected = f"{name}, started by launcher `{scope.launcher}`"
             yield Finding("fail", words, expected, FIX)
     if absent:
         verb = "is" if len(absent) == 1 else "are"
-        words = f"{' and '.join(absent)} {verb} missing at {found.executable}"
-        words += f", and launcher `{scope.launcher}` does not start without"
+        words = f"{' and '.join(absent)} {verb} not installed for {found.executable}"
+        words += f", required by launcher `{scope.launcher}`"
         yield Finding("fail", words, " and ".join(absent), FIX)
 
 
@@ -196,7 +198,7 @@ def _of_script(scope: Scope, found: Installed) -> Iterator[Finding]:
     absent = [name for name, _ in job.missing(found, tuple(certain))]
     script = scope.job.program
     if absent:
-        words = f"{_listed(absent)} missing at {found.executable}, and "
+        words = f"{_listed(absent)} not installed for {found.executable}, and "
         if scope.job.kind == "module" and not scope.imports.read:
             words += f"the module to run is {script}"
         else:
@@ -205,13 +207,15 @@ def _of_script(scope: Scope, found: Installed) -> Iterator[Finding]:
     possible = tuple(n for n in scope.imports.possible if n in USUAL and n not in known)
     perhaps = [name for name, _ in job.missing(found, possible)]
     if perhaps:
-        words = f"{_listed(perhaps)} missing at {found.executable}; a part of {script} imports "
+        words = (
+            f"{_listed(perhaps)} not installed for {found.executable}; a part of {script} imports "
+        )
         words += "it" if len(perhaps) == 1 else "them"
         yield Finding("warn", words, "what the script imports", FIX)
     unread = script and scope.job.kind != "command" and not scope.imports.read
     if unread and "torch" not in known and "torch" not in found.modules:
-        words = f"torch is missing at {found.executable}"
-        expected = f"torch, if {script} needs it: its source is not here to be read"
+        words = f"torch is not installed for {found.executable}"
+        expected = f"torch, if {script} imports it: its source is not on this machine"
         yield Finding("warn", words, expected, FIX)
 
 
@@ -222,11 +226,11 @@ def _listed(names: list[str]) -> str:
 
 def _packages(found: Installed) -> str:
     named = [f"{p} {found.packages[p][0]}" for p in job.MUST[:2] if p in found.packages]
-    return ", ".join(named) or f"{counted(len(found.packages), 'known package')}, none is needed"
+    return ", ".join(named) or f"{counted(len(found.packages), 'known package')}, none required"
 
 
 HIDDEN = {"CUDA_VISIBLE_DEVICES": ("", "-1"), "ACCELERATE_USE_CPU": ("true", "1", "yes")}
-"""Variables with values by which a job says that it uses no GPU."""
+"""Variables with values that disable GPUs for a job."""
 
 
 def _flow_sw_torch_build(a: NodeAnswers) -> NodeFlow:
@@ -237,17 +241,17 @@ def _flow_sw_torch_build(a: NodeAnswers) -> NodeFlow:
 
 def _sw_torch_build(a: NodeAnswers) -> Iterator[Finding]:
     if not launchers.starts_python(a.scope.job):
-        yield skipped("the job starts no Python")
+        yield skipped("the job does not use Python")
         return
     there = builds.vendors(a)
     found = job.installed(a)
     hidden = _hides(a)
     if not there:
-        yield skipped("no accelerator is known there")
+        yield skipped("no accelerators found")
     elif found is None:
         yield skipped(job.NOT_ENTERED)
     elif not found.torch:
-        yield skipped("torch does not say what it is built for")
+        yield skipped("build of torch not reported")
     elif hidden:
         yield skipped(f"the job uses no GPU: {hidden} is set")
     else:
@@ -257,7 +261,7 @@ def _sw_torch_build(a: NodeAnswers) -> Iterator[Finding]:
 def _torch_fits(a: NodeAnswers, there: tuple[Vendor, ...], found: Installed) -> Iterator[Finding]:
     """One vendor is enough: graphics of a processor may count as a second one."""
     fitting = [vendor for vendor in there if builds.is_for(found, vendor)]
-    words = f"torch {found.torch.get('__version__', '')} is built for {builds.target(found)}"
+    words = f"torch {found.torch.get('__version__', '')} built for {builds.target(found)}"
     if not fitting:
         level: Level = "fail" if _certain(a.scope) else "warn"
         names = " or ".join(f"{NAMES[vendor]}s" for vendor in there)
@@ -279,15 +283,15 @@ def _cuda_driver(a: NodeAnswers, cuda: str) -> Iterator[Finding]:
     least = builds.DRIVER_OF_CUDA.get(int(major)) if major.isdigit() else None
     has = builds.driver(a)
     if least is not None and has is not None and has < least:
-        words = f"torch is built with CUDA {cuda}, and the driver is {has}"
+        words = f"torch built with CUDA {cuda}, driver {has}"
         fix = f"update the driver to {least} or newer, or install torch for an older CUDA"
         yield Finding("warn", words, f"driver {least} or newer", fix)
     else:
-        yield passed(f"torch is built with CUDA {cuda}")
+        yield passed(f"torch built with CUDA {cuda}")
 
 
 def _hides(a: NodeAnswers) -> str:
-    """The variable by which the job says that it uses no GPU; empty: it does not say so."""
+    """Return the variable that disables GPUs for the job; empty: none does."""
     env = job.variables(a)
     return next((n for n, values in HIDDEN.items() if env.get(n, "?").lower() in values), "")
 
@@ -307,9 +311,9 @@ def _compare_sw_versions(nodes: Nodes) -> Iterator[Finding]:
     differ: set[str] = set()
     for package in (*job.MUST, *job.SHOULD):
         versions = {host: job.version(found, package) for host, found in said.items()}
-        for odd in odd_ones(versions):
+        for odd in deviations(versions):
             differ |= set(odd.hosts)
-            has = f"{package} {odd.value}" if odd.value else f"{package} is missing"
+            has = f"{package} {odd.value}" if odd.value else f"{package} not installed"
             others = f"{package} {odd.common}" if odd.common else "none"
             level: Level = "fail" if package in job.MUST else "warn"
             yield Finding(level, has, odd.as_on(others), hosts=odd.hosts)
@@ -318,18 +322,18 @@ def _compare_sw_versions(nodes: Nodes) -> Iterator[Finding]:
             named = [f"{p} {v}" for p in job.MUST if (v := job.version(found, p))]
             # what a job lacks is said by sw.packages: here nothing is to be compared
             level = "pass" if named else "skip"
-            yield Finding(level, ", ".join(named) or "no torch is installed", hosts=(host,))
+            yield Finding(level, ", ".join(named) or "torch is not installed", hosts=(host,))
 
 
 NO_LIBRARY = (
-    "unset PYTHONHOME (`env:`, `activate:`, ~/.bashrc); or make the virtual environment again, "
-    "if the Python that it was made with was moved or removed"
+    "unset PYTHONHOME (`env:`, `activate:`, ~/.bashrc); or recreate the virtual "
+    "environment if its base Python was moved or removed"
 )
 
 
 def _py_interpreter(a: NodeAnswers) -> Iterator[Finding]:
     if not launchers.starts_python(a.scope.job):
-        yield skipped("the job starts no Python")
+        yield skipped("the job does not use Python")
         return
     found = job.entered(a)
     if not found.activated and (a.node.activate or "").strip():
@@ -344,17 +348,17 @@ def _py_interpreter(a: NodeAnswers) -> Iterator[Finding]:
 def _no_interpreter(a: NodeAnswers, found: job.Entered) -> Finding:
     name = a.node.python or "python3"
     if found.tried["code"] is None:
-        words = f"{found.path or name} did not answer within {a.limits['seconds']:g} s"
-        fix = "look for a hung or overloaded file system below sys.path: `python3 -X importtime`"
-        return Finding("fail", words, "an answer in a second", fix)
+        words = f"{found.path or name} did not start within {a.limits['seconds']:g} s"
+        fix = "check for a hung or overloaded file system in sys.path: `python3 -X importtime`"
+        return Finding("fail", words, "a start within a second", fix)
     if not found.path:
         after = "" if a.node.activate is None else " after the activate line"
-        return Finding("fail", f"there is no interpreter {name!r}{after}", "a Python interpreter")
+        return Finding("fail", f"interpreter {name!r} not found{after}", "a Python interpreter")
     if found.without_library:
-        words = f"{found.path} does not start: it does not find its own library"
+        words = f"{found.path} does not start: its standard library is missing"
         return Finding("fail", words, "a Python interpreter", NO_LIBRARY)
     said = f": {found.last_words}" if found.last_words else ""
-    words = f"{found.path} does not run (exit code {found.tried['code']}){said}"
+    words = f"{found.path} fails with exit code {found.tried['code']}{said}"
     return Finding("fail", words, "a Python interpreter")
 
 
@@ -365,33 +369,41 @@ def _python_version(a: NodeAnswers) -> str | None:
 
 CHECKS = {
     "sw.cuda-toolkit": Check(
-        title="the CUDA toolkit fits torch",
-        why="DeepSpeed builds its kernels when they are first used, and refuses with "
-        "CUDAMismatchException if the toolkit's major version is not torch's, from CUDA 13 on "
-        "also if the minor version is not.",
-        fix="install the toolkit of torch's version, or DeepSpeed with its kernels built "
-        "(DS_BUILD_OPS=1)",
+        title="the CUDA toolkit is compatible with torch",
+        why=(
+            "DeepSpeed builds its kernels at first use, and raises CUDAMismatchException "
+            "if the toolkit's major version is not torch's; since CUDA 13 also if the "
+            "minor version differs."
+        ),
+        fix=(
+            "install the toolkit of torch's CUDA version, or DeepSpeed with prebuilt "
+            "kernels (DS_BUILD_OPS=1)"
+        ),
         see="nvcc --version; python -c 'import torch; print(torch.version.cuda)'",
         source="DeepSpeed 0.19.8 op_builder/builder.py (cuda_minor_mismatch_ok)",
-        ask=lambda scope: {"nvidia": NVIDIA, "toolkit": TOOLKIT},
-        flow=job.asking(_sw_cuda_toolkit),
+        flow=job.asking(_sw_cuda_toolkit, ask=lambda scope: {"nvidia": NVIDIA, "toolkit": TOOLKIT}),
     ),
     "sw.deepspeed-ops": Check(
-        title="DeepSpeed's kernels are built, or can be",
-        why="Offloaded optimizers and NVMe need compiled kernels. Where these can neither be "
-        "loaded nor built, the training ends at its first step.",
-        fix="`apt-get install g++ ninja-build libaio-dev`, the CUDA toolkit; or install DeepSpeed "
-        "with DS_BUILD_OPS=1",
+        title="DeepSpeed kernels are prebuilt or can be built",
+        why=(
+            "Offloaded optimizers and NVMe need compiled kernels. If these can be "
+            "neither loaded nor built, the training fails at its first step."
+        ),
+        fix=(
+            "run `apt-get install g++ ninja-build libaio-dev` and install the CUDA "
+            "toolkit; or install DeepSpeed with DS_BUILD_OPS=1"
+        ),
         see="ds_report",
         source="DeepSpeed 0.19 op_builder (cpu_adam.py, async_io.py), env_report.py",
-        ask=lambda scope: {"nvidia": NVIDIA},
-        flow=each(_flow_sw_deepspeed_ops),
+        flow=each(_flow_sw_deepspeed_ops, lambda scope: {"nvidia": NVIDIA}),
     ),
     "sw.packages": Check(
-        title="what the launcher and the script import is installed",
+        title="imports of launcher and script are installed",
         tier="gate",
-        why="A launcher without torch, or a script without a module, ends at its first import; "
-        "the ranks of the other nodes wait for it.",
+        why=(
+            "A launcher without torch, or a script without a module, fails at its first "
+            "import; the ranks of the other nodes wait for it."
+        ),
         fix=FIX,
         see="python3 -c 'import torch'",
         source="torch 2.13 distributed/run.py, DeepSpeed 0.19.8 launcher/launch.py, accelerate "
@@ -401,40 +413,46 @@ CHECKS = {
     "sw.torch-build": Check(
         title="torch is built for the node's accelerators",
         tier="gate",
-        why="A torch without CUDA sees no GPU: ranks fail when they choose their device, or train "
-        "on the CPU, a hundred times slower.",
+        why=(
+            "A torch without CUDA finds no GPU: ranks fail when they select their "
+            "device, or train on the CPU, a hundred times slower."
+        ),
         fix="install torch for these accelerators (pytorch.org, Get Started), or set "
         "`CUDA_VISIBLE_DEVICES: ''` in `env:` for a job on CPUs",
         see="python3 -c 'import torch; print(torch.version.cuda, torch.cuda.is_available())'",
         source="torch 2.13 torch/version.py (cuda, hip, xpu); NVIDIA CUDA Toolkit release notes, "
         "minimum driver versions",
-        ask=builds.ask,
-        flow=each(_flow_sw_torch_build),
+        flow=each(_flow_sw_torch_build, builds.ask),
     ),
     "sw.versions": Check(
-        title="all nodes have the same torch, DeepSpeed and NCCL",
-        why="NCCL of different versions refuses or hangs; different torch or DeepSpeed fail in "
-        "the first collective, or compute different things.",
-        fix="install the environment of all nodes from one lock file, or use one container image",
+        title="torch, DeepSpeed and NCCL versions are equal",
+        why=(
+            "NCCL refuses or hangs if versions differ; different versions of torch or "
+            "DeepSpeed fail in the first collective, or compute different results."
+        ),
+        fix=("install the environment of all nodes from one lock file, or use one container image"),
         see="python -m pip list",
         source="NCCL 2.27 bootstrap.cc (version check); Google cluster-health-scanner configcheck",
-        flow=job.asking(),
-        compare=_compare_sw_versions,
+        flow=job.asking(compare=_compare_sw_versions),
     ),
     "py.interpreter": Check(
-        title="the job's interpreter is there, the same on all nodes",
+        title="the job's Python exists, in the same version",
         tier="gate",
-        why="Packages are installed for one version of Python; a node with another one fails at "
-        "its first import, and all others wait for it.",
-        fix="install it there, or correct `python:` or `activate:` of that node",
+        why=(
+            "Packages are installed for one version of Python; a node with another "
+            "version fails at its first import, and all others wait for it."
+        ),
+        fix="install the interpreter on the node, or correct `python:` or `activate:`",
         see="command -v python3; python3 -V",
         source="imbue cluster-health: the same container everywhere",
-        flow=job.asking(_py_interpreter),
-        compare=alike(
-            _python_version,
-            level="fail",
-            found="Python {value}",
-            expected="Python {common}, as on {nodes}",
+        flow=job.asking(
+            _py_interpreter,
+            compare=alike(
+                _python_version,
+                level="fail",
+                found="Python {value}",
+                expected="Python {common}, as on {nodes}",
+            ),
         ),
         limits=job.LIMITS,
         limits_mean="seconds in which Python must start",

@@ -1,28 +1,30 @@
-"""The texts that a launch can be rendered as. One file per format, with an object `FORMAT` of the
-shape of `Format`, which `registry.FORMATS` knows by name; and the lines of launchers that have
-such, by the launcher's name."""
+"""Formats in which a launch can be rendered.
+
+One module per format, with an object `FORMAT` that implements `Format` and is found by its name in
+`registry.FORMATS`; and the command lines of launchers, by the launcher's name."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dslaunch.registry import FORMATS, LAUNCHERS, unknown_name
+from dslaunch.render.launch import Rendered
 from dslaunch.render.launcher_lines import LauncherLines
 
 if TYPE_CHECKING:
-    from dslaunch.render.launch import Launch, Rendered
+    from dslaunch.render.launch import Launch
 
 
 @runtime_checkable
 class Format(Protocol):
-    """One text that starts, or describes, a launch with another tool. Pure."""
+    """A text that starts or describes a launch with another tool. Pure."""
 
     @property
     def summary(self) -> str:
-        """One line that says what the text is for."""
+        """Return what the text is for, in one line."""
 
     def render(self, launch: Launch) -> Rendered:
-        """Render the launch. Raises PlanError where this format cannot say it."""
+        """Render the launch. Raises PlanError for what the format cannot express."""
 
 
 def names() -> tuple[str, ...]:
@@ -54,6 +56,8 @@ def _has_lines(launcher: str) -> bool:
 def render(name: str, launch: Launch) -> Rendered:
     """Render the launch in the format of that name.
 
-    Raises UsageError for a name that does not exist, PlanError where the format cannot say it.
+    Raises UsageError for a name that does not exist, PlanError for what the format cannot express.
     """
-    return get(name).render(launch)
+    rendered = get(name).render(launch)
+    FORMATS.check_returned(name, rendered, Rendered)
+    return rendered

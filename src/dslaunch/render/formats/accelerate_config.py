@@ -6,7 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 from dslaunch.launch.launchers import check_launcher
+from dslaunch.notes import note
 from dslaunch.render.launch import Rendered
+from dslaunch.render.notes import RenderNote
 from dslaunch.render.templates import render
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ class AccelerateConfig:
     summary = "the file for `accelerate launch --config_file`"
 
     def render(self, launch: Launch) -> Rendered:
-        """The file. Raises PlanError as the launcher `accelerate` does."""
+        """Return the file. Raises PlanError as the launcher `accelerate` does."""
         check_launcher("accelerate", launch.world)
         text = render(
             "accelerate.yaml.j2",
@@ -29,8 +31,7 @@ class AccelerateConfig:
             nodes=launch.world.node_count,
             ranks=launch.world.size,
         )
-        rank = "`accelerate launch --config_file accelerate.yaml --machine_rank N`"
-        return Rendered(text, (f"on each node: {rank} with N from 0",))
+        return Rendered(text, (note(RenderNote.MACHINE_RANK),))
 
 
 FORMAT = AccelerateConfig()

@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import Command, Word, activated, shell_line
 from dslaunch.launch.interpreter import interpreter
+from dslaunch.launch.launcher_args import check_launcher_args
 from dslaunch.launch.program import kind_flag, positional
-from dslaunch.render.caveats import (
+from dslaunch.notes import note
+from dslaunch.render.formats.include import include
+from dslaunch.render.launch import Rendered
+from dslaunch.render.launcher_lines import directory
+from dslaunch.render.notes import (
     LOOPBACK,
+    RenderNote,
     argument_notes,
     differing_notes,
     export_notes,
@@ -16,9 +22,6 @@ from dslaunch.render.caveats import (
     secret_notes,
     ssh_notes,
 )
-from dslaunch.render.formats.include import include
-from dslaunch.render.launch import Rendered
-from dslaunch.render.launcher_lines import directory
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
@@ -28,12 +31,15 @@ HOSTFILE = "hostfile"
 
 
 class DeepSpeedFormat:
-    """One line for the machine from which DeepSpeed reaches the nodes with pdsh."""
+    """A command for the machine from which DeepSpeed reaches the nodes with pdsh."""
 
     summary = "the `deepspeed` command that starts all nodes through pdsh"
 
     def render(self, launch: Launch) -> Rendered:
-        """The line, below a comment. Raises PlanError for a host that `--include` cannot name."""
+        """Return the line, below a comment. Raises PlanError for a host that `--include` cannot
+        name."""
+        # the runner hands its launcher's options on
+        check_launcher_args("deepspeed", launch.job.launcher_args)
         env = tuple(
             pair
             for pair in launch.environment(launch.placements[0])
@@ -42,7 +48,7 @@ class DeepSpeedFormat:
         started = activated(command(launch), launch.placements[0].node.activate)
         line = shell_line(started, env=env, cwd=directory(launch.decided.workdir))
         notes = (
-            f"save what the format `hostfile` prints as `{HOSTFILE}` in the working directory",
+            note(RenderNote.SAVE_HOSTFILE, file=HOSTFILE),
             *ssh_notes(launch),
             *differing_notes(launch, "deepspeed"),
             *export_notes(launch),
@@ -54,11 +60,11 @@ class DeepSpeedFormat:
 
 
 def command(launch: Launch) -> Command:
-    """The runner's command. It starts on every node the interpreter that it was started with.
+    """Return the runner's command. It starts the same interpreter on every node.
 
-    CUDA_VISIBLE_DEVICES is left to it: it takes the slots of `--include`. One node needs
-    `--force_multi`, since DeepSpeed else starts that node's part on the machine where it is
-    called; if it is that machine, `--no_ssh_check` (0.19.8, launcher/runner.py).
+    The runner sets CUDA_VISIBLE_DEVICES by the slots of `--include`. One node needs
+    `--force_multi`, since DeepSpeed otherwise starts it on the machine where it is called; if it
+    is that machine, `--no_ssh_check` (0.19.8, launcher/runner.py).
     """
     first, *others = launch.allocation.hosts
     alone: tuple[str, ...] = ()
@@ -72,6 +78,7 @@ def command(launch: Launch) -> Command:
             f"--master_addr={launch.decided.rendezvous.address}",
             f"--master_port={launch.decided.rendezvous.port}",
             *alone,
+            *launch.job.launcher_args,
             *kind_flag(launch.job, "--no_python"),
             *(("--no_local_rank",) if launch.job.kind == "command" else ()),
             *positional(launch.job),
@@ -80,7 +87,8 @@ def command(launch: Launch) -> Command:
 
 
 def runner(node: Node) -> tuple[Word, ...]:
-    """What starts DeepSpeed's runner: its own script, or the module if an interpreter is named."""
+    """Return the words that start DeepSpeed's runner: its script, or the module if an interpreter
+    is set."""
     if node.python is None:
         return ("deepspeed",)
     return (interpreter(node), "-m", "deepspeed.launcher.runner")

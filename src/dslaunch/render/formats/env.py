@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import exports
-from dslaunch.render.caveats import secret_notes
 from dslaunch.render.launch import Rendered, ranks_of
+from dslaunch.render.notes import secret_notes
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Pairs, Placement
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Env:
-    """What each node's shell needs; RANK and LOCAL_RANK are each process's own."""
+    """The variables of each node; RANK and LOCAL_RANK differ between the processes."""
 
     summary = "`export` lines for each node's shell"
 
     def render(self, launch: Launch) -> Rendered:
-        """Each node's lines below its name."""
+        """Return the lines of each node below its name."""
         lines = []
         for placement in launch.placements:
             ranks = ranks_of(placement.first_rank, len(placement.slots))

@@ -6,7 +6,9 @@ from itertools import starmap
 from typing import TYPE_CHECKING
 
 from dslaunch.cluster.nodeset import fold_in_order
+from dslaunch.notes import Note, note
 from dslaunch.render.launch import Rendered
+from dslaunch.render.notes import RenderNote
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Placement
@@ -22,24 +24,25 @@ class Hostfile:
     summary = "DeepSpeed's hostfile"
 
     def render(self, launch: Launch) -> Rendered:
-        """One line per node, with as many slots as reach to the last one used."""
+        """Return one line per node, with the slots up to the last one that is used."""
         lines = [f"{p.node.host} slots={p.slots[-1] + 1}\n" for p in launch.placements]
-        gaps: dict[tuple[int, ...], list[str]] = {}
+        hosts_by_gap: dict[tuple[int, ...], list[str]] = {}
         for placement in filter(_has_gap, launch.placements):
-            gaps.setdefault(placement.slots, []).append(placement.node.host)
-        return Rendered("".join(lines), tuple(starmap(_note, gaps.items())))
+            hosts_by_gap.setdefault(placement.slots, []).append(placement.node.host)
+        return Rendered("".join(lines), tuple(starmap(_gap_note, hosts_by_gap.items())))
 
 
 def _has_gap(placement: Placement) -> bool:
-    """Whether the slots used are other than the first ones, which a hostfile cannot say."""
+    """Return whether the slots are not the first ones of the node, which a hostfile cannot
+    express."""
     return placement.slots != tuple(range(len(placement.slots)))
 
 
-def _note(slots: tuple[int, ...], hosts: list[str]) -> str:
-    use = "uses" if len(hosts) == 1 else "use"
-    return (
-        f"{fold_in_order(hosts)} {use} only slots {','.join(map(str, slots))}, which a hostfile "
-        "cannot say: give `deepspeed` what the format `include` prints, too"
+def _gap_note(slots: tuple[int, ...], hosts: list[str]) -> Note:
+    return note(
+        RenderNote.SLOT_GAPS,
+        slots=",".join(map(str, slots)),
+        nodes=fold_in_order(hosts),
     )
 
 

@@ -21,21 +21,21 @@ class Include:
     summary = "the value of DeepSpeed's `--include`"
 
     def render(self, launch: Launch) -> Rendered:
-        """One line. Raises PlanError for a host name that the grammar would split."""
+        """Return one line. Raises PlanError for a host name that the grammar would split."""
         return Rendered(f"{include(launch.allocation)}\n")
 
 
 def include(allocation: Allocation) -> str:
-    """The allocation in DeepSpeed's grammar.
+    """Return the allocation in DeepSpeed's grammar.
 
     Raises PlanError for a host with `@`, `:` or `,` in its name, such as an IPv6 address.
     """
     bad = [host for host in allocation.hosts if set(host) & set("@:,")]
     if bad:
         raise PlanError(
-            f"DeepSpeed's `--include` cannot name {', '.join(map(repr, bad))}: it splits at "
+            f"DeepSpeed's `--include` cannot contain {', '.join(map(repr, bad))}: it splits at "
             "`@`, `:` and `,`",
-            hint="call the node by a name, and put its address in `address:`; or use torchrun",
+            hint="give the node a name and put its address in `address:`, or use torchrun",
         )
     return "@".join(f"{p.node.host}:{','.join(map(str, p.slots))}" for p in allocation.placements)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from dslaunch.launch.command import Command, Word, activated
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.launch.program import python_command
-from dslaunch.render.caveats import differing_notes, home_notes, secret_notes, ssh_notes
 from dslaunch.render.launch import Rendered
 from dslaunch.render.launcher_lines import directory
+from dslaunch.render.notes import differing_notes, home_notes, secret_notes, ssh_notes
 from dslaunch.render.templates import render
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ AS_TORCH_NAMES_THEM = (
     "WORLD_SIZE=$OMPI_COMM_WORLD_SIZE LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE "
     '&& exec "$@"'
 )
-"""Gives each rank torch's names for what Open MPI tells it, then becomes the program."""
+"""Sets torch's variables from those of Open MPI, then executes the program."""
 
 
 class Mpirun:
@@ -30,7 +30,7 @@ class Mpirun:
     summary = "an Open MPI hostfile and the `mpirun` line for it"
 
     def render(self, launch: Launch) -> Rendered:
-        """A shell script; its hostfile names the slots that are used, by count."""
+        """Return a shell script; its hostfile has the number of slots of each node."""
         nodes = [(p.node.host, len(p.slots)) for p in launch.placements]
         text = render("mpirun.sh.j2", hostfile=HOSTFILE, nodes=nodes, command=command(launch))
         notes = (
@@ -43,7 +43,7 @@ class Mpirun:
 
 
 def command(launch: Launch) -> str:
-    """The line. `--map-by slot` fills node after node, so that ranks are in the plan's order."""
+    """Return the command. `--map-by slot` fills node after node, as in the plan."""
     first = launch.placements[0].node
     program = Command(python_command(interpreter(first), launch.job))
     rendezvous = launch.decided.rendezvous

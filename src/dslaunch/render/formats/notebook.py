@@ -1,11 +1,11 @@
-"""A notebook cell that makes one process a whole world."""
+"""A notebook cell for a world of one process."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dslaunch.render.caveats import secret_notes
 from dslaunch.render.launch import Rendered
+from dslaunch.render.notes import secret_notes
 from dslaunch.render.templates import render
 
 if TYPE_CHECKING:
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Notebook:
-    """Python that sets the variables which a launcher would, for one rank."""
+    """Python that sets the variables of a launcher, for one rank."""
 
     summary = "a notebook cell for a world of one process"
 
     def render(self, launch: Launch) -> Rendered:
-        """The cell. The interfaces are left out, since this world is on one machine."""
+        """Return the cell, without network interfaces, since the world is on one machine."""
         variables = {
             **dict((*launch.job.env, *launch.job.overrides)),
             "MASTER_ADDR": "127.0.0.1",

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class PlanFormat:
-    """What `dslaunch run` would do, for programs."""
+    """The plan of `dslaunch run`, for programs."""
 
     summary = "the plan of `dslaunch run` as JSON"
 
     def render(self, launch: Launch) -> Rendered:
-        """The plan. Raises PlanError as the job's launcher does."""
+        """Return the plan. Raises PlanError as the job's launcher does."""
         plan = make_plan(launch.allocation, launch.job, launch.decided, cluster=launch.cluster)
         return Rendered(plan_to_json(plan))
 

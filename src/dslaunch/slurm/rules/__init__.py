@@ -1,19 +1,22 @@
-"""The rules of the lint of sbatch scripts, a module for each subject.
+"""The lint rules of sbatch scripts, one module per subject.
 
-A rule takes a `Reading` and yields remarks. A module lists its functions in `RULES`, and in `NAMES`
-the rules that they report; a name is stable over releases, since people ignore rules by it.
+A rule is a function that takes a `Reading` and yields remarks. `@rule` above it declares its name,
+severity, summary and source.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from dslaunch.lint.rules import Rules, rules_of
+from dslaunch.lint.rules import LintRule, Rules, rules_of
 from dslaunch.registry import SCRIPT_RULES
 from dslaunch.slurm.training_commands import Reading
+
+_BEFORE_RULES = (LintRule("syntax-error", "error", "the script is not valid bash", "bash(1), -n"),)
+"""Reported by `slurm.lint`, which asks bash."""
 
 
 @cache
 def rules() -> Rules[Reading]:
     """Return all rules, those of plugins too. Raises PluginError."""
-    return rules_of("slurm/rules", SCRIPT_RULES)
+    return rules_of("slurm/rules", SCRIPT_RULES, more=_BEFORE_RULES)

@@ -1,4 +1,5 @@
-"""Numbers that are said twice, and SLURM's variables that are not numbers or are not there."""
+"""Rules for numbers that contradict each other, and for SLURM variables that are unset or not
+numbers."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from dslaunch.lint import Edit, Remark
+from dslaunch.lint.rules import rule
+from dslaunch.plural import counted
 from dslaunch.slurm import sources
 from dslaunch.slurm.grammar import Option
 from dslaunch.slurm.rules.directives import tasks_per_node
@@ -16,12 +19,12 @@ from dslaunch.slurm.training_commands import Reading, TrainingCommand
 
 NODE_OPTIONS = ("nnodes", "nnode", "num_machines", "num_nodes")
 SOME_NODES = {"nodelist", "nodefile", "exclude", "relative", "het-group", "jobid"}
-"""Options of srun that may leave a step fewer nodes than the job has."""
+"""Options of srun that may give a step fewer nodes than the job has."""
 OWN_GPUS = {"gpus", "gres", "gpus-per-node", "gpus-per-task", "het-group", "jobid"}
 """Options of srun that give a step other GPUs than the job has."""
 GPU_OPTIONS = ("gres", "tres-per-task", "gpus-per-task")
 GPU_KIND = re.compile(r"(?i)gpu|[ahblv]\d{2,3}|mi\d{3}|dgx|cuda|boost|ml|accel")
-"""Names of partitions, features and accounts that may bring GPUs along."""
+"""Names of partitions, features and accounts that may include GPUs."""
 GPU_WORDS = re.compile(r"NCCL|CUDA|cuda|GPU|nvidia|rocm|deepspeed")
 CPU_WORDS = re.compile(r"gloo|use_cpu|--cpu\b|\bccl\b|mpi4py")
 RANK_OPTIONS = ("nproc_per_node", "num_gpus")
@@ -35,13 +38,19 @@ SET_BY = {
     "SLURM_ARRAY_TASK_ID": ("array",),
     "SLURM_NTASKS": ("ntasks", "ntasks-per-node", "ntasks-per-socket", "ntasks-per-gpu"),
 }
-"""Variable -> the options of which one must be given for it to be set."""
+"""Variable -> the options of which one must be used for SLURM to set it."""
 RUN_LENGTH = ("SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE")
 TESTS = ("[", "[[", "test", "echo", "printf")
 
 
+@rule(
+    "nodes-mismatch",
+    "error",
+    "the launcher and SLURM have different numbers of nodes",
+    source="stas00/ml-engineering, orchestration/slurm, mismatching nodes number",
+)
 def nodes_twice(reading: Reading) -> Iterator[Remark]:
-    """A launcher that is told another number of nodes than SLURM."""
+    """Find a launcher with another number of nodes than SLURM's."""
     script = reading.script
     for launch in reading.launches:
         option = launch.option(*NODE_OPTIONS)
@@ -54,16 +63,15 @@ def nodes_twice(reading: Reading) -> Iterator[Remark]:
                 "nodes-mismatch",
                 "error",
                 option.value.place,
-                f"{option.given} is {said}, and line {asked} asks SLURM for {nodes} nodes",
-                fix="say it once: $SLURM_NNODES",
-                source="stas00/ml-engineering, orchestration/slurm, mismatching nodes number",
+                f"{option.given} is {said}, but line {asked} requests {counted(nodes, 'node')}",
+                fix="use $SLURM_NNODES",
                 edits=_replaced(script, option.value, "$SLURM_NNODES"),
             )
 
 
 def _nodes_asked(script: Script, launch: TrainingCommand) -> Option | None:
-    """What says on how many nodes a launch runs, if it says so: its step, else the job. A step on
-    one node may be one of several that together are the training."""
+    """Return the option that sets the number of nodes of a launch: of its step, or of the job. A
+    step on one node may be one of several steps of the training."""
     step = launch.step.options if launch.step else {}
     own = step.get("nodes")
     if own is not None:
@@ -81,13 +89,13 @@ def _literal(text: str, option: Option) -> Word:
 
 
 def _replaced(script: Script, word: Word, text: str) -> tuple[Edit, ...]:
-    """Another text in a word's place, where the word stands as it is."""
+    """Return an edit that replaces a word, if the script contains it literally."""
     start, end = word.place, word.place + len(word.value)
     return (Edit(start, end, text),) if script.text[start:end] == word.value else ()
 
 
 def gpus_per_node(script: Script) -> tuple[int, Option] | None:
-    """How many GPUs of a node the directives ask for, and which one says so."""
+    """Return how many GPUs per node the directives request, and which one does."""
     for name in ("gpus-per-node", "gres"):
         match = GPUS.fullmatch(script.asked(name))
         if match and not script.heterogeneous:
@@ -102,8 +110,14 @@ def gpus_per_node(script: Script) -> tuple[int, Option] | None:
     return None
 
 
+@rule(
+    "gpus-mismatch",
+    "error",
+    "the launcher and SLURM have different numbers of GPUs per node",
+    source=sources.GRES,
+)
 def gpus_twice(reading: Reading) -> Iterator[Remark]:
-    """A launcher that starts another number of ranks than a node has GPUs."""
+    """Find a launcher that starts another number of ranks than a node has GPUs."""
     script = reading.script
     found = gpus_per_node(script)
     for launch in reading.launches:
@@ -118,29 +132,34 @@ def gpus_twice(reading: Reading) -> Iterator[Remark]:
         gpus, asked = found
         if int(said) != gpus:
             line = script.where(asked.place)[0]
-            whole = " (--gpus counts the whole job's)" if asked.name == "gpus" else ""
+            whole = " (--gpus is the total of the job)" if asked.name == "gpus" else ""
             yield script.remark(
                 "gpus-mismatch",
                 "error" if int(said) > gpus else "warning",
                 option.value.place,
-                f"{option.given} is {said}, and line {line} asks for {gpus} GPUs of each"
+                f"{option.given} is {said}, but line {line} requests {counted(gpus, 'GPU')} per"
                 f" node{whole}",
-                fix="say it once: $SLURM_GPUS_ON_NODE",
-                source=sources.GRES,
+                fix="use $SLURM_GPUS_ON_NODE",
                 edits=_replaced(script, option.value, "$SLURM_GPUS_ON_NODE"),
             )
 
 
 def _shares_node(reading: Reading, launch: TrainingCommand) -> bool:
-    """Whether others may use the rest of a node's GPUs: several launches in the background, or one
-    that chooses its devices."""
+    """Return whether other launches may use the remaining GPUs of a node: several launches in the
+    background, or one that selects its devices."""
     chosen = any(one.name == "CUDA_VISIBLE_DEVICES" for one in launch.command.all_assignments())
     behind = sum(one.command.operator == "&" for one in reading.launches)
     return chosen or (launch.command.operator == "&" and behind > 1)
 
 
+@rule(
+    "no-gpu-request",
+    "warning",
+    "a GPU training in a job that requests no GPUs",
+    source=sources.GRES,
+)
 def no_gpus(reading: Reading) -> Iterator[Remark]:
-    """A training with a rank per GPU in a job that asks for none."""
+    """Find a training with several ranks per node in a job that requests no GPUs."""
     script = reading.script
     asked = {name for name in script.options if name.startswith("gpu") or name in GPU_OPTIONS}
     kind = " ".join(script.asked(name) for name in ("partition", "constraint", "account", "qos"))
@@ -156,22 +175,22 @@ def no_gpus(reading: Reading) -> Iterator[Remark]:
                 "no-gpu-request",
                 "warning",
                 ranks.place,
-                f"{ranks.given} is {script.constant(ranks.value)}, and no #SBATCH line asks for"
-                " GPUs: where they are GRES, the job gets none",
+                f"{ranks.given} is {script.constant(ranks.value)}, but no #SBATCH line requests"
+                " GPUs; on sites with GPUs as GRES, the job gets none",
                 fix="#SBATCH --gpus-per-node=N",
-                source=sources.GRES,
             )
             return
 
 
 def _for_gpus(script: Script, launch: TrainingCommand) -> bool:
-    """Whether a script speaks of GPUs, and not of training on CPUs."""
+    """Return whether a script uses GPUs, and does not train on CPUs."""
     cpu = CPU_WORDS.search(script.text) or launch.option("cpu")
     return launch.program == "deepspeed" or bool(GPU_WORDS.search(script.text) and not cpu)
 
 
+@rule("two-gpu-requests", "error", "two requests for GPUs that differ", source=sources.GRES)
 def two_requests(reading: Reading) -> Iterator[Remark]:
-    """GPUs asked for in two ways that differ."""
+    """Find GPUs requested by two options that differ."""
     script = reading.script
     one = GPUS.fullmatch(script.asked("gres"))
     other = GPUS.fullmatch(script.asked("gpus-per-node"))
@@ -180,15 +199,20 @@ def two_requests(reading: Reading) -> Iterator[Remark]:
             "two-gpu-requests",
             "error",
             script.options["gpus-per-node"].place,
-            f"--gres asks for {one[2]} GPUs of each node and --gpus-per-node for {other[2]}: srun"
-            " refuses to start",
+            f"--gres requests {one[2]} GPUs per node, --gpus-per-node {other[2]}; srun refuses to"
+            " start",
             fix="keep one of them",
-            source=sources.GRES,
         )
 
 
+@rule(
+    "launcher-per-task",
+    "error",
+    "srun starts a launcher more than once per node",
+    source="bigscience, train/tr11-176B-ml; huggingface/transformers, DeepSpeed guide",
+)
 def launchers_per_node(reading: Reading) -> Iterator[Remark]:
-    """A launcher that srun starts more than once on a node."""
+    """Find a launcher that srun starts more than once per node."""
     script = reading.script
     for launch in reading.launches:
         if launch.launcher and launch.step and (why := _too_many(script, launch)):
@@ -199,9 +223,8 @@ def launchers_per_node(reading: Reading) -> Iterator[Remark]:
                 "launcher-per-task",
                 "error",
                 launch.step.place,
-                f"{why}: each is started by srun, and each starts the ranks of a whole node",
-                fix="one launcher per node: srun" + words,
-                source="bigscience, train/tr11-176B-ml; huggingface/transformers, DeepSpeed guide",
+                f"srun starts {why}, and each of them starts all ranks of a node",
+                fix="start one launcher per node: srun" + words,
                 edits=() if own else (Edit(end, end, words),),
             )
 
@@ -212,19 +235,25 @@ def _too_many(script: Script, launch: TrainingCommand) -> str:
     if per_node is None and "ntasks" not in step:
         per_node = script.asked("ntasks-per-node") or None
     if per_node and per_node.isdecimal() and int(per_node) > 1:
-        return f"{per_node} {launch.program}s on each node"
+        return f"{per_node} {launch.program} launchers per node"
     tasks = step["ntasks"].text if "ntasks" in step else script.asked("ntasks")
     own = step["nodes"].text if "nodes" in step else ""
     nodes = int(own) if own.isdecimal() else script.number("nodes")
     if nodes is None or (own and not own.isdecimal()):
         return ""
     if not per_node and tasks.isdecimal() and int(tasks) > nodes:
-        return f"{tasks} {launch.program}s on {nodes} {'node' if nodes == 1 else 'nodes'}"
+        return f"{tasks} {launch.program} launchers on {counted(nodes, 'node')}"
     return ""
 
 
+@rule(
+    "unset-variable",
+    "warning",
+    "a SLURM variable that is not set in this job",
+    source=sources.SBATCH_VARIABLES,
+)
 def unset_variables(reading: Reading) -> Iterator[Remark]:
-    """Variables that SLURM sets for jobs that ask for something, in a job that does not."""
+    """Find variables that SLURM sets only with an option that the job does not use."""
     script = reading.script
     if not script.lines or script.heterogeneous:
         return
@@ -250,15 +279,15 @@ def _unset(
         "unset-variable",
         "info" if name == "SLURM_ARRAY_TASK_ID" else "warning",
         expansion.place,
-        f"SLURM sets {name} only for jobs with --{option}, which this one does not ask for",
-        fix="SLURM_GPUS_ON_NODE is always there" if gpus else f"#SBATCH --{option}=...",
-        source=sources.SBATCH_VARIABLES,
+        f"{name} is not set: SLURM sets it only for jobs with --{option}",
+        fix="use SLURM_GPUS_ON_NODE, which is always set" if gpus else f"#SBATCH --{option}=...",
         edits=(Edit(at, at + len(name), "SLURM_GPUS_ON_NODE"),) if certain else (),
     )
 
 
+@rule("not-a-number", "error", "text where a number is expected", source=sources.GRES)
 def not_numbers(reading: Reading) -> Iterator[Remark]:
-    """Variables that hold something else than the number they are taken for."""
+    """Find variables that are used as a number but are not one."""
     script = reading.script
     typed = re.match(r"[A-Za-z]", script.asked("gpus-per-node"))
     for _, expansion in _uses(reading):
@@ -270,9 +299,9 @@ def not_numbers(reading: Reading) -> Iterator[Remark]:
                     "not-a-number",
                     "error",
                     expansion.place,
-                    f"{name} is {script.asked('gpus-per-node')!r}, as in the directive",
-                    fix="SLURM_GPUS_ON_NODE is a number",
-                    source=sources.GRES,
+                    f"{name} is {script.asked('gpus-per-node')!r} as in the directive, not a "
+                    f"number",
+                    fix="use SLURM_GPUS_ON_NODE, which is a number",
                     edits=(Edit(at, at + len(name), "SLURM_GPUS_ON_NODE"),) if plain else (),
                 )
             if name in RUN_LENGTH and script.several_nodes and not expansion.operation:
@@ -280,37 +309,17 @@ def not_numbers(reading: Reading) -> Iterator[Remark]:
                     "not-a-number",
                     "warning",
                     expansion.place,
-                    f"{name} is written like 8(x2) when the job has several nodes",
-                    fix="SLURM_NTASKS_PER_NODE or SLURM_CPUS_PER_TASK, where they are asked for",
+                    f"{name} is a list such as 8(x2) in a job with several nodes",
+                    fix="use SLURM_NTASKS_PER_NODE or SLURM_CPUS_PER_TASK if the options are set",
                     source=sources.SBATCH_VARIABLES,
                 )
 
 
 def _uses(reading: Reading) -> Iterator[tuple[ShellCommand, Expansion]]:
-    """Where variables are taken for what they hold; not where they are looked at or shown."""
+    """Yield uses of variables by value; not tests and output."""
     for command in reading.texts():
         if command.name in TESTS:
             continue
         for expansion in command.expansions():
             if expansion.commands is None:
                 yield command, expansion
-
-
-NAMES = (
-    "gpus-mismatch",
-    "launcher-per-task",
-    "no-gpu-request",
-    "nodes-mismatch",
-    "not-a-number",
-    "two-gpu-requests",
-    "unset-variable",
-)
-RULES = (
-    nodes_twice,
-    gpus_twice,
-    no_gpus,
-    two_requests,
-    launchers_per_node,
-    unset_variables,
-    not_numbers,
-)

@@ -1,17 +1,19 @@
-"""What the `#SBATCH` lines say, and what SLURM makes of them."""
+"""Rules for `#SBATCH` lines: options, values, and lines that SLURM ignores."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from dslaunch.lint import Edit, Remark
+from dslaunch.lint.rules import also_reports, rule
+from dslaunch.plural import counted
 from dslaunch.slurm import sources
 from dslaunch.slurm.grammar import FORMER, SBATCH, Option
 from dslaunch.slurm.script import DirectiveLine, Script
 from dslaunch.slurm.training_commands import Reading, SrunStep
+from dslaunch.texts import closest
 
 NEARLY = re.compile(
     r"^[ \t]*(#[ \t]+SBATCH|#SBATCH(?=-)|#SBTACH|#SBACTH|#sbatch|#Sbatch)(?=[ \t]*-)", re.M
@@ -23,29 +25,30 @@ COUNTS = {
     "cpus-per-task": re.compile(r"\d+"),
     "time": re.compile(r"(\d+-)?\d+(:\d+){0,2}|UNLIMITED|INFINITE|-1", re.IGNORECASE),
 }
-"""What sbatch takes for numbers (sbatch(1)); other options have more forms than can be told."""
+"""The forms of numbers for sbatch (sbatch(1)); other options have too many forms to check."""
 VARIABLE = re.compile(r"\$\{?\w+")
 PLACEHOLDER = re.compile(
     r"\{\{[^{}\n]*\}\}|\{%|<[A-Za-z][\w .-]*>|(?<!\$)\{ ?[A-Za-z]\w* ?\}|@[A-Z_]+@"
 )
-"""What a person or a template engine must replace before the script is one."""
+"""What a person or a template engine must replace before the script can be submitted."""
 PER_JOB = re.compile(r"%\d*[AajJNnst]")
-"""What SLURM replaces in a file's name and differs from job to job (sbatch(1))."""
+"""Patterns in a file name whose value differs from job to job (sbatch(1))."""
 FREE_TEXT = ("comment", "wrap", "extra")
 ITEM = re.compile(r"[A-Za-z_]\w*(=.*)?", re.DOTALL)
 
 
+@rule("no-shebang", "error", "the first line is not `#!`", source=sources.SBATCH)
+@rule("dos-line-breaks", "error", "DOS line ends", source=sources.SBATCH)
 def refused_files(reading: Reading) -> Iterator[Remark]:
-    """A first line that is not `#!`, and DOS line ends: sbatch takes neither."""
+    """Find a first line that is not `#!`, and DOS line ends: sbatch refuses both."""
     script = reading.script
     if not script.text.startswith("#!"):
         yield script.remark(
             "no-shebang",
             "error",
             0,
-            "the first line is not #! with an interpreter, so that sbatch refuses the script",
-            fix="begin with #!/bin/bash",
-            source=sources.SBATCH,
+            "the first line is not `#!` with an interpreter; sbatch refuses the script",
+            fix="insert #!/bin/bash as the first line",
             edits=(Edit(0, 0, "#!/bin/bash\n"),),
         )
     ends = [match.start() for match in re.finditer("\r\n", script.text)]
@@ -54,33 +57,40 @@ def refused_files(reading: Reading) -> Iterator[Remark]:
             "dos-line-breaks",
             "error",
             ends[0],
-            f"{len(ends)} lines end in \\r\\n, so that sbatch refuses the script",
-            fix="write \\n alone",
-            source=sources.SBATCH,
+            f"{counted(len(ends), 'line')} with DOS line endings (\\r\\n); sbatch refuses the "
+            f"script",
+            fix="use Unix line endings (\\n)",
             edits=tuple(Edit(at, at + 1, "") for at in ends),
         )
 
 
+@rule(
+    "late-directive", "error", "an #SBATCH directive after the first command", source=sources.SBATCH
+)
+@rule(
+    "not-a-directive",
+    "warning",
+    "a line that looks like an #SBATCH directive",
+    source=sources.SBATCH,
+)
 def ignored_directives(reading: Reading) -> Iterator[Remark]:
-    """Directives behind the first command, and lines that only look like some."""
+    """Find directives after the first command, and lines that only look like directives."""
     script = reading.script
     for line in script.late:
         yield script.remark(
             "late-directive",
             "error",
             line.place,
-            "SLURM ignores this: directives end where the first command begins",
-            fix="move it up, to the other #SBATCH lines",
-            source=sources.SBATCH,
+            "silently ignored: SLURM reads directives only before the first command",
+            fix="move it up to the other #SBATCH lines",
         )
     for match in NEARLY.finditer(script.text):
         yield script.remark(
             "not-a-directive",
             "warning",
             match.start(1),
-            f"{match[1]} begins a comment: SLURM reads only lines that begin with #SBATCH",
-            fix="write #SBATCH and a blank",
-            source=sources.SBATCH,
+            f"{match[1]} starts a comment: SLURM parses only lines that start with #SBATCH",
+            fix="write #SBATCH followed by a space",
             edits=(Edit(match.start(), match.end(), _mended(match[1])),),
         )
 
@@ -89,8 +99,29 @@ def _mended(found: str) -> str:
     return "#SBATCH " if found == "#SBATCH" else "#SBATCH"
 
 
+@rule(
+    "template",
+    "warning",
+    "a placeholder of a template that is not filled in",
+    source=sources.SBATCH,
+)
+@rule(
+    "cut-directive",
+    "warning",
+    "a directive that ends at a `#`",
+    source="SLURM, src/sbatch/opt.c; NVIDIA/pyxis, usage",
+)
+@rule(
+    "variable-in-directive",
+    "error",
+    "a variable in a directive, which sbatch does not expand",
+    source=sources.SBATCH,
+)
+@rule("unknown-option", "error", "an unknown option of sbatch", source=sources.SBATCH)
+@rule("stray-word", "error", "a word in a directive that is not an option", source=sources.SBATCH)
 def misread_directives(reading: Reading) -> Iterator[Remark]:
-    """Options that sbatch does not know, words it cannot use, variables it does not expand."""
+    """Find options that sbatch does not know, words that it cannot parse, variables that it does
+    not expand."""
     script = reading.script
     templates = _templates(script)
     if templates:
@@ -100,10 +131,9 @@ def misread_directives(reading: Reading) -> Iterator[Remark]:
             "template",
             "warning",
             templates[0].place,
-            f"{found!r} is a placeholder, in {count} {'directive' if count == 1 else 'directives'}:"
-            " sbatch does not replace it",
-            fix="replace it before the script is submitted",
-            source=sources.SBATCH,
+            f"{found!r} is a template placeholder ({counted(count, 'directive')}); sbatch does not"
+            " replace it",
+            fix="fill in the template before you submit the script",
         )
     for line in (line for line in script.lines if line not in templates):
         yield from _strays(script, line)
@@ -114,19 +144,18 @@ def misread_directives(reading: Reading) -> Iterator[Remark]:
                 "cut-directive",
                 "warning",
                 line.cut,
-                "# begins a comment even within a word: what follows is not read",
-                fix="put a backslash in front of it, or quotes around the value",
-                source="SLURM, src/sbatch/opt.c; NVIDIA/pyxis, usage",
+                "# starts a comment even inside a word: the rest is silently ignored",
+                fix="put a backslash before #, or quote the value",
             )
 
 
 def _templates(script: Script) -> list[DirectiveLine]:
-    """The directives with placeholders: what is wrong with them now says nothing."""
+    """Return the directives with placeholders, which cannot be checked."""
     return [line for line in script.lines if placeholder(script, line)]
 
 
 def placeholder(script: Script, line: DirectiveLine) -> str:
-    """The first placeholder of a template in a directive; empty for none."""
+    """Return the first placeholder of a template in a directive; empty for none."""
     said = script.text[line.place : line.end]
     found = PLACEHOLDER.search(said.partition(" #")[0])
     return found[0] if found else ""
@@ -144,9 +173,8 @@ def _strays(script: Script, line: DirectiveLine) -> Iterator[Remark]:
                 "stray-word",
                 "error",
                 word.place,
-                f"{word.value!r} is no option, so that sbatch refuses the script",
-                fix="begin a comment with #, and write options as --name=value",
-                source=sources.SBATCH,
+                f"{word.value!r} is not an option; sbatch refuses the script",
+                fix="write options as --name=value, and start comments with #",
             )
     for option in line.options:
         if option.text.startswith("=") and values:
@@ -154,10 +182,9 @@ def _strays(script: Script, line: DirectiveLine) -> Iterator[Remark]:
                 "stray-word",
                 "error",
                 option.place,
-                f"the value of {option.given} is {option.text!r}: a blank or a short option in"
-                " front of = makes it part of the value",
+                f"the value of {option.given} is {option.text!r}: after a space or a short option,"
+                " = is part of the value",
                 fix="write --name=value, or -N value",
-                source=sources.SBATCH,
             )
 
 
@@ -168,32 +195,30 @@ def _unknown(script: Script, line: DirectiveLine) -> Iterator[Remark]:
 
 
 def _unknown_option(script: Script, option: Option) -> Remark:
-    """An option that no release has: a misspelt one, or one of a plugin that nobody here knows."""
+    """Return the finding for an option of no release: misspelled, or of an unknown plugin."""
     name = option.name
     own = SBATCH.names() - SBATCH.plugins
-    near = difflib.get_close_matches(name, own, 1, 0.85)
-    near = [FORMER[name]] if name in FORMER else near
+    near = FORMER.get(name) or closest(name, own, ratio=0.85)
     begun = sorted(one for one in own if one.startswith(name))
-    meant = begun[:3] or near
-    sure = not begun and len(near) == 1
+    meant = begun[:3] or ([near] if near else [])
+    sure = not begun and bool(near)
     place = option.place + 2
     if not meant:
         return script.remark(
             "unknown-option",
             "info",
             option.place,
-            f"sbatch itself has no option --{name}: it is refused where no plugin adds it",
-            fix=f"try it on the cluster: sbatch --test-only; sbatch --help | grep -e --{name}",
+            f"sbatch has no option --{name}, and refuses it unless a plugin adds it",
+            fix=f"test it on the cluster: sbatch --test-only; sbatch --help | grep -e --{name}",
             source="SLURM, spank(7): options that plugins add",
         )
     return script.remark(
         "unknown-option",
         "error",
         option.place,
-        f"sbatch has no option --{name}" + (" (several begin so)" if begun else ""),
+        f"sbatch has no option --{name}" + (" (ambiguous abbreviation)" if begun else ""),
         fix=f"did you mean {' or '.join(f'--{one}' for one in meant)}?",
-        source=sources.SBATCH,
-        edits=(Edit(place, place + len(name), near[0]),) if sure else (),
+        edits=(Edit(place, place + len(name), near),) if sure else (),
     )
 
 
@@ -206,15 +231,16 @@ def _unexpanded(script: Script, line: DirectiveLine) -> Iterator[Remark]:
                 "variable-in-directive",
                 "warning" if plugin else "error",
                 option.value.place,
-                f"{found[0]} stays as it is written: no shell reads #SBATCH lines",
-                fix=f"write the value, use SLURM's own %j, %x or %u, or give --{option.name} to"
-                " sbatch on its command line",
-                source=sources.SBATCH,
+                f"{found[0]} is not expanded: no shell reads #SBATCH lines",
+                fix=f"write the value, use SLURM's patterns %j, %x or %u, or pass "
+                f"--{option.name} on"
+                " sbatch's command line",
             )
 
 
+@also_reports
 def no_numbers(reading: Reading) -> Iterator[Remark]:
-    """Words where sbatch wants a number."""
+    """Find words where sbatch expects a number."""
     script = reading.script
     templates = _templates(script)
     lines = [line for line in script.lines if line not in templates]
@@ -227,16 +253,22 @@ def no_numbers(reading: Reading) -> Iterator[Remark]:
                 "not-a-number",
                 "error",
                 option.value.place,
-                f"{option.text!r} is no {'time' if option.name == 'time' else 'number'}, so that"
-                " sbatch refuses the script",
+                f"{option.text!r} is not a {'time' if option.name == 'time' else 'number'}; sbatch"
+                " refuses the script",
                 fix="write D-HH:MM:SS or minutes" if option.name == "time" else "write a number",
                 source=sources.SBATCH,
             )
 
 
+@rule(
+    "missing-output-directory",
+    "info",
+    "an output directory that older SLURM versions do not create",
+    source="SLURM, CHANGELOG of 23.02: directories of output files are created",
+)
 def missing_directories(reading: Reading) -> Iterator[Remark]:
-    """Output files whose directory SLURM 22.05 and older do not make: the job fails, and nothing
-    tells why. Directories of another machine's file systems are not judged."""
+    """Find output files whose directory does not exist, and which SLURM 22.05 and older do not
+    create: the job fails without any output. File systems of other machines are not checked."""
     script = reading.script
     told: set[str] = set()
     for name in ("output", "error"):
@@ -251,28 +283,34 @@ def missing_directories(reading: Reading) -> Iterator[Remark]:
         if not varying and ("%" in directory or _elsewhere(script, directory)):
             continue
         if varying or not script.directory_exists(directory):
-            why = "differs from job to job" if varying else "is not here"
+            why = "differs from job to job" if varying else "does not exist here"
             yield script.remark(
                 "missing-output-directory",
                 "info",
                 option.value.place,
-                f"the directory {directory} {why}: where it is missing, SLURM before 23.02 fails"
-                " the job at once and leaves no log",
-                fix=f"mkdir -p {directory} before sbatch; in the script it is too late"
+                f"the directory {directory} {why}; if it is missing, the job fails at once "
+                f"without a"
+                " log (SLURM before 23.02)",
+                fix=f"run mkdir -p {directory} before sbatch; in the script it is too late"
                 if not varying
-                else "put %j or %A_%a into the file's name, not the directory's",
-                source="SLURM, CHANGELOG of 23.02: directories of output files are created",
+                else "use %j or %A_%a in the file name, not in the directory",
             )
 
 
 def _elsewhere(script: Script, directory: str) -> bool:
-    """Whether a directory is on a file system that this machine does not have."""
+    """Return whether a directory is on a file system that this machine does not have."""
     parts = PurePosixPath(directory).parts
     return parts[0] == "/" and not script.directory_exists("".join(parts[:2]))
 
 
+@rule(
+    "export-list",
+    "error",
+    "`--export` with a list replaces the environment",
+    source="SLURM, sbatch(1), --export; SmartSim pull request 104",
+)
 def exports(reading: Reading) -> Iterator[Remark]:
-    """`--export`, of sbatch and of srun: a list replaces the environment, and has commas."""
+    """Find lists in `--export` of sbatch and srun that replace the environment or lose values."""
     script = reading.script
     options = [script.options.get("export"), *(s.options.get("export") for s in reading.steps)]
     for option in options:
@@ -284,9 +322,9 @@ def exports(reading: Reading) -> Iterator[Remark]:
         values = [item for item in items if "=" in item]
         lost = [item for item in items[1:] if _lost(items, item)]
         if lost:
-            problem = f"{lost[0]!r} is taken for the name of a variable: commas end a value"
+            problem = f"{lost[0]!r} is parsed as a variable name: commas separate variables"
         elif "ALL" not in items and not any(item.startswith("$") for item in items):
-            problem = "a list without ALL is all that the job gets of the environment"
+            problem = "without ALL the job gets only the listed variables"
         else:
             continue
         yield script.remark(
@@ -295,26 +333,31 @@ def exports(reading: Reading) -> Iterator[Remark]:
             option.value.place,
             problem,
             fix=f"export {values[0].partition('=')[0] if values else 'them'} in the script",
-            source="SLURM, sbatch(1), --export; SmartSim pull request 104",
         )
 
 
 def _lost(items: list[str], item: str) -> bool:
-    """Whether SLURM takes for a name what is none."""
+    """Return whether SLURM parses a part of a value as a name."""
     named = ITEM.fullmatch(item) or item.startswith("$") or not item
     return not named or _continues(items, item)
 
 
 def _continues(items: list[str], item: str) -> bool:
-    """Whether an item without = behind one with = looks like the rest of its value."""
+    """Return whether an item without = looks like the rest of the value before it."""
     before = items[items.index(item) - 1]
-    if "$" in before + item:  # what the variable holds may well be a list of assignments
+    if "$" in before + item:  # the variable may contain a list of assignments
         return False
     return "=" not in item and "=" in before and item != "ALL" and not item.isupper()
 
 
+@rule(
+    "gpus-per-task",
+    "warning",
+    "`--gpus-per-task` hides the other GPUs of a node from a rank",
+    source="NVIDIA/pyxis issue 73; Lightning issue 16828",
+)
 def gpus_per_task(reading: Reading) -> Iterator[Remark]:
-    """`--gpus-per-task`, which hides a node's other GPUs from a rank."""
+    """Find `--gpus-per-task`, which hides the other GPUs of a node from a rank."""
     script = reading.script
     job = script.options.get("gpus-per-task")
     unbound = _sees_all_gpus(script.options)
@@ -332,14 +375,13 @@ def gpus_per_task(reading: Reading) -> Iterator[Remark]:
                 "gpus-per-task",
                 "warning",
                 option.place,
-                "each task sees its own GPUs alone, which breaks peer-to-peer copies between them",
-                fix="ask for --gres=gpu:N or --gpus-per-node=N, and let LOCAL_RANK choose",
-                source="NVIDIA/pyxis issue 73; Lightning issue 16828",
+                "each task sees only its own GPUs, which breaks peer-to-peer copies between them",
+                fix="request --gres=gpu:N or --gpus-per-node=N, and select the GPU by LOCAL_RANK",
             )
 
 
 def _sees_all_gpus(options: Mapping[str, Option]) -> bool:
-    """Whether each task sees the GPUs of all tasks on its node.
+    """Return whether each task sees the GPUs of all tasks on its node.
 
     `--gres-flags=allow-task-sharing` is of SLURM 23.11 (srun's manual; SchedMD bug 17875).
     """
@@ -349,7 +391,7 @@ def _sees_all_gpus(options: Mapping[str, Option]) -> bool:
 
 
 def tasks_per_node(script: Script, step: SrunStep | None) -> int | None:
-    """How many tasks a node gets, of a step or of the job; None where it is not certain."""
+    """Return the number of tasks per node of a step or of the job; None: unknown."""
     own = step.options if step else {}
     for asked in (own, script.options):
         if asked is script.options and script.heterogeneous:
@@ -372,8 +414,14 @@ def tasks_per_node(script: Script, step: SrunStep | None) -> int | None:
     return 1
 
 
+@rule(
+    "shared-output",
+    "warning",
+    "array tasks that write the same output file",
+    source=sources.SBATCH_OUTPUT,
+)
 def shared_output(reading: Reading) -> Iterator[Remark]:
-    """An array whose jobs write one file."""
+    """Find arrays whose tasks write the same file."""
     script = reading.script
     option = script.options.get("output")
     if "array" not in script.options or option is None or option.value is None:
@@ -383,35 +431,6 @@ def shared_output(reading: Reading) -> Iterator[Remark]:
             "shared-output",
             "warning",
             option.value.place,
-            "every job of the array writes this file, over what the others wrote",
-            fix="put %A_%a into its name",
-            source=sources.SBATCH_OUTPUT,
+            "all tasks of the array write this file and overwrite each other's output",
+            fix="use %A_%a in its name",
         )
-
-
-NAMES = (
-    "cut-directive",
-    "dos-line-breaks",
-    "export-list",
-    "gpus-per-task",
-    "late-directive",
-    "missing-output-directory",
-    "no-shebang",
-    "not-a-directive",
-    "not-a-number",
-    "shared-output",
-    "stray-word",
-    "template",
-    "unknown-option",
-    "variable-in-directive",
-)
-RULES = (
-    refused_files,
-    ignored_directives,
-    misread_directives,
-    no_numbers,
-    missing_directories,
-    exports,
-    gpus_per_task,
-    shared_output,
-)

@@ -1,4 +1,4 @@
-"""How a job ends: exit codes that get lost, signals that nobody hears, jobs that start over."""
+"""Rules for the end of a job: lost exit codes, signals without a handler, unlimited requeues."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from dslaunch.lint import Edit, Remark
+from dslaunch.lint.rules import rule
 from dslaunch.slurm import sources
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.shell_words import ShellCommand, Word
@@ -20,13 +21,19 @@ SERVERS = (
     r"|mlflow server|text-generation-launcher|nvidia-smi (?:dmon|-l)|dcgmi dmon|sleep infinity"
     r"|tail -f|rocm-smi -l"
 )
-"""Words of commands that run until they are ended; `--block` is that of `ray start`."""
+"""Commands that run until they are stopped; `--block` is an option of `ray start`."""
 ENDS = ("kill", "pkill", "killall", "scancel", "timeout")
 NUMBERS = {"10": "USR1", "12": "USR2", "15": "TERM", "2": "INT", "1": "HUP"}
 
 
+@rule(
+    "hidden-exit-code",
+    "warning",
+    "a pipe hides the exit code of the training",
+    source="bash(1), pipelines and pipefail",
+)
 def hidden_exit_codes(reading: Reading) -> Iterator[Remark]:
-    """`srun ... | tee log` without pipefail."""
+    """Find `srun ... | tee log` without pipefail."""
     script = reading.script
     for launch in reading.launches:
         command = launch.command
@@ -41,21 +48,28 @@ def hidden_exit_codes(reading: Reading) -> Iterator[Remark]:
             "hidden-exit-code",
             "warning",
             command.place,
-            f"the exit code is that of {_reader(script, command)}: a failed training looks like a"
-            " good one",
+            f"the exit code is that of {_reader(script, command)}: a failed training looks"
+            " successful",
             fix="set -o pipefail",
-            source="bash(1), pipelines and pipefail",
             edits=(Edit(begin, begin, "set -o pipefail\n"),) if alone else (),
         )
 
 
 def _reader(script: Script, command: ShellCommand) -> str:
     after = [other for other in script.commands if other.place > command.place]
-    return next((other.name for other in after if other.operator not in ("|", "|&")), "the last")
+    return next(
+        (other.name for other in after if other.operator not in ("|", "|&")), "the last command"
+    )
 
 
+@rule(
+    "lost-exit-code",
+    "warning",
+    "a later command replaces the exit code of the training",
+    source=sources.SBATCH,
+)
 def lost_exit_codes(reading: Reading) -> Iterator[Remark]:
-    """Commands behind the training, whose exit code becomes the job's."""
+    """Find commands after the training, whose exit code becomes that of the job."""
     script = reading.script
     if not reading.launches:
         return
@@ -70,30 +84,34 @@ def lost_exit_codes(reading: Reading) -> Iterator[Remark]:
             "lost-exit-code",
             "warning",
             command.place,
-            f"the job's exit code is that of {after[-1].name or 'the last command'} in line"
-            f" {script.where(after[-1].place)[0]}: SLURM calls a failed training COMPLETED",
-            fix="set -e at the beginning, or code=$? right behind it and exit $code at the end",
-            source=sources.SBATCH,
+            f"the exit code of the job is that of {after[-1].name or 'the last command'} in line"
+            f" {script.where(after[-1].place)[0]}: a failed training is COMPLETED in SLURM",
+            fix="use set -e at the beginning, or code=$? after the training and exit $code at "
+            "the end",
         )
 
 
 def _after(script: Script, command: ShellCommand) -> list[ShellCommand]:
-    """The commands behind a command's pipeline, those of functions left out."""
+    """Return the commands after the pipeline of a command, without those in functions."""
     rest = [other for other in script.commands if other.place > command.place]
     while rest and rest[0].before in ("|", "|&"):
         del rest[0]
     return [other for other in rest if other.words]
 
 
+@rule("no-wait", "error", "a step in the background without `wait`", source=sources.SBATCH)
+@rule(
+    "wait-forgets", "warning", "`wait` without the exit code of the step", source=sources.BASH_WAIT
+)
 def background(reading: Reading) -> Iterator[Remark]:
-    """A step in the background, and who waits for it."""
+    """Find steps in the background without a wait, and waits that ignore the exit code."""
     script = reading.script
     for launch in reading.launches:
         command = launch.command
         if command.operator != "&" or command.shell > 0:
             continue
         foreground = any(one.command.operator != "&" for one in reading.launches)
-        if command.depth > 0 and foreground:  # another branch has the job's own way
+        if command.depth > 0 and foreground:  # another branch runs in the foreground
             continue
         waits = [c for c in script.commands if c.name == "wait" and c.place > command.place]
         if not waits and not _lingers(script, command):
@@ -101,9 +119,8 @@ def background(reading: Reading) -> Iterator[Remark]:
                 "no-wait",
                 "error",
                 command.place,
-                "the script ends while this runs in the background, and SLURM kills it then",
-                fix="wait $! at the end",
-                source=sources.SBATCH,
+                "the script ends while this runs in the background, and SLURM kills it",
+                fix="add wait $! at the end",
             )
         elif waits and not any(wait.arguments for wait in waits) and not _asks(script, waits[-1]):
             last = waits[-1]
@@ -113,16 +130,16 @@ def background(reading: Reading) -> Iterator[Remark]:
                 "wait-forgets",
                 "warning",
                 last.place,
-                "wait without a process returns 0 whatever became of it: SLURM calls a failed"
-                " training COMPLETED",
-                fix="wait $!",
-                source=sources.BASH_WAIT,
+                "wait without an argument always returns 0: a failed training is COMPLETED in"
+                " SLURM",
+                fix="use wait $!",
                 edits=(Edit(last.end, last.end, " $!"),) if single and jobs == 1 else (),
             )
 
 
+@rule("endless-wait", "warning", "`wait` for a server that never exits", source=sources.BASH_WAIT)
 def endless_waits(reading: Reading) -> Iterator[Remark]:
-    """A bare `wait` behind a server in the background, which does not end."""
+    """Find a `wait` that also waits for a server in the background, which never exits."""
     script = reading.script
     servers = [
         command
@@ -141,22 +158,21 @@ def endless_waits(reading: Reading) -> Iterator[Remark]:
             "endless-wait",
             "warning",
             wait.place,
-            f"wait alone waits for the server in line {script.where(first.place)[0]} too, which"
-            " does not end: the job holds its nodes until the time limit",
-            fix="wait for the training: train=$! behind it, wait $train, and then end the server",
-            source=sources.BASH_WAIT,
+            f"wait also waits for the server in line {script.where(first.place)[0]}, which never"
+            " exits: the job keeps its nodes until the time limit",
+            fix="set train=$! after the training, use wait $train, then stop the server",
         )
 
 
 def _serves(words: tuple[Word, ...], command: ShellCommand) -> bool:
-    """Whether a command runs until it is ended."""
+    """Return whether a command runs until it is stopped."""
     text = " ".join(word.value for word in words)
     loops = command.keyword == "while" and command.name in ("true", ":")
     return loops or re.search(rf"(?<!\S)(?:{SERVERS})(?!\S)", text) is not None
 
 
 def _lingers(script: Script, command: ShellCommand) -> bool:
-    """Whether the script stays for another reason: a loop, or a sleep."""
+    """Return whether the script keeps running by a loop or a sleep."""
     after = (other for other in script.commands if other.place > command.place)
     return any(other.keyword in ("while", "until") or other.name == "sleep" for other in after)
 
@@ -165,8 +181,14 @@ def _asks(script: Script, wait: ShellCommand) -> bool:
     return any("jobs" in c.arguments or c.name == "jobs" for c in script.commands) or wait.tested
 
 
+@rule(
+    "unbounded-requeue",
+    "warning",
+    "a job that requeues itself without limit",
+    source=sources.REQUEUE,
+)
 def unbounded_restarts(reading: Reading) -> Iterator[Remark]:
-    """A job that starts itself over for ever."""
+    """Find a job that requeues or resubmits itself without a limit."""
     script = reading.script
     bounded = "SLURM_RESTART_COUNT" in script.text
     for command in script.every_command:
@@ -179,16 +201,18 @@ def unbounded_restarts(reading: Reading) -> Iterator[Remark]:
             "unbounded-requeue",
             "warning",
             command.place,
-            "nothing counts how often the job starts over: one that cannot succeed never ends",
+            "no limit on the number of restarts: a job that cannot succeed never ends",
             fix='[ "${SLURM_RESTART_COUNT:-0}" -lt 3 ] && scontrol requeue "$SLURM_JOB_ID"'
             if requeues
             else "count the submissions in an argument, or use --requeue and SLURM_RESTART_COUNT",
-            source=sources.REQUEUE,
         )
 
 
+@rule(
+    "overwritten-log", "warning", "a requeued job overwrites its log", source=sources.SBATCH_OUTPUT
+)
 def overwritten_logs(reading: Reading) -> Iterator[Remark]:
-    """A job that may start over, and whose log begins anew then."""
+    """Find a job that may be requeued, and whose log is overwritten then."""
     script = reading.script
     option = script.options.get("requeue")
     requeues = any(REQUEUE.search(" ".join([c.name, *c.arguments])) for c in script.every_command)
@@ -203,15 +227,33 @@ def overwritten_logs(reading: Reading) -> Iterator[Remark]:
         "overwritten-log",
         "warning",
         place,
-        "when the job starts over, its output file begins anew: what the first run said is lost",
+        "when the job is requeued, its output file is truncated: the log of the first start is "
+        "lost",
         fix="#SBATCH --open-mode=append",
-        source=sources.SBATCH_OUTPUT,
         edits=edits,
     )
 
 
+@rule(
+    "signal-ends-launcher",
+    "warning",
+    "a signal that ends the launcher instead of saving a checkpoint",
+    source="PyTorch, torch.distributed.run, --signals-to-handle; pytorch issue 154849",
+)
+@rule(
+    "signal-without-trap",
+    "error",
+    "`--signal` without a handler in the script",
+    source="SLURM, sbatch(1), --signal",
+)
+@rule(
+    "trap-comes-late",
+    "error",
+    "a trap that runs only after the training has ended",
+    source="bash(1), signals: a trap runs when the command in the foreground has ended",
+)
 def signals(reading: Reading) -> Iterator[Remark]:
-    """`--signal`, and whether the one that gets it does anything about it."""
+    """Find signals of `--signal` that the receiver does not handle."""
     script = reading.script
     option = script.options.get("signal")
     match = SIGNAL.fullmatch(option.text) if option else None
@@ -229,15 +271,14 @@ def signals(reading: Reading) -> Iterator[Remark]:
 
 
 def _ends_launcher(reading: Reading, launch: TrainingCommand, place: int, name: str) -> Remark:
-    fix = f"torchrun --signals-to-handle=SIGTERM,SIGINT,SIG{name}" if launch.torch else None
+    fix = f"use torchrun --signals-to-handle=SIGTERM,SIGINT,SIG{name}" if launch.torch else None
     return reading.script.remark(
         "signal-ends-launcher",
         "warning",
         place,
-        f"SIG{name} goes to what srun started, {launch.program}, which does not pass it on but"
-        " ends by it: no rank saves anything",
-        fix=fix or "--signal=B:..., a trap, and a way to tell the ranks",
-        source="PyTorch, torch.distributed.run, --signals-to-handle; pytorch issue 154849",
+        f"SIG{name} is sent to {launch.program}, which does not forward it but is killed by it: no"
+        " rank saves a checkpoint",
+        fix=fix or "use --signal=B:..., a trap, and forward the signal to the ranks",
     )
 
 
@@ -251,10 +292,9 @@ def _batch_signal(reading: Reading, place: int, name: str) -> Iterator[Remark]:
             "signal-without-trap",
             "error",
             place,
-            f"B: sends SIG{name} to the batch script alone, which has no trap for it and ends by"
-            " it: the job fails early, and SLURM ends its steps",
-            fix=f"trap '...' {name}, or --signal={name}@... without B: for the steps",
-            source="SLURM, sbatch(1), --signal",
+            f"B: sends SIG{name} only to the batch script, which has no trap for it and is killed:"
+            " the job fails early, and SLURM kills its steps",
+            fix=f"add trap '...' {name}, or use --signal={name}@... without B: for the steps",
         )
     for launch in reading.launches if traps else ():
         if launch.command.operator != "&" and launch.command.shell == 0:
@@ -262,31 +302,7 @@ def _batch_signal(reading: Reading, place: int, name: str) -> Iterator[Remark]:
                 "trap-comes-late",
                 "error",
                 launch.command.place,
-                f"the trap for {name} runs only when this has ended: bash waits for the command in"
-                " the foreground",
-                fix="srun ... & and then wait $!",
-                source="bash(1), signals: a trap runs when the command in the foreground has ended",
+                f"the trap for {name} runs only after this command ends: bash waits for the"
+                " foreground command",
+                fix="use srun ... & and then wait $!",
             )
-
-
-NAMES = (
-    "endless-wait",
-    "hidden-exit-code",
-    "lost-exit-code",
-    "no-wait",
-    "overwritten-log",
-    "signal-ends-launcher",
-    "signal-without-trap",
-    "trap-comes-late",
-    "unbounded-requeue",
-    "wait-forgets",
-)
-RULES = (
-    hidden_exit_codes,
-    lost_exit_codes,
-    background,
-    endless_waits,
-    unbounded_restarts,
-    overwritten_logs,
-    signals,
-)

@@ -1,4 +1,4 @@
-"""Where the ranks meet: the address and the port of the first node."""
+"""Rules for the rendezvous: the address and the port of the first node."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dslaunch.lint import Edit, Remark
+from dslaunch.lint.rules import rule
 from dslaunch.slurm import sources
 from dslaunch.slurm.rules.counts import gpus_per_node
 from dslaunch.slurm.script import Script
@@ -23,29 +24,29 @@ LOCAL = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)(:\d+)?")
 FALLBACK = re.compile(r":?[-=](localhost|127\.)")
 OWN_NAMES = ("HOSTNAME", "SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR")
 MANY_NODES = 128
-"""From here on the names may be longer than the 4,096 bytes that scontrol writes at once."""
+"""From this number the names may exceed the 4,096 bytes that scontrol writes at once."""
 WHOLE_NODE_GPUS = 4
-"""A job with as many GPUs of each of several nodes hardly shares them with another."""
+"""A job with this many GPUs per node hardly shares its nodes with another job."""
 FIRST_NODE = 'scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p'
 FROM_JOB = "$((15000 + SLURM_JOB_ID % 10000))"
 
 
 @dataclass(frozen=True, slots=True)
 class RendezvousWord:
-    """A word that says where the ranks meet."""
+    """A word with the address or the port of the rendezvous."""
 
     name: str
-    """The variable's or the option's."""
+    """The name of the variable or the option."""
     value: Word
 
 
 def addresses(reading: Reading) -> Iterator[RendezvousWord]:
-    """Variables that are named like a master's address, and launchers' options for it."""
+    """Return the variables and options that set the master address."""
     return _rendezvous_words(reading, ADDRESS, ADDRESS_OPTIONS)
 
 
 def ports(reading: Reading) -> Iterator[RendezvousWord]:
-    """The same for ports."""
+    """Return the variables and options that set the master port."""
     return _rendezvous_words(reading, PORT, PORT_OPTIONS)
 
 
@@ -64,12 +65,18 @@ def _rendezvous_words(
 
 
 def expansions_of(words: Iterable[RendezvousWord]) -> Iterator[tuple[str, Expansion]]:
-    """What shells replace in such words, with the name of each."""
+    """Return the expansions in such words, with the name of each."""
     return ((word.name, expansion) for word in words for expansion in word.value.expansions)
 
 
+@rule(
+    "localhost-fallback",
+    "error",
+    "a master address that falls back to localhost",
+    source="pith-train pull request 91",
+)
 def fallbacks(reading: Reading) -> Iterator[Remark]:
-    """An address that becomes localhost when something else fails."""
+    """Find addresses that fall back to localhost when a command fails."""
     script = reading.script
     for name, expansion in expansions_of(addresses(reading)):
         if FALLBACK.search(expansion.operation) or _echoes_local(expansion):
@@ -77,10 +84,9 @@ def fallbacks(reading: Reading) -> Iterator[Remark]:
                 "localhost-fallback",
                 "error",
                 expansion.place,
-                f"when this fails, {name} is localhost without a word: every node would"
-                " wait for itself, and the job hangs",
-                fix="let the script end instead, with set -e or `|| exit 1`",
-                source="pith-train pull request 91",
+                f"if this fails, {name} is silently set to localhost: every node waits for itself,"
+                " and the job hangs",
+                fix="end the script instead, with set -e or `|| exit 1`",
             )
 
 
@@ -91,8 +97,14 @@ def _echoes_local(expansion: Expansion) -> bool:
     )
 
 
+@rule(
+    "local-master",
+    "error",
+    "a master address that is different on each node",
+    source=sources.TORCHRUN,
+)
 def local_masters(reading: Reading) -> Iterator[Remark]:
-    """localhost as the meeting place of several nodes, or each node's own name."""
+    """Find localhost, or each node's own name, as the master address of several nodes."""
     script = reading.script
     if not script.several_nodes:
         return
@@ -102,9 +114,8 @@ def local_masters(reading: Reading) -> Iterator[Remark]:
                 "local-master",
                 "error",
                 word.value.place,
-                f"{word.name} is {word.value.value}: every node would wait for itself",
-                fix='the first of: scontrol show hostnames "$SLURM_JOB_NODELIST"',
-                source=sources.TORCHRUN,
+                f"{word.name} is {word.value.value}: every node waits for itself",
+                fix=f"use {FIRST_NODE}",
             )
         for expansion in word.value.expansions:
             programs = [command.name for command in expansion_commands(expansion)]
@@ -114,14 +125,26 @@ def local_masters(reading: Reading) -> Iterator[Remark]:
                     "local-master",
                     "error",
                     expansion.place,
-                    f"{expansion.raw} is put in on each node, so that each would wait for itself",
+                    f"{expansion.raw} is expanded on each node: every node waits for itself",
                     fix="set and export it in the batch script, which runs on the first node",
                     source=sources.EXPANSION,
                 )
 
 
+@rule(
+    "node-list-as-name",
+    "error",
+    "a node list in place of one host name",
+    source="SLURM, scontrol(1), show hostnames; sbatch(1), SLURM_JOB_NODELIST",
+)
+@rule(
+    "launch-node-address",
+    "warning",
+    "the address of the submitting host as the master address",
+    source="pith-train pull request 47",
+)
 def lists_for_names(reading: Reading) -> Iterator[Remark]:
-    """A compressed node list where one name is wanted; the node that called srun."""
+    """Find a folded node list where one name is expected, and the node that called srun."""
     script = reading.script
     if not script.several_nodes:
         return
@@ -131,24 +154,22 @@ def lists_for_names(reading: Reading) -> Iterator[Remark]:
                 "node-list-as-name",
                 "error",
                 expansion.place,
-                "SLURM writes several nodes as one, such as node[01-04]: no part of that is a"
-                " node's name",
-                fix=FIRST_NODE,
-                source="SLURM, scontrol(1), show hostnames; sbatch(1), SLURM_JOB_NODELIST",
+                "SLURM folds node lists, such as node[01-04]: no part of that is the name of a"
+                " node",
+                fix=f"use {FIRST_NODE}",
             )
         if expansion.name == "SLURM_LAUNCH_NODE_IPADDR":
             yield script.remark(
                 "launch-node-address",
                 "warning",
                 expansion.place,
-                "this is the machine that srun was called on, which may be a login node",
-                fix=FIRST_NODE,
-                source="pith-train pull request 47",
+                "this is the host where srun was called, which may be a login node",
+                fix=f"use {FIRST_NODE}",
             )
 
 
 def _cuts_list(expansion: Expansion) -> bool:
-    """Whether it is the node list itself, or something cut out of it as text."""
+    """Return whether it is the node list itself, or a part of its text."""
     if not re.search(r"SLURM_(JOB_)?NODELIST", expansion.raw) or expansion.within:
         return False
     cuts = ("cut", "awk", "sed", "tr", "echo")
@@ -156,15 +177,21 @@ def _cuts_list(expansion: Expansion) -> bool:
     return not commands or all(command.name in cuts for command in commands)
 
 
+@rule(
+    "hostname-address",
+    "warning",
+    "a master address from `hostname -i` or `hostname -I`",
+    source="Debian, /etc/hosts: 127.0.1.1 is the machine's own name; hostname(1)",
+)
 def own_addresses(reading: Reading) -> Iterator[Remark]:
-    """`hostname --ip-address` and `hostname -I`."""
+    """Find `hostname --ip-address` and `hostname -I`."""
     for _, expansion in expansions_of(addresses(reading)):
         for command in expansion_commands(expansion):
             if command.name != "hostname" or not command.arguments:
                 continue
             option = command.arguments[0]
             if option in ("-I", "--all-ip-addresses") and command.operator != "|":
-                what = "every address of the machine, not one"
+                what = "all addresses of the machine"
             elif option in ("-i", "--ip-address"):
                 what = "127.0.1.1 on Debian"
             else:
@@ -174,13 +201,13 @@ def own_addresses(reading: Reading) -> Iterator[Remark]:
                 "warning",
                 expansion.place,
                 f"hostname {option} may print {what}",
-                fix="use the node's name: others find its address",
-                source="Debian, /etc/hosts: 127.0.1.1 is the machine's own name; hostname(1)",
+                fix="use the name of the node, which other nodes can resolve",
             )
 
 
+@rule("broken-pipe", "warning", "`head` ends the script with a broken pipe", source=sources.HEAD)
 def broken_pipes(reading: Reading) -> Iterator[Remark]:
-    """`scontrol ... | head -n 1` where a broken pipe ends the script."""
+    """Find `scontrol ... | head -n 1` if a broken pipe ends the script."""
     script = reading.script
     for command, other in _pipes(script):
         strict = script.setting("e", "errexit", other.place)
@@ -192,24 +219,29 @@ def broken_pipes(reading: Reading) -> Iterator[Remark]:
                 "broken-pipe",
                 "warning",
                 other.place,
-                "head leaves after a line; names of so many nodes fill more than one buffer, and"
-                " if scontrol writes the next one too late, -e and pipefail end the job",
-                fix="sed -n 1p, which reads to the end",
-                source=sources.HEAD,
+                "head exits after one line; with this many nodes scontrol may still be writing, and"
+                " with -e and pipefail the broken pipe ends the job",
+                fix="use sed -n 1p, which reads to the end",
                 edits=(Edit(other.place, other.end, "sed -n 1p"),) if first else (),
             )
 
 
 def _pipes(script: Script) -> Iterator[tuple[ShellCommand, ShellCommand]]:
-    """Pairs whose failure the shell would see: not those within `export NAME=$(...)`."""
+    """Yield pipes whose failure the shell notices: not those within `export NAME=$(...)`."""
     for command in script.commands:
         inner = () if command.words else tuple(inner_commands(command))
         yield from ((a, b) for a, b in pairwise(inner) if a.operator == b.before == "|")
     yield from ((a, b) for a, b in pairwise(script.commands) if a.operator == b.before == "|")
 
 
+@rule(
+    "fixed-port",
+    "warning",
+    "a fixed master port that two jobs on one node would share",
+    source="Lightning, SLURMEnvironment: a port from the job's number; stas00/ml-engineering",
+)
 def fixed_ports(reading: Reading) -> Iterator[Remark]:
-    """A port that two jobs on a node would both want."""
+    """Find ports that two jobs on the same node would both use."""
     if alone_on_nodes(reading.script):
         return
     for word in ports(reading):
@@ -226,7 +258,7 @@ def fixed_ports(reading: Reading) -> Iterator[Remark]:
 
 
 def alone_on_nodes(script: Script) -> bool:
-    """Whether no other job is to be expected on the job's nodes."""
+    """Return whether other jobs on the nodes of this job are unlikely."""
     found = gpus_per_node(script)
     gpus = found is not None and found[0] >= WHOLE_NODE_GPUS and script.several_nodes
     return gpus or "exclusive" in script.options or script.asked("mem") == "0"
@@ -245,9 +277,8 @@ def _fixed_port(reading: Reading, port: str, start: int, end: int) -> Remark:
         "fixed-port",
         "warning",
         start,
-        f"port {port} is taken when another job of this script shares the first node",
-        fix=f"one of the job's own: {FROM_JOB}",
-        source="Lightning, SLURMEnvironment: a port from the job's number; stas00/ml-engineering",
+        f"port {port} is in use if another job of this script shares the first node",
+        fix=f"derive it from the job number: {FROM_JOB}",
         edits=(Edit(start, end, FROM_JOB),) if plain else (),
     )
 
@@ -257,8 +288,14 @@ def _single(launch: TrainingCommand) -> bool:
     return nodes is not None and nodes.text == "1"
 
 
+@rule(
+    "port-per-node",
+    "error",
+    "a master port that each node chooses itself",
+    source=sources.EXPANSION,
+)
 def port_per_node(reading: Reading) -> Iterator[Remark]:
-    """A port that each node chooses for itself."""
+    """Find ports that each node chooses for itself."""
     for _, expansion in expansions_of(ports(reading)):
         random = "RANDOM" in expansion.raw or "shuf" in expansion.raw
         if random and expansion.shell > 0:
@@ -266,14 +303,21 @@ def port_per_node(reading: Reading) -> Iterator[Remark]:
                 "port-per-node",
                 "error",
                 expansion.place,
-                f"{expansion.raw} is put in on each node: each has its own port, and none meet",
+                f"{expansion.raw} is expanded on each node: every node uses another port, and "
+                f"the rendezvous"
+                " fails",
                 fix="set and export it in the batch script",
-                source=sources.EXPANSION,
             )
 
 
+@rule(
+    "fixed-rendezvous-id",
+    "info",
+    "a rendezvous id that is the same in every job",
+    source="PyTorch, torchrun (elastic launch), --rdzv-id",
+)
 def rendezvous_ids(reading: Reading) -> Iterator[Remark]:
-    """A rendezvous id that is the same in every job."""
+    """Find rendezvous IDs that are the same in every job."""
     for launch in reading.launches:
         option = launch.option("rdzv_id")
         if not launch.torch or option is None or option.value is None or not option.value.constant:
@@ -288,29 +332,34 @@ def rendezvous_ids(reading: Reading) -> Iterator[Remark]:
         edits = (Edit(start - 1, start, ""),) if plain and escaped else edits
         if held:
             problem = (
-                f"in single quotes \\{option.value.value} keeps its dollar sign: the id is that"
-                " text, the same for every job"
+                f"in single quotes \\{option.value.value} is not expanded: the rendezvous ID is the"
+                " same text in every job"
             )
             fix = "write $SLURM_JOB_ID without the backslash"
         else:
             problem = (
-                f"every job of this script has the id {option.value.value}: two of them on one"
-                " node and port would form one group"
+                f"every job of this script has the rendezvous ID {option.value.value}: two jobs on"
+                " one node and port join the same group"
             )
-            fix = "the job's own number: $SLURM_JOB_ID"
+            fix = "use the job number: $SLURM_JOB_ID"
         yield reading.script.remark(
             "fixed-rendezvous-id",
             "info",
             start,
             problem,
             fix=fix,
-            source="PyTorch, torchrun (elastic launch), --rdzv-id",
             edits=edits,
         )
 
 
+@rule(
+    "rendezvous-alias",
+    "warning",
+    "a c10d endpoint that is not the host name of the node",
+    source=sources.TORCHRUN_ALIAS,
+)
 def aliases(reading: Reading) -> Iterator[Remark]:
-    """A c10d endpoint that is not the host's own name."""
+    """Find c10d endpoints with a name that is not the host name."""
     for launch in reading.launches:
         backend, endpoint = launch.option("rdzv_backend"), launch.option("rdzv_endpoint")
         conf = launch.option("rdzv_conf")
@@ -325,34 +374,9 @@ def aliases(reading: Reading) -> Iterator[Remark]:
                 "rendezvous-alias",
                 "warning",
                 endpoint.place,
-                "no node knows itself under this name, so that none would host the rendezvous and"
-                " all of them time out",
-                fix='--rdzv_conf "is_host=$([ $SLURM_NODEID = 0 ] && echo 1 || echo 0)", put in on'
+                "no node recognizes itself by this name, so no node hosts the rendezvous and all"
+                " time out",
+                fix='add --rdzv_conf "is_host=$([ $SLURM_NODEID = 0 ] && echo 1 || echo 0)", '
+                "expanded on"
                 " the node",
-                source=sources.TORCHRUN_ALIAS,
             )
-
-
-NAMES = (
-    "broken-pipe",
-    "fixed-port",
-    "fixed-rendezvous-id",
-    "hostname-address",
-    "launch-node-address",
-    "local-master",
-    "localhost-fallback",
-    "node-list-as-name",
-    "port-per-node",
-    "rendezvous-alias",
-)
-RULES = (
-    fallbacks,
-    local_masters,
-    lists_for_names,
-    own_addresses,
-    broken_pipes,
-    fixed_ports,
-    port_per_node,
-    rendezvous_ids,
-    aliases,
-)

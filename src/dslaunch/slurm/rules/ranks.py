@@ -1,4 +1,4 @@
-"""Who is who: numbers that differ from node to node, and the shell that puts them in."""
+"""Rules for ranks: numbers that differ between nodes, and the shell that expands them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from dslaunch.lint import Edit, Level, Remark
+from dslaunch.lint.rules import rule
 from dslaunch.slurm import sources
 from dslaunch.slurm.rules.counts import gpus_per_node
 from dslaunch.slurm.rules.directives import tasks_per_node
@@ -17,8 +18,14 @@ RANKS = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 IN_TEXT = re.compile(rf"\$\{{?({'|'.join(RANKS)})")
 
 
+@rule(
+    "early-rank",
+    "error",
+    "a rank that is expanded on the first node: 0 on every node",
+    source=sources.EXPANSION,
+)
 def early_ranks(reading: Reading) -> Iterator[Remark]:
-    """A rank that the batch script's shell puts in: 0, on every node."""
+    """Find ranks that the shell of the batch script expands: 0 on every node."""
     seen: set[int] = set()
     ignored = set(_ignored_places(reading))
     for step in reading.steps:
@@ -38,36 +45,35 @@ def _early(script: Script, step: SrunStep, expansion: Expansion, *, idle: bool) 
     if idle:
         level, follows = "info", ", which c10d ignores"
     elif _is_rank(script, expansion.place):
-        level, follows = "error", ", and training hangs"
+        level, follows = "error", ", and the training hangs"
     return script.remark(
         "early-rank",
         level,
         expansion.place,
-        f"{expansion.raw} is put in by the batch script's shell, where it is 0: every"
+        f"{expansion.raw} is expanded by the shell of the batch script, where it is 0: every"
         f" node gets 0{follows}",
         fix=f"write \\{expansion.raw}"
         if certain
-        else f"let the node's shell do it: srun bash -c '... {expansion.raw} ...'",
-        source=sources.EXPANSION,
+        else f"expand it on the node: srun bash -c '... {expansion.raw} ...'",
         edits=(Edit(expansion.place, expansion.place, "\\"),) if certain else (),
     )
 
 
 def _is_rank(script: Script, place: int) -> bool:
-    """Whether what stands at a place is a rank's value: `--node_rank X`, `RANK=X`."""
+    """Return whether the value of a rank is at a place: `--node_rank X`, `RANK=X`."""
     before = script.text[max(0, place - 60) : place].rstrip(" \t\n=\\\"'")
     return before.lower().endswith("rank")
 
 
 def _shown_places(step: SrunStep) -> Iterator[int]:
-    """Where a step only prints a rank."""
+    """Yield the places where a step only prints a rank."""
     for command in step.inner:
         if command.name in ("echo", "printf"):
             yield from (expansion.place for expansion in command.expansions())
 
 
 def _one_task(reading: Reading, step: SrunStep) -> bool:
-    """Whether a step has one task alone, whose rank is 0 in any case."""
+    """Return whether a step has only one task, whose rank is 0."""
     tasks = step.options["ntasks"].text if "ntasks" in step.options else ""
     job = "" if reading.script.heterogeneous else reading.script.asked("nodes")
     nodes = step.options["nodes"].text if "nodes" in step.options else job
@@ -75,7 +81,7 @@ def _one_task(reading: Reading, step: SrunStep) -> bool:
 
 
 def _ignored_places(reading: Reading) -> Iterator[int]:
-    """Where a node's rank is given to a rendezvous that deals out ranks itself."""
+    """Yield the places of node ranks that the rendezvous ignores, since it assigns ranks itself."""
     for launch in reading.launches:
         backend, rank = launch.option("rdzv_backend"), launch.option("node_rank", "machine_rank")
         if backend and backend.text == "c10d" and rank and rank.value:
@@ -83,7 +89,7 @@ def _ignored_places(reading: Reading) -> Iterator[int]:
 
 
 def _exported(reading: Reading, seen: set[int]) -> Iterator[Remark]:
-    """Ranks that programs take from the environment, and that the batch script gives them."""
+    """Find ranks that the batch script exports to programs which read them."""
     wanted = {name for launch in reading.launches for name in _names_read(launch)}
     wanted |= {name for step in reading.steps for name in _names_on_nodes(step)}
     given = {one.name for step in reading.steps for c in step.inner for one in c.all_assignments()}
@@ -97,15 +103,15 @@ def _exported(reading: Reading, seen: set[int]) -> Iterator[Remark]:
                     "early-rank",
                     "error",
                     expansion.place,
-                    f"{one.name} is 0 on every node: {expansion.raw} is put in here, in the batch"
-                    " script, where it is 0",
-                    fix=f"set it behind srun: srun bash -c '{one.name}={expansion.raw} ...'",
-                    source=sources.EXPANSION,
+                    f"{one.name} is 0 on every node: {expansion.raw} is expanded in the batch "
+                    f"script,"
+                    " where it is 0",
+                    fix=f"set it on the node: srun bash -c '{one.name}={expansion.raw} ...'",
                 )
 
 
 def _names_read(launch: TrainingCommand) -> tuple[str, ...]:
-    """The variables for ranks that a program reads: launchers set those of their ranks."""
+    """Return the rank variables that a program reads; launchers set those of their ranks."""
     if launch.step is None:
         return ()
     if launch.launcher:
@@ -114,14 +120,15 @@ def _names_read(launch: TrainingCommand) -> tuple[str, ...]:
 
 
 def _names_on_nodes(step: SrunStep) -> Iterator[str]:
-    """The variables that the shell on the node takes from the environment."""
+    """Yield the variables that the shell on the node expands."""
     for command in step.inner:
         if command.name not in ("echo", "printf"):
             yield from (one.name for one in command.expansions() if one.shell > 0 and one.name)
 
 
+@rule("unexpanded-rank", "error", "a rank variable that no shell expands", source=sources.EXPANSION)
 def late_ranks(reading: Reading) -> Iterator[Remark]:
-    """A rank that nobody puts in: the program gets a dollar sign."""
+    """Find ranks that no shell expands."""
     for step in reading.steps:
         shells = [word for word in step.program if (word.constant or "").endswith(SHELLS)]
         if step.inner or shells:
@@ -133,14 +140,20 @@ def late_ranks(reading: Reading) -> Iterator[Remark]:
                     "unexpanded-rank",
                     "error",
                     text.places[match.start()],
-                    f"nobody puts ${match[1]} in: srun starts the program without a shell",
+                    f"${match[1]} is not expanded: srun starts the program without a shell",
                     fix="start a shell on the node: srun bash -c '...'",
-                    source=sources.EXPANSION,
                 )
 
 
+@rule(
+    "not-exported",
+    "error",
+    "a variable that the ranks do not get because it is not exported",
+    source="POSIX, Shell Command Language, 2.5.3",
+)
 def not_exported(reading: Reading) -> Iterator[Remark]:
-    """A variable of the batch script that the node's shell looks for, and that is not exported."""
+    """Find variables of the batch script that a shell on the node uses, and that are not
+    exported."""
     script = reading.script
     told: set[str] = set()
     for step in reading.steps:
@@ -167,15 +180,21 @@ def _not_exported(reading: Reading, expansion: Expansion) -> Remark:
         "not-exported",
         "error",
         expansion.place,
-        f"{expansion.name} is empty there: line {script.where(one.place)[0]} does not export it",
+        f"{expansion.name} is not set on the nodes: line {script.where(one.place)[0]} does not "
+        f"export it",
         fix=f"export {expansion.name}",
-        source="POSIX, Shell Command Language, 2.5.3",
         edits=(Edit(one.place, one.place, "export "),) if alone else (),
     )
 
 
+@rule(
+    "cuda-visible-devices",
+    "warning",
+    "`CUDA_VISIBLE_DEVICES` is set by hand",
+    source="ray-project/ray issue 61073",
+)
 def visible_devices(reading: Reading) -> Iterator[Remark]:
-    """CUDA_VISIBLE_DEVICES by hand."""
+    """Find assignments of CUDA_VISIBLE_DEVICES."""
     for command in reading.texts():
         for one in command.all_assignments():
             if one.name == "CUDA_VISIBLE_DEVICES" and one.value.value and not _all(reading, one):
@@ -183,22 +202,28 @@ def visible_devices(reading: Reading) -> Iterator[Remark]:
                     "cuda-visible-devices",
                     "warning",
                     one.place,
-                    "SLURM sets CUDA_VISIBLE_DEVICES to the job's GPUs; a value of one's own names"
-                    " others' or, one GPU per rank, breaks peer-to-peer copies",
-                    fix="leave it, and choose by LOCAL_RANK or SLURM_LOCALID in the program",
-                    source="ray-project/ray issue 61073",
+                    "SLURM sets CUDA_VISIBLE_DEVICES to the GPUs of the job; another value selects"
+                    " GPUs of other jobs, and one GPU per rank breaks peer-to-peer copies",
+                    fix="remove it, and select the GPU by LOCAL_RANK or SLURM_LOCALID in the "
+                    "program",
                 )
 
 
 def _all(reading: Reading, one: Assignment) -> bool:
-    """Whether a list names every GPU of a node, in whatever order."""
+    """Return whether a list contains every GPU of a node, in any order."""
     found = gpus_per_node(reading.script)
     count = found[0] if found else max(2, one.value.value.count(",") + 1)
     return sorted(one.value.value.split(",")) == sorted(map(str, range(count)))
 
 
+@rule(
+    "ignored-node-rank",
+    "info",
+    "`--node-rank`, which the c10d rendezvous ignores",
+    source="PyTorch, torch.distributed.run, --node-rank; pytorch issue 137402",
+)
 def ignored_node_rank(reading: Reading) -> Iterator[Remark]:
-    """--node-rank beside the c10d rendezvous, which deals out ranks itself."""
+    """Find --node-rank with the c10d rendezvous, which assigns ranks itself."""
     for launch in reading.launches:
         backend, rank = launch.option("rdzv_backend"), launch.option("node_rank")
         if launch.torch and backend and rank and backend.text == "c10d":
@@ -206,18 +231,8 @@ def ignored_node_rank(reading: Reading) -> Iterator[Remark]:
                 "ignored-node-rank",
                 "info",
                 rank.place,
-                "the c10d rendezvous gives ranks in its own order: --node_rank does nothing, and"
-                " rank 0 need not be on the first node",
-                fix="leave it out, or use --master_addr and --master_port without --rdzv_backend",
-                source="PyTorch, torch.distributed.run, --node-rank; pytorch issue 137402",
+                "the c10d rendezvous assigns ranks itself: --node_rank is silently ignored, and "
+                "rank"
+                " 0 may be on any node",
+                fix="remove it, or use --master_addr and --master_port without --rdzv_backend",
             )
-
-
-NAMES = (
-    "cuda-visible-devices",
-    "early-rank",
-    "ignored-node-rank",
-    "not-exported",
-    "unexpanded-rank",
-)
-RULES = (early_ranks, late_ranks, not_exported, visible_devices, ignored_node_rank)

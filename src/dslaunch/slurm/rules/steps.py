@@ -1,4 +1,4 @@
-"""How the training is started: srun, its options, and the launchers' own."""
+"""Rules for the start of a training: srun, its options, and those of launchers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from dslaunch.cluster.sbatch_options import named
 from dslaunch.lint import Edit, Remark
+from dslaunch.lint.rules import rule
 from dslaunch.slurm import sources
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.shell_parser import expansion_commands
@@ -24,8 +25,14 @@ CPUS = "cpus-per-task"
 LIST_OPTIONS = ("-w", "--nodelist", "-x", "--exclude")
 
 
+@rule(
+    "no-srun",
+    "error",
+    "a multi-node launcher that runs on the first node only",
+    source=sources.SBATCH,
+)
 def first_node_only(reading: Reading) -> Iterator[Remark]:
-    """A launcher for several nodes that runs where the batch script does: on the first."""
+    """Find a launcher for several nodes that runs only on the first, in the batch script."""
     script = reading.script
     for launch in reading.launches:
         alone = launch.step is None and launch.command.words[0].place == launch.place
@@ -38,15 +45,20 @@ def first_node_only(reading: Reading) -> Iterator[Remark]:
                 "no-srun",
                 "error" if certain else "warning",
                 launch.place,
-                f"the batch script runs on the first node alone, and so does {launch.program}: it"
-                " waits for the others, or trains without them",
-                fix="start it with srun, once on each node",
-                source=sources.SBATCH,
+                f"the batch script runs only on the first node, and so does {launch.program}: it"
+                " waits for the other nodes, or trains without them",
+                fix="start it with srun, once per node",
             )
 
 
+@rule(
+    "deepspeed-under-srun",
+    "error",
+    "`deepspeed` under srun connects to the nodes by SSH itself",
+    source="DeepSpeed, launcher/runner.py, --no_ssh",
+)
 def deepspeed_by_ssh(reading: Reading) -> Iterator[Remark]:
-    """deepspeed under srun that would log in to the nodes by itself."""
+    """Find deepspeed under srun that starts the job on all nodes by SSH."""
     script = reading.script
     for launch in reading.launches:
         if launch.program != "deepspeed" or launch.step is None or not script.several_nodes:
@@ -56,39 +68,45 @@ def deepspeed_by_ssh(reading: Reading) -> Iterator[Remark]:
                 "deepspeed-under-srun",
                 "error",
                 launch.place,
-                "srun starts deepspeed on every node, and each starts the whole job again, by SSH"
-                " with a hostfile and on its own node without one",
-                fix="deepspeed --no_ssh --node_rank ... --master_addr ... under srun, or deepspeed"
+                "srun starts deepspeed on every node, and each deepspeed starts the whole job: "
+                "by SSH"
+                " with a hostfile, on its own node without one",
+                fix="use deepspeed --no_ssh --node_rank ... --master_addr ... under srun, or "
+                "deepspeed"
                 " --hostfile without srun",
-                source="DeepSpeed, launcher/runner.py, --no_ssh",
             )
 
 
+@rule(
+    "no-meeting-place",
+    "error",
+    "launchers of several nodes without a rendezvous address",
+    source=sources.TORCHRUN,
+)
 def no_meeting_place(reading: Reading) -> Iterator[Remark]:
-    """Launchers of several nodes that are not told of each other."""
+    """Find launchers on several nodes without a rendezvous."""
     script = reading.script
     for launch in reading.launches:
         if not launch.step or not script.several_nodes or not launch.torch:
             continue
         nodes = launch.option("nnodes", "nnode")
         if launch.option("standalone") or nodes is None or nodes.text == "1":
-            problem = "each node trains alone, as if it were the only one"
-            fix = "--nnodes $SLURM_NNODES, --master_addr or --rdzv_endpoint"
+            problem = "every node trains alone, without the others"
+            fix = "add --nnodes $SLURM_NNODES and --master_addr or --rdzv_endpoint"
         elif launch.option("master_addr", "rdzv_endpoint") is None:
             problem = (
                 "torchrun does not read MASTER_ADDR: without --master_addr or --rdzv_endpoint"
                 " every node waits for 127.0.0.1"
             )
-            fix = '--master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT"'
+            fix = 'add --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT"'
         else:
             continue
-        yield script.remark(
-            "no-meeting-place", "error", launch.place, problem, fix=fix, source=sources.TORCHRUN
-        )
+        yield script.remark("no-meeting-place", "error", launch.place, problem, fix=fix)
 
 
+@rule("no-node-rank", "error", "a static rendezvous without a node rank", source=sources.TORCHRUN)
 def static_rank(reading: Reading) -> Iterator[Remark]:
-    """A launcher of several nodes that is not told which one it is on."""
+    """Find a launcher on several nodes without a node rank."""
     for launch in reading.launches:
         if not launch.step or not reading.script.several_nodes:
             continue
@@ -102,14 +120,20 @@ def static_rank(reading: Reading) -> Iterator[Remark]:
                 "no-node-rank",
                 "error",
                 launch.place,
-                f"without --{name} every node is node 0",
-                fix=f"srun bash -c '... --{name} $SLURM_NODEID ...'",
+                f"--{name} is missing: every node has rank 0",
+                fix=f"add it on the node: srun bash -c '... --{name} $SLURM_NODEID ...'",
                 source=sources.ACCELERATE if accelerate else sources.TORCHRUN,
             )
 
 
+@rule(
+    "no-kill-on-bad-exit",
+    "warning",
+    "a step that continues after one of its tasks failed",
+    source=sources.SRUN_KILL,
+)
 def kill_on_bad_exit(reading: Reading) -> Iterator[Remark]:
-    """A step of several tasks that goes on without the one that failed."""
+    """Find a step of several tasks that keeps running after one has failed."""
     script = reading.script
     variable = script.assigned.get("SLURM_KILL_BAD_EXIT")
     if variable and variable[-1].value.value != "0":
@@ -124,15 +148,14 @@ def kill_on_bad_exit(reading: Reading) -> Iterator[Remark]:
             "no-kill-on-bad-exit",
             "warning",
             step.place,
-            "when one task fails, srun leaves the others waiting for it until a timeout of theirs",
-            fix="srun --kill-on-bad-exit=1",
-            source=sources.SRUN_KILL,
+            "when a task fails, srun keeps the others running until they time out",
+            fix="use srun --kill-on-bad-exit=1",
             edits=(Edit(step.end, step.end, " --kill-on-bad-exit=1"),),
         )
 
 
 def _training(reading: Reading) -> Iterator[SrunStep]:
-    """Each step that trains, once."""
+    """Yield each step that trains, once."""
     seen: set[int] = set()
     for launch in reading.launches:
         trains = launch.launcher or launch.program == "python"
@@ -149,10 +172,16 @@ def _several_tasks(reading: Reading, step: SrunStep) -> bool:
     return reading.script.several_nodes or any(value not in ("", "1") for value in asked)
 
 
+@rule(
+    "srun-cpus",
+    "info",
+    "`--cpus-per-task`, which srun of SLURM 22.05 and later does not inherit",
+    source=sources.SRUN_CPUS,
+)
 def cpus_of_steps(reading: Reading) -> Iterator[Remark]:
-    """--cpus-per-task, which srun of SLURM 22.05 and 23.02 does not take from the job.
+    """Find --cpus-per-task of the job, which srun of SLURM 22.05 and 23.02 ignores.
 
-    Before and after, it reads SLURM_CPUS_PER_TASK; only those two read SRUN_CPUS_PER_TASK instead.
+    Other releases read SLURM_CPUS_PER_TASK; only these two read SRUN_CPUS_PER_TASK instead.
     """
     script = reading.script
     if script.asked(CPUS) in ("", "1") or "SRUN_CPUS_PER_TASK" in script.assigned:
@@ -167,17 +196,23 @@ def cpus_of_steps(reading: Reading) -> Iterator[Remark]:
                 "srun-cpus",
                 "info",
                 step.place,
-                f"in SLURM 22.05 and 23.02, not in later releases, srun does not take --{CPUS} from"
-                " the job: each task may get one CPU",
-                fix='srun --cpus-per-task="$SLURM_CPUS_PER_TASK"',
-                source=sources.SRUN_CPUS,
+                f"srun of SLURM 22.05 and 23.02 ignores --{CPUS} of the job: each task may get "
+                f"only 1"
+                " CPU",
+                fix='use srun --cpus-per-task="$SLURM_CPUS_PER_TASK"',
                 edits=(Edit(step.end, step.end, ' --cpus-per-task="$SLURM_CPUS_PER_TASK"'),),
             )
 
 
+@rule(
+    "split-list",
+    "error",
+    "a list that the shell splits into several words",
+    source="bash(1), arrays: ${NAME[@]}; word splitting",
+)
 def split_lists(reading: Reading) -> Iterator[Remark]:
-    """A list in an option's value that the shell makes several words of: those behind the first
-    become the program and its arguments."""
+    """Find a list in the value of an option that the shell splits: the second word becomes the
+    program."""
     script = reading.script
     for step in reading.steps:
         words = [word for word in step.command.words if word.place >= step.place]
@@ -190,17 +225,17 @@ def split_lists(reading: Reading) -> Iterator[Remark]:
                         "split-list",
                         "error",
                         piece.place,
-                        f"{piece.raw} becomes a word per element: {name} gets the first, and srun"
-                        " takes the second for the program",
+                        f"the shell splits {piece.raw}: {name} gets the first element, and srun "
+                        f"runs the"
+                        " second as the program",
                         fix=f'{name}=$(IFS=,; echo "${{{piece.name}[*]}}")'
                         if piece.name and "[" in piece.raw
                         else f'{name}="$(scontrol show hostnames | paste -sd,)"',
-                        source="bash(1), arrays: ${NAME[@]}; word splitting",
                     )
 
 
 def _splits(script: Script, expansion: Expansion) -> bool:
-    """Whether an expansion is certainly several words, if its job has several nodes."""
+    """Return whether the shell certainly splits an expansion, in a job with several nodes."""
     several = (script.number("nodes") or 0) > 1
     if expansion.commands is not None:
         return several and not expansion.quoted and _is_node_list(Word((expansion,), 0, 0))
@@ -217,7 +252,7 @@ def _splits(script: Script, expansion: Expansion) -> bool:
 
 
 def _is_node_list(word: Word) -> bool:
-    """Whether a word is what `scontrol show hostnames` prints, all of it."""
+    """Return whether a word is the whole output of `scontrol show hostnames`."""
     if len(word.pieces) != 1 or not isinstance(word.pieces[0], Expansion):
         return False
     commands = expansion_commands(word.pieces[0])
@@ -225,8 +260,14 @@ def _is_node_list(word: Word) -> bool:
     return shown in ([("show", "hostnames")], [("show", "hostname")])
 
 
+@rule(
+    "abbreviated-option",
+    "warning",
+    "an abbreviated option of torchrun",
+    source="Python, argparse, allow_abbrev; PyTorch, torch.distributed.run, --nnodes",
+)
 def abbreviations(reading: Reading) -> Iterator[Remark]:
-    """Options of torchrun that are cut short, such as --nnode."""
+    """Find abbreviated options of torchrun, such as --nnode."""
     for launch in reading.launches:
         if not launch.torch:
             continue
@@ -234,11 +275,13 @@ def abbreviations(reading: Reading) -> Iterator[Remark]:
             meant = [one for one in TORCH_OPTIONS if one.startswith(option.name)]
             if option.name in TORCH_OPTIONS or len(meant) != 1 or len(option.given) < 4:
                 continue
-            yield _abbreviation(reading, launch, option.given, option.place, meant[0])
+            yield _abbreviation(
+                reading, launch, given=option.given, place=option.place, meant=meant[0]
+            )
 
 
 def _abbreviation(
-    reading: Reading, launch: TrainingCommand, given: str, place: int, meant: str
+    reading: Reading, launch: TrainingCommand, *, given: str, place: int, meant: str
 ) -> Remark:
     dashes = "-" in given[2:]
     full = "--" + (meant.replace("_", "-") if dashes else meant)
@@ -248,48 +291,27 @@ def _abbreviation(
         "abbreviated-option",
         "warning",
         place,
-        f"{launch.program} has no option {given}; it guesses {full}, until a release adds another"
-        " that begins so",
-        fix=full,
-        source="Python, argparse, allow_abbrev; PyTorch, torch.distributed.run, --nnodes",
+        f"{given} abbreviates {full} of {launch.program}; it fails once a release adds another"
+        " option with this prefix",
+        fix=f"write {full}",
         edits=(Edit(place, end, full),) if plain else (),
     )
 
 
+@rule(
+    "old-launcher",
+    "info",
+    "`torch.distributed.launch`, which is deprecated",
+    source="PyTorch, torch.distributed.launch: deprecated in favor of torchrun",
+)
 def old_launchers(reading: Reading) -> Iterator[Remark]:
-    """torch.distributed.launch."""
+    """Find torch.distributed.launch."""
     for launch in reading.launches:
         if launch.program == "torch.distributed.launch":
             yield reading.script.remark(
                 "old-launcher",
                 "info",
                 launch.place,
-                "torch.distributed.launch is deprecated; scripts that read --local_rank must read"
-                " LOCAL_RANK instead",
-                fix="torchrun",
-                source="PyTorch, torch.distributed.launch: deprecated in favour of torchrun",
+                "torch.distributed.launch is deprecated",
+                fix="use torchrun; read LOCAL_RANK instead of --local_rank in the program",
             )
-
-
-NAMES = (
-    "abbreviated-option",
-    "deepspeed-under-srun",
-    "no-kill-on-bad-exit",
-    "no-meeting-place",
-    "no-node-rank",
-    "no-srun",
-    "old-launcher",
-    "split-list",
-    "srun-cpus",
-)
-RULES = (
-    first_node_only,
-    deepspeed_by_ssh,
-    no_meeting_place,
-    static_rank,
-    kill_on_bad_exit,
-    cpus_of_steps,
-    split_lists,
-    abbreviations,
-    old_launchers,
-)

@@ -1,20 +1,21 @@
-"""What bash itself refuses, and what was not read here."""
+"""Rules for scripts that bash refuses, and for the part of a script that was not checked."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dslaunch.lint import Remark
+from dslaunch.lint.rules import rule
 from dslaunch.slurm.rules.directives import PLACEHOLDER
 from dslaunch.slurm.syntax import SyntaxFault
 from dslaunch.slurm.training_commands import Reading
 
 ASKED = ("bash", "sh", "dash")
-"""The interpreters whose scripts bash reads."""
+"""The interpreters whose scripts `bash -n` can parse."""
 
 
 def refused(reading: Reading, refusal: SyntaxFault) -> Iterator[Remark]:
-    """A script that `bash -n` does not take: the job ends where bash gets to that line."""
+    """Find a syntax error of `bash -n`: the job fails when bash reaches that line."""
     script = reading.script
     if script.interpreter not in ASKED or script.is_template:
         return
@@ -26,29 +27,29 @@ def refused(reading: Reading, refusal: SyntaxFault) -> Iterator[Remark]:
         "syntax-error",
         "error",
         begin,
-        f"bash refuses the script: {refusal.message}",
+        f"bash: {refusal.message}",
         fix=f"replace {placeholder[0]}"
         if placeholder
-        else "look for a quote, bracket, fi, done or here-document that is not closed at or above"
-        " this line; bash -n SCRIPT tells whether it is mended",
+        else "close the quote, bracket, if, loop or here-document at or above this line; check with"
+        " bash -n SCRIPT",
         source="bash(1), -n",
     )
 
 
+@rule(
+    "not-read-whole",
+    "info",
+    "the script has more expansions than the lint follows",
+    source="dslaunch, slurm/script.py: MOST_EXPANDED",
+)
 def unread(reading: Reading) -> Iterator[Remark]:
-    """A script whose variables stand for more text than is looked at."""
+    """Find a script whose variables expand to more text than is checked."""
     script = reading.script
     if script.exhausted:
         yield script.remark(
             "not-read-whole",
             "info",
             0,
-            "its variables and functions stand for more text than is looked at: what comes of the"
-            " rest of them was not checked",
-            fix="write the launch commands without so many variables in each other",
-            source="dslaunch, slurm/script.py: MOST_EXPANDED",
+            "its variables and functions expand to too much text: the rest was not checked",
+            fix="nest fewer variables in the launch commands",
         )
-
-
-NAMES = ("not-read-whole", "syntax-error")
-RULES = (unread,)

@@ -33,11 +33,11 @@ class Choice:
     name: str
     why: str
     notable: bool
-    """Whether a person should see it: what is always so is not notable."""
+    """Whether to show it: the default case is not notable."""
 
 
 class Inspection:
-    """What the nodes of a cluster need, read from this machine's files."""
+    """Finds what the nodes of a cluster need, from the files of this machine."""
 
     def __init__(self, ssh: Ssh, environ: Mapping[str, str] = os.environ) -> None:
         self._client = client_of(ssh, environ)
@@ -58,7 +58,7 @@ class Inspection:
         try:
             return route(self._client, node)
         except RouteError:
-            return ()  # reported for this node alone, when it is connected to
+            return ()  # reported for this node alone, when we connect to it
 
     def _needs_of(self, hop: Hop) -> Iterator[Need]:
         yield from needs_of_options(hop, self._around)
@@ -68,7 +68,7 @@ class Inspection:
             yield AUTHORITY
 
     def _needs_of_keys(self, files: tuple[Path, ...], only_these: bool) -> tuple[Need, ...]:
-        """Most hosts share their keys: each set of files is looked at once."""
+        """Return the needs of a set of keys. Most hosts share theirs: each set is examined once."""
         asked = (files, only_these)
         if asked not in self._of_keys:
             found = needs_of_keys(files, self._around, only_these=only_these)
@@ -94,10 +94,10 @@ def _all(directives: config.Directives) -> Iterable[config.Directive]:
 
 
 def choose(name: str, cluster: Cluster) -> Choice:
-    """Return the transport for a cluster: the one that is named, or one that fits.
+    """Return the transport for a cluster: the named one, or for `auto` the suitable one.
 
     Raises PlanError if `fabric` is named and would be less strict than OpenSSH, ToolMissingError
-    if OpenSSH is needed and there is none.
+    if OpenSSH is needed and not installed.
     """
     if name not in (AUTO, FABRIC):
         return Choice(name, "as requested", notable=False)
@@ -106,13 +106,13 @@ def choose(name: str, cluster: Cluster) -> Choice:
 
 
 def decide(name: str, needs: Mapping[Need, Sequence[str]], *, has_openssh: bool) -> Choice:
-    """Return the transport for what was found. Raises PlanError, ToolMissingError. Pure."""
+    """Return the transport for these needs. Raises PlanError, ToolMissingError. Pure."""
     if not needs:
         return Choice(FABRIC, "nothing in the SSH configuration needs OpenSSH", notable=False)
     reasons = [_reason(need, hosts) for need, hosts in needs.items()]
     if name == AUTO and not has_openssh:
         raise ToolMissingError(
-            "\n".join(["the program ssh is missing, and it is needed:", *reasons]),
+            "\n".join(["ssh not found, but OpenSSH is needed:", *reasons]),
             hint="install the OpenSSH client",
         )
     first, more = reasons[0], len(reasons) - 1

@@ -1,7 +1,7 @@
-"""The part of ssh_config(5) that decides how a host is reached. Reading files, then pure look-ups.
+"""Parse the part of ssh_config(5) that decides how a host is reached; then pure look-ups.
 
-What cannot be decided without OpenSSH itself, such as `Match exec`, is not guessed: a look-up
-reports it as undecided.
+What only OpenSSH itself can decide, such as `Match exec`, is not guessed: a look-up reports it as
+undecided.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Directive:
     """One line of a configuration file."""
 
     keyword: str
-    """In lower case; empty for a line that cannot be read."""
+    """In lower case; empty for a line that cannot be parsed."""
     words: tuple[str, ...]
     place: str
     """`FILE:LINE`."""
@@ -52,7 +52,7 @@ Directives = tuple[Directive, ...]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a look-up is about."""
+    """The host that a look-up is about."""
 
     alias: str
     """The host's name as the user wrote it."""
@@ -63,7 +63,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Options:
-    """The options that hold for one host, and what could not be decided."""
+    """The options of one host, and the lines that could not be decided."""
 
     found: dict[str, list[Directive]] = field(default_factory=dict)
     undecided: list[Directive] = field(default_factory=list)
@@ -181,15 +181,21 @@ def read_text(path: Path, largest: int = LARGEST) -> str:
             return os.fsdecode(path.read_bytes())
     except OSError:
         return ""
-    why = f"larger than {largest >> 20} MiB, which no file of SSH is"
-    raise ConfigError((Problem(str(path), 0, 0, "", why),))
+    why = f"larger than the limit of {largest >> 20} MiB for SSH files"
+    raise ConfigError((Problem(file=str(path), line=0, column=0, path="", message=why),))
+
+
+def split_line(line: str) -> tuple[str, str] | None:
+    """Return the keyword of a line in lower case and the rest; None: it cannot be parsed."""
+    parts = _LINE.fullmatch(line.strip())
+    return None if parts is None else (parts["keyword"].lower(), parts["rest"])
 
 
 def _directive(line: str, place: str, base: Path, depth: int) -> Directive:
-    parts = _LINE.fullmatch(line.strip())
+    parts = split_line(line)
     if parts is None:
         return Directive("", (line.strip(),), place)
-    keyword, rest = parts["keyword"].lower(), parts["rest"]
+    keyword, rest = parts
     if keyword in _REST_OF_LINE:
         return Directive(keyword, (rest,), place)
     try:

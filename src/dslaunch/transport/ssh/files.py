@@ -1,4 +1,4 @@
-"""The user's SSH files on this machine: configuration and known hosts."""
+"""Read the user's SSH files on this machine: configuration and known hosts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class KnownHosts:
 
 
 def client_of(ssh: Ssh, environ: Mapping[str, str] = os.environ) -> Client:
-    """Return the user and the configuration files that hold for a cluster.
+    """Return the user and the configuration files for a cluster.
 
     As with `ssh -F`, a file that is named replaces the system's file too.
     Raises ConfigError for a ~/.ssh/config that others can write, as ssh refuses it.
@@ -79,4 +79,5 @@ def _check_owner(path: Path) -> None:
     foreign = status.st_uid not in (0, os.getuid())
     if foreign or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         why = "another user owns it or can write it; ssh refuses it too"
-        raise ConfigError((Problem(str(path), 0, 0, "", why),), hint=f"chmod 600 {path}")
+        problem = Problem(file=str(path), line=0, column=0, path="", message=why)
+        raise ConfigError((problem,), hint=f"chmod 600 {path}")

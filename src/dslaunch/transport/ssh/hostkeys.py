@@ -1,4 +1,4 @@
-"""What the recorded keys say of the keys that servers present now."""
+"""Compare the host keys that servers present with the recorded ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from dslaunch.errors import FailureKind, NodeError, NodeFailure
 from dslaunch.transport.classify import Scene, Symptom, failure
 from dslaunch.transport.ssh import known_hosts, trust
-from dslaunch.transport.ssh.gather import KINDS, Gatherer
+from dslaunch.transport.ssh.host_key_scan import KINDS, Gatherer
 from dslaunch.transport.ssh.trust import PublicKey, ServerId, SshServer
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ VERIFIED: tuple[Status, ...] = ("known", "certified", "recorded")
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """A server, the keys that it presents, and what is known of them."""
+    """A server, the keys that it presents, and their state."""
 
     host: SshServer
     status: Status
@@ -37,8 +37,7 @@ def examine_all(
 ) -> list[Presented]:
     """Ask servers for their keys, `ssh.fanout` at a time, and compare them with recorded ones.
 
-    With `every`, all kinds of keys of a server that is not known yet, else the one that ssh
-    prefers.
+    With `every`, ask a new server for all kinds of keys, else for the one that ssh prefers.
     """
 
     def look(host: SshServer) -> Presented:
@@ -60,31 +59,40 @@ def _examined(
     if known_hosts.has_authority(entries, hop.known_as) and gatherer.is_certified(host):
         return Presented(host, "certified")
     recorded = known_hosts.recorded(entries, hop.known_as)
-    kinds = tuple(kind for kind in KINDS if kind in {entry.name for entry in recorded})
-    # as ssh does it: a server that is known is asked for a key of a kind that is known
+    recorded_names = {entry.name for entry in recorded}
+    kinds = tuple(kind for kind in KINDS if kind in recorded_names)
+    # as ssh does: a known server is asked for a key of a kind that is recorded
     keys = gatherer.keys(host, kinds, every=False) if kinds else ()
     keys = keys or gatherer.keys(host, KINDS, every=every)
+    if not keys:
+        symptom = Symptom("protocol", "no supported type of host key")
+        return Presented(host, "failed", failure=failure(_scene(host, recorded, ssh), symptom))
     statuses = {known_hosts.decide(entries, hop.known_as, key.blob) for key in keys}
-    if "revoked" in statuses or any(gatherer.is_revoked(host, key) for key in keys):
-        kind: FailureKind = "host-key-revoked"
-    elif "known" in statuses:
-        return Presented(host, "known", keys)
-    elif "changed" in statuses:
-        kind = "host-key-changed"
-    elif keys:
-        return Presented(host, "new", keys)
-    else:
-        kind = "protocol"
-    said = "it has no host key of a kind that is supported" if kind == "protocol" else ""
-    shown = " and ".join(map(str, keys))
-    scene = Scene(
+    refused = _refused(statuses, revoked=any(gatherer.is_revoked(host, key) for key in keys))
+    if refused is not None:
+        symptom = Symptom(refused, key=" and ".join(map(str, keys)))
+        found = failure(_scene(host, recorded, ssh), symptom)
+        return Presented(host, "failed", keys, found)
+    return Presented(host, "known" if "known" in statuses else "new", keys)
+
+
+def _refused(statuses: set[known_hosts.Status], *, revoked: bool) -> FailureKind | None:
+    """Return why the keys of a server are refused; None: they are known or new."""
+    if revoked or "revoked" in statuses:
+        return "host-key-revoked"
+    if "changed" in statuses and "known" not in statuses:
+        return "host-key-changed"
+    return None
+
+
+def _scene(host: SshServer, recorded: Sequence[known_hosts.Entry], ssh: Ssh) -> Scene:
+    return Scene(
         node=host.node,
-        hop=hop,
+        hop=host.hop,
         recorded=recorded,
         config_file=ssh.config_file,
         timeout=ssh.connect_timeout,
     )
-    return Presented(host, "failed", keys, failure(scene, Symptom(kind, said, key=shown)))
 
 
 def reachable(hosts: Iterable[SshServer], verified: set[ServerId]) -> list[SshServer]:
@@ -94,7 +102,7 @@ def reachable(hosts: Iterable[SshServer], verified: set[ServerId]) -> list[SshSe
 
 def not_reached(host: SshServer) -> Presented:
     """Return a host whose jump host was not verified."""
-    why = "not asked: the key of its jump host is not recorded"
+    why = "skipped: the host key of its jump host is not recorded"
     return Presented(host, "failed", failure=NodeFailure(host.node.host, "route", why))
 
 
@@ -105,9 +113,9 @@ def compared(found: Presented, listed: Sequence[trust.ListedFingerprint], file: 
         return replace(found, keys=verdict)
     host = found.host
     who = f"jump host {host.hop.alias}: " if host.is_jump else ""
-    message = f"{who}its host key is not the listed one ({verdict})"
+    message = f"{who}host key differs from the listed one ({verdict})"
     hint = (
-        "compare with the console of the host: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`"
+        "run `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the host's console and compare"
     )
     wrong = NodeFailure(host.node.host, "host-key-unlisted", message, hint, detail=verdict)
     return replace(found, status="failed", failure=wrong)

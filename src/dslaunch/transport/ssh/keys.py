@@ -1,4 +1,4 @@
-"""What kind of keys the user has, without using them: files, and the agent's list."""
+"""Find the user's keys without using them: files, and the agent's list."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class KeyFile:
 
     @property
     def usable(self) -> bool:
-        """Whether OpenSSH can log in with it and ask nobody."""
+        """Whether OpenSSH can log in with it without a question."""
         if self.in_agent:
             return True
         return self.kind in ("plain", "security-key") and not self.open_to_others
 
     @property
     def why_not(self) -> str:
-        """Why it is not offered; empty: it is."""
+        """Return why it is not offered; empty: it is."""
         if self.usable or self.kind == "public":
             return ""
         if self.kind in ("missing", "unreadable"):
@@ -63,7 +63,7 @@ class KeyFile:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What there was to log in to a host with."""
+    """The keys that were available for a login."""
 
     files: tuple[KeyFile, ...]
     named: bool
@@ -72,13 +72,13 @@ class Keys:
 
     @property
     def offered(self) -> tuple[str, ...]:
-        """What was offered, for people."""
+        """Return the keys that were offered, as text."""
         files = [str(file.path) for file in self.files if file.usable]
         return (*files, "the keys of ssh-agent") if self.agent == "holds" else tuple(files)
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """Which key files could not be offered, and why, for people."""
+        """Return the key files that could not be offered, and why, as text."""
         return tuple(f"{file.path} ({file.why_not})" for file in self.files if file.why_not)
 
     @property
@@ -90,7 +90,7 @@ class Keys:
 def keys_for(
     named: Sequence[Path], *, only_these: bool, home: Path, environ: Mapping[str, str]
 ) -> Keys:
-    """Look at the keys that a login may use: those that are named, else those of standard names."""
+    """Return the keys that a login may use: the named ones, else those with standard names."""
     held = agent_keys(environ)
     standard = [home / ".ssh" / name for name in STANDARD_NAMES]
     files = [_key_file(path, held or ()) for path in named or standard]

@@ -1,6 +1,6 @@
-"""Close connections so that the other side is sure to hear of it.
+"""Close connections so that the other side is certain to receive the end.
 
-A socket that is closed while it holds data that nobody has read is reset: the kernel sends one
+A socket that is closed while it holds data that was not read is reset: the kernel sends one
 packet, once, and forgets the connection (Linux, net/ipv4/tcp.c, `__tcp_close`). Where that packet
 is lost, sshd on the node keeps its session for hours. An orderly end is repeated until the node
 has confirmed it, so what is still to come is read first.
@@ -27,7 +27,7 @@ class LingeringSockets:
         self._changing = threading.Lock()
 
     def end(self, connected: socket.socket) -> None:
-        """Tell the other side that nothing more comes, and keep the connection until `wait`.
+        """End the connection in our direction, and keep it until `wait`.
 
         The socket itself can be closed afterwards. Does nothing for one that is not connected.
         """

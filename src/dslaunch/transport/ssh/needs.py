@@ -1,7 +1,6 @@
-"""What a user's SSH configuration demands that only OpenSSH does. A table, and its application.
+"""Find the parts of a user's SSH configuration that only OpenSSH supports. A table, and its use.
 
-Options that are not in one of the tables count as demanded: an option that is unknown here may be
-one that restricts.
+Options that are in no table need OpenSSH: an unknown option may be one that restricts.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ class Need:
     """The option as the configuration spells it, or the file, with its place."""
     why: str
     weaker: bool
-    """Whether a connection without it would be less strict, and not merely fail."""
+    """Whether a connection without it would be less strict instead of failing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the user has beside files: keys in an agent, a Kerberos ticket."""
+    """What the user has besides files: keys in an agent, a Kerberos ticket."""
 
     agent_key_types: tuple[str, ...] = ()
     ticket: bool = False
@@ -45,9 +44,11 @@ class Rule:
     why: str
     weaker: bool
     unless: tuple[str, ...] = ("no", "none", "false")
-    """Values, in lower case, for which it does not."""
+    """Values, in lower case, for which it does not need OpenSSH."""
 
 
+_NO_SECURITY_KEYS = "Paramiko does not support FIDO security keys"
+_NO_CERTIFICATES = "Paramiko logs in without certificates"
 _ALGORITHMS = Rule("Paramiko negotiates algorithms by its own list", weaker=True, unless=())
 _ADDRESS = Rule("Paramiko chooses the local address itself", weaker=True, unless=("any",))
 RULES: dict[str, Rule] = {
@@ -59,17 +60,23 @@ RULES: dict[str, Rule] = {
     "certificatefile": Rule("Paramiko does not present this certificate", weaker=False),
     "checkhostip": Rule("Paramiko does not check the address's key", weaker=True),
     "ciphers": _ALGORITHMS,
-    "hostbasedauthentication": Rule("Paramiko has no host-based login", weaker=False),
+    "hostbasedauthentication": Rule(
+        "Paramiko does not support host-based authentication", weaker=False
+    ),
     "hostkeyalgorithms": _ALGORITHMS,
-    "identityagent": Rule("Paramiko asks the agent of SSH_AUTH_SOCK", False, ("ssh_auth_sock",)),
+    "identityagent": Rule(
+        "Paramiko asks the agent of SSH_AUTH_SOCK", weaker=False, unless=("ssh_auth_sock",)
+    ),
     "kexalgorithms": _ALGORITHMS,
-    "knownhostscommand": Rule("Paramiko does not run the command that knows host keys", False),
+    "knownhostscommand": Rule("Paramiko does not run this command", weaker=False),
     "macs": _ALGORITHMS,
-    "pkcs11provider": Rule("Paramiko has no PKCS#11 keys", weaker=False),
+    "pkcs11provider": Rule("Paramiko does not support PKCS#11 keys", weaker=False),
     "proxyusefdpass": Rule("Paramiko does not pass descriptors", weaker=True),
     "pubkeyacceptedalgorithms": _ALGORITHMS,
     "pubkeyacceptedkeytypes": _ALGORITHMS,
-    "pubkeyauthentication": Rule("dslaunch logs in with keys only", False, ("yes", "true")),
+    "pubkeyauthentication": Rule(
+        "dslaunch logs in with keys only", weaker=False, unless=("yes", "true")
+    ),
     "requiredrsasize": Rule("Paramiko accepts shorter RSA keys", weaker=True, unless=()),
     "revokedhostkeys": Rule("Paramiko does not read lists of revoked keys", weaker=True),
     "verifyhostkeydns": Rule("Paramiko does not look up host keys in DNS", weaker=False),
@@ -117,11 +124,11 @@ updatehostkeys usekeychain useprivilegedport userroaming versionaddendum visualh
 warnweakcrypto xauthlocation
 """
 WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT.split())
-"""Options that change nothing of what dslaunch does, or that it is always stricter than."""
+"""Options without effect on dslaunch, or where dslaunch is always stricter."""
 
 
 def needs_of_options(hop: Hop, around: Surroundings) -> Iterator[Need]:
-    """Return what the options of one host of a way need OpenSSH for."""
+    """Yield what the options of one host of a route need OpenSSH for."""
     for directive in hop.options.undecided:
         yield _undecided(directive)
     for directives in hop.options.found.values():
@@ -134,14 +141,14 @@ def needs_of_options(hop: Hop, around: Surroundings) -> Iterator[Need]:
 
 def _undecided(directive: Directive) -> Need:
     if not directive.keyword:
-        return Need(directive.place, "the line cannot be read", weaker=True)
+        return Need(directive.place, "the line cannot be parsed", weaker=True)
     text = " ".join(("Match", *directive.words))
     feature = _shown(f"{text} ({directive.place})")
-    return Need(feature, "only OpenSSH can tell if it matches", weaker=True)
+    return Need(feature, "only OpenSSH can evaluate it", weaker=True)
 
 
 def _shown(text: str) -> str:
-    """Return text that can be printed: bytes of a file that are no UTF-8 are replaced."""
+    """Return printable text: bytes of a file that are not UTF-8 are replaced."""
     return text.encode(errors="replace").decode()
 
 
@@ -151,7 +158,7 @@ def _needs_of_option(directive: Directive, around: Surroundings) -> Iterator[Nee
         return
     if keyword in _TICKET_RULES and not around.ticket:
         return
-    unknown = Rule("dslaunch does not know this option", weaker=True, unless=())
+    unknown = Rule("dslaunch does not support this option", weaker=True, unless=())
     rule = RULES.get(keyword) or _TICKET_RULES.get(keyword, unknown)
     value = " ".join(directive.words)
     if value.lower() not in rule.unless:
@@ -161,30 +168,34 @@ def _needs_of_option(directive: Directive, around: Surroundings) -> Iterator[Nee
 def needs_of_keys(
     files: Sequence[Path], around: Surroundings, *, only_these: bool
 ) -> Iterator[Need]:
-    """Return what the user's keys need OpenSSH for; without named files, the standard ones.
+    """Yield what the user's keys need OpenSSH for; without named files, the standard ones.
 
     With `only_these` (IdentitiesOnly) the agent's other keys are not offered.
     """
     standard = [around.home / ".ssh" / name for name in STANDARD_NAMES]
     for path in files or standard:
-        kind = kind_of(path)
-        if kind == "security-key":
-            yield Need(str(path), "Paramiko has no FIDO security keys", weaker=False)
-        elif kind == "public":
-            yield Need(str(path), "Paramiko takes no public key as IdentityFile", weaker=False)
-        elif kind == "encrypted" and only_these:
-            why = "with IdentitiesOnly, Paramiko does not ask the agent for this key"
-            yield Need(str(path), why, weaker=False)
-        certificate = certificate_of(path)
-        if kind != "missing" and certificate is not None:
-            yield Need(str(certificate), "Paramiko logs in without certificates", weaker=False)
+        yield from _needs_of_key(path, only_these=only_these)
     if not only_these:
         yield from _needs_of_agent(around.agent_key_types)
+
+
+def _needs_of_key(path: Path, *, only_these: bool) -> Iterator[Need]:
+    kind = kind_of(path)
+    if kind == "security-key":
+        yield Need(str(path), _NO_SECURITY_KEYS, weaker=False)
+    elif kind == "public":
+        yield Need(str(path), "Paramiko accepts no public key as IdentityFile", weaker=False)
+    elif kind == "encrypted" and only_these:
+        why = "with IdentitiesOnly, Paramiko does not ask the agent for this key"
+        yield Need(str(path), why, weaker=False)
+    certificate = certificate_of(path)
+    if kind != "missing" and certificate is not None:
+        yield Need(str(certificate), _NO_CERTIFICATES, weaker=False)
 
 
 def _needs_of_agent(types: Sequence[str]) -> Iterator[Need]:
     for key_type in types:
         if key_type.startswith("sk-"):
-            yield Need(f"{key_type} in ssh-agent", "Paramiko has no FIDO security keys", False)
+            yield Need(f"{key_type} in ssh-agent", _NO_SECURITY_KEYS, weaker=False)
         elif "-cert-v" in key_type:
-            yield Need(f"{key_type} in ssh-agent", "Paramiko logs in without certificates", False)
+            yield Need(f"{key_type} in ssh-agent", _NO_CERTIFICATES, weaker=False)

@@ -1,4 +1,4 @@
-"""The way to a node: every host that a connection goes through, as OpenSSH resolves it. Pure."""
+"""Resolve the route to a node: every host on it, as OpenSSH resolves it. Pure."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ MOST_HOPS = 8
 """Hosts on one route; a longer one is probably a loop."""
 USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+NONE = "none"
+"""Switches an option off."""
 _HOP = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?/?")
 _NUMBER = re.compile(r"[0-9]{1,5}")
 _TOKEN = re.compile(r"%(.?)|\$\{([^${}]{0,255})\}", re.DOTALL)
 
 
 class RouteError(Exception):
-    """The way to a node cannot be resolved; says why."""
+    """The route to a node cannot be resolved; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The user and the files on this machine by which a way is resolved."""
+    """The user and the files on this machine that routes depend on."""
 
     files: tuple[Directives, ...]
     """The configuration files; the first that sets an option wins."""
@@ -38,7 +40,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """What a user, or a ProxyJump, says of a host."""
+    """A host as the user or a ProxyJump names it."""
 
     alias: str
     user: str | None = None
@@ -49,7 +51,7 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One host of a way, resolved."""
+    """One host of a route, resolved."""
 
     alias: str
     host: str
@@ -60,7 +62,7 @@ class Hop:
     """The name under which its key is known."""
     known_hosts: tuple[Path, ...]
     identity_files: tuple[Path, ...]
-    """The private keys that are named; none: those with standard names."""
+    """The private keys that are named; empty: those with standard names."""
     only_these_keys: bool
     """Whether no other keys of the agent are offered (IdentitiesOnly)."""
     proxy_command: str | None
@@ -71,7 +73,7 @@ class Hop:
 
 
 def route(client: Client, node: Node) -> tuple[Hop, ...]:
-    """Return every host on the way to a node, the node last. Raises RouteError."""
+    """Return every host on the route to a node, the node last. Raises RouteError."""
     target = Destination(
         alias=node.host,
         user=node.user,
@@ -90,15 +92,15 @@ def _hops(client: Client, target: Destination, above: tuple[str, ...]) -> tuple[
     hop = _resolve(client, target)
     if hop.jump is None:
         return (hop,)
-    # the last host of the list is reached through those before it; without any, as its own
-    # configuration says: ssh starts another ssh for it, with `-J` and the rest of the list
+    # the last host of the list is reached through those before it, else by its own configuration:
+    # ssh starts another ssh for it, with `-J` and the rest of the list
     before, _, last = hop.jump.rpartition(",")
     via = replace(parse_hop(last), jump=before or None)
     return (*_hops(client, via, (*above, target.alias)), hop)
 
 
 def parse_hop(text: str) -> Destination:
-    """Return what `[user@]host[:port]` says. Raises RouteError."""
+    """Parse `[user@]host[:port]`. Raises RouteError."""
     user, at, host = text.strip().removeprefix("ssh://").rpartition("@")
     parts = _HOP.fullmatch(host)
     if parts is None or (at and not user):
@@ -108,12 +110,12 @@ def parse_hop(text: str) -> Destination:
 
 
 def _resolve(client: Client, target: Destination) -> Hop:
+    """Return one host of a route by the SSH configuration. Raises RouteError."""
     options = look_up(client.files, Asked(target.alias, target.user, client.user))
-    named = options.first("hostname")
-    host = expand(named, {"h": target.alias}, {}) if named else target.alias
+    host = expand(options.first("hostname") or "%h", {"h": target.alias}, {})
     user = target.user or options.first("user") or client.user
     port = target.port or _port(options)
-    alias = options.first("hostkeyalias")
+    key_alias = options.first("hostkeyalias")
     tokens = {
         "d": str(client.home),
         "h": host,
@@ -121,31 +123,41 @@ def _resolve(client: Client, target: Destination) -> Hop:
         "p": str(port),
         "r": user,
         "u": client.user,
-        "k": alias or host,
+        "k": key_alias or host,
     }
-
-    def path(text: str) -> Path:
-        return in_home(expand(text, tokens, client.environ), client.home)
-
     user_files = options.words("userknownhostsfile") or USER_KNOWN_HOSTS
     global_files = options.words("globalknownhostsfile") or GLOBAL_KNOWN_HOSTS
-    identities = _identities(target, options)
-    jump = target.jump or expand(options.first("proxyjump") or "none", tokens, {})
-    # a jump host, and also `none`, replaces the configuration's ProxyCommand
-    command = None if target.jump else options.first("proxycommand")
     return Hop(
         alias=target.alias,
         host=host,
         port=port,
         user=user,
-        known_as=HostName(alias or host, port, alias=alias is not None),
-        known_hosts=tuple(path(file) for file in (*user_files, *global_files) if file != "none"),
-        identity_files=tuple(path(file) for file in identities if file != "none"),
+        known_as=HostName(key_alias or host, port, alias=key_alias is not None),
+        known_hosts=_paths((*user_files, *global_files), tokens, client),
+        identity_files=_paths(_identities(target, options), tokens, client),
         only_these_keys=is_on(options, "identitiesonly"),
-        proxy_command=None if command in (None, "none") else command,
-        jump=None if jump.lower() == "none" else jump,
+        proxy_command=_proxy_command(target, options),
+        jump=_jump_hosts(target, options, tokens),
         options=options,
     )
+
+
+def _paths(names: Sequence[str], tokens: Mapping[str, str], client: Client) -> tuple[Path, ...]:
+    """Return the files that an option names, without `none`. Raises RouteError."""
+    texts = (expand(name, tokens, client.environ) for name in names if name != NONE)
+    return tuple(in_home(text, client.home) for text in texts)
+
+
+def _jump_hosts(target: Destination, options: Options, tokens: Mapping[str, str]) -> str | None:
+    """Return the jump hosts; those of the cluster file come before ProxyJump. Raises RouteError."""
+    jump = target.jump or expand(options.first("proxyjump") or NONE, tokens, {})
+    return None if jump.lower() == NONE else jump
+
+
+def _proxy_command(target: Destination, options: Options) -> str | None:
+    """Return the ProxyCommand; a jump host of the cluster file, also `none`, replaces it."""
+    command = None if target.jump else options.first("proxycommand")
+    return None if command == NONE else command
 
 
 def is_on(options: Options, keyword: str) -> bool:
@@ -154,7 +166,7 @@ def is_on(options: Options, keyword: str) -> bool:
 
 
 def _identities(target: Destination, options: Options) -> Sequence[str]:
-    """The key of the cluster file comes first; those of the configuration are tried after it."""
+    """Return the key of the cluster file, then those of the configuration."""
     own = (target.identity_file,) if target.identity_file else ()
     return (*own, *options.words("identityfile"))
 
@@ -167,10 +179,10 @@ def _port(options: Options) -> int:
 
 
 def _port_number(text: str, where: str) -> int:
-    """Return a port. Raises RouteError for text that is none, such as `²`."""
+    """Return a port. Raises RouteError for other text, such as `²`."""
     number = int(text) if _NUMBER.fullmatch(text) else 0
     if not 0 < number < 2**16:
-        raise RouteError(f"{where} {shortened(text)} is no port number")
+        raise RouteError(f"{where} {shortened(text)} is not a port number")
     return number
 
 
@@ -180,13 +192,14 @@ def in_home(text: str, home: Path) -> Path:
 
 
 def expand(text: str, tokens: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """Replace tokens such as `%h`, and `${NAME}`. Raises RouteError for one that has no value."""
+    """Replace tokens such as `%h`, and `${NAME}`. Raises RouteError for one that is not
+    defined."""
 
     def value(found: re.Match[str]) -> str:
         token, variable = found.groups()
         values, name = (environ, variable) if token is None else ({"%": "%", **tokens}, token)
         if name not in values:
-            raise RouteError(f"{text!r}: {found[0]} has no value here")
+            raise RouteError(f"{text!r}: {found[0]} is not defined here")
         return values[name]
 
     return _TOKEN.sub(value, text)

@@ -1,4 +1,4 @@
-"""What this machine knows about a host that could not be connected to."""
+"""Collect what this machine knows about a host that could not be reached."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from dslaunch.transport.ssh.route import Client, Hop
 
 
-def scene_at(hop: Hop | None, node: Node, ssh: Ssh, client: Client, known: KnownHosts) -> Scene:
-    """Look at the keys for a host, ours and its own."""
+def scene_at(hop: Hop | None, *, node: Node, ssh: Ssh, client: Client, known: KnownHosts) -> Scene:
+    """Return the keys for a host: the user's, and its own in known_hosts files."""
     if hop is None:
         return Scene(node, config_file=ssh.config_file, timeout=ssh.connect_timeout)
     environ = dict(client.environ)

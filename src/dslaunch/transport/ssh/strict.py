@@ -1,4 +1,4 @@
-"""The ssh_config that the system's ssh is given: strict options first, then the user's own.
+"""Write the ssh_config for the system's ssh: strict options first, then the user's own.
 
 Options on ssh's command line do not reach the ssh that it starts for a jump host. A file given
 with `-F` does, and the first file that sets an option wins; hence a file.
@@ -6,11 +6,16 @@ with `-F` does, and the first file that sets an option wins; hence a file.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from dslaunch.transport.ssh.config import SYSTEM_FILE, USER_FILE, read_text
+from dslaunch.transport.ssh.config import (
+    SYSTEM_FILE,
+    USER_FILE,
+    read_text,
+    split_line,
+    words_of,
+)
 
 STRICT = {
     "BatchMode": "yes",
@@ -26,7 +31,7 @@ STRICT = {
     "ControlPersist": "no",
     "LogLevel": "ERROR",
 }
-"""What holds on every host of a way.
+"""Options for every host of a route.
 
 Connections to jump hosts that are open already are not used: it is not known how strictly they were
 made. Forwardings of the user's configuration are not set up: a node has no use for them. Below
@@ -48,18 +53,18 @@ def text(config_file: str | None, options: Mapping[str, str]) -> str:
 
 
 def _system_text() -> str:
-    """Return the system's file; what it includes by relative names lies beside it, and not in
+    """Return the system's file; files that it includes by relative names are beside it, not in
     ~/.ssh as what a user's file includes."""
     lines = read_text(Path(SYSTEM_FILE)).split("\n")
     return "\n".join(_absolute(line) for line in lines)
 
 
 def _absolute(line: str) -> str:
-    keyword, _, rest = line.strip().replace("=", " ", 1).partition(" ")
-    if keyword.lower() != "include":
+    parts = split_line(line)
+    if parts is None or parts[0] != "include":
         return line
     try:
-        words = shlex.split(rest, comments=True)
+        words = words_of(parts[1])
     except ValueError:
         return line
     directory = Path(SYSTEM_FILE).parent

@@ -37,18 +37,18 @@ class SshServer:
     node: Node
     """The first node that is it, or is behind it."""
     before: tuple[ServerId, ...]
-    """The jump hosts on the way."""
+    """The jump hosts on the route."""
     names: tuple[str, ...]
-    """What it is called in the cluster file and in the SSH configuration."""
+    """Its names in the cluster file and in the SSH configuration."""
 
     @property
     def place(self) -> ServerId:
-        """What tells it from other servers."""
+        """Return what distinguishes it from other servers."""
         return place_of(self.hop)
 
     @property
     def is_jump(self) -> bool:
-        """Whether nodes are reached through it, as far as `node` goes."""
+        """Whether `node` is reached through it."""
         return self.hop.alias != self.node.host
 
 
@@ -83,13 +83,13 @@ class ListedFingerprint:
 
 
 def place_of(hop: Hop) -> ServerId:
-    """Return what tells a server from others."""
+    """Return what distinguishes a server from others."""
     return str(hop.known_as), hop.host, hop.port
 
 
 def hosts_of(client: Client, nodes: Sequence[Node]) -> tuple[tuple[SshServer, ...], dict[str, str]]:
-    """Return every server on the ways to the nodes, each once and jump hosts first; and by node
-    why a way cannot be resolved."""
+    """Return every server on the routes to the nodes, each once and jump hosts first; and by node
+    why a route cannot be resolved."""
     found: dict[ServerId, SshServer] = {}
     wrong: dict[str, str] = {}
     for node in nodes:
@@ -149,11 +149,13 @@ def parse_list(text: str, file: str) -> tuple[ListedFingerprint, ...]:
             continue
         listed = _listed(line)
         if isinstance(listed, str):
-            problems.append(Problem(file, number, 1, "", listed))
+            problems.append(Problem(file=file, line=number, column=1, path="", message=listed))
         else:
             found.append(listed)
     if not found and not problems:
-        problems.append(Problem(file, 0, 0, "", "lists no fingerprint"))
+        problems.append(
+            Problem(file=file, line=0, column=0, path="", message="lists no fingerprint")
+        )
     if problems:
         hint = "expected lines of `SHA256:... HOST`, of `ssh-keygen -lf KEY.pub` or of ssh-keyscan"
         raise ConfigError(tuple(problems), hint=hint)
@@ -164,7 +166,7 @@ def _listed(line: str) -> ListedFingerprint | str:
     """Return what a line lists, or what is wrong with it."""
     words = line.split()
     if words[0].startswith("@"):
-        return f"the marker {words[0][:40]} is not for a list of fingerprints"
+        return f"unexpected marker {words[0][:40]} in a list of fingerprints"
     if any(word.upper().startswith("MD5:") for word in words):
         return "an MD5 fingerprint; expected SHA256"
     prints = [word for word in words if _PRINT.fullmatch(word)]
@@ -172,16 +174,21 @@ def _listed(line: str) -> ListedFingerprint | str:
         return "several fingerprints in one line"
     if prints:
         return _by_fingerprint(words, prints[0])
+    return _by_key(line, words)
+
+
+def _by_key(line: str, words: list[str]) -> ListedFingerprint | str:
+    """Return what a line of known_hosts or a public key with a comment lists."""
     if _KEY_TYPE.fullmatch(words[0]) and len(words) > 2:
-        entry = known_hosts.parse(f"x {words[0]} {words[1]}")
+        entries = known_hosts.parse(f"x {words[0]} {words[1]}")
         names = _names(words[2:])
     else:
-        entry = known_hosts.parse(line)
-        names = tuple(words[0].split(",")) if entry else ()
-        names = names if names[:1] and names[0].startswith("|") else tuple(map(str.lower, names))
-    if not entry or not names:
-        return "no fingerprint and no public key with a host's name"
-    return ListedFingerprint(names, entry[0].fingerprint, entry[0].name)
+        entries = known_hosts.parse(line)
+        is_hashed = words[0].startswith("|")
+        names = tuple((words[0] if is_hashed else words[0].lower()).split(","))
+    if not entries or not names:
+        return "no fingerprint and no public key with a host name"
+    return ListedFingerprint(names, entries[0].fingerprint, entries[0].name)
 
 
 def _by_fingerprint(words: list[str], found: str) -> ListedFingerprint | str:
@@ -193,12 +200,12 @@ def _by_fingerprint(words: list[str], found: str) -> ListedFingerprint | str:
         rest.pop(0)  # the number of bits
     names = _names(rest)
     if not names or rest == ["no", "comment"]:
-        return "no host's name beside the fingerprint"
+        return "no host name beside the fingerprint"
     return ListedFingerprint(names, found.rstrip("="), kind)
 
 
 def _names(words: list[str]) -> tuple[str, ...]:
-    """Return the hosts that words name: `node1,node2`, or the `root@node1` of a key's comment."""
+    """Return the host names in words: `node1,node2`, or the `root@node1` of a key's comment."""
     parts = [part for word in words for part in word.lower().split(",")]
     return tuple(part.rpartition("@")[2] for part in parts if part)
 
@@ -209,15 +216,31 @@ def accepted(
     """Return the keys that a list has for a host, or why none of them may be recorded."""
     lines = [line for line in listed if line.is_for(host.names)]
     presented = {fingerprint(key.blob): key for key in keys}
-    agreed = {line.fingerprint for line in lines} & set(presented)
-    kinds = {line.kind for line in lines if line.kind and line.fingerprint in agreed}
-    for line in lines:
-        key = next((key for key in keys if type_name(key.key_type) == line.kind), None)
-        if key is not None and line.fingerprint not in agreed and line.kind not in kinds:
-            return f"{file} has {line.kind} {line.fingerprint} for it, it presents {key}"
+    agreed = {line.fingerprint for line in lines if line.fingerprint in presented}
+    contradiction = _contradiction(lines, keys, agreed)
+    if contradiction is not None:
+        line, key = contradiction
+        return f"{file} lists {line.kind} {line.fingerprint}, presented: {key}"
     if agreed:
         return tuple(key for found, key in presented.items() if found in agreed)
     shown = " and ".join(map(str, keys))
     if lines:
-        return f"{file} has {lines[0].fingerprint} for it, it presents {shown}"
-    return f"{file} has no line for it, it presents {shown}"
+        return f"{file} lists {lines[0].fingerprint}, presented: {shown}"
+    return f"{file} does not list this host, presented: {shown}"
+
+
+def _contradiction(
+    lines: Sequence[ListedFingerprint], keys: Sequence[PublicKey], agreed: set[str]
+) -> tuple[ListedFingerprint, PublicKey] | None:
+    """Return a line whose kind of key the host has with another fingerprint; None without one.
+
+    Of several lines for one kind of key, one that agrees is enough.
+    """
+    agreed_kinds = {line.kind for line in lines if line.fingerprint in agreed}
+    for line in lines:
+        if not line.kind or line.kind in agreed_kinds:
+            continue
+        for key in keys:
+            if type_name(key.key_type) == line.kind:
+                return line, key
+    return None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def make(cluster: Cluster) -> Transport:
-    """Return the transport that fits. Raises ToolMissingError as `choose` does."""
+    """Return the suitable transport. Raises ToolMissingError as `choose` does."""
     from dslaunch.transport.ssh.choice import AUTO, choose
 
     return TRANSPORTS.get(choose(AUTO, cluster).name).make(cluster)

@@ -1,8 +1,8 @@
 """SSH through Fabric and Paramiko: one verified connection per node, raw bytes over its channels.
 
-Fabric finds keys and agent, and goes through jump hosts. Four things it does are not used: its
-acceptance of unknown host keys (AutoAddPolicy), its reading of ssh_config (it makes connections to
-jump hosts by itself, which accept any key), its `env=` (not quoted) and its text-decoding runner.
+Fabric finds keys and the agent, and connects through jump hosts. Four of its features are not used:
+it accepts unknown host keys (AutoAddPolicy), reads ssh_config (its own connections to jump hosts
+accept any key), does not quote `env=`, and decodes output as text.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,11 +54,11 @@ class FabricChannel:
         self._channel = channel
 
     def read(self) -> bytes:
-        """Wait for some standard output; empty at its end."""
+        """Wait for standard output and return it; empty at its end."""
         return bytes(self._channel.recv(PIECE))
 
     def write(self, data: bytes) -> None:
-        """Send all of `data`. Raises OSError when the program is gone."""
+        """Send all of `data`. Raises OSError if the program has exited."""
         self._channel.sendall(data)
 
     def close_input(self) -> None:
@@ -66,18 +67,18 @@ class FabricChannel:
             self._channel.shutdown_write()
 
     def close(self) -> None:
-        """Let go of it; another thread may just have closed its connection."""
+        """Close it; another thread may just have closed its connection."""
         with contextlib.suppress(OSError, EOFError):
             self._channel.close()
 
     def wait(self, timeout: float) -> int | None:
-        """Its exit code; None if it has not ended in time or the connection is lost."""
+        """Return its exit code; None if it has not exited in time or the connection was lost."""
         self._channel.status_event.wait(timeout)
         code = self._channel.exit_status
         return None if code == -1 else int(code)
 
     def stderr(self) -> str:
-        """The last that it wrote to its standard error so far."""
+        """Return the last 64 KiB of its standard error so far."""
         kept = b""
         while self._channel.recv_stderr_ready():
             kept = (kept + self._channel.recv_stderr(PIECE))[-STDERR_KEPT:]
@@ -95,7 +96,7 @@ class FabricConnection:
         self._timeout = timeout
 
     def start(self, line: str) -> FabricChannel:
-        """Run a shell line on the node. Raises OSError if its server does not begin with that."""
+        """Run a shell line on the node. Raises OSError if its server does not start it."""
         import paramiko
 
         began = time.monotonic()
@@ -108,15 +109,15 @@ class FabricConnection:
             channel.exec_command(login_line(line))
         except (paramiko.SSHException, EOFError) as error:
             if time.monotonic() - began >= self._timeout:
-                why = f"its SSH server did not start a program within {self._timeout:g} s"
+                why = f"the SSH server did not start a program within {self._timeout:g} s"
                 raise TimeoutError(why) from error
-            raise ConnectionError(f"its SSH server did not start a program: {error}") from error
+            raise ConnectionError(f"the SSH server did not start a program: {error}") from error
         finally:
             limit.cancel()
         return FabricChannel(channel)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         _close(self._connection, self._lingering)
 
 
@@ -142,6 +143,7 @@ class FabricTransport:
         self._client = client_of(ssh)
         self._known = KnownHosts()
         self._jumps: dict[tuple[JumpHost, ...], fabric.Connection] = {}
+        self._dialing: dict[tuple[JumpHost, ...], Future[fabric.Connection]] = {}
         self._lingering = LingeringSockets()
         self._jumping = threading.Lock()
         self._making = threading.Lock()
@@ -151,22 +153,23 @@ class FabricTransport:
         return when_throttled(lambda: self._try(node))
 
     def _try(self, node: Node) -> FabricConnection:
-        began = time.monotonic()
         try:
             return FabricConnection(self._open(node), self._lingering, self._timeout)
         except RouteError as error:
             scene, found = Scene(node), Symptom("route", str(error))
         except _HopError as error:
-            scene = scene_at(error.hop, node, self._ssh, self._client, self._known)
+            scene = scene_at(
+                error.hop,
+                node=node,
+                ssh=self._ssh,
+                client=self._client,
+                known=self._known,
+            )
             found = error.symptom
-        waited = time.monotonic() - began
-        if found.kind in ("throttled", "protocol") and waited >= self._timeout:
-            # dropped at once is an overload, dropped after all that time is a hung server
-            found = Symptom("timeout", "connected, but the SSH server sent no banner")
         raise NodeError((failure(scene, found),))
 
     def close(self) -> None:
-        """End the connections to jump hosts, and let every host confirm the end of its own."""
+        """Close the connections to jump hosts, and wait until every host has confirmed its end."""
         for jump in self._jumps.values():
             _close(jump, self._lingering)
         self._lingering.wait()
@@ -180,25 +183,66 @@ class FabricTransport:
     def _gateway(self, jumps: Sequence[Hop]) -> fabric.Connection | None:
         """Return the connection to the last jump host. Raises _HopError."""
         gateway: fabric.Connection | None = None
-        hops: tuple[JumpHost, ...] = ()
-        with self._jumping:
-            for hop in jumps:  # each is reached through the one before
-                hops = (*hops, (hop.user, hop.host, hop.port))
-                if hops not in self._jumps or not self._jumps[hops].is_connected:
-                    self._jumps[hops] = self._dial(hop, gateway)
-                gateway = self._jumps[hops]
+        chain: tuple[JumpHost, ...] = ()
+        for hop in jumps:  # each is reached through the one before
+            chain = (*chain, (hop.user, hop.host, hop.port))
+            gateway = self._jump(chain, hop, gateway)
         return gateway
+
+    def _jump(
+        self, chain: tuple[JumpHost, ...], hop: Hop, gateway: fabric.Connection | None
+    ) -> fabric.Connection:
+        """Return the connection to one jump host. Raises _HopError.
+
+        Threads that need it at the same time share one try and its failure: a jump host that does
+        not answer takes one timeout, not one for each node behind it.
+        """
+        with self._jumping:
+            connected = self._jumps.get(chain)
+            if connected is not None and connected.is_connected:
+                return connected
+            shared = self._dialing.get(chain)
+            is_first = shared is None
+            if shared is None:
+                shared = self._dialing[chain] = Future()
+        if is_first:
+            self._dial_for_all(shared, chain, hop, gateway)
+        return shared.result()
+
+    def _dial_for_all(
+        self,
+        shared: Future[fabric.Connection],
+        chain: tuple[JumpHost, ...],
+        hop: Hop,
+        gateway: fabric.Connection | None,
+    ) -> None:
+        try:
+            connection = self._dial(hop, gateway)
+        except BaseException as error:  # noqa: BLE001 - raised again by everyone who waits for it
+            with self._jumping:
+                del self._dialing[chain]
+            shared.set_exception(error)
+        else:
+            with self._jumping:
+                self._jumps[chain] = connection
+                del self._dialing[chain]
+            shared.set_result(connection)
 
     def _dial(self, hop: Hop, gateway: fabric.Connection | None) -> fabric.Connection:
         """Return an open connection to one host, its key verified. Raises _HopError."""
         if hop.proxy_command is not None:
             raise RouteError(f"{hop.alias}: ProxyCommand needs `transport: openssh`")
         connection = self._connection(hop, gateway)
+        began = time.monotonic()
         try:
             connection.open()
         except BaseException as error:
+            waited = time.monotonic() - began
             symptom = _with_methods(symptom_of(error), connection, hop.user)
-            # its thread would go on reading whatever the host sends
+            if symptom.kind in ("throttled", "protocol") and waited >= self._timeout:
+                # closed at once: overload; closed after the whole timeout: a hung server
+                symptom = Symptom("timeout", "connected, but the SSH server sent no banner")
+            # its thread would continue to read whatever the host sends
             connection.client.close()
             if not isinstance(error, Exception):
                 raise
@@ -217,7 +261,7 @@ class FabricTransport:
             "auth_timeout": self._timeout,
             "channel_timeout": self._timeout,
             "transport_factory": _asking_for(key_types(entries, hop.known_as)),
-            # Paramiko ends at the first file that is missing; ssh goes on to the next one
+            # Paramiko ends at the first file that is missing; ssh continues with the next one
             "key_filename": [str(f) for f in hop.identity_files if os.access(f, os.R_OK)],
             # as ssh does it: a key that is named replaces the ones with standard names
             "look_for_keys": not hop.identity_files,
@@ -228,7 +272,7 @@ class FabricTransport:
                 hop.host,
                 user=hop.user,
                 port=hop.port,
-                # empty: Fabric would read jump hosts from it, and accept any key of theirs
+                # empty: Fabric would read jump hosts from it, and accept any of their keys
                 config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
                 gateway=gateway or False,
                 connect_timeout=self._timeout,
@@ -325,7 +369,7 @@ def _key_type(algorithm: str) -> str:
 
 
 def make(cluster: Cluster) -> FabricTransport:
-    """The transport for a cluster."""
+    """Return the transport for a cluster."""
     return FabricTransport(cluster.ssh)
 
 

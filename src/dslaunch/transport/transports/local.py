@@ -1,4 +1,4 @@
-"""Nodes emulated on this machine: each has a directory of its own as its home."""
+"""Nodes emulated on this machine: each has its own directory as its home."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LocalConnection:
-    """A node that is a directory."""
+    """A node emulated by a directory."""
 
     def __init__(self, home: Path, environ: Mapping[str, str]) -> None:
         self._home, self._environ = home, environ
@@ -35,17 +35,17 @@ class LocalTransport:
     """Gives each node `<state>/emulated/<cluster>/<host>`."""
 
     def __init__(self, root: Path, environ: Mapping[str, str]) -> None:
-        """`environ`: what the programs on the nodes inherit."""
+        """`environ`: the environment of programs on the nodes."""
         self._root, self._environ = root, environ
 
     def connect(self, node: Node) -> LocalConnection:
-        """Make the node's directory if it is new."""
+        """Create the node's directory if it is new. Raises NodeError."""
         home = self._root / node.host
         try:
             private.make_directory(str(home))
         except OSError as error:
-            why = f"its directory {home} cannot be made: {error.strerror}"
-            hint = "set $DSLAUNCH_STATE to a directory of yours"
+            why = f"cannot create its directory {home}: {error.strerror}"
+            hint = "set $DSLAUNCH_STATE to a directory that you own"
             raise NodeError((NodeFailure(node.host, "protocol", why, hint),)) from None
         return LocalConnection(home, self._environ)
 
@@ -54,7 +54,7 @@ class LocalTransport:
 
 
 def make(cluster: Cluster) -> LocalTransport:
-    """The emulated nodes of a cluster, below `$DSLAUNCH_STATE` or as XDG says."""
+    """Return the emulated nodes of a cluster, below `$DSLAUNCH_STATE` or the XDG directory."""
     state = os.environ.get("DSLAUNCH_STATE")
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     root = Path(state) if state else Path(base).expanduser() / "dslaunch"

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING
 from dslaunch.errors import NodeError, ToolMissingError
 from dslaunch.transport.base import TransportType
 from dslaunch.transport.classify import Scene, Symptom, failure, hop_of, symptom_in
-from dslaunch.transport.process import ProcessChannel, login_line
+from dslaunch.transport.process import ProcessChannel, end_process, login_line
 from dslaunch.transport.retry import when_throttled
 from dslaunch.transport.ssh import strict
 from dslaunch.transport.ssh.files import KnownHosts, client_of
@@ -44,17 +44,17 @@ kill -TERM 0
 """
 """Waits for the end of its input, then ends its process group."""
 AUTHENTICATION = 60.0
-"""Seconds for logging in, beside the cluster file's time to connect."""
-GLANCE = 0.2
-"""Seconds between two looks at whether a socket is there."""
-MOST_WORDS = 64 * 1024
+"""Seconds for the login, in addition to `ssh.connect_timeout`."""
+POLL = 0.2
+"""Seconds between two checks whether the socket exists."""
+MOST_MESSAGES = 64 * 1024
 """Bytes of an ssh client's messages that are read."""
 ENDING = 3.0
-"""Seconds until a master that is asked to end is killed."""
+"""Seconds between TERM and KILL of a master."""
 
 
 class OpenSshConnection:
-    """A master connection; every program on the node goes through it."""
+    """A master connection, which all programs on the node share."""
 
     def __init__(self, argv: list[str], master: subprocess.Popen[bytes], group: int) -> None:
         self._argv, self._master, self._group = argv, master, group
@@ -66,8 +66,8 @@ class OpenSshConnection:
         return ProcessChannel(words, group=self._group)
 
     def close(self) -> None:
-        """End the master."""
-        _end(self._master)
+        """Close the master connection."""
+        end_process(self._master, ENDING)
 
 
 class OpenSshTransport:
@@ -75,7 +75,9 @@ class OpenSshTransport:
 
     def __init__(self, ssh: Ssh) -> None:
         if shutil.which("ssh") is None:
-            raise ToolMissingError("transport `openssh` needs the program ssh", hint="install it")
+            raise ToolMissingError(
+                "transport `openssh`: ssh not found", hint="install the OpenSSH client"
+            )
         self._ssh = ssh
         self._client = client_of(ssh)
         self._known = KnownHosts()
@@ -102,7 +104,7 @@ class OpenSshTransport:
     def connect(self, node: Node) -> OpenSshConnection:
         """Open the master connection. Raises NodeError."""
         try:
-            hops = route(self._client, node)  # in a loop of jump hosts ssh starts itself for ever
+            hops = route(self._client, node)  # in a loop of jump hosts ssh starts itself forever
         except RouteError as error:
             found = failure(Scene(node), Symptom("route", str(error)))
             raise NodeError((found,)) from error
@@ -126,12 +128,12 @@ class OpenSshTransport:
                 symptom = None
             except TimeoutError as error:
                 symptom = Symptom("timeout", str(error))
-            _end(master)
+            end_process(master, ENDING)
             words.seek(0)
-            said = words.read(MOST_WORDS).decode(errors="replace")
+            said = words.read(MOST_MESSAGES).decode(errors="replace")
         symptom = symptom or symptom_in(said)
         hop = hop_of(symptom, hops)
-        scene = scene_at(hop, node, self._ssh, self._client, self._known)
+        scene = scene_at(hop, node=node, ssh=self._ssh, client=self._client, known=self._known)
         raise NodeError((failure(scene, symptom),))
 
     def _start(self, argv: list[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -147,15 +149,15 @@ class OpenSshTransport:
         return master
 
     def close(self) -> None:
-        """End all masters that are still there, and remove their sockets."""
+        """Close all master connections, and remove their sockets."""
         assert self._watcher.stdin is not None
         self._watcher.stdin.close()
         self._watcher.wait()
         for master in self._masters:
-            _end(master)
+            end_process(master, ENDING)
 
     def _options(self, node: Node) -> list[str]:
-        """The client's options; what the cluster file leaves out is for ~/.ssh/config to say."""
+        """Return the client's options. For all others, ~/.ssh/config applies."""
         options = ["-T", "-F", str(self._config)]
         if node.identity_file:
             options += ["-i", str(Path(node.identity_file).expanduser())]
@@ -165,32 +167,22 @@ class OpenSshTransport:
 
 
 def _is_ready(master: subprocess.Popen[bytes], socket: Path, timeout: float) -> bool:
-    """Wait until the master has logged in. False: it gives up. Raises TimeoutError."""
+    """Wait until the master has logged in; return False if it gave up. Raises TimeoutError."""
     assert master.stdout is not None
     deadline = time.monotonic() + timeout
     with master.stdout as output:
         while time.monotonic() < deadline:
-            readable, _, _ = select.select([output], [], [], GLANCE)
+            readable, _, _ = select.select([output], [], [], POLL)
             if readable:
-                # a login shell that is no shell prints nothing
+                # a login shell that is not a shell prints nothing
                 return bool(output.read(1)) or socket.exists()
             if socket.exists():
                 return True
     raise TimeoutError("logging in")
 
 
-def _end(master: subprocess.Popen[bytes]) -> None:
-    """End a master connection."""
-    master.terminate()
-    try:
-        master.wait(ENDING)
-    except subprocess.TimeoutExpired:
-        master.kill()
-        master.wait()
-
-
 def _private_directory() -> Path:
-    """Return a new directory of ours, whose path ssh takes as it is for that of a socket."""
+    """Return a new private directory whose path ssh takes unchanged for a socket."""
     for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
         with contextlib.suppress(OSError):
             directory = Path(tempfile.mkdtemp(prefix="dslaunch-ssh-", dir=parent))
@@ -199,12 +191,12 @@ def _private_directory() -> Path:
             directory.rmdir()
     raise ToolMissingError(
         "transport `openssh` needs a temporary directory with a short and plain path",
-        hint="set $TMPDIR to a directory of yours that can be written",
+        hint="set $TMPDIR to a writable directory that you own",
     )
 
 
 def make(cluster: Cluster) -> OpenSshTransport:
-    """The transport for a cluster."""
+    """Return the transport for a cluster."""
     return OpenSshTransport(cluster.ssh)
 
 

@@ -1,6 +1,6 @@
-"""Steps of the SLURM allocation that we are in: no SSH between its nodes is needed.
+"""Steps of the current SLURM allocation: no SSH between its nodes is needed.
 
-Each program on a node is a step of its own. SLURM ends everything that a step has started when the
+Each program on a node is its own step. SLURM ends everything that a step has started when the
 step's task ends, so that nothing outlives the connection.
 """
 
@@ -48,8 +48,8 @@ ABOUT_TASKS = (
     "SLURM_TASK_PID",
     "SLURM_DISTRIBUTION",
 )
-"""What a step tells its task. The ranks are no tasks: a library that goes by these would take each
-for rank 0 of 1."""
+"""Variables of a step for its task. The ranks are not tasks: a library that uses these would take
+each for rank 0 of 1."""
 STEP = (
     "--overlap",
     "--mem=0",
@@ -68,8 +68,8 @@ bytes not held back for whole lines."""
 _ABOUT_EVERY_STEP = re.compile(
     r"(?m)^srun: (?:error: \S+: task \d+: .*|cluster configuration lacks support.*)\n?"
 )
-"""A program's own last words say more than that it ended so; without a plugin that binds tasks to
-CPUs there is nothing to leave out."""
+"""srun's messages about every step: a program's own error output says more, and without a plugin
+that binds tasks to CPUs there is nothing to bind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class StepPlace:
 
 
 def command(place: StepPlace, hosts: str, count: int, gpus: int | None = None) -> list[str]:
-    """srun's words for one task on each of `count` nodes; a program is to follow.
+    """Return the srun command for one task on each of `count` nodes; the program follows.
 
     `gpus`: how many the job has on each of them. Left to itself a step gets what the job requested,
     which is less than the job has with `--exclusive` and `--gres`, one with `--gpus-per-task`, and
@@ -98,7 +98,7 @@ def command(place: StepPlace, hosts: str, count: int, gpus: int | None = None) -
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of srun, which the step inherits."""
+    """Return the environment of srun, which the step inherits."""
     return {
         name: value
         for name, value in environ.items()
@@ -107,7 +107,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def places(environ: Mapping[str, str]) -> dict[str, StepPlace]:
-    """The nodes of the allocation that we are in, in SLURM's order. Raises UsageError."""
+    """Return the nodes of the current allocation, in SLURM's order. Raises UsageError."""
     job = environ.get("SLURM_JOB_ID", "")
     size = environ.get("SLURM_HET_SIZE", "")
     groups: list[str | None] = [str(i) for i in range(int(size))] if size.isdecimal() else [None]
@@ -118,8 +118,8 @@ def places(environ: Mapping[str, str]) -> dict[str, StepPlace]:
         if not job or not folded:
             raise UsageError(
                 f"transport `srun`: SLURM_JOB_ID or SLURM_JOB_NODELIST{ending} is not set: "
-                "this is no allocation of SLURM",
-                hint="call it inside salloc or a job",
+                "not inside a SLURM allocation",
+                hint="run this command inside salloc or a job",
             )
         found |= dict.fromkeys(expand(folded), StepPlace(job, group))
     return found
@@ -129,7 +129,7 @@ class StepChannel(ProcessChannel):
     """Bytes to and from a step, by the srun that holds it."""
 
     def stderr(self) -> str:
-        """The last of the program's standard error, without what srun says of every step."""
+        """Return the last 64 KiB of the program's standard error, without srun's own messages."""
         return _ABOUT_EVERY_STEP.sub("", super().stderr())
 
 
@@ -149,8 +149,8 @@ class SrunConnection:
 
 
 class SrunTransport:
-    """Starts a step for each program. Outside an allocation it can be had, for those who look at a
-    run that went by steps, and reaches no node."""
+    """Starts a step for each program. Outside an allocation it can be created, to inspect a run in
+    an earlier one, but reaches no node."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._here = shutil.which(NAME, path=environ.get("PATH")) is not None
@@ -161,13 +161,14 @@ class SrunTransport:
         """Find the node in the allocation. Raises NodeError."""
         place = self._places.get(node.host)
         if place is None:
-            why = "it is no node of a SLURM allocation that we are in"
+            why = "not a node of the current SLURM allocation"
             hint = (
-                "call it inside the allocation; once that is over, nothing of a run is left there"
+                "run this command inside the allocation; when the allocation ends, SLURM ends all "
+                "processes of the run"
             )
             raise NodeError((NodeFailure(node.host, "name", why, hint),))
         if not self._here:
-            why, hint = "there is no srun here", "`--transport fabric` reaches it by SSH"
+            why, hint = "srun not found", "use SSH: --transport fabric"
             raise NodeError((NodeFailure(node.host, "name", why, hint),))
         return SrunConnection(command(place, node.host, 1, node.step_gpus), self._env)
 
@@ -176,12 +177,12 @@ class SrunTransport:
 
 
 def make(cluster: Cluster) -> SrunTransport:
-    """The allocation that we are in. Raises UsageError for one without a list of its nodes."""
+    """Return the transport of the current allocation. Raises UsageError if it lists no nodes."""
     return SrunTransport(inherited(os.environ, cluster))
 
 
 TRANSPORT = TransportType(
     make,
-    summary="steps of the SLURM allocation that we are in",
+    summary="steps of the current SLURM allocation",
     by_steps=True,
 )

@@ -22,24 +22,24 @@ def test_what_is_risky_and_what_fails_is_said() -> None:
     ]
 
 
-def test_what_is_right_is_said_too() -> None:
-    right = lint_script(SCRIPT.read_text(), SCRIPT.name).right
-    assert [(r.line, r.message) for r in right] == [
-        (3, "one launcher on each node"),
-        (10, "MASTER_ADDR is the first node's name, the same for all"),
-        (14, "--nnodes is what SLURM gave"),
-        (14, "$SLURM_PROCID is left to the node's own shell"),
+def test_good_practice_is_found_too() -> None:
+    good_practice = lint_script(SCRIPT.read_text(), SCRIPT.name).good_practice
+    assert [(r.line, r.rule) for r in good_practice] == [
+        (3, "launcher-per-node"),
+        (10, "first-node"),
+        (14, "nodes-of-job"),
+        (14, "rank-on-node"),
     ]
 
 
-def test_double_quotes_in_their_place_are_told_from_single_ones() -> None:
+def test_double_quotes_are_distinguished_from_single_ones() -> None:
     text = SCRIPT.read_text().replace("'", '"')
     found = [r for r in lint_script(text, SCRIPT.name).remarks if r.rule == "early-rank"]
     assert [(r.line, r.column) for r in found] == [(14, 69)]
     assert "--node_rank \\$SLURM_PROCID" in fixed(text)
 
 
-def test_mended_it_is_left_in_peace() -> None:
+def test_a_fixed_script_has_no_findings() -> None:
     mended = fixed(SCRIPT.read_text())
     assert lint_script(mended, SCRIPT.name).remarks == ()
     assert ' --cpus-per-task="$SLURM_CPUS_PER_TASK" ' in mended
@@ -56,7 +56,8 @@ def test_a_script_that_stays_needs_no_wait() -> None:
     text = "#!/bin/bash\nsrun -K1 python serve.py &\n"
     rules = [r.rule for r in lint_script(text).remarks]
     assert rules == ["no-wait"]
-    assert lint_script(text + "while curl -s localhost; do sleep 60; done\n").remarks == ()
+    loop = "while curl -s localhost; do sleep 60; done\n"
+    assert lint_script(text + loop).remarks == ()
 
 
 def test_the_page_shows_what_is_said() -> None:

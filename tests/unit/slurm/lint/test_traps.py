@@ -42,7 +42,7 @@ def test_every_remark_has_a_reason_a_way_out_and_a_source(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", TRAPS, ids=lambda path: path.stem)
-def test_what_is_mended_is_gone_and_nothing_came_instead(path: Path) -> None:
+def test_a_fixed_finding_is_gone_without_a_new_one(path: Path) -> None:
     text = read(path)
     before = lint_script(text, path.name, no_directory).remarks
     after = lint_script(fixed(text, no_directory), path.name, no_directory).remarks

@@ -1,0 +1,45 @@
+"""`dslaunch report`: one HTML page about a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dslaunch import api
+from dslaunch.cli import lookup, ui
+from dslaunch.cli.options import check_writable
+
+
+def report(
+    run: lookup.RunName = lookup.LATEST,
+    file: lookup.ClusterOfRun = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the page to this file; - is standard output (default: RUN.html).",
+        ),
+    ] = None,
+) -> None:
+    """Write one HTML page about a run.
+
+    It has root cause, timeline, curves, decisions and environment, and needs no network and no
+    script. Values of secrets are masked.
+
+    Example: dslaunch report latest -o run.html
+    """
+    from dslaunch.report.run_page import run_page
+
+    is_printed = output is not None and str(output) == "-"
+    if not is_printed:
+        check_writable("--output", output)
+    details = api.run_details(lookup.find(run, file))
+    page = run_page(details)
+    if is_printed:
+        ui.document(page)
+    else:
+        ui.write(output or Path(f"{details.name}.html"), page, "--output", errors="replace")

@@ -1,0 +1,77 @@
+"""From findings to a verdict per node, and how nodes are drained. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dslaunch.cluster.nodeset import fold
+from dslaunch.launch.command import quote
+from dslaunch.preflight.check import Finding
+
+
+class Fitness(StrEnum):
+    """Whether a node can be used for training."""
+
+    FIT = "fit"
+    """It answered, and no check failed on it."""
+    UNFIT = "unfit"
+    """A check failed on it."""
+    UNKNOWN = "unknown"
+    """It did not answer: it is not fit, and nothing is known against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdict:
+    """Whether a node is fit, and which checks say that it is not."""
+
+    host: str
+    fitness: Fitness
+    checks: tuple[str, ...] = ()
+    """The names of the checks that failed on it."""
+
+
+def node_verdicts(
+    hosts: Iterable[str], answered: Collection[str], findings: Iterable[Finding]
+) -> tuple[NodeVerdict, ...]:
+    """Return the verdict of each host, in their order.
+
+    `answered`: the hosts that answered. `findings`: those of all checks.
+    """
+    failed: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.level == "fail":
+            for host in finding.hosts:
+                failed.setdefault(host, []).append(finding.check)
+    return tuple(
+        _verdict(host, tuple(dict.fromkeys(failed.get(host, ()))), answered=host in answered)
+        for host in hosts
+    )
+
+
+def _verdict(host: str, checks: tuple[str, ...], *, answered: bool) -> NodeVerdict:
+    if not answered:
+        return NodeVerdict(host, Fitness.UNKNOWN, checks)
+    fitness = Fitness.UNFIT if checks else Fitness.FIT
+    return NodeVerdict(host, fitness, checks)
+
+
+def hosts_that_are(verdicts: Iterable[NodeVerdict], *fitness: Fitness) -> tuple[str, ...]:
+    """Return the hosts with one of these verdicts, in their order."""
+    return tuple(verdict.host for verdict in verdicts if verdict.fitness in fitness)
+
+
+def drain_commands(verdicts: Iterable[NodeVerdict]) -> Iterator[str]:
+    """Yield shell lines that drain the unfit nodes in SLURM, one for nodes with equal reasons.
+
+    Nodes that did not answer are not drained: SLURM notices by itself if they are down.
+    """
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for verdict in verdicts:
+        if verdict.fitness is Fitness.UNFIT:
+            groups.setdefault(verdict.checks, []).append(verdict.host)
+    for checks, hosts in groups.items():
+        reason = f"dslaunch preflight: {', '.join(checks)}"
+        words = (f"nodename={fold(hosts)}", "state=drain", f"reason={reason}")
+        yield " ".join(("scontrol update", *map(quote, words)))

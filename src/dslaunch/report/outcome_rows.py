@@ -1,0 +1,155 @@
+"""How a run ended, as rows for a terminal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from pathlib import Path
+
+from dslaunch.cluster.nodeset import fold, fold_numbers
+from dslaunch.plural import counted
+from dslaunch.report.durations import elapsed_text
+from dslaunch.report.event_text import secondary_text
+from dslaunch.run.events import Event
+from dslaunch.run.outcome import Outcome, SecondaryFailure
+from dslaunch.run.reasons import EndCode, RankSource
+from dslaunch.terminal import one_line, without_color
+
+MOST_CONSEQUENCES = 3
+"""Different secondary failures that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunExtent:
+    """How large a run was, and when it took place."""
+
+    ranks: int
+    nodes: int
+    started: float
+    """Seconds since the epoch."""
+    ended: float
+
+
+def outcome_rows(
+    outcome: Outcome,
+    directory: Path | None,
+    *,
+    brief: bool,
+    width: int = 80,
+    extent: RunExtent | None = None,
+    zone: tzinfo | None = None,
+) -> list[str]:
+    """Return how a run ended: root cause, last output, hint, and processes that may be left.
+
+    `zone`: of the times; None: this machine's.
+    """
+    logs = _logs(outcome, directory)
+    if outcome.status == "ok" and not outcome.left and not outcome.unconfirmed:
+        return [] if brief else [f"dslaunch: {_success(outcome, extent, logs)}"]
+    rows = [f"dslaunch: {one_line(outcome.message)}"]
+    if outcome.cause is not None:
+        rows.append(f"  {_when(outcome.cause, extent, zone)}")
+    if outcome.last_lines and outcome.cause is not None:
+        rows.append("  last output:")
+        rows += [f"    {_last_line(text)}" for text in outcome.last_lines]
+    if outcome.what:
+        rows.append(f"  reason: {one_line(outcome.what)}")
+    if outcome.hint:
+        rows.append(f"  hint: {one_line(outcome.hint)}")
+    equal = [each for each in outcome.secondary if _ended_alike(each, outcome.cause)]
+    alike = [*outcome.alike, *((each.host, each.rank) for each in equal)]
+    if alike:
+        rows.append(f"  the same on {_ranks(alike)}")
+    rows += _consequences([each for each in outcome.secondary if each not in equal])
+    if outcome.stacks:
+        from dslaunch.report import stacks
+
+        page = stacks.page(stacks.fold(outcome.stacks), width - 2)
+        rows += [f"  {line}" for line in page.splitlines()]
+    rows += _left_rows(outcome)
+    return [*filter(None, rows), *([f"  logs: {logs}"] if logs else [])]
+
+
+def _logs(outcome: Outcome, directory: Path | None) -> Path | None:
+    """Return the directory of the output; None: there is none here, as of a job that was attached
+    to."""
+    logs = directory / "logs" if directory is not None else None
+    if logs is None or (outcome.jobs and not logs.is_dir()):
+        return None
+    return logs
+
+
+def _success(outcome: Outcome, extent: RunExtent | None, logs: Path | None) -> str:
+    """Return `64 ranks on 8 nodes finished after 12:31 · logs: DIRECTORY`."""
+    text = one_line(outcome.message)
+    if outcome.reason.code is EndCode.SUCCEEDED and extent is not None:
+        ranks, nodes = counted(extent.ranks, "rank"), counted(extent.nodes, "node")
+        text = f"{ranks} on {nodes} finished after {elapsed_text(extent.ended - extent.started)}"
+    return f"{text} · logs: {logs}" if logs is not None else text
+
+
+def _when(cause: Event, extent: RunExtent | None, zone: tzinfo | None) -> str:
+    """Return when the root cause happened, and the process that it happened to."""
+    parts = [f"at {datetime.fromtimestamp(cause.time, zone):%H:%M:%S}"]
+    if extent is not None:
+        parts.append(f"{elapsed_text(cause.time - extent.started)} after the start")
+    if cause.pid is not None:
+        parts.append(f"process {cause.pid}")
+    return ", ".join(parts)
+
+
+def _ended_alike(failure: SecondaryFailure, cause: Event | None) -> bool:
+    """Return whether a rank ended as the root cause did, and nothing else is known about it."""
+    if cause is None or cause.rank is None or failure.what is not None:
+        return False
+    return (failure.code, failure.signal) == (cause.code, cause.signal)
+
+
+def _consequences(failures: Sequence[SecondaryFailure]) -> list[str]:
+    """Return the secondary failures; ranks that failed in the same way are one row."""
+    by_text: dict[str, list[RankSource]] = {}
+    for failure in failures:
+        sources = by_text.setdefault(one_line(secondary_text(failure)), [])
+        sources.append((failure.host, failure.rank))
+    rows = [
+        f"  failed as a consequence: {_ranks(sources)}: {text}" for text, sources in by_text.items()
+    ]
+    more = len(rows) - MOST_CONSEQUENCES
+    if more <= 0:
+        return rows
+    others = counted(more, "other way", "other ways")
+    return [*rows[:MOST_CONSEQUENCES], f"  and in {others}; see `dslaunch logs`"]
+
+
+def _left_rows(outcome: Outcome) -> list[str]:
+    """Return which processes are left on the nodes that answered, and which nodes did not."""
+    rows = []
+    if outcome.left:
+        rows.append(f"  processes that could not be killed: {', '.join(outcome.left)}")
+    if outcome.unconfirmed:
+        rows.append(f"  {cleanup_text(outcome.unconfirmed)}")
+    elif outcome.nodes_checked and not outcome.left:
+        rows.append("  all processes of this run have exited")
+    return rows
+
+
+def cleanup_text(hosts: Iterable[str]) -> str:
+    """Return that nodes did not confirm the cleanup, and the command to run later."""
+    names = list(hosts)
+    when = "it is reachable" if len(names) == 1 else "they are reachable"
+    folded = one_line(fold(names))
+    return f"could not verify cleanup on {folded}; run `dslaunch clean` when {when}"
+
+
+def _ranks(sources: Iterable[RankSource]) -> str:
+    """Return ranks with their nodes: `rank 3 on n1`, `ranks 0-2,5 on n[1-2]`."""
+    known = [(host, rank) for host, rank in sources if rank is not None]
+    noun = "rank" if len(known) == 1 else "ranks"
+    hosts = one_line(fold(host for host, _ in known))
+    return f"{noun} {fold_numbers(rank for _, rank in known)} on {hosts}"
+
+
+def _last_line(text: str) -> str:
+    """Return a rank's output line without colors; tabs are kept."""
+    return "\t".join(map(one_line, without_color(text).split("\t")))

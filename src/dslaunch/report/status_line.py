@@ -1,0 +1,164 @@
+"""The status line at the bottom of a terminal: what a run is doing, and since when. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from dslaunch.cluster.nodeset import fold
+from dslaunch.plural import counted
+from dslaunch.report.durations import elapsed_text
+from dslaunch.run.events import Event, Line
+from dslaunch.run.progress import Progress, RunProgress
+from dslaunch.run.view import StartStep
+
+SEPARATOR = " · "
+_STEPS = {
+    StartStep.CONNECTING: "connecting",
+    StartStep.CHECKING: "checking nodes",
+    StartStep.COPYING: "copying files",
+    StartStep.STARTING: "starting",
+}
+
+
+@dataclass(slots=True)
+class RunStatusLine:
+    """What is known about a run. Times are in seconds of one clock."""
+
+    hosts: tuple[str, ...]
+    """Empty: its nodes are unknown, as of a SLURM job that is pending."""
+    now: float
+    ranks: int = 0
+    """How many there are; 0: unknown."""
+    step: StartStep | None = None
+    """The step of the start; None: none has begun, or the ranks are running."""
+    since: float = 0.0
+    """When the step began."""
+    running_since: float | None = None
+    late: tuple[str, ...] = ()
+    """The nodes that have not finished the step."""
+    started: set[str] = field(default_factory=set)
+    joined: set[str] = field(default_factory=set)
+    away: set[str] = field(default_factory=set)
+    """Nodes that are unreachable."""
+    ended: set[str] = field(default_factory=set)
+    """Nodes that have ended their part, or were lost."""
+    exited: bool = False
+    """Whether a rank has exited: nodes that have not joined yet will not, or need not."""
+    progress: RunProgress = field(default_factory=RunProgress)
+
+    def begin(self, step: StartStep, late: Collection[str]) -> None:
+        """Note a step of the start, and the nodes that it waits for."""
+        if step is not self.step:
+            self.since = self.now
+        self.step, self.late = step, tuple(late)
+
+    def begin_running(self, since: float) -> None:
+        """Note that the ranks have been running since then."""
+        self.running_since, self.step = since, None
+
+    def note(self, event: Event) -> None:
+        """Note an event."""
+        if event.kind == "restarting":
+            self._restart()
+        if event.kind == "exit":
+            self.exited = True
+        if event.host is None:
+            return
+        reached: set[str] | None = {
+            "started": self.started,
+            "joined": self.joined,
+            "away": self.away,
+            "lost": self.ended,
+            "ended": self.ended,
+        }.get(event.kind)
+        if reached is not None:
+            reached.add(event.host)
+        if event.kind == "back":
+            self.away.discard(event.host)
+        if event.kind == "started":
+            self._note_start()
+
+    def note_line(self, line: Line) -> None:
+        """Note the progress that a line may have; it is read when the text is made."""
+        if self.running_since is None and self.step is None:
+            self.running_since = self.now
+        self.progress.note(line)
+
+    def text(self, columns: int) -> str:
+        """Return the line, without the last of its parts that do not fit in `columns`."""
+        shown = ""
+        for part in self._parts():
+            longer = f"{shown}{SEPARATOR}{part}" if shown else part
+            if len(longer) > columns:
+                break
+            shown = longer
+        return shown or next(self._parts(), "")[: max(0, columns)]
+
+    def _note_start(self) -> None:
+        late = [host for host in self.hosts if host not in self.started]
+        if late:
+            self.begin(StartStep.STARTING, late)
+            return
+        self.step = None
+        if self.running_since is None:
+            self.running_since = self.now
+
+    def _restart(self) -> None:
+        self.step, self.late, self.exited = None, (), False
+        for hosts in (self.started, self.joined, self.away, self.ended):
+            hosts.clear()
+
+    def _parts(self) -> Iterator[str]:
+        if self.step is not None:
+            yield from self._start_parts(self.step)
+        elif self.running_since is not None:
+            yield from self._running_parts(self.now - self.running_since)
+
+    def _start_parts(self, step: StartStep) -> Iterator[str]:
+        yield f"{_STEPS[step]} {elapsed_text(self.now - self.since)}"
+        if self.hosts:
+            count = len(self.hosts)
+            yield f"{count - len(self.late)}/{counted(count, 'node')}"
+        if self.late:
+            yield f"waiting for {fold(self.late)}"
+
+    def _running_parts(self, seconds: float) -> Iterator[str]:
+        yield f"running {elapsed_text(seconds)}"
+        if self.hosts:
+            count = len(self.hosts)
+            there = count - len(self.ended | self.away)
+            yield f"{there}/{counted(count, 'node')}"
+        if self.ranks:
+            yield counted(self.ranks, "rank")
+        if self.away - self.ended:
+            yield f"reconnecting to {fold(self.away - self.ended)}"
+        latest = self.progress.latest
+        if latest is not None:
+            yield from progress_parts(latest)
+        elif self.joined and not self.exited:
+            late = [host for host in self.hosts if host not in self.joined]
+            if late:
+                yield f"waiting for {fold(late)} to join"
+
+
+def progress_parts(progress: Progress) -> Iterator[str]:
+    """Yield `step 1,240/5,000`, `loss 2.113`, `3.1 it/s` and so on, as far as it is known."""
+    if progress.step is not None:
+        last = f"/{progress.last_step:,}" if progress.last_step is not None else ""
+        yield f"step {progress.step:,}{last}"
+    if progress.epoch is not None:
+        yield f"epoch {progress.epoch:g}"
+    if progress.loss is not None:
+        yield f"loss {progress.loss:.4g}"
+    if progress.steps_per_second is not None:
+        yield _rate(progress.steps_per_second)
+    if progress.tokens_per_second is not None:
+        yield f"{progress.tokens_per_second:,.0f} tokens/s"
+
+
+def _rate(steps_per_second: float) -> str:
+    """Return iterations per second, or seconds per iteration if one takes longer than that."""
+    if 0 < steps_per_second < 1:
+        return f"{1 / steps_per_second:.3g} s/it"
+    return f"{steps_per_second:.3g} it/s"

@@ -1,0 +1,44 @@
+"""The texts of stragglers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+
+from dslaunch.run.stragglers import Evidence, Reason, Straggler
+from dslaunch.terminal import one_line
+
+_EVIDENCE: Mapping[Evidence, str] = {
+    Evidence.CPU: "busy while the others sleep",
+    Evidence.GPU_IDLE: "GPU partly idle while the others are busy",
+    Evidence.GPU_THROTTLED: "GPU clock lower than that of the others",
+    Evidence.GPU_POWER: "GPU computes while the others only wait",
+}
+_REASONS: Mapping[Reason, str] = {
+    Reason.CPU_LIMIT: "CPU limit of a control group reached",
+    Reason.OTHER_LOAD: "other processes on the node use its CPUs",
+    Reason.THERMAL: "GPU too hot",
+    Reason.POWER_BRAKE: "GPU slowed down by the power supply",
+    Reason.HARDWARE: "GPU slowed down by the hardware",
+    Reason.LINK_ERRORS: "errors on the node's links",
+}
+
+
+def straggler_rows(stragglers: tuple[Straggler, ...]) -> list[str]:
+    """Return a line per node whose ranks the others wait for."""
+    rows = []
+    in_order = sorted(stragglers, key=lambda each: (each.host, each.rank))
+    for host, group in groupby(in_order, key=lambda each: each.host):
+        several = list(group)
+        ranks = ",".join(str(each.rank) for each in several)
+        why = "; ".join(reason_text(reason) for reason in several[0].reasons)
+        noun = "rank" if len(several) == 1 else "ranks"
+        reason = f" ({why})" if why else ""
+        text = f"slow: {noun} {ranks} on {host}: {_EVIDENCE[several[0].evidence]}{reason}"
+        rows.append(one_line(text))
+    return rows
+
+
+def reason_text(reason: Reason) -> str:
+    """Return why a rank is slow."""
+    return _REASONS[reason]

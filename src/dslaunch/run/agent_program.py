@@ -1,0 +1,40 @@
+"""The program of an agent: its modules, its arguments and its timeouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dslaunch.transport import program
+
+NO_AGENT, STOPPED = 3, 4
+"""Exit codes if the agent to join is not running, or was suspended (and is resumed now); see
+`node/guardian.py`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStart:
+    """The arguments of an agent; timeouts in seconds."""
+
+    run: str
+    host: str
+    heartbeat: float = 15.0
+    """Time without a heartbeat of the launcher after which the agent drops its connection."""
+    reconnect: float = 20.0
+    """Time in which the launcher may reconnect before the agent ends the run."""
+
+
+def boot_text(agent: AgentStart, *, join: bool = False, hold: bool = False) -> bytes:
+    """Return what the shell line of `transport.program` reads.
+
+    It starts the agent, or with `join` connects to the running one; with `hold` for the launcher
+    of its run.
+    """
+    timeouts = {"heartbeat": agent.heartbeat, "reconnect": agent.reconnect}
+    arguments = {
+        "run": agent.run,
+        "host": agent.host,
+        "timeouts": timeouts,
+        "join": join,
+        "hold": hold,
+    }
+    return program.text("guardian", arguments)

@@ -1,0 +1,69 @@
+"""Read the events that this machine has recorded of a run."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from dslaunch.protocol.values import LATEST
+from dslaunch.run.events import Event
+from dslaunch.run.json_lines import SkippedLines
+from dslaunch.run.run_directory import EVENTS
+
+LONGEST = 1 << 20
+"""Bytes of one event; a longer line is damaged."""
+
+
+class RecordedEvents:
+    """The events of a run directory, also while it is being written."""
+
+    def __init__(self, directory: Path, skipped: SkippedLines | None = None) -> None:
+        """`skipped` counts the damaged lines."""
+        self._path = directory / EVENTS
+        self._skipped = skipped or SkippedLines()
+        self._position = 0
+
+    def read(self) -> list[Event]:
+        """Return the events that are new since the last call; damaged ones are left out.
+
+        A last line without its end is read by a later call: it may be incomplete.
+        """
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._position)
+                text = file.read()
+        except OSError:
+            return []
+        whole, end, _ = text.rpartition(b"\n")
+        self._position += len(whole) + len(end)
+        found = [_event(line) for line in whole.split(b"\n") if line]
+        valid = [event for event in found if event is not None]
+        self._skipped.count += len(found) - len(valid)
+        return valid
+
+
+def read_events(directory: Path, skipped: SkippedLines | None = None) -> list[Event]:
+    """Return all recorded events of a run, in the order of arrival.
+
+    `skipped` counts the damaged lines.
+    """
+    return RecordedEvents(directory, skipped).read()
+
+
+@cache
+def _events() -> TypeAdapter[Event]:
+    return TypeAdapter(Event)
+
+
+def _event(line: bytes) -> Event | None:
+    if len(line) > LONGEST:
+        return None
+    try:
+        event = _events().validate_json(line)
+    except (ValueError, RecursionError):
+        return None
+    is_possible = math.isfinite(event.time) and 0 <= event.time <= LATEST
+    return event if is_possible else None

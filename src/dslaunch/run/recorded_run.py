@@ -1,0 +1,173 @@
+"""What this machine has recorded of one run, as one value: to explain it and to compare it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, TypeAdapter
+
+from dslaunch.errors import UsageError
+from dslaunch.protocol.values import Count, InvalidAnswer, Several, parse
+from dslaunch.run.local_runs import LocalRun
+from dslaunch.run.outcome import Outcome
+from dslaunch.run.run_directory import CLUSTER, numbered
+from dslaunch.run.run_inputs import Pair, RunInputs, Text, read_inputs
+from dslaunch.run.run_record import RunRecord
+
+LARGEST_PLAN = 256 << 20
+"""Bytes that are read of a plan; one of 4,096 ranks takes about 10 MB."""
+LARGEST_TEXT = 1 << 20
+"""Bytes that are read of a batch script or a cluster."""
+SCRIPT = "job.sbatch"
+
+
+class _Planned(BaseModel):
+    """Exact types and immutable; what is not needed here is ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+
+def _joined(word: object) -> object:
+    """Return a word of a command as text; a variable in it as `$NAME`."""
+    if not isinstance(word, list):
+        return word
+    return "".join(part if isinstance(part, str) else _variable(part) for part in word)
+
+
+def _variable(part: object) -> str:
+    return f"${part.get('name', '')}" if isinstance(part, dict) else ""
+
+
+Word = Annotated[Text, BeforeValidator(_joined)]
+
+
+class PlannedCommand(_Planned):
+    """A command as argument vector."""
+
+    argv: Several[Word]
+
+
+class PlannedProcess(_Planned):
+    """One process of a node."""
+
+    command: PlannedCommand
+    env: Several[Pair] = ()
+    rank: Count | None = None
+
+
+class PlannedNode(_Planned):
+    """What one node does."""
+
+    host: Text
+    slots: Several[Count]
+    first_rank: Count
+    cwd: Text
+    env: Several[Pair] = ()
+    processes: Several[PlannedProcess] = ()
+
+
+class PlannedDecision(_Planned):
+    """One decision with its reason, as it was shown."""
+
+    code: Text
+    values: dict[Text, Any] = Field(default_factory=dict)
+    assumed: bool = False
+    what: Text
+    value: Text
+    why: Text
+
+
+class RecordedPlan(_Planned):
+    """The plan of an attempt."""
+
+    nodes: Annotated[tuple[PlannedNode, ...], Strict(False)]
+    decisions: Several[PlannedDecision] = ()
+
+    def host_of(self, rank: int) -> str | None:
+        """Return the node of a rank; None: the plan has no such rank."""
+        for node in self.nodes:
+            if node.first_rank <= rank < node.first_rank + len(node.slots):
+                return node.host
+        return None
+
+
+_PLAN: TypeAdapter[RecordedPlan] = TypeAdapter(RecordedPlan)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """The records of a run, of its latest attempt. What is None was not recorded, or is damaged."""
+
+    run: str
+    record: RunRecord
+    directory: Path | None = None
+    outcome: Outcome | None = None
+    inputs: RunInputs | None = None
+    plan: RecordedPlan | None = None
+    cluster: dict[str, Any] | None = None
+    """The cluster as JSON data, with all defaults."""
+    script: str | None = None
+    """The batch script of a SLURM job."""
+
+
+def recorded_run(local: LocalRun) -> RecordedRun:
+    """Return what is recorded of a run."""
+    directory, attempt = local.directory, local.record.attempt
+    return RecordedRun(
+        run=local.run,
+        record=local.record,
+        directory=directory,
+        outcome=local.result,
+        inputs=read_inputs(directory / numbered("inputs", attempt)),
+        plan=_read_plan(directory / numbered("plan", attempt)),
+        cluster=_read_cluster(directory / CLUSTER),
+        script=_read_text(directory / SCRIPT),
+    )
+
+
+def _read_plan(path: Path) -> RecordedPlan | None:
+    try:
+        return parse(_PLAN, json.loads(_read(path, LARGEST_PLAN)))
+    except (OSError, ValueError, RecursionError, InvalidAnswer):
+        return None
+
+
+def _read_cluster(path: Path) -> dict[str, Any] | None:
+    try:
+        data = json.loads(_read(path, LARGEST_PLAN))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _read_text(path: Path) -> str | None:
+    with contextlib.suppress(OSError):
+        return _read(path, LARGEST_TEXT).decode("utf-8", "replace")
+    return None
+
+
+def _read(path: Path, most: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(most)
+
+
+# ---------------------------------------------------------------- which run
+
+
+def good_run_before(runs: Sequence[LocalRun], run: LocalRun) -> LocalRun:
+    """Return the last run of the same program before this one that succeeded; `runs` are in the
+    order of their starts. Raises UsageError."""
+    for other in reversed(runs):
+        is_earlier = other.record.started < run.record.started
+        is_good = other.result is not None and other.result.status == "ok"
+        if is_earlier and is_good and other.record.program == run.record.program:
+            return other
+    raise UsageError(
+        f"{run.run}: no earlier run of {run.record.program} has succeeded",
+        hint="name the run to compare with: dslaunch diff RUN RUN",
+    )

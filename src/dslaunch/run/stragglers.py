@@ -1,0 +1,246 @@
+"""Which rank the others wait for, by what all ranks and nodes use. Pure.
+
+In synchronous training every step takes as long as in the slowest rank, so step times are equal
+everywhere. What differs is what ranks do while they wait:
+
+- On CPUs (gloo), a rank that waits sleeps. The slow one runs, or waits for a CPU that its node or a
+  CPU limit does not give it.
+- On GPUs (NCCL), a kernel that waits spins: those GPUs are busy all the time. The slow rank's GPU
+  is idle in between if its input or its CPU is slow, has a lower clock if it is throttled, and
+  draws more power if it has more to compute.
+
+A rank is named only if it differs clearly from all others, in several measurements in a row, during
+which the training has made steps: a rank that writes a checkpoint is waited for too, and is sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from statistics import median
+
+from dslaunch.run.usage import NodeUsage
+from dslaunch.run.usage_monitor import RankSample, UsageSample
+
+IN_A_ROW = 3
+"""Measurements with the same evidence, at least."""
+STEPS = 3
+"""Steps that the training must make meanwhile."""
+IN_A_ROW_WITHOUT_STEPS = 10
+"""Measurements where no rank prints its step."""
+BUSY = 0.7
+"""Share of the time for which a rank that all wait for runs or waits for a CPU, at least."""
+OTHERS = 0.6
+"""What all others do of that, at most."""
+GPU_BUSY, GPU_GAP = 0.9, 0.25
+"""Busy share of the GPUs of all others, at least; how much less that of the slow rank is."""
+SLOW_CLOCK = 0.85
+"""Clock of a throttled GPU, as a share of the median of the others, at most."""
+MORE_POWER = 1.35
+"""Power of the slow rank's GPU, as a multiple of the largest of the others, at least."""
+LIMITED, WAITED, OTHERS_LOAD = 0.1, 0.2, 0.5
+"""Evidence for a reason: share of periods in which a CPU limit was reached; share of the time for
+which a rank waited for a CPU; CPUs that others on the node use."""
+HARMFUL = frozenset({"thermal", "power-brake", "hardware"})
+"""Reasons of throttling that a sound GPU does not have; each reaches its power limit."""
+
+
+class Evidence(StrEnum):
+    """By what a straggler is known."""
+
+    CPU = "cpu"
+    """It runs or waits for a CPU while all others sleep."""
+    GPU_IDLE = "gpu-idle"
+    """Its GPU is idle in between, while those of all others are busy."""
+    GPU_THROTTLED = "gpu-throttled"
+    """Its GPU has a lower clock than the others, and is throttled."""
+    GPU_POWER = "gpu-power"
+    """Its GPU draws much more power than those of all others."""
+
+
+class Reason(StrEnum):
+    """Why a rank is slow, where its node shows it."""
+
+    CPU_LIMIT = "cpu-limit"
+    """A control group limits the CPU time of its node's processes."""
+    OTHER_LOAD = "other-load"
+    """It waits for CPUs that other processes of its node use."""
+    THERMAL = "thermal"
+    POWER_BRAKE = "power-brake"
+    HARDWARE = "hardware"
+    LINK_ERRORS = "link-errors"
+    """Links of its node have errors, and those of no other node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank that the others wait for."""
+
+    rank: int
+    host: str
+    evidence: Evidence
+    reasons: tuple[Reason, ...] = ()
+
+
+def suspects(sample: UsageSample) -> tuple[Straggler, ...]:
+    """Return the ranks that one measurement shows to be slow, by their number.
+
+    Fewer than half of the ranks, or exactly half if these are all ranks of one node. A sample
+    without some of the nodes shows nothing: the slow rank may be on them.
+    """
+    if sample.unanswered or len(sample.ranks) < 2:
+        return ()
+    nodes = {node.host: node for node in sample.nodes}
+    for evidence, find in _RULES.items():
+        slow = find(sample.ranks)
+        if slow and _is_minority(slow, sample.ranks):
+            return tuple(
+                Straggler(each.rank, each.host, evidence, _reasons(each, nodes)) for each in slow
+            )
+    return ()
+
+
+def _is_minority(slow: Sequence[RankSample], ranks: Sequence[RankSample]) -> bool:
+    if 2 * len(slow) < len(ranks):
+        return True
+    return 2 * len(slow) == len(ranks) and len({each.host for each in slow}) == 1
+
+
+# ---------------------------------------------------------------- rules: the slow ranks, or none
+
+Ranks = Sequence[RankSample]
+
+
+def _split(
+    ranks: Ranks, is_slow: Callable[[RankSample], bool]
+) -> tuple[list[RankSample], list[RankSample]]:
+    slow = [each for each in ranks if is_slow(each)]
+    return slow, [each for each in ranks if not is_slow(each)]
+
+
+def _busy_cpu(ranks: Ranks) -> list[RankSample]:
+    if any(each.usage.busy is None or each.gpu is not None for each in ranks):
+        return []
+    slow, others = _split(ranks, lambda each: (each.usage.busy or 0) >= BUSY)
+    if not slow or not others:
+        return []
+    least = min(each.usage.busy or 0 for each in slow)
+    most = max(each.usage.busy or 0 for each in others)
+    return slow if most <= OTHERS * least else []
+
+
+def _idle_gpu(ranks: Ranks) -> list[RankSample]:
+    busy = {each.rank: each.gpu.busy for each in ranks if each.gpu and each.gpu.busy is not None}
+    if len(busy) < len(ranks):
+        return []
+    slow, others = _split(ranks, lambda each: busy[each.rank] < GPU_BUSY)
+    if not slow or not others:
+        return []
+    most = max(busy[each.rank] for each in slow)
+    least = min(busy[each.rank] for each in others)
+    return slow if least - most >= GPU_GAP else []
+
+
+def _throttled_gpu(ranks: Ranks) -> list[RankSample]:
+    clocks = {each.rank: each.gpu.clock for each in ranks if each.gpu and each.gpu.clock}
+    if len(clocks) < len(ranks):
+        return []
+    slow, others = _split(ranks, _is_throttled)
+    if not slow or not others:
+        return []
+    usual = median(clocks[each.rank] for each in others)
+    return [each for each in slow if clocks[each.rank] <= SLOW_CLOCK * usual]
+
+
+def _is_throttled(rank: RankSample) -> bool:
+    return rank.gpu is not None and not HARMFUL.isdisjoint(rank.gpu.throttled)
+
+
+def _powerful_gpu(ranks: Ranks) -> list[RankSample]:
+    gpus = {each.rank: each.gpu for each in ranks if each.gpu and each.gpu.power}
+    if len(gpus) < len(ranks) or any((gpu.busy or 0) < GPU_BUSY for gpu in gpus.values()):
+        return []
+    power = {rank: gpu.power or 0.0 for rank, gpu in gpus.items()}
+    first, second = sorted(power.values(), reverse=True)[:2]
+    if first < MORE_POWER * second:
+        return []
+    return [each for each in ranks if power[each.rank] == first]
+
+
+_RULES: Mapping[Evidence, Callable[[Ranks], list[RankSample]]] = {
+    Evidence.GPU_THROTTLED: _throttled_gpu,
+    Evidence.GPU_IDLE: _idle_gpu,
+    Evidence.GPU_POWER: _powerful_gpu,
+    Evidence.CPU: _busy_cpu,
+}
+
+
+# ---------------------------------------------------------------- reasons
+
+
+def _reasons(slow: RankSample, nodes: Mapping[str, NodeUsage]) -> tuple[Reason, ...]:
+    node = nodes[slow.host]
+    found = []
+    waits = (slow.usage.cpu_wait or 0) >= WAITED
+    if (node.cpu_throttled or 0) >= LIMITED:
+        found.append(Reason.CPU_LIMIT)
+    elif waits and _load_of_others(node) >= OTHERS_LOAD:
+        found.append(Reason.OTHER_LOAD)
+    if slow.gpu is not None:
+        found += [Reason(why) for why in slow.gpu.throttled if why in HARMFUL]
+    others = (each for host, each in nodes.items() if host != slow.host)
+    if node.link_errors and not any(each.link_errors for each in others):
+        found.append(Reason.LINK_ERRORS)
+    return tuple(found)
+
+
+def _load_of_others(node: NodeUsage) -> float:
+    """Return how many CPUs of a node are busy for others than the ranks."""
+    return node.cpu * (node.cpus or 0) - sum(rank.cpu for rank in node.ranks)
+
+
+# ---------------------------------------------------------------- in a row
+
+
+@dataclass(frozen=True, slots=True)
+class Streak:
+    """For how long the same ranks were the slow ones."""
+
+    stragglers: tuple[Straggler, ...] = ()
+    """With the reasons that all measurements have."""
+    measurements: int = 0
+    first_step: int | None = None
+    """Of the training, when it began; None: no rank prints its step."""
+    step: int | None = None
+
+    @property
+    def named(self) -> tuple[Straggler, ...]:
+        """Return the stragglers, once the evidence is sufficient."""
+        if self.first_step is None or self.step is None:
+            return self.stragglers if self.measurements >= IN_A_ROW_WITHOUT_STEPS else ()
+        enough = self.measurements >= IN_A_ROW and self.step - self.first_step >= STEPS
+        return self.stragglers if enough else ()
+
+    def after(self, sample: UsageSample) -> Streak:
+        """Return the streak after another measurement."""
+        found = suspects(sample)
+        step = sample.progress.step if sample.progress is not None else None
+        if not found:
+            return Streak()
+        if _identities(found) != _identities(self.stragglers):
+            return Streak(found, 1, step, step)
+        return replace(
+            self,
+            stragglers=tuple(map(_with_common_reasons, self.stragglers, found)),
+            measurements=self.measurements + 1,
+            step=step,
+        )
+
+
+def _identities(stragglers: Iterable[Straggler]) -> list[tuple[int, Evidence]]:
+    return [(each.rank, each.evidence) for each in stragglers]
+
+
+def _with_common_reasons(before: Straggler, now: Straggler) -> Straggler:
+    return replace(now, reasons=tuple(why for why in before.reasons if why in now.reasons))

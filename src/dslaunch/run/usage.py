@@ -1,0 +1,130 @@
+"""What the nodes of a run use, measured while it is running."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from dslaunch.protocol.usage import Degrees, Quantity, RankNumber, Share, Throttle
+from dslaunch.protocol.values import Count, Several, Short, Time
+from dslaunch.run.json_lines import valid_lines
+
+USAGE = "usage.jsonl"
+"""The file of a run directory with one `NodeUsage` per line, in the order of arrival."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUsage:
+    """One GPU at one time. None: the driver does not say."""
+
+    index: Annotated[int, Field(ge=0, le=1023)]
+    busy: Share | None = None
+    """Share of the time in which a kernel ran, from 0 to 1."""
+    memory_used: Count | None = None
+    """Bytes."""
+    memory_total: Count | None = None
+    """Bytes."""
+    power: Quantity | None = None
+    """Watts."""
+    temperature: Degrees | None = None
+    """Degrees Celsius."""
+    clock: Count | None = None
+    """MHz of the streaming multiprocessors."""
+    throttled: Several[Throttle] = ()
+    """Why its clock is reduced: `thermal`, `power`, `power-brake` or `hardware`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankUsage:
+    """The processes of one rank at one time."""
+
+    rank: RankNumber
+    cpu: Quantity
+    """CPUs that were busy for it, as 1.5."""
+    memory: Count
+    """Resident bytes; what its processes share counts for each."""
+    busy: Share | None = None
+    """Share of the time in which the main thread of its busiest process ran or waited for a CPU; a
+    rank that waits for others does neither."""
+    cpu_wait: Share | None = None
+    """Share of the time in which that thread waited for a CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUsage:
+    """One node at one time; rates are averages since the measurement before."""
+
+    time: Time
+    """Seconds since the epoch by the launcher's clock."""
+    host: Short
+    cpu: Share
+    """Share of all its CPUs that were busy, from 0 to 1."""
+    load: Quantity
+    """Processes that ran or waited for a CPU, average of one minute."""
+    memory_used: Count
+    """Bytes."""
+    memory_total: Count
+    """Bytes."""
+    received: Quantity | None = None
+    """Bytes per second over all its network interfaces but loopback."""
+    sent: Quantity | None = None
+    """Bytes per second."""
+    fabric_received: Quantity | None = None
+    """Bytes per second over InfiniBand or RoCE."""
+    fabric_sent: Quantity | None = None
+    """Bytes per second."""
+    disk_read: Quantity | None = None
+    """Bytes per second."""
+    disk_written: Quantity | None = None
+    """Bytes per second."""
+    cpu_throttled: Share | None = None
+    """Share of the time in which a CPU limit held the run's processes back, from 0 to 1."""
+    gpus: Several[GpuUsage] = ()
+    ranks: Several[RankUsage] = ()
+    cpus: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    """How many CPUs it has."""
+    link_errors: Count | None = None
+    """Errors of its network and fabric links since the measurement before."""
+    gpu_error: Short | None = None
+    """Why its GPUs could not be read."""
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the fields that are known, for JSON."""
+        return asdict(self, dict_factory=_known)
+
+
+def _known(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in pairs if value is not None}
+
+
+def read_usage(directory: Path) -> Iterator[NodeUsage]:
+    """Yield the measurements that a run directory has, in the order of arrival.
+
+    Damaged lines are left out: the last one of a running run may be incomplete. Without a file
+    that can be read there are none.
+    """
+    yield from valid_lines(directory / USAGE, _adapter())
+
+
+def parse_usage(line: bytes) -> NodeUsage | None:
+    """Return the measurement of a line; None if it is invalid."""
+    try:
+        return _adapter().validate_json(line, strict=True)
+    except ValidationError:
+        return None
+
+
+def usage_line(usage: NodeUsage) -> bytes:
+    """Return a measurement as a line of the file."""
+    return json.dumps(usage.as_data(), separators=(",", ":")).encode() + b"\n"
+
+
+@cache
+def _adapter() -> TypeAdapter[NodeUsage]:
+    return TypeAdapter(NodeUsage)

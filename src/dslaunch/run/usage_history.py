@@ -1,0 +1,149 @@
+"""What the nodes of a run used over time: one curve per measure, over all nodes. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean, median
+
+from dslaunch.run.usage import GpuUsage, NodeUsage
+
+MOST_BUCKETS = 120
+"""Points of a curve."""
+
+
+class Measure(StrEnum):
+    """What is measured."""
+
+    GPU_BUSY = "gpu-busy"
+    GPU_MEMORY = "gpu-memory"
+    GPU_POWER = "gpu-power"
+    GPU_TEMPERATURE = "gpu-temperature"
+    CPU = "cpu"
+    MEMORY = "memory"
+    RECEIVED = "received"
+    SENT = "sent"
+    FABRIC_RECEIVED = "fabric-received"
+    FABRIC_SENT = "fabric-sent"
+    DISK_READ = "disk-read"
+    DISK_WRITTEN = "disk-written"
+    CPU_THROTTLED = "cpu-throttled"
+
+
+@dataclass(frozen=True, slots=True)
+class UsagePoint:
+    """All nodes in one interval."""
+
+    time: float
+    """Seconds since the epoch."""
+    low: float
+    middle: float
+    """The median of the nodes."""
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class UsageCurve:
+    """One measure over time. Units are those of `NodeUsage`."""
+
+    measure: Measure
+    points: tuple[UsagePoint, ...]
+    nodes: int
+    """How many nodes report it."""
+    lowest: str
+    """The node with the lowest average."""
+    highest: str
+    """The node with the highest average."""
+
+
+def usage_curves(usage: Iterable[NodeUsage], start: float, end: float) -> tuple[UsageCurve, ...]:
+    """Return a curve for each measure that any node reports between two times."""
+    span = max(end - start, 1.0)
+    sums: dict[Measure, dict[tuple[int, str], _Mean]] = {}
+    for sample in usage:
+        if not (math.isfinite(sample.time) and start - span <= sample.time <= end + span):
+            continue
+        bucket = int((sample.time - start) / span * MOST_BUCKETS)
+        bucket = min(max(bucket, 0), MOST_BUCKETS - 1)
+        for measure, read in _READ.items():
+            value = read(sample)
+            if value is not None and math.isfinite(value):
+                means = sums.setdefault(measure, {})
+                means.setdefault((bucket, sample.host), _Mean()).add(value)
+    return tuple(
+        _curve(measure, sums[measure], start, span) for measure in Measure if measure in sums
+    )
+
+
+@dataclass(slots=True)
+class _Mean:
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        self.total += value
+        self.count += 1
+
+    @property
+    def value(self) -> float:
+        return self.total / self.count
+
+
+def _curve(
+    measure: Measure, means: Mapping[tuple[int, str], _Mean], start: float, span: float
+) -> UsageCurve:
+    of_bucket: dict[int, list[float]] = {}
+    of_host: dict[str, list[float]] = {}
+    for (bucket, host), mean in means.items():
+        of_bucket.setdefault(bucket, []).append(mean.value)
+        of_host.setdefault(host, []).append(mean.value)
+    average = {host: fmean(values) for host, values in of_host.items()}
+    points = tuple(
+        UsagePoint(
+            time=start + (bucket + 0.5) / MOST_BUCKETS * span,
+            low=min(values),
+            middle=median(values),
+            high=max(values),
+        )
+        for bucket, values in sorted(of_bucket.items())
+    )
+    return UsageCurve(
+        measure=measure,
+        points=points,
+        nodes=len(average),
+        lowest=min(average, key=lambda host: average[host]),
+        highest=max(average, key=lambda host: average[host]),
+    )
+
+
+def _gpus(read: Callable[[GpuUsage], float | None]) -> Callable[[NodeUsage], float | None]:
+    """Return what reads the mean over the GPUs of a node."""
+
+    def of_node(sample: NodeUsage) -> float | None:
+        values = [value for gpu in sample.gpus if (value := read(gpu)) is not None]
+        return fmean(values) if values else None
+
+    return of_node
+
+
+def _share(used: int | None, total: int | None) -> float | None:
+    return used / total if used is not None and total else None
+
+
+_READ: Mapping[Measure, Callable[[NodeUsage], float | None]] = {
+    Measure.GPU_BUSY: _gpus(lambda gpu: gpu.busy),
+    Measure.GPU_MEMORY: _gpus(lambda gpu: _share(gpu.memory_used, gpu.memory_total)),
+    Measure.GPU_POWER: _gpus(lambda gpu: gpu.power),
+    Measure.GPU_TEMPERATURE: _gpus(lambda gpu: gpu.temperature),
+    Measure.CPU: lambda sample: sample.cpu,
+    Measure.MEMORY: lambda sample: _share(sample.memory_used, sample.memory_total),
+    Measure.RECEIVED: lambda sample: sample.received,
+    Measure.SENT: lambda sample: sample.sent,
+    Measure.FABRIC_RECEIVED: lambda sample: sample.fabric_received,
+    Measure.FABRIC_SENT: lambda sample: sample.fabric_sent,
+    Measure.DISK_READ: lambda sample: sample.disk_read,
+    Measure.DISK_WRITTEN: lambda sample: sample.disk_written,
+    Measure.CPU_THROTTLED: lambda sample: sample.cpu_throttled,
+}

@@ -1,0 +1,71 @@
+"""How a job stands while it is pending, running or ended, by SLURM's state alone. Pure.
+
+Its text is made in `verdict_text.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dslaunch.slurm.output_evidence import OutputEvidence
+from dslaunch.slurm.states import JobInfo
+from dslaunch.slurm.verdict import EndDetails, JobVerdict, decide
+
+NO_USER = -1
+"""The state does not show who canceled a job."""
+
+
+def pending_reason(reason: str) -> str:
+    """Return SLURM's code in a reason of squeue or scontrol: `ReqNodeNotAvail` of
+    `ReqNodeNotAvail, UnavailableNodes:n[1-2]`."""
+    # scontrol has underscores where squeue has blanks
+    plain = re.split(r"[,(]", reason)[0].strip().replace("launch_failed_", "launch failed ")
+    return plain.replace("requeued_held", "requeued held")
+
+
+class Standing(StrEnum):
+    """In which part of its life a job is."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETING = "completing"
+    OTHER = "other"
+    """Another state of SLURM, such as SUSPENDED."""
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class JobStanding:
+    """How a job, a task or a component stands, as far as SLURM's state shows it."""
+
+    standing: Standing
+    name: str
+    """`12`, or `12_3` of an array."""
+    state: str
+    """SLURM's name of the state."""
+    reason: str = ""
+    """SLURM's reason why it is pending."""
+    nodes: str = ""
+    """On which it runs, folded."""
+    start: int = 1
+    """Counted from 1: a requeue makes another one."""
+    verdict: JobVerdict | None = None
+    """How it ended."""
+
+
+def standing_of(info: JobInfo) -> JobStanding:
+    """Return how a job stands."""
+    name = f"{info.array}_{info.task}" if info.array else info.job
+    if info.waiting:
+        return JobStanding(Standing.PENDING, name, info.state, reason=info.reason)
+    if info.over:
+        verdict = decide(
+            info, observed=OutputEvidence(), root=None, after=EndDetails(), own_uid=NO_USER
+        )
+        return JobStanding(Standing.ENDED, name, info.state, verdict=verdict)
+    standing = Standing.RUNNING if info.state == "RUNNING" else Standing.OTHER
+    if "COMPLETING" in info.flags or info.state == "COMPLETING":
+        standing = Standing.COMPLETING
+    return JobStanding(standing, name, info.state, nodes=info.nodes, start=info.restarts + 1)

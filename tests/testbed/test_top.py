@@ -1,0 +1,98 @@
+"""`dslaunch top` on a real training: what its nodes use, and the rank that the others wait for."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tests.testbed.test_runs import Project, project, wait_for
+
+__all__ = ["project"]
+TRAINING = """\
+import os, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+torch.manual_seed(1)
+model = DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4))))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for step in range(100_000):
+    for _ in range(10):
+        with model.no_sync():
+            model(torch.randn(64, 256)).square().mean().backward()
+    loss = model(torch.randn(64, 256)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(f"step {step} loss {loss.item():.4f}", flush=True)
+"""
+SLEEPER = "import time\nprint('step 7 loss 0.5', flush=True)\ntime.sleep(600)\n"
+
+
+def top(project: Project, *words: str) -> Any:
+    """The result of `dslaunch top latest`."""
+    command = project.command("top", *words)
+    return project.cluster.run("control", command, cwd=project.path, timeout=120)
+
+
+@contextmanager
+def training(project: Project, script: str, seen: str) -> Iterator[None]:
+    """A run whose ranks have both printed a text; stopped at the end."""
+    project.write("job.py", script)
+    with project.start("c.yaml", "job.py") as running:
+        try:
+            wait_for(running, seen, times=2)
+            # a pipe that nobody reads would hold up the launcher
+            reading = Thread(target=running.stdout.read)
+            reading.start()
+            yield
+        finally:
+            running.send_signal(signal.SIGINT)
+            running.wait()
+        reading.join()
+
+
+@pytest.fixture
+def pair(project: Project) -> Iterator[Project]:
+    """Two nodes with a rank each."""
+    project.describe("nodes: [{host: 'node[1-2]', slots: 1}]")
+    yield project
+
+
+def test_once_shows_every_node_and_rank_with_its_step(pair: Project) -> None:
+    with training(pair, SLEEPER, "step 7"):
+        found = json.loads(top(pair, "--once", "--json").stdout)
+        assert [node["host"] for node in found["nodes"]] == ["node1", "node2"]
+        assert [(rank["rank"], rank["host"]) for rank in found["ranks"]] == [
+            (0, "node1"),
+            (1, "node2"),
+        ]
+        assert [rank["progress"]["step"] for rank in found["ranks"]] == [7, 7]
+        assert found["ranks"][1]["last_line"] == "step 7 loss 0.5"
+        assert found["stragglers"] == []
+        chosen = json.loads(top(pair, "--once", "--json", "--node", "node2").stdout)
+        assert [node["host"] for node in chosen["nodes"]] == ["node2"]
+
+
+@pytest.mark.torch
+def test_a_rank_on_a_node_with_a_cpu_limit_is_named_with_the_reason(pair: Project) -> None:
+    with training(pair, TRAINING, "step 3 "):
+        pair.cluster.fault("node2", "cpu", "4")
+        watching = pair.command("top", "--json", "--interval", "1")
+        with pair.cluster.popen("control", watching, cwd=pair.path) as watched:
+            for line in watched.stdout:
+                found = json.loads(line)
+                if found["stragglers"]:
+                    break
+            watched.send_signal(signal.SIGINT)
+            watched.wait()
+        (straggler,) = found["stragglers"]
+        assert (straggler["rank"], straggler["host"]) == (1, "node2")
+        assert (straggler["evidence"], straggler["reasons"]) == ("cpu", ["cpu-limit"])
+        pair.cluster.heal("node2")

@@ -1,0 +1,63 @@
+"""Patterns of `progress:` in the cluster file."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dslaunch.cluster.model import Cluster
+from dslaunch.cluster.progress_format import LONGEST, fault
+from dslaunch.errors import ConfigError
+
+FILE = "nodes: [{host: node1, slots: 1}]\n"
+GOOD = (
+    r"batch (?P<step>[0-9]+) of (?P<last_step>[0-9]+)",
+    r"step\s+(?P<step>\d+).*?loss[=: ]+(?P<loss>[\d.]+)",
+    r"(?:it|step) (?P<step>\d+)/(?P<last_step>\d+)(?: loss (?P<loss>[-\d.]+))?",
+    r"(?i)^\[(?P<epoch>\d+)\] (?P<tokens_per_second>\S+) tok",
+)
+BAD = {
+    "(": "invalid-pattern",
+    "(?P<step>[0-9]{1,99999999999999})": "invalid-pattern",
+    r"\d+": "pattern-groups",
+    r"(\d+)": "pattern-groups",
+    r"(?P<foo>\d+)": "pattern-groups",
+    r"(?P<step>\d+) (?P<foo>\d+)": "pattern-groups",
+    r"(?P<step>\d*)": "slow-pattern",
+    r"(?:a+)+(?P<step>\d)": "slow-pattern",
+    r"(?P<step>(?:\d+,?)+)x": "slow-pattern",
+    r"(?:ab|a)*(?P<step>\d)": "slow-pattern",
+    r"(?P<step>\d+)\1": "slow-pattern",
+    r"(?=.*x)(?P<step>\d)": "slow-pattern",
+    r"x.*.*.*(?P<step>\d)": "slow-pattern",
+    r"a\w+\d+\w+(?P<step>\d+)x": "slow-pattern",
+    "a?" * 20 + r"(?P<step>\d)": "slow-pattern",
+    "a" * LONGEST + r"(?P<step>\d)": "slow-pattern",
+}
+
+
+@pytest.mark.parametrize("pattern", GOOD)
+def test_a_pattern_with_bounded_time_is_accepted(pattern: str) -> None:
+    assert fault(pattern) is None
+
+
+@pytest.mark.parametrize(("pattern", "code"), BAD.items())
+def test_a_pattern_that_is_wrong_or_slow_is_refused(pattern: str, code: str) -> None:
+    found = fault(pattern)
+    assert found is not None
+    assert found.code == code
+
+
+def test_patterns_of_the_cluster_file_are_in_the_cluster() -> None:
+    cluster = Cluster.parse(FILE + "progress:\n- 'batch (?P<step>[0-9]+)'\n")
+    assert cluster.progress == ("batch (?P<step>[0-9]+)",)
+    assert re.compile(cluster.progress[0]).search("batch 7")
+
+
+def test_a_wrong_pattern_is_a_problem_of_the_file() -> None:
+    text = FILE + "progress:\n- 'batch (?P<step>[0-9]+)'\n- '(?P<step>(a+)+)'\n"
+    with pytest.raises(ConfigError) as wrong:
+        Cluster.parse(text)
+    (problem,) = wrong.value.problems
+    assert (problem.path, problem.line, problem.rule) == ("progress[1]", 4, "slow-pattern")

@@ -1,0 +1,57 @@
+"""The verdict per node, and the commands that drain unfit nodes."""
+
+from __future__ import annotations
+
+import shlex
+
+from dslaunch.preflight.check import Finding
+from dslaunch.preflight.verdict import (
+    Fitness,
+    NodeVerdict,
+    drain_commands,
+    hosts_that_are,
+    node_verdicts,
+)
+
+HOSTS = ("n1", "n2", "n3", "n4")
+FEW_GPUS = Finding("fail", "7 GPUs", hosts=("n2", "n3"), check="gpu.count")
+XID = Finding("fail", "Xid 79", hosts=("n3",), check="gpu.xid")
+OTHER_XID = Finding("fail", "Xid 48", hosts=("n3",), check="gpu.xid")
+WARNING = Finding("warn", "MTU 9000", hosts=("n1",), check="net.mtu")
+NO_ANSWER = Finding("fail", "no answer", hosts=("n4",), check="ssh.connect")
+VERDICTS = node_verdicts(HOSTS, ("n1", "n2", "n3"), (FEW_GPUS, XID, OTHER_XID, NO_ANSWER, WARNING))
+
+
+def test_a_node_is_unfit_if_a_check_failed_and_unknown_if_it_did_not_answer() -> None:
+    assert (
+        NodeVerdict("n1", Fitness.FIT),
+        NodeVerdict("n2", Fitness.UNFIT, ("gpu.count",)),
+        NodeVerdict("n3", Fitness.UNFIT, ("gpu.count", "gpu.xid")),
+        NodeVerdict("n4", Fitness.UNKNOWN, ("ssh.connect",)),
+    ) == VERDICTS
+
+
+def test_hosts_are_selected_by_their_verdicts() -> None:
+    assert hosts_that_are(VERDICTS, Fitness.FIT) == ("n1",)
+    assert hosts_that_are(VERDICTS, Fitness.UNFIT, Fitness.UNKNOWN) == ("n2", "n3", "n4")
+
+
+def test_unfit_nodes_with_equal_reasons_are_drained_by_one_command() -> None:
+    findings = (FEW_GPUS, WARNING, NO_ANSWER)
+    verdicts = node_verdicts(HOSTS, ("n1", "n2", "n3"), findings)
+    (command,) = drain_commands(verdicts)
+    assert shlex.split(command) == [
+        "scontrol",
+        "update",
+        "nodename=n[2-3]",
+        "state=drain",
+        "reason=dslaunch preflight: gpu.count",
+    ]
+
+
+def test_reasons_that_differ_are_commands_of_their_own() -> None:
+    assert len(list(drain_commands(VERDICTS))) == 2
+
+
+def test_fit_nodes_are_not_drained() -> None:
+    assert list(drain_commands(node_verdicts(("n1",), ("n1",), ()))) == []

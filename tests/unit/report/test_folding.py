@@ -1,0 +1,97 @@
+"""Equal lines of several ranks become one, none is lost, and each rank's order is kept."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dslaunch.report.folding import MOST_WAITING, FoldedLine, LineFolder
+from dslaunch.run.events import Line
+from dslaunch.run.reasons import RankSource
+
+
+def line(rank: int | None, text: str, host: str = "n1") -> Line:
+    return Line(0.0, host, rank, "stdout", text)
+
+
+def pairs(groups: Iterable[FoldedLine]) -> list[tuple[RankSource, str]]:
+    """Return every line of every group, in the order in which they are shown."""
+    return [(source, group.line.text) for group in groups for source in group.sources]
+
+
+ARRIVALS = st.lists(
+    st.tuples(
+        st.one_of(st.none(), st.integers(0, 3)),
+        st.sampled_from(("a", "b", "c")),
+        st.floats(0, 0.3),
+    ),
+    max_size=60,
+)
+"""Rank, text, and seconds since the line before."""
+
+
+@given(ARRIVALS)
+def test_folding_keeps_every_line_and_the_order_of_each_rank(
+    arrivals: list[tuple[int | None, str, float]],
+) -> None:
+    folder, shown, now = LineFolder(), [], 0.0
+    for rank, text, later in arrivals:
+        now += later
+        shown += folder.due(now)
+        folder.add(line(rank, text), now)
+    shown += folder.rest()
+    written: dict[RankSource, list[str]] = defaultdict(list)
+    for rank, text, _ in arrivals:
+        written["n1", rank].append(text)
+    seen: dict[RankSource, list[str]] = defaultdict(list)
+    for source, text in pairs(shown):
+        seen[source].append(text)
+    assert seen == written
+    assert all(max(Counter(group.sources).values()) == 1 for group in shown)
+    assert not folder
+
+
+@given(ARRIVALS)
+def test_no_line_waits_longer_than_the_window(
+    arrivals: list[tuple[int | None, str, float]],
+) -> None:
+    folder, now = LineFolder(window=0.25), 0.0
+    for rank, text, later in arrivals:
+        now += later
+        list(folder.due(now))
+        folder.add(line(rank, text), now)
+        assert all(now - group.arrived < 0.25 for group in folder.rest())
+
+
+def test_equal_lines_of_all_ranks_are_one_group() -> None:
+    folder = LineFolder()
+    for rank in range(64):
+        folder.add(line(rank, "loading", f"n{rank // 8}"), 0.0)
+    (group,) = folder.due(1.0)
+    assert len(group.sources) == 64
+
+
+def test_a_rank_that_writes_a_line_twice_begins_a_second_group_which_others_join() -> None:
+    folder = LineFolder()
+    for rank in (0, 0, 1, 1):
+        folder.add(line(rank, "again"), 0.0)
+    assert [group.sources for group in folder.rest()] == [[("n1", 0), ("n1", 1)]] * 2
+
+
+def test_lines_of_other_streams_texts_and_launchers_stay_apart() -> None:
+    folder = LineFolder()
+    folder.add(line(0, "a"), 0.0)
+    folder.add(Line(0.0, "n1", 1, "stderr", "a"), 0.0)
+    folder.add(line(2, "b"), 0.0)
+    folder.add(line(None, "a"), 0.0)
+    assert [len(group.sources) for group in folder.rest()] == [1, 1, 1, 1]
+
+
+def test_few_groups_wait_however_fast_ranks_write() -> None:
+    folder, count = LineFolder(), MOST_WAITING + 10
+    for number in range(count):
+        folder.add(line(0, f"line {number}"), 0.0)
+    assert len(list(folder.due(0.0))) == 10

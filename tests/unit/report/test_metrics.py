@@ -1,0 +1,151 @@
+"""Metrics: valid in Prometheus' text format, in a file and over HTTP."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.run.usage_samples import gpu, rank, sample
+
+from dslaunch.errors import UsageError
+from dslaunch.report.metrics import METRICS, PREFIX, Measured, metrics_text
+from dslaunch.report.metrics_output import Endpoint, open_output
+from dslaunch.run.progress import Progress
+from dslaunch.run.stragglers import Evidence, Straggler
+
+NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+TEXT = r'(?:[^"\\\n]|\\\\|\\"|\\n)*'
+LABEL = re.compile(rf'(?P<label>{NAME})="(?P<text>{TEXT})"')
+LABELS = rf'{NAME}="{TEXT}"(?:,{NAME}="{TEXT}")*'
+SAMPLE = re.compile(rf"(?P<name>{NAME})\{{(?P<labels>{LABELS})\}} (?P<value>\S+)")
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def parsed(text: str) -> Samples:
+    """The samples of a text; fails for whatever the format does not allow (Prometheus,
+    "Exposition formats"): each metric has its HELP and TYPE once and before its samples, which
+    stand together and are different."""
+    found: Samples = {}
+    described: list[str] = []
+    assert text.endswith("\n")
+    lines = text.removesuffix("\n").split("\n")
+    while lines:
+        helped = re.fullmatch(rf"# HELP ({NAME}) ([^\n]+)", lines.pop(0))
+        typed = re.fullmatch(rf"# TYPE ({NAME}) gauge", lines.pop(0))
+        assert helped is not None
+        assert typed is not None
+        assert helped[1] == typed[1]
+        assert helped[1] not in described
+        described.append(helped[1])
+        while lines and not lines[0].startswith("#"):
+            matched = SAMPLE.fullmatch(lines.pop(0))
+            assert matched is not None
+            assert matched["name"] == helped[1]
+            labels = tuple(
+                (each["label"], unescaped(each["text"]))
+                for each in LABEL.finditer(matched["labels"])
+            )
+            assert len(dict(labels)) == len(labels)
+            assert (helped[1], labels) not in found
+            found[helped[1], labels] = float(matched["value"])
+    return found
+
+
+def unescaped(text: str) -> str:
+    plain = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
+    return re.sub(r"\\.", lambda match: plain[match[0]], text)
+
+
+def measured(host: str = "node1", run: str = "1123-train") -> Measured:
+    progress = Progress(step=7, loss=2.5, tokens_per_second=1e4)
+    one = replace(
+        rank(0, host, gpu=gpu(throttled=("thermal", "power"))), progress=progress, step_seconds=0.5
+    )
+    network = {"received": 5.0, "sent": 6.0, "fabric_received": 7.0, "fabric_sent": 8.0}
+    more = {"disk_read": 1.0, "disk_written": 2.0, "cpu_throttled": 0.0, "link_errors": 0}
+    return Measured(
+        run,
+        sample(one, **{host: network | more}),
+        (Straggler(0, host, Evidence.CPU),),
+    )
+
+
+def test_every_metric_is_written_with_its_labels_and_base_units() -> None:
+    found = parsed(metrics_text(measured()))
+    assert {name for name, _ in found} == {PREFIX + metric.name for metric in METRICS}
+    run = ("run", "1123-train")
+    on_gpu = (run, ("node", "node1"), ("gpu", "0"))
+    on_rank = (run, ("node", "node1"), ("rank", "0"))
+    assert found["dslaunch_gpu_sm_clock_hertz", on_gpu] == 1.98e9
+    assert found["dslaunch_gpu_throttled", (*on_gpu, ("reason", "thermal"))] == 1
+    assert found["dslaunch_rank_step_seconds", on_rank] == 0.5
+    assert found["dslaunch_rank_straggler", (*on_rank, ("evidence", "cpu"))] == 1
+
+
+def test_labels_are_those_that_are_documented() -> None:
+    documented = {PREFIX + metric.name: ("run", *metric.labels) for metric in METRICS}
+    for name, labels in parsed(metrics_text(measured())):
+        assert tuple(label for label, _ in labels) == documented[name]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_labels_with_any_text_are_escaped(host: str) -> None:
+    found = parsed(metrics_text(measured(host=host, run=host)))
+    assert {dict(labels)["run"] for _, labels in found} == {host}
+
+
+def test_what_is_unknown_is_left_out() -> None:
+    found = {name for name, _ in parsed(metrics_text(Measured("r", sample(rank(0)))))}
+    assert "dslaunch_node_cpu_busy_ratio" in found
+    assert not any(name.startswith("dslaunch_gpu") for name in found)
+    assert "dslaunch_rank_step" not in found
+
+
+def test_a_file_is_replaced_as_a_whole_and_removed_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "dslaunch.prom"
+    output = open_output(str(path))
+    output.write("first 1\n")
+    with path.open() as before:
+        output.write("second 2\n")
+        assert before.read() == "first 1\n"
+    assert path.read_text() == "second 2\n"
+    assert path.stat().st_mode & 0o777 == 0o644
+    output.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def get(url: str) -> tuple[int, str, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code, "", ""
+
+
+def test_an_endpoint_serves_the_latest_metrics_on_this_machine_only() -> None:
+    endpoint = Endpoint("127.0.0.1", 0)
+    try:
+        endpoint.write("first 1\n")
+        endpoint.write("second 2\n")
+        where = f"http://127.0.0.1:{endpoint.port}"
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        assert get(f"{where}/metrics") == (200, kind, "second 2\n")
+        assert get(f"{where}/")[0] == 404
+        taken = f"127.0.0.1:{endpoint.port}"
+        with pytest.raises(UsageError):
+            open_output(taken)
+    finally:
+        endpoint.close()
+
+
+@pytest.mark.parametrize("target", ["70000", "localhost:0", "/missing/directory/x.prom", "/tmp"])
+def test_targets_that_cannot_be_used_are_refused(target: str) -> None:
+    with pytest.raises(UsageError):
+        open_output(target)

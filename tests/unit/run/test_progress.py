@@ -1,0 +1,146 @@
+"""How far a training is, by lines as they were printed."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dslaunch.run.events import Line
+from dslaunch.run.progress import Progress, RunProgress, read_progress
+
+HERE = Path(__file__).parent
+RECORDED = tomllib.loads((HERE / "recorded_progress.toml").read_text())["line"]
+SOUND = (HERE / "sound.txt").read_text().splitlines()
+TRAINING = ("{'loss'", "{'train_runtime'", "Epoch: [0]", "iteration 100/")
+"""How the lines of `sound.txt` begin that are progress."""
+
+
+def line(text: str, *, rank: int | None = 0, time: float = 0.0) -> Line:
+    return Line(time, "node1", rank, "stdout", text)
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=[each["text"][:50] for each in RECORDED])
+def test_a_recorded_line_is_read(case: dict[str, Any]) -> None:
+    found = read_progress(case["text"])
+    expected = case.get("progress")
+    if expected is None:
+        assert found is None
+        return
+    assert found is not None
+    known = {name: getattr(found, name) for name in Progress.__slots__}
+    known = {name: value for name, value in known.items() if value is not None}
+    assert known == pytest.approx(expected, rel=1e-3, nan_ok=True)
+
+
+@pytest.mark.parametrize("text", SOUND)
+def test_only_lines_of_a_training_are_progress(text: str) -> None:
+    assert (read_progress(text) is not None) == text.startswith(TRAINING)
+
+
+@given(st.text(max_size=300))
+def test_any_line_is_read(text: str) -> None:
+    read_progress(text)
+    RunProgress().note(line(text))
+
+
+def test_the_lowest_rank_that_prints_progress_is_the_latest() -> None:
+    run = RunProgress()
+    run.note(line("step 5 loss 3", rank=2))
+    run.note(line("step 4 loss 2", rank=1))
+    run.note(line("nothing about the training's steps", rank=0))
+    run.note(line("step 9 loss 1", rank=None))
+    assert run.latest == Progress(step=4, loss=2.0)
+    assert run.by_rank == {1: Progress(step=4, loss=2.0), 2: Progress(step=5, loss=3.0)}
+
+
+def test_a_run_without_progress_has_none() -> None:
+    run = RunProgress()
+    run.note(line("hello"))
+    assert (run.latest, run.step_times()) == (None, {})
+
+
+def test_a_bar_and_a_record_complete_each_other() -> None:
+    run = RunProgress()
+    run.note(line(" 42%|████▏     | 10/24 [00:02<00:07,  2.00it/s]"))
+    run.note(line("{'loss': 2.5, 'epoch': 0.5}"))
+    found = run.latest
+    assert found == Progress(10, 24, epoch=0.5, loss=2.5, steps_per_second=2.0)
+    assert found.seconds_left == 7.0
+
+
+def test_the_bar_of_an_evaluation_does_not_reset_the_step() -> None:
+    run = RunProgress()
+    run.note(line(" 42%|████▏     | 10/24 [00:02<00:07,  2.00it/s]"))
+    run.note(line(" 50%|█████     | 8/16 [00:00<00:00, 46.13it/s]"))
+    run.note(line("100%|██████████| 16/16 [00:00<00:00, 41.58it/s]"))
+    assert run.latest == Progress(10, 24, steps_per_second=2.0)
+
+
+def test_an_unnamed_bar_after_a_complete_one_is_the_trainings() -> None:
+    run = RunProgress()
+    run.note(line("100%|██████████| 16/16 [00:00<00:00, 41.58it/s]"))
+    run.note(line(" 42%|████▏     | 10/24 [00:02<00:07,  2.00it/s]"))
+    assert run.latest == Progress(10, 24, steps_per_second=2.0)
+
+
+def test_the_speed_follows_from_the_times_of_the_lines() -> None:
+    run = RunProgress()
+    for step in range(1, 60):
+        run.note(line(f"step {step}/100 loss 2", rank=0, time=100 + step * 0.5))
+        run.note(line(f"step {step}/100 loss 2", rank=1, time=100 + step * 2.0))
+    found = run.latest
+    assert found is not None
+    assert found.steps_per_second == pytest.approx(2.0)
+    assert found.seconds_left == pytest.approx(20.5)
+    assert run.step_times() == pytest.approx({0: 0.5, 1: 2.0})
+
+
+def test_the_time_of_a_step_is_that_of_the_newest_steps() -> None:
+    run = RunProgress()
+    for step in range(40):
+        run.note(line(f"step {step} loss 2", time=step * 1.0))
+    for step in range(40, 60):
+        run.note(line(f"step {step} loss 2", time=step * 5.0))
+    assert run.step_times() == pytest.approx({0: 5.0})
+
+
+def test_a_step_that_begins_again_starts_a_new_measurement() -> None:
+    run = RunProgress()
+    for step, time in ((90, 0.0), (100, 1.0), (10, 50.0), (20, 60.0)):
+        run.note(line(f"step {step} loss 2", time=time))
+    assert run.step_times() == {0: 1.0}
+
+
+def test_a_flood_of_lines_keeps_the_newest() -> None:
+    run = RunProgress()
+    for step in range(10_000):
+        run.note(line(f"step {step} loss 2", time=step * 0.001))
+    found = run.latest
+    assert found is not None
+    assert found.step == 9_999
+
+
+def test_lines_at_one_time_give_no_speed() -> None:
+    run = RunProgress()
+    for step in range(10):
+        run.note(line(f"step {step} loss 2"))
+    assert run.latest == Progress(step=9, loss=2.0)
+
+
+def test_a_loss_that_is_no_number_is_null_in_json() -> None:
+    found = read_progress("step 3 loss nan")
+    assert found is not None
+    assert found.loss is not None
+    assert math.isnan(found.loss)
+    assert found.as_data() == {"step": 3, "loss": None}
+
+
+def test_what_is_not_said_stays_as_it_was() -> None:
+    before = Progress(step=1, last_step=9, loss=2.0)
+    assert before.updated(Progress(step=2)) == Progress(step=2, last_step=9, loss=2.0)

@@ -1,0 +1,164 @@
+"""Which rank is named as slow, by what evidence, and that none is on a sound run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.run.usage_samples import gpu, rank, sample
+
+from dslaunch.run.stragglers import (
+    IN_A_ROW,
+    IN_A_ROW_WITHOUT_STEPS,
+    Evidence,
+    Reason,
+    Straggler,
+    Streak,
+    suspects,
+)
+from dslaunch.run.usage_monitor import RankSample, UsageSample
+
+LIMITED = {"cpu_throttled": 0.8}
+
+
+def named(samples: Iterable[UsageSample]) -> tuple[Straggler, ...]:
+    streak = Streak()
+    for each in samples:
+        streak = streak.after(each)
+    return streak.named
+
+
+def slow_on_cpu(step: int | None = None) -> UsageSample:
+    return sample(rank(0, busy=0.3), rank(1, busy=0.95, cpu_wait=0.8), step=step, node1=LIMITED)
+
+
+def test_a_rank_behind_a_cpu_limit_is_named_after_measurements_in_a_row() -> None:
+    samples = [slow_on_cpu(step) for step in (4, 6, 8)]
+    expected = Straggler(1, "node1", Evidence.CPU, (Reason.CPU_LIMIT,))
+    assert named(samples) == (expected,)
+    assert named(samples[: IN_A_ROW - 1]) == ()
+
+
+def test_a_rank_is_not_named_while_the_training_makes_no_steps() -> None:
+    assert named(slow_on_cpu(step=7) for _ in range(50)) == ()
+
+
+def test_without_steps_more_measurements_are_needed() -> None:
+    assert named([slow_on_cpu()] * (IN_A_ROW_WITHOUT_STEPS - 1)) == ()
+    assert [each.rank for each in named([slow_on_cpu()] * IN_A_ROW_WITHOUT_STEPS)] == [1]
+
+
+def test_a_measurement_without_evidence_begins_the_count_again() -> None:
+    sound = sample(rank(0), rank(1), step=5)
+    samples = [slow_on_cpu(1), slow_on_cpu(3), sound, slow_on_cpu(7), slow_on_cpu(9)]
+    assert named(samples) == ()
+
+
+def test_only_reasons_of_all_measurements_are_named() -> None:
+    without = sample(rank(0, busy=0.3), rank(1, busy=0.95), step=8)
+    ((slow),) = named([slow_on_cpu(1), slow_on_cpu(5), without])
+    assert (slow.rank, slow.reasons) == (1, ())
+
+
+@pytest.mark.parametrize(
+    ("ranks", "rank_number", "evidence", "reasons"),
+    [
+        (
+            (rank(0, gpu=gpu()), rank(1, gpu=gpu(busy=0.6)), rank(2, gpu=gpu())),
+            1,
+            Evidence.GPU_IDLE,
+            (),
+        ),
+        (
+            (
+                rank(0, gpu=gpu(clock=1200, throttled=("thermal",))),
+                rank(1, gpu=gpu()),
+                rank(2, gpu=gpu()),
+            ),
+            0,
+            Evidence.GPU_THROTTLED,
+            (Reason.THERMAL,),
+        ),
+        (
+            (rank(0, gpu=gpu(power=650)), rank(1, gpu=gpu()), rank(2, gpu=gpu(power=420))),
+            0,
+            Evidence.GPU_POWER,
+            (),
+        ),
+    ],
+)
+def test_gpus_that_differ_from_all_others(
+    ranks: tuple[RankSample, ...],
+    rank_number: int,
+    evidence: Evidence,
+    reasons: tuple[Reason, ...],
+) -> None:
+    (slow,) = suspects(sample(*ranks))
+    assert (slow.rank, slow.evidence, slow.reasons) == (rank_number, evidence, reasons)
+
+
+def test_all_ranks_of_a_slow_node_are_named_if_they_are_half_of_all() -> None:
+    slow = [rank(number, "b", busy=0.95) for number in (2, 3)]
+    found = suspects(sample(rank(0, "a", busy=0.2), rank(1, "a", busy=0.1), *slow))
+    assert [each.rank for each in found] == [2, 3]
+
+
+def test_half_of_the_ranks_on_several_nodes_are_no_stragglers() -> None:
+    ranks = [rank(number, f"n{number}", busy=0.9 if number % 2 else 0.1) for number in range(4)]
+    assert suspects(sample(*ranks)) == ()
+
+
+def test_other_processes_and_link_errors_are_reasons() -> None:
+    busy = {"cpu": 0.9, "link_errors": 12}
+    found = suspects(
+        sample(rank(0, busy=0.2), rank(1, busy=0.9, cpu_wait=0.5), node1=busy, node0={})
+    )
+    assert [each.reasons for each in found] == [(Reason.OTHER_LOAD, Reason.LINK_ERRORS)]
+
+
+def test_nobody_is_named_while_a_node_does_not_answer() -> None:
+    found = slow_on_cpu()
+    assert suspects(found) != ()
+    assert suspects(UsageSample(found.time, found.nodes, found.ranks, ("node7",))) == ()
+
+
+SHARES = st.floats(min_value=0.75, max_value=1.0)
+
+
+@given(st.lists(SHARES, min_size=2, max_size=64))
+def test_no_rank_of_a_sound_training_on_cpus_is_named(shares: list[float]) -> None:
+    assert suspects(sample(*(rank(at, busy=share) for at, share in enumerate(shares)))) == ()
+
+
+@given(st.lists(st.floats(min_value=0.0, max_value=0.69), min_size=2, max_size=64))
+def test_no_rank_is_named_while_all_mostly_sleep(shares: list[float]) -> None:
+    assert suspects(sample(*(rank(at, busy=share) for at, share in enumerate(shares)))) == ()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(min_value=0.8, max_value=1.0),
+            st.floats(min_value=560, max_value=700),
+            st.integers(min_value=1700, max_value=1980),
+            st.sampled_from([(), ("power",)]),
+            st.floats(min_value=0, max_value=1),
+        ),
+        min_size=2,
+        max_size=64,
+    )
+)
+def test_no_rank_of_a_sound_training_on_gpus_is_named(
+    drawn: list[tuple[float, float, int, tuple[str, ...], float]],
+) -> None:
+    ranks = [
+        rank(at, busy=cpu, gpu=gpu(busy=busy, power=power, clock=clock, throttled=why))
+        for at, (busy, power, clock, why, cpu) in enumerate(drawn)
+    ]
+    assert suspects(sample(*ranks)) == ()
+
+
+def test_a_single_rank_waits_for_nobody() -> None:
+    assert suspects(sample(rank(0, busy=1.0))) == ()

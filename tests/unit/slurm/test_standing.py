@@ -1,0 +1,60 @@
+"""How a job stands, by SLURM's state alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dslaunch.slurm.standing import JobStanding, Standing, pending_reason, standing_of
+from dslaunch.slurm.states import JobInfo
+from dslaunch.slurm.verdict import Ending
+from dslaunch.slurm.verdict_text import pending_text
+
+JOB = JobInfo("12", "RUNNING", nodes="a")
+
+
+@pytest.mark.parametrize(
+    ("job", "standing"),
+    [
+        (JobInfo("12", "PENDING", "Resources"), Standing.PENDING),
+        (JOB, Standing.RUNNING),
+        (replace(JOB, flags=("COMPLETING",)), Standing.COMPLETING),
+        (JobInfo("12", "SUSPENDED"), Standing.OTHER),
+        (JobInfo("12", "TIMEOUT"), Standing.ENDED),
+    ],
+)
+def test_a_state_is_a_standing(job: JobInfo, standing: Standing) -> None:
+    assert standing_of(job).standing is standing
+
+
+def test_a_start_after_a_requeue_is_counted() -> None:
+    assert standing_of(replace(JOB, restarts=1)) == JobStanding(
+        Standing.RUNNING, name="12", state="RUNNING", nodes="a", start=2
+    )
+
+
+def test_an_ended_job_has_a_verdict() -> None:
+    verdict = standing_of(JobInfo("12", "TIMEOUT")).verdict
+    assert verdict is not None
+    assert verdict.code is Ending.TIME_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("Resources", "Resources"),
+        ("ReqNodeNotAvail, UnavailableNodes:node3", "ReqNodeNotAvail"),
+        ("launch_failed_requeued_held", "launch failed requeued held"),
+        ("Whatever", "Whatever"),
+    ],
+)
+def test_a_reason_of_slurm_is_a_code(reason: str, code: str) -> None:
+    """Recorded: scontrol has underscores in the reason of a job held after a failed prolog."""
+    assert pending_reason(reason) == code
+
+
+def test_a_pending_text_has_slurms_reason() -> None:
+    for reason in ("ReqNodeNotAvail, UnavailableNodes:node3", "QOSMaxGRESPerUser"):
+        assert pending_text(reason).endswith(f"({reason})")
+    assert pending_text("Whatever") == "Whatever"
