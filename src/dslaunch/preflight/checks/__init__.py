@@ -15,7 +15,7 @@ from importlib import import_module
 from dslaunch.preflight.check import TIERS, Check, Finding, Flow, Question, Round, Scope, Tier
 from dslaunch.registry import CHECKS
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.[a-z0-9][a-z0-9.-]*")
+_CHECK_NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.[a-z0-9][a-z0-9.-]*")
 """A check's name: the part before the full stop is that of a family, for --only and --skip."""
 
 
@@ -46,7 +46,7 @@ def load() -> dict[str, Check]:
     found = built_in()
     installed = CHECKS.installed(found)
     for name in installed:
-        if not _NAME.fullmatch(name):
+        if not _CHECK_NAME.fullmatch(name):
             CHECKS.fail(name, "has no name of the form `family.name`, such as `acme.memory`")
     return found | {name: _checked(name, check) for name, check in installed.items()}
 
