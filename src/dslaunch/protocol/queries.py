@@ -27,6 +27,7 @@ from dslaunch.protocol.values import (
     Pid,
     Port,
     Rank,
+    RankKey,
     RunId,
     Sent,
     Several,
@@ -311,7 +312,6 @@ class ProcessOfRank(_ProcessRequired, total=False):
     error: Text
 
 
-RankKey = Annotated[str, Field(pattern=r"^\d{1,7}$")]
 Stacks = dict[RankKey, Annotated[list[ProcessOfRank], Field(max_length=10_000)]]
 
 

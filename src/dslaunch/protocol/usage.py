@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Callable, Hashable, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import AfterValidator, Field, TypeAdapter
 
-from dslaunch.protocol.values import Count, Pid, Sent, Several, Short
+from dslaunch.protocol.values import Count, Pid, RankKey, Sent, Several, Short
 
 MOST_DEVICES = 256
+MOST_GPUS = 64
+MOST_RANKS = 4096
 MOST_OUTPUT = 1024
 """Characters of the last output of a rank."""
 Quantity = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
@@ -18,8 +20,9 @@ Degrees = Annotated[float, Field(ge=-100, le=1000, allow_inf_nan=False)]
 Throttle = Literal["thermal", "power", "power-brake", "hardware"]
 """Why a GPU's clock is reduced: it is too hot; its power limit; the server's power supply; another
 reason of the hardware."""
+MOST_THROTTLES = 4
+"""All reasons of `Throttle`."""
 RankNumber = Annotated[int, Field(ge=0, le=2**20)]
-RankKey = Annotated[str, Field(pattern=r"^\d{1,7}$")]
 Pair = tuple[Count, Count]
 Triple = tuple[Count, Count, Count]
 Pairs = Annotated[
@@ -28,6 +31,21 @@ Pairs = Annotated[
 Triples = Annotated[
     Mapping[Short, Annotated[Triple, Field(strict=False)]], Field(max_length=MOST_DEVICES)
 ]
+
+
+def _itself(value: Hashable) -> Hashable:
+    return value
+
+
+def _unique(key: Callable[[Any], Hashable] = _itself) -> AfterValidator:
+    """Refuse two items of the same key: each is a series of the exported metrics."""
+
+    def check(items: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(set(map(key, items))) < len(items):
+            raise ValueError("holds an item twice")
+        return items
+
+    return AfterValidator(check)
 
 
 class MeasuredGpu(Sent):
@@ -40,7 +58,7 @@ class MeasuredGpu(Sent):
     power: Quantity | None = None
     temperature: Degrees | None = None
     clock: Count | None = None
-    throttled: Several[Throttle] = ()
+    throttled: Annotated[Several[Throttle], Field(max_length=MOST_THROTTLES), _unique()] = ()
 
 
 class RankCounters(Sent):
@@ -79,12 +97,17 @@ class NodeCounters(Sent):
     """Read, written by disk."""
     limits: Pairs
     """Periods of a CPU limit, and those in which it was reached, by control group."""
-    ranks: Annotated[Several[RankCounters], Field(max_length=4096)]
+    ranks: Annotated[
+        Several[RankCounters], Field(max_length=MOST_RANKS), _unique(lambda each: each.rank)
+    ]
     output: Annotated[
-        Mapping[RankKey, Annotated[str, Field(max_length=MOST_OUTPUT)]], Field(max_length=4096)
+        Mapping[RankKey, Annotated[str, Field(max_length=MOST_OUTPUT)]],
+        Field(max_length=MOST_RANKS),
     ] = Field(default_factory=dict)
     """The end of what each rank has printed."""
-    gpus: Annotated[Several[MeasuredGpu], Field(max_length=1024)] = ()
+    gpus: Annotated[
+        Several[MeasuredGpu], Field(max_length=MOST_GPUS), _unique(lambda each: each.index)
+    ] = ()
     gpu_error: Short | None = None
     """Why the GPUs could not be read; None: they were, or there are none."""
 

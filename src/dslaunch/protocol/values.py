@@ -128,6 +128,8 @@ Pid = Annotated[int, Field(ge=1, le=2**22)]
 """PID_MAX_LIMIT of Linux."""
 Rank = Annotated[int, Field(ge=-1, le=2**20)]
 """-1: the node's launcher. Whether a rank belongs to the run is checked against its plan."""
+RankKey = Annotated[str, Field(pattern=r"^[0-9]{1,7}$")]
+"""The number of a rank as the key of a JSON object."""
 Port = Annotated[int, Field(ge=1, le=65535)]
 Vendor = Literal["nvidia", "amd", "intel", "ascend", "gaudi", "neuron", "mlu"]
 """Whose accelerators; `node/accelerators.py` says how each is recognized."""

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
+from dslaunch import log
 from dslaunch.errors import NodeFailure
 from dslaunch.launch.plan import NodePlan, Plan
 from dslaunch.node.frames import Output
@@ -31,6 +32,9 @@ POLL = 0.1
 """Seconds between two looks at the time and at the user."""
 CONFIRM_TIMEOUT = 10.0
 """Seconds beyond the grace period in which a node must confirm the cleanup."""
+LONGEST_ERROR = 500
+"""Characters of an unexpected error that are logged."""
+_log = log.Log(__name__)
 
 
 class Supervisor:
@@ -171,8 +175,18 @@ class Supervisor:
         self._check_heartbeats()
         self._check_confirmations()
         self._check_for_hang()
-        if self.usage is not None:
+        self._measure()
+
+    def _measure(self) -> None:
+        """Measure, record and export the usage. What fails there ends the measuring, not the run:
+        what nodes say of themselves is much, and none of it is needed to train."""
+        if self.usage is None:
+            return
+        try:
             self.usage.look(self.running.values())
+        except Exception as error:  # noqa: BLE001 - see above
+            self.usage = None
+            _log.info("measuring-ended", error=repr(error)[:LONGEST_ERROR])
 
     def _check_exit_timeout(self) -> None:
         limit = self.timeouts.exit_timeout

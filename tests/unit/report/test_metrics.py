@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import re
+import typing
 import urllib.error
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.run.usage_samples import gpu, rank, sample
+from tests.unit.run.usage_samples import RANK, Answering, gpu, rank, sample
 
 from dslaunch.errors import UsageError
+from dslaunch.protocol.usage import MOST_GPUS, MOST_THROTTLES, Throttle
+from dslaunch.protocol.values import InvalidAnswer
 from dslaunch.report.metrics import METRICS, PREFIX, Measured, metrics_text
 from dslaunch.report.metrics_output import Endpoint, open_output
 from dslaunch.run.progress import Progress
 from dslaunch.run.stragglers import Evidence, Straggler
+from dslaunch.run.usage_monitor import UsageMonitor
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 TEXT = r'(?:[^"\\\n]|\\\\|\\"|\\n)*'
@@ -98,6 +103,56 @@ def test_labels_are_those_that_are_documented() -> None:
 def test_labels_with_any_text_are_escaped(host: str) -> None:
     found = parsed(metrics_text(measured(host=host, run=host)))
     assert {dict(labels)["run"] for _, labels in found} == {host}
+
+
+FEW = st.integers(min_value=0, max_value=3)
+REASONS = st.lists(st.sampled_from(typing.get_args(Throttle)), max_size=6)
+ANSWERED_GPU = st.builds(
+    lambda index, throttled: {"index": index, "busy": 0.5, "throttled": throttled}, FEW, REASONS
+)
+ANSWERED_RANK = st.builds(lambda number, pid: {**RANK, "rank": number, "pid": pid + 1}, FEW, FEW)
+ANSWERED = st.fixed_dictionaries(
+    {
+        "gpus": st.lists(ANSWERED_GPU, max_size=5) | st.lists(ANSWERED_GPU, max_size=1),
+        "ranks": st.lists(ANSWERED_RANK, max_size=5) | st.lists(ANSWERED_RANK, max_size=1),
+        "output": st.dictionaries(
+            st.text("0123\u0660\u0661\n", min_size=1, max_size=3), st.just("step 3 loss 1.5")
+        ),
+    }
+)
+
+
+@given(ANSWERED, ANSWERED)
+def test_no_answers_of_a_node_make_a_series_twice(
+    first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    session, monitor = Answering("n1", range(4)), UsageMonitor()
+    for monotonic, answer in ((100.0, first), (110.0, second)):
+        monitor.begin([session])
+        try:
+            session.answer(**answer, monotonic=monotonic)
+        except InvalidAnswer:
+            return
+        measured = monitor.end()
+    parsed(metrics_text(Measured("r", measured)))
+
+
+def test_the_largest_answer_of_a_node_makes_a_text_of_bounded_size() -> None:
+    reasons = list(typing.get_args(Throttle))
+    assert len(reasons) == MOST_THROTTLES
+    every = [
+        {"index": index, "busy": 1.0, "memory_used": 2**62, "memory_total": 2**62, "power": 1e18}
+        | {"temperature": 1e3, "clock": 2**62, "throttled": reasons}
+        for index in range(MOST_GPUS)
+    ]
+    session, monitor = Answering("n1", range(8)), UsageMonitor()
+    for monotonic in (100.0, 110.0):
+        monitor.begin([session])
+        session.answer(monotonic=monotonic, gpus=every)
+        largest = monitor.end()
+    found = parsed(metrics_text(Measured("r", largest)))
+    of_gpus = [name for name, _ in found if name.startswith("dslaunch_gpu_")]
+    assert len(of_gpus) == MOST_GPUS * (6 + MOST_THROTTLES)
 
 
 def test_what_is_unknown_is_left_out() -> None:

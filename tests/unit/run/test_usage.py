@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,30 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.run.usage_samples import gpu, node, rank
+from tests.unit.run.usage_samples import COUNTED, RANK, Answering, gpu, node, rank
 
-from dslaunch.protocol.usage import COUNTERS, NodeCounters
+from dslaunch.protocol.usage import COUNTERS, MOST_GPUS
 from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.run.usage import USAGE, parse_usage, read_usage, usage_line
 from dslaunch.run.usage_monitor import UsageMonitor
 from dslaunch.run.usage_rates import Reading, usage_between
 from dslaunch.run.usage_recorder import UsageFile, UsageRecorder
-
-RANK = {"rank": 0, "pid": 9, "cpu": 5.0, "memory": 4096, "busiest": 9, "ran": 4.0, "waited": 1.0}
-COUNTED: dict[str, Any] = {
-    "monotonic": 100.0,
-    "cpus": 4,
-    "cpu_busy": 50.0,
-    "cpu_total": 400.0,
-    "load": 1.5,
-    "memory_total": 1000,
-    "memory_free": 400,
-    "network": {"eth0": [1000, 2000, 0]},
-    "fabric": {},
-    "disks": {"sda": [10, 20]},
-    "limits": {"/sys/fs/cgroup/a": [100, 10], "/sys/fs/cgroup": [100, 90]},
-    "ranks": [RANK],
-}
 
 
 def reading(**fields: Any) -> Reading:
@@ -116,8 +99,17 @@ def test_any_two_readings_give_a_valid_measurement(
         {"ranks": [RANK] * 5000},
         {"output": {"0": "x" * 2000}},
         {"output": {"../0": "x"}},
+        {"output": {"1\n": "x"}},
+        {"output": {"\u0661": "x"}},  # a decimal digit of Arabic
+        {"output": {"\U00010d41": "x"}},  # one of Garay, newer than some tables of digits
+        {"output": {"0": "\ud800"}},
+        {"ranks": [RANK, {**RANK, "pid": 10}]},
         {"gpus": [{"index": 0, "busy": 1.5}]},
         {"gpus": [{"index": 0, "throttled": ["\x1b[2J"]}]},
+        {"gpus": [{"index": 0, "throttled": ["power", "power"]}]},
+        {"gpus": [{"index": 0, "throttled": ["power"] * 5}]},
+        {"gpus": [{"index": 0}, {"index": 0}]},
+        {"gpus": [{"index": index} for index in range(MOST_GPUS + 1)]},
         {"gpu_error": 5},
     ],
 )
@@ -179,22 +171,6 @@ def test_a_directory_that_is_gone_loses_measurements_and_raises_nothing(tmp_path
 
 
 # ---------------------------------------------------------------- rounds
-
-
-class Answering:
-    """The session of a node that answers with these counters, when told to."""
-
-    def __init__(self, host: str, ranks: range = range(2)) -> None:
-        self.host, self.ranks = host, ranks
-        self.asked: list[Future[NodeCounters]] = []
-
-    def request(self, operation: str, answer: object, **message: object) -> Future[NodeCounters]:
-        assert operation == "usage"
-        self.asked.append(Future())
-        return self.asked[-1]
-
-    def answer(self, **fields: Any) -> None:
-        self.asked[-1].set_result(parse(COUNTERS, COUNTED | fields))
 
 
 def test_a_sample_has_rates_steps_and_last_lines_from_the_second_round_on() -> None:

@@ -1,12 +1,31 @@
-"""Samples of what nodes and ranks use, for tests."""
+"""Samples of what nodes and ranks use, and of what nodes answer, for tests."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any
 
+from dslaunch.protocol.usage import COUNTERS, NodeCounters
+from dslaunch.protocol.values import parse
 from dslaunch.run.progress import Progress
 from dslaunch.run.usage import GpuUsage, NodeUsage, RankUsage
 from dslaunch.run.usage_monitor import RankSample, UsageSample
+
+RANK = {"rank": 0, "pid": 9, "cpu": 5.0, "memory": 4096, "busiest": 9, "ran": 4.0, "waited": 1.0}
+COUNTED: dict[str, Any] = {
+    "monotonic": 100.0,
+    "cpus": 4,
+    "cpu_busy": 50.0,
+    "cpu_total": 400.0,
+    "load": 1.5,
+    "memory_total": 1000,
+    "memory_free": 400,
+    "network": {"eth0": [1000, 2000, 0]},
+    "fabric": {},
+    "disks": {"sda": [10, 20]},
+    "limits": {"/sys/fs/cgroup/a": [100, 10], "/sys/fs/cgroup": [100, 90]},
+    "ranks": [RANK],
+}
 
 
 def node(host: str, **fields: Any) -> NodeUsage:
@@ -40,3 +59,19 @@ def sample(*ranks: RankSample, step: int | None = None, **nodes: dict[str, Any])
         found.append(node(host, ranks=usages, gpus=gpus, **nodes.get(host, {})))
     progress = Progress(step=step) if step is not None else None
     return UsageSample(1e9, tuple(found), ranks, (), progress)
+
+
+class Answering:
+    """The session of a node that answers with these counters, when told to."""
+
+    def __init__(self, host: str, ranks: range = range(2)) -> None:
+        self.host, self.ranks = host, ranks
+        self.asked: list[Future[NodeCounters]] = []
+
+    def request(self, operation: str, answer: object, **message: object) -> Future[NodeCounters]:
+        assert operation == "usage"
+        self.asked.append(Future())
+        return self.asked[-1]
+
+    def answer(self, **fields: Any) -> None:
+        self.asked[-1].set_result(parse(COUNTERS, COUNTED | fields))
