@@ -9,17 +9,21 @@ import json
 import os
 import shlex
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dslaunch.errors import UsageError
 from dslaunch.log import masked_values
+from dslaunch.terminal import one_line
 
 if TYPE_CHECKING:
     from http.client import HTTPMessage
@@ -28,12 +32,14 @@ if TYPE_CHECKING:
     from dslaunch.run.outcome import Outcome
 
 TIMEOUT = 10.0
-"""Seconds for a web service to answer."""
+"""Seconds for a web service to take the message and answer, in all."""
 COMMAND_TIMEOUT = 60.0
 """Seconds for a program to end; it is killed afterwards."""
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 """Where a message is not encrypted may be sent to: it does not leave the machine."""
 USER_AGENT = "dslaunch"
+MOST_MESSAGE = 4096
+"""Characters of the message in the environment of a program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,9 @@ class Problem(StrEnum):
     EXIT_CODE = "exit-code"
     TIMEOUT = "timeout"
     STATUS = "status"
+    NO_HTTP = "no-http"
     UNREACHABLE = "unreachable"
+    UNEXPECTED = "unexpected"
 
 
 _TEXTS: Mapping[Problem, str] = {
@@ -65,7 +73,9 @@ _TEXTS: Mapping[Problem, str] = {
     Problem.EXIT_CODE: "exit code {why}",
     Problem.TIMEOUT: "no answer within {why} s",
     Problem.STATUS: "HTTP status {why}",
+    Problem.NO_HTTP: "the answer is not HTTP: {why}",
     Problem.UNREACHABLE: "cannot be reached: {why}",
+    Problem.UNEXPECTED: "not told: {why}",
 }
 
 
@@ -79,8 +89,8 @@ class NotificationFailure:
 
     @property
     def text(self) -> str:
-        """Return it as a message."""
-        return f"--notify {self.target.name}: {_TEXTS[self.problem].format(why=self.why)}"
+        """Return it as a message of one line."""
+        return one_line(f"--notify {self.target.name}: {_TEXTS[self.problem].format(why=self.why)}")
 
 
 def parse_target(text: str) -> Target:
@@ -90,10 +100,11 @@ def parse_target(text: str) -> Target:
         return _command(text)
     try:
         parts = urlsplit(text)
-        host = parts.hostname
+        host, port = parts.hostname, parts.port
     except ValueError:
-        host = None
-    if scheme not in ("https", "http") or not host:
+        host, port = None, None
+    is_plain = text.isprintable() and " " not in text
+    if scheme not in ("https", "http") or not host or port == 0 or not is_plain:
         raise UsageError(
             f"--notify {scheme}://: not a URL of a web service", hint="use https://HOST/PATH"
         )
@@ -129,12 +140,21 @@ def message_of(outcome: Outcome, directory: Path | None) -> dict[str, Any]:
     return masked
 
 
-def notify(target: Target, message: Mapping[str, Any]) -> NotificationFailure | None:
-    """Tell a target; return why that failed, None if it did not."""
-    data = json.dumps(message).encode()
-    if target.words:
-        return _run(target, data, message)
-    return _post(target, data)
+def notify(
+    target: Target, message: Mapping[str, Any], timeout: float = TIMEOUT
+) -> NotificationFailure | None:
+    """Tell a target; return why that failed, None if it did not. Raises nothing.
+
+    `timeout`: seconds for a web service.
+    """
+    try:
+        data = json.dumps(message).encode()
+        if target.words:
+            return _run(target, data, message)
+        return _post_in_time(target, data, timeout)
+    except Exception as error:  # noqa: BLE001 - the other targets must still be told
+        # its text may name the URL, which is often a secret
+        return NotificationFailure(target, Problem.UNEXPECTED, type(error).__name__)
 
 
 def _run(target: Target, data: bytes, message: Mapping[str, Any]) -> NotificationFailure | None:
@@ -142,7 +162,7 @@ def _run(target: Target, data: bytes, message: Mapping[str, Any]) -> Notificatio
         "DSLAUNCH_RUN": message["run"] or "",
         "DSLAUNCH_STATUS": message["status"],
         "DSLAUNCH_EXIT_CODE": str(message["exit_code"]),
-        "DSLAUNCH_MESSAGE": message["message"],
+        "DSLAUNCH_MESSAGE": one_line(message["message"])[:MOST_MESSAGE],
     }
     try:
         done = subprocess.run(
@@ -178,20 +198,44 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _post(target: Target, data: bytes) -> NotificationFailure | None:
+def _post_in_time(target: Target, data: bytes, timeout: float) -> NotificationFailure | None:
+    """Post in a thread that is left behind: a socket's timeout begins again with each byte, so
+    that a service which sends one now and then could hold the end of the run for ever."""
+    told: Future[NotificationFailure | None] = Future()
+
+    def post() -> None:
+        try:
+            told.set_result(_post(target, data, timeout))
+        except Exception as error:  # noqa: BLE001 - raised where the result is taken
+            told.set_exception(error)
+
+    threading.Thread(target=post, name="notify", daemon=True).start()
+    try:
+        return told.result(timeout)
+    except TimeoutError:
+        return _too_late(target, timeout)
+
+
+def _too_late(target: Target, timeout: float) -> NotificationFailure:
+    return NotificationFailure(target, Problem.TIMEOUT, f"{timeout:g}")
+
+
+def _post(target: Target, data: bytes, timeout: float) -> NotificationFailure | None:
     headers = {"Content-Type": "application/json", "User-Agent": USER_AGENT}
     request = urllib.request.Request(target.url, data, headers, method="POST")
     opener = urllib.request.build_opener(_NoRedirect)
     try:
-        with opener.open(request, timeout=TIMEOUT):
+        with opener.open(request, timeout=timeout):
             return None
     except urllib.error.HTTPError as error:
         error.close()
         return NotificationFailure(target, Problem.STATUS, str(error.code))
     except TimeoutError:
-        return NotificationFailure(target, Problem.TIMEOUT, f"{TIMEOUT:.0f}")
+        return _too_late(target, timeout)
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         if isinstance(reason, TimeoutError):
-            return NotificationFailure(target, Problem.TIMEOUT, f"{TIMEOUT:.0f}")
+            return _too_late(target, timeout)
         return NotificationFailure(target, Problem.UNREACHABLE, str(reason)[:200])
+    except HTTPException as error:
+        return NotificationFailure(target, Problem.NO_HTTP, type(error).__name__)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,16 @@ from typing import Any
 import pytest
 
 from dslaunch import log
+from dslaunch.cli import notifications
 from dslaunch.errors import UsageError
-from dslaunch.run.notification import Problem, Target, message_of, notify, parse_target
+from dslaunch.run.notification import (
+    MOST_MESSAGE,
+    Problem,
+    Target,
+    message_of,
+    notify,
+    parse_target,
+)
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode, EndReason
 
@@ -113,6 +123,99 @@ def test_a_failure_is_a_value_that_names_no_secret(
     assert "secret-path" not in failure.text
 
 
+@contextmanager
+def answering(answer: Callable[[socket.socket], object]) -> Iterator[str]:
+    """The URL of a server that reads nothing, and does this with each connection."""
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection, suppress(OSError):
+                    answer(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/secret-path"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def says(text: bytes) -> Callable[[socket.socket], object]:
+    """Answer with this text after the request has come."""
+
+    def answer(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(text)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"\x00\xff garbage \x1b[2J\r\n\r\n", Problem.NO_HTTP),
+        (b"220 mail.example.org ESMTP\r\n", Problem.NO_HTTP),
+        (b"HTTP/1.1 " + b"9" * 5000 + b"\r\n\r\n", Problem.NO_HTTP),
+        (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 1000 + b"\r\n", Problem.NO_HTTP),
+        (b"HTTP/1.1 200 OK\r\n" + b"a" * 100_000 + b"\r\n\r\n", Problem.NO_HTTP),
+        (b"HTTP/1.1 999 \x1b[2J\r\n\r\n", Problem.STATUS),
+    ],
+)
+def test_a_service_that_answers_nonsense_is_a_failure(text: bytes, problem: Problem) -> None:
+    with answering(says(text)) as url:
+        failure = notify(parse_target(url), message())
+    assert failure is not None
+    assert failure.problem is problem
+    assert failure.text.isprintable()
+    assert "secret-path" not in failure.text
+
+
+def test_a_service_that_sends_a_byte_now_and_then_has_no_more_time() -> None:
+    left = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n")
+        while not left.wait(0.02):
+            connection.sendall(b"a")
+
+    with answering(drip) as url:
+        failure = notify(parse_target(url), message(), timeout=0.3)
+        left.set()
+    assert failure is not None
+    assert (failure.problem, failure.why) == (Problem.TIMEOUT, "0.3")
+
+
+def test_one_target_that_fails_is_a_warning_and_the_others_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, result = tmp_path / "hook.py", tmp_path / "result.json"
+    script.write_text(WRITES)
+    with answering(says(b"garbage\r\n\r\n")) as url:
+        targets = notifications.targets_of([url, f"{sys.executable} {script} {result}"])
+        notifications.tell(targets, FAILED, None)
+    assert json.loads(result.read_text())["read"]["exit_code"] == 17
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert "--notify 127.0.0.1" in warning
+
+
+def test_a_failure_that_nobody_expected_is_a_value_too() -> None:
+    failure = notify(Target(words=("true",)), {"message": "no outcome"})
+    assert failure is not None
+    assert failure.problem is Problem.UNEXPECTED
+
+
+def test_the_message_of_the_summary_is_one_line_of_bounded_length(tmp_path: Path) -> None:
+    script, result = tmp_path / "hook.py", tmp_path / "result.json"
+    script.write_text(WRITES)
+    hostile = {**message(), "message": "\x1b[2J\nDSLAUNCH_STATUS=ok\r\x00" + "x" * 10**6}
+    assert notify(parse_target(f"{sys.executable} {script} {result}"), hostile) is None
+    told = json.loads(result.read_text())["environment"]["DSLAUNCH_MESSAGE"]
+    assert told.isprintable()
+    assert len(told) == MOST_MESSAGE
+
+
 def test_secrets_of_the_run_are_masked() -> None:
     log.conceal(["hunter2-hunter2"])
     assert "hunter2" not in json.dumps(message())
@@ -131,6 +234,10 @@ def test_a_run_that_was_not_started_has_no_name() -> None:
         "file:///etc/passwd",
         "https://",
         "https://[::1/x",
+        "https://example.org:port/x",
+        "https://example.org:0/x",
+        "https://example.org/two words",
+        "https://example.org/x\r\nHost: other",
         "",
         "echo 'open",
     ],
