@@ -25,7 +25,9 @@ from dslaunch.deepspeed.compare import Difference
 from dslaunch.lint.remark import Remark
 from dslaunch.run.events import Event, Line
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.progress import Progress
 from dslaunch.run.run_record import RunRecord
+from dslaunch.run.run_state import State
 from dslaunch.run.status import RunStatus
 
 EXAMPLES = Path(__file__).parent / "json_examples.json"
@@ -111,6 +113,8 @@ CHECKPOINT = {
     "latest": "For each node, the tag in its file `latest`.",
     "files": "For each file, its copies: `host`, `size`, `saved`, `broken`.",
 }
+STATES = f"One of {', '.join(f'`{state}`' for state in State)}."
+PROGRESS = ", ".join(f"`{field.name}`" for field in fields(Progress))
 FORMATS = (
     Format(
         "run",
@@ -147,15 +151,20 @@ FORMATS = (
         "Schema of the record.",
         {
             "run": "The name of the run.",
-            "state": "`running`, `succeeded`, `failed`, `stopped` and others.",
-            "from": "The machine on which it was started.",
-            "result": "How it ended, with the keys of an outcome ([run](#dslaunch-run)); "
-            "`null`: it did not.",
+            "state": STATES,
+            "nodes": "What each node reports: `state`, `ranks`, `events`, processes `left`, `why`; "
+            "empty: they report nothing, or were not asked.",
+            "jobs": "The SLURM job, or its tasks or components, as SLURM reports them.",
+            "result": "How it ended, or what has failed so far, with the keys of an outcome "
+            "([run](#dslaunch-run)); `null`: neither.",
+            "progress": "What its last output says about the training, as far as known: "
+            f"{PROGRESS}; `null`: nothing, or it was not read.",
             "unknown": "Why the state is unknown: a [code](codes.md#failed-queries-to-slurm), "
             "`no-answer` or `no-cluster`; else `null`.",
             "duration": "For how many seconds it has run.",
             "exit_code": "Its [exit code](exit-codes.md); `null`: it has not ended.",
-            "signal": "The name of the signal that ended the rank behind a failure, else `null`.",
+            "signal": "The number of the signal that ended the rank behind a failure; `null`: no "
+            "signal did.",
             "output": "Where its output is recorded.",
         },
         RunStatus,
@@ -402,10 +411,11 @@ FORMATS = (
 
 
 def documented(kind: type) -> dict[str, str]:
-    """Return the fields of a dataclass or model with their meaning, and those of its record."""
+    """Return the fields of a dataclass or model with their meaning; of a status also those of its
+    record."""
     if kind is RunStatus:
         own = _of_dataclass(kind)
-        del own["record"], own["output"]
+        del own["record"]
         return {**own, **documented(RunRecord)}
     if issubclass(kind, BaseModel):
         return {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
-from tools.json_formats import EXAMPLES, FORMATS, Calls, undocumented
+from tools.json_formats import EXAMPLES, FORMATS, Calls, documented, undocumented
 from tools.template_variables import VARIABLES
 
 from dslaunch.cli.commands import leaves
@@ -14,6 +15,8 @@ from dslaunch.cluster.select import Selection
 from dslaunch.launch.job import Job
 from dslaunch.render.batch import grouped
 from dslaunch.render.sbatch import values
+from dslaunch.run.run_record import RunRecord
+from dslaunch.run.status import RunStatus
 from dslaunch.slurm.client import here
 from dslaunch.slurm.slurm_job import SlurmRequest, prepare_job
 
@@ -31,6 +34,12 @@ def test_every_command_with_json_has_a_section() -> None:
 
 def test_every_key_of_the_examples_is_explained() -> None:
     assert list(undocumented(json.loads(EXAMPLES.read_text("utf-8")))) == []
+
+
+def test_a_record_and_its_status_name_different_things_differently() -> None:
+    (status,) = (form for form in FORMATS if form.command == "status")
+    own = {field.name for field in fields(RunStatus)} | status.keys.keys()
+    assert own & documented(RunRecord).keys() == set()
 
 
 def test_every_key_has_a_meaning() -> None:

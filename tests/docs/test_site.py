@@ -28,6 +28,22 @@ def test_diagram_is_current(diagram: Diagram) -> None:
     assert written == as_svg(diagram), "run: make pictures"
 
 
+PAGES_OF_DOCS = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
+
+
+@pytest.mark.parametrize("list_of_pages", ["docs/index.md", "mkdocs.yml"])
+def test_every_page_is_listed(list_of_pages: str) -> None:
+    listed = (ROOT / list_of_pages).read_text("utf-8")
+    others = [page for page in PAGES_OF_DOCS if page != Path("index.md")]
+    assert [str(page) for page in others if str(page) not in listed] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/howto").glob("*.md")), ids=lambda p: p.stem)
+def test_every_howto_begins_with_what_it_needs(page: Path) -> None:
+    _, second, *_ = page.read_text("utf-8").split("\n\n")
+    assert second.startswith("**Needs:** ")
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, as `make docs` builds it."""
@@ -40,8 +56,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_site_builds_without_warnings_and_has_every_page(site: Path) -> None:
-    pages = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
-    assert [page for page in pages if not (site / page.with_suffix(".html")).is_file()] == []
+    assert [
+        page for page in PAGES_OF_DOCS if not (site / page.with_suffix(".html")).is_file()
+    ] == []
 
 
 def test_site_loads_nothing_from_elsewhere(site: Path) -> None:

@@ -40,7 +40,7 @@ def attach(
         json=json,
         ranks=selection.ranks,
         fold=fold,
-        progress_formats=() if found.record is None else found.record.progress,
+        progress_formats=() if found.record is None else found.record.progress_patterns,
     )
     if found.record is not None:
         # a job may have waited in the queue since it was recorded

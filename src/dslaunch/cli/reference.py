@@ -7,9 +7,6 @@ import typer
 from dslaunch.cli.command_help import CommandHelp, ParameterHelp, every_help, paragraphs
 from dslaunch.cli.main import app
 from dslaunch.render import formats
-from dslaunch.run.run_record import RunRecord
-from dslaunch.run.run_state import State
-from dslaunch.slurm.query_failures import QueryFailure
 
 HEAD = """\
 # The command line
@@ -42,7 +39,7 @@ def reference() -> str:
     """Return the whole page as Markdown."""
     program = typer.main.get_command(app)
     sections = [section(each) for each in every_help(program)]
-    return "\n".join([HEAD, *sections, _run_section(), "", _format_section()])
+    return "\n".join([HEAD, *sections, _format_section()])
 
 
 def section(command: CommandHelp) -> str:
@@ -70,31 +67,6 @@ def _row(each: ParameterHelp) -> str:
     return " | ".join(("", given.replace("|", "\\|"), each.text.replace("|", "\\|"), default, ""))[
         1:-1
     ]
-
-
-def _run_section() -> str:
-    states = ", ".join(f"`{state}`" for state in State)
-    failures = ", ".join(f"`{failure.value}`" for failure in QueryFailure)
-    rows = {
-        "run": "Name.",
-        "state": f"One of {states}.",
-        **{
-            field.serialization_alias or name: field.description
-            for name, field in RunRecord.model_fields.items()
-        },
-        "nodes": "What each node reports: `state`, `ranks`, `events`, processes `left`, `why`.",
-        "jobs": "The SLURM job, or its tasks or components, as SLURM reports them now.",
-        "result": "How it ended, or what has failed so far, as in `result.json`; null: neither.",
-        "unknown": "Why its state is unknown: `no-answer` of nodes, `no-cluster` if "
-        f"they are unknown, or for SLURM {failures}; null: it is known.",
-    }
-    lines = [
-        *("## JSON of `dslaunch ps` and `dslaunch status`", ""),
-        "All kinds of runs have the same keys; `ps` prints a list of runs.",
-        *("", "| key | |", "|---|---|"),
-        *(f"| `{key}` | {text} |" for key, text in rows.items()),
-    ]
-    return "\n".join(lines)
 
 
 def _format_section() -> str:

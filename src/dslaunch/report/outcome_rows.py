@@ -40,14 +40,30 @@ def outcome_rows(
     extent: RunExtent | None = None,
     zone: tzinfo | None = None,
 ) -> list[str]:
-    """Return how a run ended: root cause, last output, hint, and processes that may be left.
+    """Return how a run ended, as at its end: root cause, last output, hint, processes that may be
+    left, and where the logs are.
 
     `zone`: of the times; None: this machine's.
     """
     logs = _logs(outcome, directory)
-    if outcome.status == "ok" and not outcome.left and not outcome.unconfirmed:
+    if _is_clean(outcome):
         return [] if brief else [f"dslaunch: {_success(outcome, extent, logs)}"]
-    rows = [f"dslaunch: {one_line(outcome.message)}"]
+    first, *rest = cause_rows(outcome, width=width, extent=extent, zone=zone)
+    place = [f"  logs: {logs}"] if logs is not None else []
+    return [f"dslaunch: {first}", *rest, *place]
+
+
+def cause_rows(
+    outcome: Outcome,
+    *,
+    width: int = 80,
+    extent: RunExtent | None = None,
+    zone: tzinfo | None = None,
+) -> list[str]:
+    """Return how a run ended, without a prefix and without the place of its logs."""
+    if _is_clean(outcome):
+        return [_success(outcome, extent, logs=None)]
+    rows = [one_line(outcome.message)]
     if outcome.cause is not None:
         rows.append(f"  {_when(outcome.cause, extent, zone)}")
     if outcome.last_lines and outcome.cause is not None:
@@ -68,7 +84,12 @@ def outcome_rows(
         page = stacks.page(stacks.fold(outcome.stacks), width - 2)
         rows += [f"  {line}" for line in page.splitlines()]
     rows += _left_rows(outcome)
-    return [*filter(None, rows), *([f"  logs: {logs}"] if logs else [])]
+    return rows
+
+
+def _is_clean(outcome: Outcome) -> bool:
+    """Return whether a run succeeded and left nothing behind."""
+    return outcome.status == "ok" and not outcome.left and not outcome.unconfirmed
 
 
 def _logs(outcome: Outcome, directory: Path | None) -> Path | None:

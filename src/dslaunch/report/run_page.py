@@ -25,7 +25,7 @@ from dslaunch.report.timeline import timeline
 from dslaunch.report.timeline_svg import drawing, legend
 from dslaunch.run.compare_runs import Change, config_changes, folded_values
 from dslaunch.run.outcome import SHOWN_LINES, Outcome, failed
-from dslaunch.run.progress_history import ProgressHistory, Straggler, slowest_ranks, step_rates
+from dslaunch.run.progress_history import ProgressHistory, slowest_ranks, step_rates
 from dslaunch.run.run_state import State
 from dslaunch.run.secret_names import masked_args, masked_credentials, masked_value
 from dslaunch.run.usage_history import Measure, UsageCurve
@@ -152,7 +152,7 @@ def run_page(details: RunDetails) -> str:
         course=course,
         clock=clock_text,
         training=training_charts(details),
-        stragglers=stragglers_of(details.progress),
+        slower_ranks=slowest_ranks(details.progress.paces),
         resources=resource_charts(details),
         warnings=[each for each in decisions if each.what == "warning"][:MOST_LISTED],
         decisions=[each for each in decisions if each.what != "warning"][:MOST_LISTED],
@@ -321,11 +321,6 @@ def _rates(progress: ProgressHistory) -> list[tuple[float, float]]:
     """Return the steps per second as the rank printed them, else by the times of its lines."""
     told = [(p.time, p.steps_per_second) for p in progress.points if p.steps_per_second is not None]
     return told if len(told) > 1 else step_rates(progress.points)
-
-
-def stragglers_of(progress: ProgressHistory) -> tuple[Straggler, ...]:
-    """Return the slowest ranks by the times of their steps."""
-    return slowest_ranks(progress.paces)
 
 
 @dataclass(frozen=True, slots=True)

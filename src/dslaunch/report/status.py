@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from dslaunch.cluster.nodeset import fold, fold_numbers
 from dslaunch.report.durations import elapsed_text
-from dslaunch.report.outcome_rows import outcome_rows
+from dslaunch.report.outcome_rows import cause_rows
 from dslaunch.run.events import Event
 from dslaunch.run.outcome_text import signal_name
 from dslaunch.run.progress import Progress
@@ -215,18 +215,11 @@ def why_rows(status: RunStatus, width: int | None = None) -> list[str]:
     is."""
     lines: list[str] = []
     if status.result is not None:
-        directory = Path(status.directory or "-")
-        rows = outcome_rows(status.result, directory, brief=False, width=width or 80)
-        lines += [row.removeprefix("dslaunch: ") for row in rows if not _is_place(row, directory)]
+        lines += cause_rows(status.result, width=width or 80)
     if status.state is State.UNKNOWN and status.unknown is not None:
         lines.append(f"reason: {unknown_text(status.unknown)}")
     what = "logs" if status.record.slurm is None else "output"
     return lines + [f"{what}: {path}" for path in status.output]
-
-
-def _is_place(row: str, directory: Path) -> bool:
-    """Return whether a row only says where the logs are, which the status says itself."""
-    return row.strip() == f"logs: {directory / 'logs'}"
 
 
 def unknown_text(unknown: Unknown) -> str:

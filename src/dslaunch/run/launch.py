@@ -234,7 +234,7 @@ class RunController:
             pid=os.getpid(),
             machine=socket.gethostname(),
             submission=self.request.environ.get(SUBMISSION, ""),
-            progress=self.request.cluster.progress,
+            progress_patterns=self.request.cluster.progress,
         )
         self.record.write(FILE, about.as_json())
         return self.record

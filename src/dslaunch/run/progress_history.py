@@ -164,7 +164,7 @@ def step_rates(points: Sequence[ProgressPoint]) -> list[tuple[float, float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Straggler:
+class SlowerRank:
     """A rank that is slower than the others."""
 
     pace: RankPace
@@ -173,13 +173,16 @@ class Straggler:
 
 
 NOTABLE = 1.05
-"""A rank counts as slow from here on."""
+"""A rank counts as slower from here on."""
+MOST_SLOWER = 10
+"""Slower ranks that are named."""
 
 
-def slowest_ranks(paces: Sequence[RankPace], most: int = 10) -> tuple[Straggler, ...]:
-    """Return the ranks whose steps take notably longer than the median, the slowest first."""
+def slowest_ranks(paces: Sequence[RankPace]) -> tuple[SlowerRank, ...]:
+    """Return the ranks whose steps take notably longer than the median, the slowest first, at most
+    `MOST_SLOWER`."""
     if len(paces) < 2:
         return ()
     middle = median(pace.seconds_per_step for pace in paces)
-    found = [Straggler(pace, pace.seconds_per_step / middle) for pace in paces]
-    return tuple(each for each in found if each.slower >= NOTABLE)[:most]
+    found = [SlowerRank(pace, pace.seconds_per_step / middle) for pace in paces]
+    return tuple(each for each in found if each.slower >= NOTABLE)[:MOST_SLOWER]

@@ -86,7 +86,7 @@ def run_details(run: RunHandle, local: LocalRun | None) -> RunDetails:
         events = tuple(sorted(recorded_events, key=lambda event: event.time))
     if not any(event.kind == "started" for event in events):
         events = _with_reported(events, status)
-    collector = ProgressCollector(() if local is None else local.record.progress)
+    collector = ProgressCollector(() if local is None else local.record.progress_patterns)
     _read_output(run, local, collector, notices)
     status = _running(status, events)
     details = RunDetails(

@@ -100,7 +100,7 @@ class RunRecord(_Recorded):
     submission: Text = Field(
         "", description="The token of the SLURM job in whose script it was started."
     )
-    progress: Annotated[tuple[ProgressPattern, ...], Strict(False)] = Field(
+    progress_patterns: Annotated[tuple[ProgressPattern, ...], Strict(False)] = Field(
         (), max_length=8, description="Regular expressions for the progress of the training."
     )
     slurm: JobRecord | None = Field(None, description="The SLURM job; null: an SSH run.")

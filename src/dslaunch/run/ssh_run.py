@@ -160,7 +160,7 @@ class SshRun(RunHandle):
         """Return the progress by the record of this machine, which a detached run has not."""
         if self.local is None or self.local.record.detached:
             return None
-        return recorded_progress(self.local.directory, self.local.record.progress)
+        return recorded_progress(self.local.directory, self.local.record.progress_patterns)
 
     def sources(self) -> Sources:
         """Return its nodes and ranks, with those of earlier attempts."""

@@ -192,7 +192,9 @@ class SlurmRun(RunHandle):
         """Return the progress by the end of its output, if this machine sees that."""
         if not self.job.output:
             return None
-        return last_progress(Path(self.job.output), self.job.layout, self.local.record.progress)
+        return last_progress(
+            Path(self.job.output), self.job.layout, self.local.record.progress_patterns
+        )
 
     def _unknown(self, error: DslaunchError) -> RunStatus:
         """Return the status of a job whose state is unknown."""

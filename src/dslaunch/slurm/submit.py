@@ -79,7 +79,7 @@ def submit(
         started=time.time(),
         pid=os.getpid(),
         machine=socket.gethostname(),
-        progress=cluster.progress,
+        progress_patterns=cluster.progress,
         slurm=job_record,
     )
     record.write(FILE, about.as_json())

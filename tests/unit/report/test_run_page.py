@@ -51,7 +51,7 @@ def test_page_of_a_failed_run_has_all_sections() -> None:
         "Root cause",
         "Timeline",
         "Training",
-        "Stragglers",
+        "Uneven step times",
         "Resources",
         "Decisions",
         "Preflight",

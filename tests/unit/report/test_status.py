@@ -112,6 +112,13 @@ def test_the_end_of_a_run_is_told_as_at_its_end(failed: RunStatus) -> None:
     assert not [row for row in rows if row.startswith("dslaunch:")]
 
 
+def test_a_successful_run_names_its_logs_once(failed: RunStatus) -> None:
+    well = Outcome("ok", 0, EndReason(EndCode.SUCCEEDED))
+    status = replace(failed, state=State.SUCCEEDED, result=well, directory="/runs/run")
+    rows = why_rows(replace(status, output=("/runs/run/logs",)))
+    assert rows == [well.message, "logs: /runs/run/logs"]
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(-5, "0s"), (119, "119s"), (720, "12m"), (7200, "2h"), (5e5, "6d")]
 )
