@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+import operator
 import random
+import re
 import time
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dslaunch import terminal
 from dslaunch.cli import ui
 from dslaunch.cluster.nodeset import expand, fold
-from dslaunch.cluster.progress_format import fault
+from dslaunch.cluster.progress_format import LONGEST_LINE, fault
 from dslaunch.deepspeed import config_text as reading
 from dslaunch.deepspeed import schema
 from dslaunch.deepspeed.lint import lint
 from dslaunch.deepspeed.linted_config import LintedConfig
+from dslaunch.node import frames
 from dslaunch.run.endings import diagnose
 from dslaunch.run.events import Line
+from dslaunch.run.journal_tail import CHAIN, first_frame
 from dslaunch.run.lines import Lines, printable
 from dslaunch.run.progress import RunProgress
 from dslaunch.slurm.lint import lint_script
@@ -183,6 +189,38 @@ def test_a_pattern_of_the_cluster_file_is_compared_in_time(piece: str) -> None:
     line = Line(0.0, "node1", 0, "stdout", piece * 10_000)
     run = RunProgress(SLOWEST)
     assert seconds(lambda: [run.note(line) for _ in range(20)]) < SECONDS
+
+
+CHARACTER = st.sampled_from(["a", "b", ".", "[ab]", r"\w", r"\d"])
+ONCE = st.builds(operator.add, CHARACTER, st.sampled_from(["", "?", "*", "+", "*?", "{0,90}"]))
+PART = st.recursive(
+    ONCE,
+    lambda inner: st.one_of(
+        st.builds("(?:{}){}".format, inner, st.sampled_from(["", "?", "*", "{2,90}"])),
+        st.builds("(?:{}|{}){}".format, inner, inner, st.sampled_from(["", "?", "+"])),
+        st.builds(operator.add, inner, inner),
+    ),
+    max_leaves=10,
+)
+
+
+@given(st.lists(PART, min_size=1, max_size=12), st.sampled_from("ab1"), st.sampled_from("?c"))
+def test_a_pattern_that_is_accepted_takes_bounded_time(
+    parts: list[str], end: str, last: str
+) -> None:
+    pattern = "".join(parts) + f"(?P<step>{end}){last}"
+    if fault(pattern) is not None:
+        return
+    compiled = re.compile(pattern)
+    for piece in ("a", "ab", "1", "aab1"):
+        line = (piece * LONGEST_LINE)[:LONGEST_LINE]
+        assert seconds(lambda line=line: compiled.search(line)) < SECONDS
+
+
+@pytest.mark.parametrize("chain", [2, CHAIN - 1])
+def test_the_first_frame_is_searched_for_in_time(chain: int) -> None:
+    frames_in_a_row = b"".join(frames.HEADER.pack(0, frames.MESSAGE, n) for n in range(1, chain))
+    assert seconds(lambda: first_frame((frames_in_a_row + b"\0") * 400_000)) < SECONDS
 
 
 @pytest.mark.parametrize("numbers", [2, 4, 8])

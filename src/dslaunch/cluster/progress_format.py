@@ -1,9 +1,10 @@
 """Regular expressions of `progress:` in the cluster file, by which lines of ranks are read.
 
 They are compared with every line of output, which a rank chooses. Python's engine takes time that
-grows with a power of the line's length, and exponentially with nested repeats. So the lines are cut
-(`LONGEST_LINE`), and a pattern is refused if it has constructs whose time cannot be bounded, or
-more than two repeats that can end at several places of one text.
+grows with a power of the line's length, and exponentially with nested repeats and with choices. So
+the lines are cut (`LONGEST_LINE`), and a pattern is refused if it has constructs whose time cannot
+be bounded, more than two repeats that can end at several places of one text, or more choices than
+fit beside these repeats (`MOST_CHOICES`). What is left takes less than a second for any line.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ LONGEST_LINE = 400
 """Characters of a line that are compared with it."""
 MOST_OPEN = 2
 """Repeats that can end at several places, as `.*` before `loss`."""
-MOST_CHOICES = 16
-"""Optional parts, alternatives and repeats of a pattern."""
+MOST_CHOICES = (8, 6, 1)
+"""Optional parts and alternatives of a pattern, by the number of its open repeats. Each choice can
+double the time, each open repeat can multiply it by the length of the line."""
 _REPEATS = (code.MAX_REPEAT, code.MIN_REPEAT, code.POSSESSIVE_REPEAT)
 _ONE_CHARACTER = (code.LITERAL, code.NOT_LITERAL, code.ANY, code.IN)
 _SAMPLE = [*map(chr, range(128)), "é"]
@@ -62,12 +64,15 @@ def fault(pattern: str) -> Mistake | None:
         return mistake(MistakeCode.SLOW_PATTERN, found="it matches every line")
     try:
         parts = list(_parts(parsed))
+        choices = _choices(parsed)
     except _Unbounded as error:
         return mistake(MistakeCode.SLOW_PATTERN, found=str(error))
-    if sum(part.optional or part.repeated for part in parts) > MOST_CHOICES:
-        return mistake(MistakeCode.SLOW_PATTERN, found=f"more than {MOST_CHOICES} repeats")
-    if sum(_is_open(parts, at) for at in range(len(parts))) > MOST_OPEN:
+    opened = sum(_is_open(parts, at) for at in range(len(parts)))
+    if opened > MOST_OPEN:
         found = f"more than {MOST_OPEN} repeats that also match what follows them, such as `.*`"
+        return mistake(MistakeCode.SLOW_PATTERN, found=found)
+    if choices > MOST_CHOICES[opened]:
+        found = f"more than {MOST_CHOICES[opened]} optional parts and alternatives"
         return mistake(MistakeCode.SLOW_PATTERN, found=found)
     return None
 
@@ -101,6 +106,24 @@ def _parts(sequence: Any, *, optional: bool = False) -> Iterator[_Part]:
                 yield from inner
         elif kind is not code.AT:
             raise _Unbounded(f"`{str(kind).lower()}` is not supported")
+
+
+def _choices(sequence: Any) -> int:
+    """Count the optional parts and alternatives of a parsed pattern. Raises _Unbounded."""
+    count = 0
+    for kind, value in sequence:
+        if kind is code.SUBPATTERN:
+            count += _choices(value[-1])
+        elif kind is code.BRANCH:
+            branches = value[1]
+            count += len(branches) - 1 + sum(_choices(branch) for branch in branches)
+        elif kind in _REPEATS:
+            least, most, inside = value
+            within = _choices(inside)
+            if most > 1 and within:
+                raise _Unbounded("alternatives within a repeat")
+            count += within + (least == 0 and most == 1)
+    return count
 
 
 def _repeat(least: int, most: int, inside: Any, *, optional: bool) -> Iterator[_Part]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.node import frames
@@ -25,6 +26,13 @@ PIECE = 1 << 20
 """Bytes of a journal that are asked for at a time."""
 MOST_KEPT = 4 << 30
 """Bytes of one node's journal. Agents keep half of it at most."""
+MOST_READ = 64 << 20
+"""Bytes of one node that are read at most in search of the last lines."""
+CHAIN = 64
+"""Frames with consecutive numbers that show that the first of them is one."""
+MOST_CANDIDATES = 10_000
+"""Places that are tried as the beginning of a frame. Output that is no text has one in millions of
+bytes, but a node can send bytes in which there is one at every place."""
 AT_ONCE = 32
 """Nodes that are read at the same time."""
 _HEADER = re.compile(rb"(?=[\x00\x01][\x00-\xff]{3}[\x01\x02]\x00)")
@@ -47,7 +55,8 @@ def show_last_lines(
     sessions: Sequence[Session], run: str, chosen: SelectedLines, until: Until
 ) -> Watch:
     """Keep the last selected lines of these nodes in `chosen`, by time; return the watch to
-    continue with. Each session continues behind what was read.
+    continue with. Each session continues behind what was read. They are fewer than selected if the
+    last `MOST_READ` bytes of the nodes do not have as many.
 
     Raises NodeError if a journal is damaged, Interrupted if `until` returns True.
     """
@@ -57,9 +66,9 @@ def show_last_lines(
         chosen.forget()
         watch = Watch(chosen)
         _show(tails, watch)
-        if chosen.full or all(tail.whole for tail in tails):
+        if chosen.full or size >= MOST_READ or all(tail.whole for tail in tails):
             break
-        size *= GROWTH
+        size = min(GROWTH * size, MOST_READ)
     for tail in tails:
         tail.session.skip(tail.number)
     return watch
@@ -139,9 +148,9 @@ def _pieces(
 def first_frame(data: bytes) -> int | None:
     """Return where the first whole frame begins in the last bytes of a journal; None: nowhere.
 
-    From there all frames follow each other with consecutive numbers; the last may be incomplete.
+    From there frames follow each other with consecutive numbers; the last may be incomplete.
     """
-    for found in _HEADER.finditer(data):
+    for found in islice(_HEADER.finditer(data), MOST_CANDIDATES):
         if _frames_follow(data, found.start()):
             return found.start()
     return None
@@ -149,7 +158,7 @@ def first_frame(data: bytes) -> int | None:
 
 def _frames_follow(data: bytes, start: int) -> bool:
     position, before, count = start, 0, 0
-    while position + frames.HEADER.size <= len(data):
+    while position + frames.HEADER.size <= len(data) and count < CHAIN:
         length, kind, number = frames.HEADER.unpack_from(data, position)
         known = kind in (frames.MESSAGE, frames.OUTPUT) and length <= frames.LONGEST[kind]
         if not known or number == 0 or (before and number != before + 1):

@@ -33,6 +33,11 @@ BAD = {
     r"x.*.*.*(?P<step>\d)": "slow-pattern",
     r"a\w+\d+\w+(?P<step>\d+)x": "slow-pattern",
     "a?" * 20 + r"(?P<step>\d)": "slow-pattern",
+    "a?" * 9 + r"(?P<step>\d)": "slow-pattern",
+    "a?" * 2 + r".*.*(?P<step>\d)": "slow-pattern",
+    r"(?:a|a)*(?P<step>\d)": "slow-pattern",
+    r"(?:a|a){2,90}(?P<step>\d)": "slow-pattern",
+    r"(?:ab|ab)" * 9 + r"(?P<step>\d)": "slow-pattern",
     "a" * LONGEST + r"(?P<step>\d)": "slow-pattern",
 }
 
