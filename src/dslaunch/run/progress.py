@@ -67,9 +67,7 @@ class Progress:
         """Return the values that are known, for JSON, which has no NaN: such a loss is null."""
         pairs = ((f.name, getattr(self, f.name)) for f in fields(self))
         known = {name: value for name, value in pairs if value is not None}
-        if self.loss is not None and not math.isfinite(self.loss):
-            known["loss"] = None
-        return known
+        return {name: value if math.isfinite(value) else None for name, value in known.items()}
 
 
 # ---------------------------------------------------------------- texts

@@ -7,6 +7,7 @@ reading can begin at its end: of a large record only the last pieces are touched
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections import OrderedDict
@@ -22,6 +23,9 @@ POLL = 0.2
 """Seconds between two looks for new output."""
 BLOCK = 4096
 """Entries of `order` that are read at a time."""
+
+LARGEST = 1 << 20
+"""Bytes of a piece; only a damaged record has larger ones."""
 
 
 class Piece(NamedTuple):
@@ -76,7 +80,7 @@ class RecordedOutput:
     def data(self, piece: Piece) -> bytes:
         """Return the bytes of a piece; fewer or none where the log is damaged."""
         try:
-            return os.pread(self._open(piece.log), piece.size, piece.start)
+            return os.pread(self._open(piece.log), min(piece.size, LARGEST), piece.start)
         except (OSError, IndexError):
             return b""
 
@@ -171,7 +175,8 @@ def _whole(block: bytes) -> bytes:
 
 
 def _entries(block: bytes) -> Iterator[tuple[float, int, int, int]]:
-    return ORDER.iter_unpack(_whole(block))
+    for when, log, stream, size in ORDER.iter_unpack(_whole(block)):
+        yield when if math.isfinite(when) else 0.0, log, stream, size
 
 
 def by_time(pieces: Iterable[Piece]) -> list[Piece]:

@@ -224,7 +224,9 @@ def masked_config(text: str) -> str:
         tree = parse(text, "config")
     except ConfigError:
         return text
-    return json.dumps(masked_tree(tree), indent=2, default=str)
+    # in the file a secret may be written with escapes
+    without_secrets = log.masked_values(masked_tree(tree))
+    return json.dumps(without_secrets, indent=2, default=str)
 
 
 # ---------------------------------------------------------------- reading

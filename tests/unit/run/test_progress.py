@@ -141,6 +141,12 @@ def test_a_loss_that_is_no_number_is_null_in_json() -> None:
     assert found.as_data() == {"step": 3, "loss": None}
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_value_without_a_number_is_in_json(value: float) -> None:
+    said = Progress(epoch=value, loss=value, steps_per_second=value, tokens_per_second=value)
+    assert set(said.as_data().values()) == {None}
+
+
 def test_what_is_not_said_stays_as_it_was() -> None:
     before = Progress(step=1, last_step=9, loss=2.0)
     assert before.updated(Progress(step=2)) == Progress(step=2, last_step=9, loss=2.0)
