@@ -200,7 +200,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def _post_in_time(target: Target, data: bytes, timeout: float) -> NotificationFailure | None:
     """Post in a thread that is left behind: a socket's timeout begins again with each byte, so
-    that a service which sends one now and then could hold the end of the run for ever."""
+    that a service which sends one now and then could hold the end of the run forever."""
     told: Future[NotificationFailure | None] = Future()
 
     def post() -> None:
