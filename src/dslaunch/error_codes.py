@@ -91,6 +91,11 @@ class ErrorCode(StrEnum):
         "leave them out here: values of secrets are read from the sources in `secrets`, such as "
         "your environment",
     )
+    NOT_A_METRICS_FILE = (
+        "not-a-metrics-file",
+        "--metrics {path}: exists, and is not a file of metrics that dslaunch wrote for you",
+        "name another file, or remove that one",
+    )
     NO_SSH_HOSTS = (
         "no-ssh-hosts",
         "the SSH config has no `Host` entry that looks like a node",

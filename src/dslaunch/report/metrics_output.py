@@ -7,20 +7,31 @@ import os
 import re
 import socket
 import threading
+import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from dslaunch.errors import UsageError
-from dslaunch.report.metrics import CONTENT_TYPE
+from dslaunch.errors import ErrorCode, UsageError
+from dslaunch.report.metrics import CONTENT_TYPE, PREFIX
+from dslaunch.run.run_directory import read_begin
+
+if TYPE_CHECKING:
+    Request = socket.socket | tuple[bytes, socket.socket]
 
 LOCALHOST = "127.0.0.1"
-_ADDRESS = re.compile(r"(?:(?P<host>[A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):)?(?P<port>\d{1,5})")
+_ADDRESS = re.compile(r"(?:(?P<host>[A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):)?(?P<port>[0-9]{1,5})")
 FOR_ALL = 0o644
 """The mode of the file: node_exporter reads it as another user, and it has no secrets."""
+MOST_CONNECTIONS = 16
+"""Connections that are served at once; more are closed."""
 READ_TIMEOUT = 10.0
-"""Seconds for a client to send its request."""
+"""Seconds in which a client must send something."""
+CONNECTION_LIMIT = 30.0
+"""Seconds for a connection from its begin to its end."""
+BEGIN = f"# HELP {PREFIX}".encode()
+"""How each file of metrics begins."""
 
 
 class MetricsOutput(Protocol):
@@ -45,7 +56,10 @@ def open_output(target: str) -> MetricsOutput:
 
 
 class TextFile:
-    """A file that is replaced as a whole, as node_exporter's textfile collector needs it."""
+    """A file that is replaced as a whole, as node_exporter's textfile collector needs it.
+
+    Whatever else has that name is neither replaced nor removed.
+    """
 
     def __init__(self, path: Path) -> None:
         """Check that it can be written. Raises UsageError."""
@@ -54,36 +68,64 @@ class TextFile:
                 f"--metrics {path}: cannot be written",
                 hint="name a file in a directory that you can write, or ADDRESS:PORT",
             )
+        if not _is_replaceable(path):
+            raise UsageError.coded(ErrorCode.NOT_A_METRICS_FILE, path=str(path))
         self._path = path
+        self._written: Identity | None = None
+        """The file that was written last."""
 
     def write(self, text: str) -> None:
         """Replace the file; a full disk keeps the metrics before."""
+        if not _is_replaceable(self._path):
+            return
         new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with suppress(OSError):
             try:
                 fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FOR_ALL)
                 with os.fdopen(fd, "w", encoding="utf-8") as file:
                     file.write(text)
+                    file.flush()
+                    written = _identity(os.fstat(fd))
                 new.replace(self._path)
+                self._written = written
             finally:
                 new.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove the file."""
+        """Remove the file, if it is the one that was written last."""
         with suppress(OSError):
-            self._path.unlink()
+            if _identity(self._path.lstat()) == self._written:
+                self._path.unlink()
+
+
+Identity = tuple[int, ...]
+
+
+def _identity(about: os.stat_result) -> Identity:
+    """Return by what a file is known: another one can get the inode of one that is gone."""
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+
+
+def _is_replaceable(path: Path) -> bool:
+    """Return whether there is nothing, an empty file or a file of metrics, of this user."""
+    try:
+        return read_begin(path, len(BEGIN)) in (b"", BEGIN)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 class Endpoint:
     """`GET /metrics`, in a thread."""
 
-    def __init__(self, host: str, port: int) -> None:
-        """Listen. Raises UsageError."""
+    def __init__(self, host: str, port: int, limit: float = CONNECTION_LIMIT) -> None:
+        """Listen. Raises UsageError. `limit`: seconds for a connection."""
         self._text = b""
         handler = type("Handler", (_Handler,), {"text": lambda _: self._text})
         server = _Server6 if _is_ipv6(host) else _Server
         try:
-            self._server = server((host, port), handler)
+            self._server = server((host, port), handler, limit)
         except OSError as error:
             raise UsageError(
                 f"--metrics {host}:{port}: {error.strerror or error}",
@@ -115,7 +157,49 @@ def _is_ipv6(host: str) -> bool:
 
 
 class _Server(ThreadingHTTPServer):
+    """Serves few connections at once, none of them for long, and says nothing of errors."""
+
     daemon_threads = True
+
+    def __init__(
+        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], limit: float
+    ) -> None:
+        self._limit = limit
+        self._deadlines: dict[socket.socket, float] = {}
+        """Of the open connections, on the monotonic clock."""
+        super().__init__(address, handler)
+
+    def process_request(self, request: Request, client_address: object) -> None:
+        """Serve a connection in its thread; close it at once if there are too many."""
+        assert isinstance(request, socket.socket)
+        if len(self._deadlines) >= MOST_CONNECTIONS:
+            self.shutdown_request(request)
+            return
+        self._deadlines[request] = time.monotonic() + self._limit
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # there is no thread for it
+            del self._deadlines[request]
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Request, client_address: object) -> None:
+        """Serve a connection to its end."""
+        assert isinstance(request, socket.socket)
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            del self._deadlines[request]
+
+    def service_actions(self) -> None:
+        """End connections whose time is over: a timeout begins again with each byte that comes."""
+        now = time.monotonic()
+        for connection, deadline in list(self._deadlines.items()):
+            if now > deadline:
+                with suppress(OSError):  # it has just been closed
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: standard error shows the run, and a client can cause errors at will."""
 
 
 class _Server6(_Server):

@@ -182,6 +182,15 @@ def read_private(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
+def read_begin(path: Path, most: int) -> bytes:
+    """Return the first bytes of a file of this user, which others may read and write.
+
+    Raises OSError, also for a link and for what is not a regular file.
+    """
+    with os.fdopen(private.open_file(str(path), os.O_RDONLY), "rb") as file:
+        return file.read(most)
+
+
 def _private(path: Path) -> IO[bytes]:
     """Open a private file for appending, without a buffer."""
     fd = private.open_file(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)

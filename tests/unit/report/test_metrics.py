@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import struct
+import time
 import typing
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +22,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.run.usage_samples import RANK, Answering, gpu, rank, sample
 
-from dslaunch.errors import UsageError
+from dslaunch.errors import ErrorCode, UsageError
 from dslaunch.protocol.usage import MOST_GPUS, MOST_THROTTLES, Throttle
 from dslaunch.protocol.values import InvalidAnswer
 from dslaunch.report.metrics import METRICS, PREFIX, Measured, metrics_text
-from dslaunch.report.metrics_output import Endpoint, open_output
+from dslaunch.report.metrics_output import MOST_CONNECTIONS, Endpoint, open_output
 from dslaunch.run.progress import Progress
 from dslaunch.run.stragglers import Evidence, Straggler
 from dslaunch.run.usage_monitor import UsageMonitor
@@ -165,14 +172,104 @@ def test_what_is_unknown_is_left_out() -> None:
 def test_a_file_is_replaced_as_a_whole_and_removed_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "dslaunch.prom"
     output = open_output(str(path))
-    output.write("first 1\n")
+    first, second = metrics_text(measured("first")), metrics_text(measured("second"))
+    output.write(first)
     with path.open() as before:
-        output.write("second 2\n")
-        assert before.read() == "first 1\n"
-    assert path.read_text() == "second 2\n"
+        output.write(second)
+        assert before.read() == first
+    assert path.read_text() == second
     assert path.stat().st_mode & 0o777 == 0o644
     output.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def contents(directory: Path) -> dict[str, str | None]:
+    """All that a directory holds: the text of each file, None for other things."""
+    return {path.name: path.read_text() if path.is_file() else None for path in directory.iterdir()}
+
+
+def notes(path: Path) -> None:
+    path.write_text("my notes\n")
+
+
+def metrics_of_others(path: Path) -> None:
+    path.write_text("# HELP node_cpu CPUs.\n")
+
+
+def no_text(path: Path) -> None:
+    path.write_bytes(b"\0")
+
+
+def link_to_nothing(path: Path) -> None:
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def link_to_metrics(path: Path) -> None:
+    elsewhere = path.with_name("elsewhere")
+    elsewhere.write_text(metrics_text(measured()))
+    path.symlink_to(elsewhere)
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+OTHER_THINGS = [notes, metrics_of_others, no_text, link_to_nothing, link_to_metrics, pipe]
+
+
+@pytest.mark.parametrize("make", OTHER_THINGS, ids=lambda make: str(make.__name__))
+def test_what_is_no_file_of_metrics_is_refused_and_stays(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "x.prom"
+    make(path)
+    before = contents(tmp_path)
+    with pytest.raises(UsageError) as caught:
+        open_output(str(path))
+    assert caught.value.error_code is ErrorCode.NOT_A_METRICS_FILE
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("make", OTHER_THINGS, ids=lambda make: str(make.__name__))
+def test_what_comes_there_during_a_run_stays(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = tmp_path / "x.prom"
+    output = open_output(str(path))
+    output.write(metrics_text(measured()))
+    path.unlink()
+    make(path)
+    before = contents(tmp_path)
+    output.write(metrics_text(measured()))
+    output.close()
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("text", ["", metrics_text(measured("before"))])
+def test_an_empty_file_and_that_of_a_run_before_are_replaced(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.prom"
+    path.write_text(text)
+    output = open_output(str(path))
+    output.write(metrics_text(measured()))
+    assert path.read_text() == metrics_text(measured())
+    output.close()
+    assert contents(tmp_path) == {}
+
+
+def test_the_file_of_another_run_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "x.prom"
+    first, second = open_output(str(path)), open_output(str(path))
+    first.write(metrics_text(measured("first")))
+    second.write(metrics_text(measured("second")))
+    first.close()
+    assert path.read_text() == metrics_text(measured("second"))
+    second.close()
+    assert contents(tmp_path) == {}
+
+
+def test_a_run_that_measured_nothing_removes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.prom"
+    path.touch()
+    open_output(str(path)).close()
+    assert contents(tmp_path) == {"x.prom": ""}
 
 
 def get(url: str) -> tuple[int, str, str]:
@@ -198,6 +295,69 @@ def test_an_endpoint_serves_the_latest_metrics_on_this_machine_only() -> None:
             open_output(taken)
     finally:
         endpoint.close()
+
+
+@contextmanager
+def serving(limit: float = 60.0) -> Iterator[int]:
+    """The port of an endpoint with metrics. `limit`: seconds for a connection."""
+    endpoint = Endpoint("127.0.0.1", 0, limit)
+    try:
+        endpoint.write(metrics_text(measured()))
+        yield endpoint.port
+    finally:
+        endpoint.close()
+
+
+def until_served(port: int) -> None:
+    """Ask for the metrics until a connection is free."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with suppress(OSError, HTTPException):
+            assert get(f"http://127.0.0.1:{port}/metrics")[0] == 200
+            return
+    raise AssertionError("never served")
+
+
+def test_connections_beyond_a_limit_are_closed_at_once() -> None:
+    with serving() as port, ExitStack() as held:
+        for _ in range(MOST_CONNECTIONS):
+            held.enter_context(socket.create_connection(("127.0.0.1", port)))
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as more:
+            assert more.recv(1) == b""
+        held.close()
+        until_served(port)
+
+
+@pytest.mark.parametrize("sent", [b"G", b"GET /metrics HTTP/1.1\r\na: b\r\nx"])
+def test_a_client_that_sends_a_byte_now_and_then_is_left(sent: bytes) -> None:
+    with serving(limit=0.3) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=0.02) as slow:
+            slow.sendall(sent)
+            ended = False
+            for _ in range(3000):
+                try:
+                    ended = slow.recv(1) == b""
+                except TimeoutError:
+                    slow.sendall(b"x")
+                except ConnectionError:
+                    ended = True
+                if ended:
+                    break
+            assert ended
+        until_served(port)
+
+
+def test_a_client_that_breaks_off_leaves_no_trace_on_the_terminal(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    at_once = struct.pack("ii", 1, 0)  # closing resets the connection
+    with serving() as port:
+        for _ in range(MOST_CONNECTIONS):
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+                client.sendall(b"GET /metr")
+        until_served(port)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("target", ["70000", "localhost:0", "/missing/directory/x.prom", "/tmp"])
