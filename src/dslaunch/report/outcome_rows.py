@@ -8,8 +8,8 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 
 from dslaunch.cluster.nodeset import fold, fold_numbers
+from dslaunch.durations import elapsed_text
 from dslaunch.plural import counted
-from dslaunch.report.durations import elapsed_text
 from dslaunch.report.event_text import secondary_text
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import Outcome, SecondaryFailure

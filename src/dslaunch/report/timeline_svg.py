@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dslaunch.report.durations import clock_text, duration_text
+from dslaunch.durations import clock_text, duration_text
 from dslaunch.report.markup import escaped
 from dslaunch.report.timeline import Mark, Phase, Row, Sign, Timeline
 

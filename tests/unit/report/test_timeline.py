@@ -8,7 +8,6 @@ import pytest
 from tests.unit.report.recorded_runs import LENGTH, START, details_of
 
 from dslaunch.launch.replacement import Replacement
-from dslaunch.report.durations import clock_text, duration_text, elapsed_text
 from dslaunch.report.timeline import Phase, Sign, Timeline, timeline
 from dslaunch.report.timeline_svg import drawing
 from dslaunch.run.events import Event
@@ -107,23 +106,3 @@ def test_drawing_is_well_formed(nodes: int) -> None:
 def test_drawing_of_a_run_of_no_length_is_well_formed() -> None:
     svg = drawing(timeline([Event(5.0, "connected", "n1")], 5.0, 5.0))
     assert "nan" not in svg
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.0, "0.0 s"), (9.94, "9.9 s"), (35.2, "35 s"), (751, "12:31"), (3751, "1:02:31")],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-1.0, "0 s"), (0.4, "0 s"), (59.9, "59 s"), (751.0, "12:31"), (3723.0, "1:02:03")],
-)
-def test_elapsed_time_is_in_whole_seconds(seconds: float, text: str) -> None:
-    assert elapsed_text(seconds) == text
-
-
-def test_days_are_counted() -> None:
-    assert clock_text(2 * 86400 + 3 * 3600 + 600) == "2 d 03:10:00"
