@@ -88,13 +88,6 @@ class RecordedPlan(_Planned):
     nodes: Annotated[tuple[PlannedNode, ...], Strict(False)]
     decisions: Several[PlannedDecision] = ()
 
-    def host_of(self, rank: int) -> str | None:
-        """Return the node of a rank; None: the plan has no such rank."""
-        for node in self.nodes:
-            if node.first_rank <= rank < node.first_rank + len(node.slots):
-                return node.host
-        return None
-
 
 _PLAN: TypeAdapter[RecordedPlan] = TypeAdapter(RecordedPlan)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 from tests.unit.report.recorded_runs import LENGTH, START, details_of
 
 from dslaunch.launch.replacement import Replacement
-from dslaunch.report.timeline import Phase, Sign, Timeline, timeline
+from dslaunch.report.timeline import LineKind, Phase, Sign, Timeline, timeline
 from dslaunch.report.timeline_svg import drawing
 from dslaunch.run.events import Event
 from dslaunch.run.reasons import EndCode, EndReason, Restart
@@ -66,7 +67,7 @@ def test_an_attempt_ends_at_the_restart_at_the_latest() -> None:
         Event(90.0, "exit", "n1", rank=0, code=0, asked=False),
     )
     assert [(span.start, span.end) for span in found.ranks[0].spans] == [(1.0, 20.0), (25.0, 90.0)]
-    assert [line.text for line in found.lines] == ["restart 1"]
+    assert [(line.kind, line.attempt) for line in found.lines] == [(LineKind.RESTART, 1)]
 
 
 def test_time_without_a_connection_is_a_span() -> None:
@@ -94,6 +95,20 @@ def test_equal_events_are_one_moment() -> None:
     events = [Event(float(n), "exit", f"n{n}", rank=n, code=0, asked=False) for n in range(5)]
     (moment,) = course(*events).moments
     assert (moment.first, moment.last, moment.hosts, moment.ranks) == (0.0, 4.0, "n[0-4]", "0-4")
+
+
+def test_a_moment_of_an_attempt_is_drawn_once() -> None:
+    stop = Event(20.0, "stopping", reason=FAILED)
+    restart = Event(30.0, "restarting", restart=Restart(1, 2, FAILED))
+    later = [replace(stop, time=21.0), restart, replace(stop, time=50.0)]
+    cause = Event(19.0, "exit", "n1", 0, code=1)
+    found = timeline([stop, *later], 0.0, 100.0, cause)
+    assert [(line.kind, line.time, line.attempt) for line in found.lines] == [
+        (LineKind.ROOT_CAUSE, 19.0, 0),
+        (LineKind.STOP, 20.0, 0),
+        (LineKind.RESTART, 30.0, 1),
+        (LineKind.STOP, 50.0, 1),
+    ]
 
 
 @pytest.mark.parametrize("nodes", [1, 4, 500])
