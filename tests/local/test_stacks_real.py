@@ -116,7 +116,7 @@ class Ranks:
 
     def look(self) -> dict[str, list[dict[str, Any]]]:
         pids = {rank: process.pid for rank, process in enumerate(self.processes)}
-        return stacks.collect(pids, str(self.directory), 20)
+        return stacks.collect(pids, 20)
 
     def groups_until(
         self, tool: str, settled: Callable[[list[StackGroup]], bool]

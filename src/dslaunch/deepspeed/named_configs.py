@@ -115,7 +115,7 @@ def named_in_code(
         for parameter, node in _config_arguments(call, module)
         for named in _named(call, parameter, program.values(call, node), program)
     ]
-    return tuple(dict.fromkeys(found + _from_defaults(modules, program, given)))
+    return tuple(dict.fromkeys(found + _from_defaults(program, given)))
 
 
 def _config_arguments(call: CallSite, module: SourceModule) -> Iterator[tuple[str, ast.expr]]:
@@ -183,9 +183,7 @@ def _says_node_local(settings: DictLiteral, program: Program) -> bool:
     return any(NODE_LOCAL in module.keys for module in program.modules.values())
 
 
-def _from_defaults(
-    modules: tuple[SourceModule, ...], program: Program, given: Mapping[str, str]
-) -> list[NamedConfig]:
+def _from_defaults(program: Program, given: Mapping[str, str]) -> list[NamedConfig]:
     """Return the default configs of options that are not on the command line.
 
     DeepSpeed reads `args.deepspeed_config` itself, so no call names it.

@@ -92,7 +92,7 @@ def interfaces_used(facts: Facts, route: Route) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-def choose_port(cluster: Cluster, facts: Facts) -> int:
+def choose_port(facts: Facts) -> int:
     """Return the port that the master reserved. Raises PreflightError if none was free."""
     if facts.port.free is not None:
         return facts.port.free
@@ -103,7 +103,7 @@ def choose_port(cluster: Cluster, facts: Facts) -> int:
 
 def decide_rendezvous(cluster: Cluster, facts: Facts) -> tuple[Rendezvous, tuple[Decision, ...]]:
     """Return the rendezvous, and the decisions with their evidence. Raises PreflightError."""
-    port = choose_port(cluster, facts)
+    port = choose_port(facts)
     route = choose_route(facts)
     interfaces = interfaces_used(facts, route)
     check_interface(cluster, facts, route, dict(interfaces))

@@ -372,8 +372,8 @@ class Agent:
     def do_stacks(self, client: AgentClient, message: frames.Message) -> None:
         """Reply with the stacks of every rank."""
         pids = self.ranks.pids() if self.ranks else {}
-        directory, timeout = self.directory or "", message["timeout"]
-        self.in_thread(client, message["id"], lambda: stacks.collect(pids, directory, timeout))
+        timeout = message["timeout"]
+        self.in_thread(client, message["id"], lambda: stacks.collect(pids, timeout))
 
     def do_usage(self, client: AgentClient, message: frames.Message) -> None:
         """Reply with what the node and every rank use."""

@@ -148,10 +148,10 @@ def arm(directory: str, environment: Dict[str, str]) -> Dict[str, str]:
 # ------------------------------------------------------------ on request
 
 
-def collect(pids: Dict[int, int], directory: str, timeout: float) -> Dict[str, List[Process]]:
+def collect(pids: Dict[int, int], timeout: float) -> Dict[str, List[Process]]:
     """Return the processes of every rank, its own first, within `timeout` seconds. Never raises.
 
-    `pids` is rank -> process; nothing is read from or left in `directory`. Of each process:
+    `pids` is rank -> process. Of each process:
     `pid`, `command` in short, `state` (a letter of /proc/PID/stat), `wchan`, `syscall`, `on` (the
     file that it waits for), `stack` (the kernel's; for root only), of which what cannot be read
     is "", `tool` ("py-spy", "faulthandler" or "proc"), `threads` with `name`, `main` and `frames`

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dslaunch.cluster.nodeset import fold_numbers
+from dslaunch.durations import elapsed_text
 from dslaunch.plural import counted
-from dslaunch.report.durations import elapsed_text
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import SecondaryFailure
 from dslaunch.run.outcome_text import (

@@ -8,12 +8,13 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 
 from dslaunch.cluster.nodeset import fold, fold_numbers
+from dslaunch.durations import elapsed_text
 from dslaunch.plural import counted
-from dslaunch.report.durations import elapsed_text
 from dslaunch.report.event_text import secondary_text
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import Outcome, SecondaryFailure
 from dslaunch.run.reasons import EndCode, RankSource
+from dslaunch.run.run_directory import LOGS
 from dslaunch.terminal import one_line, without_color
 
 MOST_CONSEQUENCES = 3
@@ -95,7 +96,7 @@ def _is_clean(outcome: Outcome) -> bool:
 def _logs(outcome: Outcome, directory: Path | None) -> Path | None:
     """Return the directory of the output; None: there is none here, as of a job that was attached
     to."""
-    logs = directory / "logs" if directory is not None else None
+    logs = directory / LOGS if directory is not None else None
     if logs is None or (outcome.jobs and not logs.is_dir()):
         return None
     return logs

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from dslaunch.cluster.nodeset import fold, fold_numbers
+from dslaunch.durations import clock_text, duration_text
 from dslaunch.plural import byte_count, counted
 from dslaunch.render.templates import render_page
 from dslaunch.report.curves_svg import Axes, CurvePoint, curve
-from dslaunch.report.durations import clock_text, duration_text
 from dslaunch.report.event_text import secondary_text
 from dslaunch.report.page import SIGNS, WORDS
 from dslaunch.report.status import state_text, unknown_text

@@ -9,11 +9,11 @@ from functools import lru_cache
 from pathlib import PurePath
 
 from dslaunch.cluster.nodeset import fold, fold_numbers
-from dslaunch.report.durations import elapsed_text
+from dslaunch.durations import age_text, elapsed_text, rounded_text
 from dslaunch.report.outcome_rows import cause_rows
+from dslaunch.report.progress_text import progress_parts, step_text
 from dslaunch.run.events import Event
 from dslaunch.run.outcome_text import signal_name
-from dslaunch.run.progress import Progress
 from dslaunch.run.run_state import ENDED, State
 from dslaunch.run.status import NodeStatus, RunStatus, Unknown
 from dslaunch.slurm.standing import standing_of
@@ -69,10 +69,10 @@ def run_row(status: RunStatus) -> Row:
     return (
         status.run,
         state_text(status.state),
-        age(time.time() - record.started),
+        age_text(time.time() - record.started),
         "-" if status.duration is None else elapsed_text(status.duration),
         exit_text(status) or "-",
-        "-" if status.progress is None else step_text(status.progress),
+        step_text(status.progress) or "-",
         nodes,
         str(record.world_size),
         PurePath(record.program).name or "-",
@@ -93,26 +93,11 @@ def exit_text(status: RunStatus) -> str:
     return str(status.result.exit_code) if signal is None else signal_name(signal)
 
 
-def step_text(progress: Progress) -> str:
-    """Return `1240/2000`; `-` without a step."""
-    if progress.step is None:
-        return "-"
-    return f"{progress.step}/{progress.last_step}" if progress.last_step else str(progress.step)
-
-
-def age(seconds: float) -> str:
-    """Return `35s`, `12m`, `3h` or `5d`."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{max(0.0, seconds):.0f}s"
-
-
 def head(status: RunStatus) -> str:
     """Return a run as one line, and as another how far its training is."""
     record = status.record
     what = record.launcher if record.slurm is None else f"job {record.slurm.job}"
-    parts = [state_text(status.state), what, f"started {ago(record.started)}"]
+    parts = [state_text(status.state), what, f"started {_ago(record.started)}"]
     if status.duration is not None:
         parts.append(f"{'ran' if status.ended else 'running for'} {elapsed_text(status.duration)}")
     code = exit_text(status)
@@ -120,22 +105,8 @@ def head(status: RunStatus) -> str:
         parts.append(f"exit code {code}" if code.isdecimal() else code)
     lines = [f"{status.run}: {', '.join(parts)}"]
     if status.progress is not None:
-        lines.append(f"progress: {progress_text(status.progress)}")
+        lines.append(f"progress: {', '.join(progress_parts(status.progress))}")
     return "\n".join(lines)
-
-
-def progress_text(progress: Progress) -> str:
-    """Return `step 1240/2000, loss 2.113, 3.1 it/s`, as far as known."""
-    parts = []
-    if progress.step is not None:
-        parts.append(f"step {step_text(progress)}")
-    if progress.loss is not None:
-        parts.append(f"loss {progress.loss:.4g}")
-    if progress.steps_per_second is not None:
-        parts.append(f"{progress.steps_per_second:.3g} it/s")
-    if progress.tokens_per_second is not None:
-        parts.append(f"{progress.tokens_per_second:,.0f} tokens/s")
-    return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +159,7 @@ def _exit_of(event: Event) -> str:
 def _node_row(summary: NodeSummary, hosts: list[str], nodes: Mapping[str, NodeStatus]) -> Row:
     ranks = [rank for host in hosts for rank in nodes[host].ranks]
     times = [nodes[host].events[-1].time for host in hosts if nodes[host].events]
-    when = f", {ago(max(times))}" if times else ""
+    when = f", {_ago(max(times))}" if times else ""
     left = f"; processes left: {', '.join(map(str, summary.left))}" if summary.left else ""
     what = f"{summary.last}{when}{left}"
     return (fold(hosts), summary.state, fold_numbers(ranks), summary.exits, what)
@@ -229,10 +200,5 @@ def unknown_text(unknown: Unknown) -> str:
     return unknown.message or f"no answer from {fold(unknown.hosts)}"
 
 
-def ago(when: float) -> str:
-    """Return the age of a time: `12 s ago`, `3 h ago`, `5 d ago`."""
-    seconds = max(0.0, time.time() - when)
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+def _ago(when: float) -> str:
+    return f"{rounded_text(time.time() - when)} ago"

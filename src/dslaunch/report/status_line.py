@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from dslaunch.cluster.nodeset import fold
+from dslaunch.durations import elapsed_text
 from dslaunch.plural import counted
-from dslaunch.report.durations import elapsed_text
+from dslaunch.report.progress_text import progress_parts
 from dslaunch.run.events import Event, Line
-from dslaunch.run.progress import Progress, RunProgress
+from dslaunch.run.progress import RunProgress
 from dslaunch.run.view import StartStep
 
 SEPARATOR = " · "
@@ -140,25 +141,3 @@ class RunStatusLine:
             late = [host for host in self.hosts if host not in self.joined]
             if late:
                 yield f"waiting for {fold(late)} to join"
-
-
-def progress_parts(progress: Progress) -> Iterator[str]:
-    """Yield `step 1,240/5,000`, `loss 2.113`, `3.1 it/s` and so on, as far as it is known."""
-    if progress.step is not None:
-        last = f"/{progress.last_step:,}" if progress.last_step is not None else ""
-        yield f"step {progress.step:,}{last}"
-    if progress.epoch is not None:
-        yield f"epoch {progress.epoch:g}"
-    if progress.loss is not None:
-        yield f"loss {progress.loss:.4g}"
-    if progress.steps_per_second is not None:
-        yield _rate(progress.steps_per_second)
-    if progress.tokens_per_second is not None:
-        yield f"{progress.tokens_per_second:,.0f} tokens/s"
-
-
-def _rate(steps_per_second: float) -> str:
-    """Return iterations per second, or seconds per iteration if one takes longer than that."""
-    if 0 < steps_per_second < 1:
-        return f"{1 / steps_per_second:.3g} s/it"
-    return f"{steps_per_second:.3g} it/s"

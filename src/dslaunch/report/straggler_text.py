@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import groupby
 
+from dslaunch.cluster.nodeset import fold_numbers
 from dslaunch.run.stragglers import Evidence, Reason, Straggler
 from dslaunch.terminal import one_line
 
@@ -30,7 +31,7 @@ def straggler_rows(stragglers: tuple[Straggler, ...]) -> list[str]:
     in_order = sorted(stragglers, key=lambda each: (each.host, each.rank))
     for host, group in groupby(in_order, key=lambda each: each.host):
         several = list(group)
-        ranks = ",".join(str(each.rank) for each in several)
+        ranks = fold_numbers(each.rank for each in several)
         why = "; ".join(reason_text(reason) for reason in several[0].reasons)
         noun = "rank" if len(several) == 1 else "ranks"
         reason = f" ({why})" if why else ""

@@ -89,12 +89,22 @@ class Row:
         return any(mark.sign in (Sign.FAILED, Sign.LOST) for mark in self.marks)
 
 
+class LineKind(StrEnum):
+    """What a moment of the whole run is."""
+
+    ROOT_CAUSE = "root-cause"
+    RESTART = "restart"
+    STOP = "stop"
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """A moment of the whole run."""
 
+    kind: LineKind
     time: float
-    text: str
+    attempt: int = 0
+    """Of a restart and a stop: how many restarts there were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,17 +362,16 @@ def _row(label: str, note: str, courses: Sequence[_Course]) -> Row:
 
 def _lines(events: Iterable[Event], cause: Event | None) -> Iterable[Line]:
     """Return the moments of the whole run, each once."""
-    found: dict[str, Line] = {}
-    if cause is not None:
-        found["root cause"] = Line(cause.time, "root cause")
+    lines = [] if cause is None else [Line(LineKind.ROOT_CAUSE, cause.time)]
+    attempt = 0
     for event in events:
         if event.restart is not None:
-            text = f"restart {event.restart.attempt}"
-            found.setdefault(text, Line(event.time, text))
+            attempt = event.restart.attempt
+            lines.append(Line(LineKind.RESTART, event.time, attempt))
         elif event.kind == "stopping":
-            attempt = sum("restart" in text for text in found)
-            found.setdefault(f"stop {attempt}", Line(event.time, "stopping"))
-    return sorted(found.values(), key=lambda line: line.time)
+            lines.append(Line(LineKind.STOP, event.time, attempt))
+    firsts = {(line.kind, line.attempt): line for line in reversed(lines)}
+    return sorted(firsts.values(), key=lambda line: line.time)
 
 
 _NOT_LISTED = frozenset({"contained"})

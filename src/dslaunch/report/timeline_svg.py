@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dslaunch.report.durations import clock_text, duration_text
+from dslaunch.durations import clock_text, duration_text
 from dslaunch.report.markup import escaped
-from dslaunch.report.timeline import Mark, Phase, Row, Sign, Timeline
+from dslaunch.report.timeline import Line, LineKind, Mark, Phase, Row, Sign, Timeline
 
 WIDTH, LEFT, RIGHT = 1000, 230, 24
 """Pixels: of the drawing, of the labels, and free behind the end."""
@@ -192,9 +192,19 @@ def _vertical(line: Timeline, lanes: Sequence[int], bottom: int) -> str:
     parts = []
     for each, lane in zip(line.lines, lanes, strict=True):
         x, y = _x(line, each.time), 14 + 16 * lane
-        kind = "t-cause" if each.text == "root cause" else "t-moment"
+        style = "t-cause" if each.kind is LineKind.ROOT_CAUSE else "t-moment"
         is_late = x > WIDTH - NEAR
-        parts.append(f'<path class="{kind}" d="M{x:.1f} {y + 4}V{bottom}"/>')
+        parts.append(f'<path class="{style}" d="M{x:.1f} {y + 4}V{bottom}"/>')
         anchor = "end" if is_late else "start"
-        parts.append(_text(x - 3 if is_late else x + 3, y, each.text, "t-note", anchor))
+        parts.append(_text(x - 3 if is_late else x + 3, y, _line_text(each), "t-note", anchor))
     return "".join(parts)
+
+
+def _line_text(line: Line) -> str:
+    match line.kind:
+        case LineKind.ROOT_CAUSE:
+            return "root cause"
+        case LineKind.RESTART:
+            return f"restart {line.attempt}"
+        case LineKind.STOP:
+            return "stopping"

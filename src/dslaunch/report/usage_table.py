@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from dslaunch.durations import short_time_text
 from dslaunch.plural import byte_count, counted
+from dslaunch.report.progress_text import progress_parts
 from dslaunch.report.straggler_text import straggler_rows
-from dslaunch.run.progress import Progress
 from dslaunch.run.stragglers import Straggler
 from dslaunch.run.usage import NodeUsage
 from dslaunch.run.usage_monitor import RankSample, UsageSample
@@ -131,15 +132,12 @@ def _of_gpu(rank: RankSample) -> str:
 
 
 def _step(rank: RankSample) -> str:
-    known = rank.progress is not None and rank.progress.step is not None
-    return f"{rank.progress.step:,}" if known and rank.progress is not None else ""
+    step = None if rank.progress is None else rank.progress.step
+    return "" if step is None else f"{step:,}"
 
 
-def seconds_text(seconds: float | None) -> str:
-    """Return the seconds of a step: `1.25 s`, `180 ms`."""
-    if seconds is None:
-        return ""
-    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+def _step_time(rank: RankSample) -> str:
+    return "" if rank.step_seconds is None else short_time_text(rank.step_seconds)
 
 
 RANK_COLUMNS: tuple[Column[RankSample], ...] = (
@@ -153,7 +151,7 @@ RANK_COLUMNS: tuple[Column[RankSample], ...] = (
     Column("BUSY", lambda rank: _percent(rank.usage.busy), drop=2),
     Column("MEMORY", lambda rank: _bytes(rank.usage.memory), drop=5),
     Column("STEP", _step),
-    Column("STEP TIME", lambda rank: seconds_text(rank.step_seconds), drop=1),
+    Column("STEP TIME", _step_time, drop=1),
 )
 LAST_LINE: Column[RankSample] = Column(
     "LAST LINE", lambda rank: without_color(rank.last_line), left=True
@@ -241,21 +239,11 @@ def _several(hosts: tuple[str, ...]) -> str:
 def _head(title: str, sample: UsageSample) -> str:
     words = [title, counted(len(sample.nodes), "node"), counted(len(sample.ranks), "rank")]
     if sample.progress is not None:
-        words += _progress(sample.progress)
+        words += progress_parts(sample.progress, speed=False)
     times = [rank.step_seconds for rank in sample.ranks if rank.step_seconds is not None]
     if times:
-        words.append(f"{seconds_text(max(times))} per step")
+        words.append(f"{short_time_text(max(times))} per step")
     return one_line(" · ".join(words))
-
-
-def _progress(progress: Progress) -> list[str]:
-    words = []
-    if progress.step is not None:
-        last = f"/{progress.last_step:,}" if progress.last_step else ""
-        words.append(f"step {progress.step:,}{last}")
-    if progress.loss is not None:
-        words.append(f"loss {progress.loss:g}")
-    return words
 
 
 def _shared(room: int | None, nodes: int, ranks: int) -> tuple[int | None, int | None]:

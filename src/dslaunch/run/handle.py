@@ -195,7 +195,9 @@ class RunHandle(ABC):
         `on_notice` is called with what may make them incomplete, such as an unreachable node.
         Raises DslaunchError, and UsageError for ranks or nodes that the run does not have.
         """
-        selection = selection_of(ranks, hosts, since, until, matching, tail)
+        selection = selection_of(
+            ranks=ranks, hosts=hosts, since=since, until=until, matching=matching, tail=tail
+        )
         self.check(selection)
 
         def show(view: View, enough: Until) -> None:

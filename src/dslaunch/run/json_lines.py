@@ -21,22 +21,25 @@ class SkippedLines:
     count: int = 0
 
 
-def valid_lines(
-    path: Path, adapter: TypeAdapter[Value], skipped: SkippedLines | None = None
-) -> Iterator[Value]:
-    """Yield the values of a file; damaged lines are counted and skipped.
+def valid_lines(path: Path, adapter: TypeAdapter[Value]) -> Iterator[Value]:
+    """Yield the values of a file without its damaged lines; a file that cannot be read has none.
 
-    A file that cannot be read has none. The last line may be incomplete while it is written.
+    The last line may be incomplete while it is written.
     """
-    skipped = skipped or SkippedLines()
     try:
         file = path.open("rb")
     except OSError:
         return
     with file:
         while line := file.readline(LARGEST_LINE):
-            is_complete = line.endswith(b"\n") or len(line) == LARGEST_LINE
-            try:
-                yield adapter.validate_json(line)
-            except (ValueError, RecursionError):
-                skipped.count += int(is_complete)
+            value = valid_line(line, adapter)
+            if value is not None:
+                yield value
+
+
+def valid_line(line: bytes, adapter: TypeAdapter[Value]) -> Value | None:
+    """Return the value of a line; None: it is damaged, or a type is another one."""
+    try:
+        return adapter.validate_json(line, strict=True)
+    except (ValueError, RecursionError):
+        return None

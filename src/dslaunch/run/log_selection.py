@@ -57,6 +57,7 @@ EVERY_LINE = LogSelection()
 
 
 def selection_of(
+    *,
     ranks: Collection[int] | None = None,
     hosts: Collection[str] | None = None,
     since: float | None = None,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,13 +50,6 @@ class Progress:
     tokens_per_second: float | None = None
     """As printed: of all ranks or of one GPU."""
     samples_per_second: float | None = None
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Return the seconds until the last step at the present speed; None: unknown."""
-        if self.step is None or self.last_step is None or not self.steps_per_second:
-            return None
-        return max(0.0, (self.last_step - self.step) / self.steps_per_second)
 
     def updated(self, newer: Progress) -> Progress:
         """Return this with the values that `newer` has."""
@@ -373,15 +366,6 @@ class RunProgress:
             if known.progress is not None:
                 return known.progress
         return None
-
-    def step_times(self) -> Mapping[int, float]:
-        """Return the seconds of a step by rank, over its newest steps, of ranks that print any."""
-        found = {}
-        for rank, known in sorted(self._ranks.items()):
-            known.read(self._formats)
-            if (seconds := known.step_time) is not None:
-                found[rank] = seconds
-        return found
 
     def _has_format(self, text: str) -> bool:
         return any(pattern.search(text[:LONGEST_LINE]) for pattern in self._formats)

@@ -17,7 +17,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from dslaunch.run.run_directory import OPEN_LOGS, ORDER, log_source
+from dslaunch.run.run_directory import ARRIVAL, LOGS, OPEN_LOGS, ORDER, SOURCES, log_source
 
 POLL = 0.2
 """Seconds between two looks for new output."""
@@ -96,7 +96,7 @@ class RecordedOutput:
     def entries(self) -> int:
         """Return how many pieces are recorded now."""
         try:
-            return (self.directory / "order").stat().st_size // ORDER.size
+            return (self.directory / ORDER).stat().st_size // ARRIVAL.size
         except OSError:
             return 0
 
@@ -107,11 +107,11 @@ class RecordedOutput:
         until = end.entries
         if not until:
             return
-        with (self.directory / "order").open("rb") as file:
+        with (self.directory / ORDER).open("rb") as file:
             while until > 0:
                 first = max(0, until - BLOCK)
-                file.seek(first * ORDER.size)
-                block = file.read((until - first) * ORDER.size)
+                file.seek(first * ARRIVAL.size)
+                block = file.read((until - first) * ARRIVAL.size)
                 for when, log, stream, size in reversed(list(_entries(block))):
                     if log not in offsets:
                         offsets[log] = self._size(log)
@@ -127,20 +127,20 @@ class RecordedOutput:
         while `follow` returns true, and yields None before each wait."""
         offsets = dict(begin.offsets)
         try:
-            file = (self.directory / "order").open("rb")
+            file = (self.directory / ORDER).open("rb")
         except FileNotFoundError:
             return
         with file:
-            file.seek(begin.entries * ORDER.size)
+            file.seek(begin.entries * ARRIVAL.size)
             while True:
                 going = follow()
-                while block := _whole(file.read(BLOCK * ORDER.size)):
+                while block := _whole(file.read(BLOCK * ARRIVAL.size)):
                     for when, log, stream, size in _entries(block):
                         start = offsets.get(log, 0)
                         offsets[log] = start + size
                         yield Piece(when, log, stream, start, size)
-                    file.seek(-(file.tell() % ORDER.size), os.SEEK_CUR)
-                file.seek(-(file.tell() % ORDER.size), os.SEEK_CUR)
+                    file.seek(-(file.tell() % ARRIVAL.size), os.SEEK_CUR)
+                file.seek(-(file.tell() % ARRIVAL.size), os.SEEK_CUR)
                 if not going:
                     return
                 yield None
@@ -148,7 +148,7 @@ class RecordedOutput:
 
     def _read_sources(self) -> None:
         with contextlib.suppress(OSError):
-            text = (self.directory / "sources").read_text("utf-8", "replace")
+            text = (self.directory / SOURCES).read_text("utf-8", "replace")
             self._sources = text.splitlines()
 
     def _size(self, log: int) -> int:
@@ -158,7 +158,7 @@ class RecordedOutput:
             return 0
 
     def _path(self, log: int) -> Path:
-        return self.directory / "logs" / self._sources[log]
+        return self.directory / LOGS / self._sources[log]
 
     def _open(self, log: int) -> int:
         if log not in self._logs:
@@ -171,11 +171,11 @@ class RecordedOutput:
 
 def _whole(block: bytes) -> bytes:
     """Return the entries of a block without a part of one that is being written."""
-    return block[: len(block) - len(block) % ORDER.size]
+    return block[: len(block) - len(block) % ARRIVAL.size]
 
 
 def _entries(block: bytes) -> Iterator[tuple[float, int, int, int]]:
-    for when, log, stream, size in ORDER.iter_unpack(_whole(block)):
+    for when, log, stream, size in ARRIVAL.iter_unpack(_whole(block)):
         yield when if math.isfinite(when) else 0.0, log, stream, size
 
 

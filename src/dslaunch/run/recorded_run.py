@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, TypeAdapter
+from pydantic import BeforeValidator, Field, Strict, TypeAdapter
 
 from dslaunch.errors import UsageError
 from dslaunch.protocol.values import Count, InvalidAnswer, Several, parse
 from dslaunch.run.local_runs import LocalRun
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.recorded_values import Pair, Recorded, Text
 from dslaunch.run.run_directory import CLUSTER, numbered
-from dslaunch.run.run_inputs import Pair, RunInputs, Text, read_inputs
+from dslaunch.run.run_inputs import RunInputs, read_inputs
 from dslaunch.run.run_record import RunRecord
 
 LARGEST_PLAN = 256 << 20
@@ -24,12 +25,6 @@ LARGEST_PLAN = 256 << 20
 LARGEST_TEXT = 1 << 20
 """Bytes that are read of a batch script or a cluster."""
 SCRIPT = "job.sbatch"
-
-
-class _Planned(BaseModel):
-    """Exact types and immutable; what is not needed here is ignored."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
 
 def _joined(word: object) -> object:
@@ -46,13 +41,13 @@ def _variable(part: object) -> str:
 Word = Annotated[Text, BeforeValidator(_joined)]
 
 
-class PlannedCommand(_Planned):
+class PlannedCommand(Recorded):
     """A command as argument vector."""
 
     argv: Several[Word]
 
 
-class PlannedProcess(_Planned):
+class PlannedProcess(Recorded):
     """One process of a node."""
 
     command: PlannedCommand
@@ -60,7 +55,7 @@ class PlannedProcess(_Planned):
     rank: Count | None = None
 
 
-class PlannedNode(_Planned):
+class PlannedNode(Recorded):
     """What one node does."""
 
     host: Text
@@ -71,7 +66,7 @@ class PlannedNode(_Planned):
     processes: Several[PlannedProcess] = ()
 
 
-class PlannedDecision(_Planned):
+class PlannedDecision(Recorded):
     """One decision with its reason, as it was shown."""
 
     code: Text
@@ -82,18 +77,11 @@ class PlannedDecision(_Planned):
     why: Text
 
 
-class RecordedPlan(_Planned):
+class RecordedPlan(Recorded):
     """The plan of an attempt."""
 
     nodes: Annotated[tuple[PlannedNode, ...], Strict(False)]
     decisions: Several[PlannedDecision] = ()
-
-    def host_of(self, rank: int) -> str | None:
-        """Return the node of a rank; None: the plan has no such rank."""
-        for node in self.nodes:
-            if node.first_rank <= rank < node.first_rank + len(node.slots):
-                return node.host
-        return None
 
 
 _PLAN: TypeAdapter[RecordedPlan] = TypeAdapter(RecordedPlan)

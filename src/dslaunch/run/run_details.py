@@ -23,6 +23,7 @@ from dslaunch.run.reasons import RankSource
 from dslaunch.run.recorded_events import read_events
 from dslaunch.run.recorded_output import sample_output
 from dslaunch.run.recorded_run import RecordedRun, recorded_run
+from dslaunch.run.run_directory import LOGS
 from dslaunch.run.run_state import State
 from dslaunch.run.status import Reports, RunStatus
 from dslaunch.run.usage import read_usage
@@ -147,7 +148,7 @@ def _read_output(
     run: RunHandle, local: LocalRun | None, collector: ProgressCollector, notices: list[str]
 ) -> None:
     """Read the output of all ranks: as recorded here, else as its nodes or SLURM have it."""
-    if local is not None and (local.directory / "logs").is_dir():
+    if local is not None and (local.directory / LOGS).is_dir():
         _read_recorded(local, collector)
         return
     is_elsewhere = local is None or local.record.detached or local.record.slurm is not None

@@ -17,9 +17,11 @@ from dslaunch.node import private
 from dslaunch.run.events import Event
 
 CLUSTER, EVENTS, RESULT, LOCK = "cluster.json", "events.jsonl", "result.json", "lock"
+LOGS, SOURCES, ORDER = "logs", "sources", "order"
+"""The logs of ranks and launchers; whose they are; in which order their pieces arrived."""
 SUBMISSION = "DSLAUNCH_SUBMISSION"
 """The environment variable with the token of the SLURM job in whose script a run was started."""
-ORDER = struct.Struct("<dHBI")
+ARRIVAL = struct.Struct("<dHBI")
 """One piece of output: seconds since the epoch, which log (its line in `sources`), which stream
 (1 or 2), how many bytes. In the order of arrival."""
 OPEN_LOGS = 128
@@ -78,8 +80,8 @@ class RunDirectory:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._numbers: dict[str, int] = {}
         self._events = _private(directory / EVENTS)
-        self._sources = _private(directory / "sources")
-        self._order = _private(directory / "order")
+        self._sources = _private(directory / SOURCES)
+        self._order = _private(directory / ORDER)
 
     def write(self, name: str, text: str) -> None:
         """Write one whole file; it replaces that of an earlier attempt."""
@@ -103,7 +105,7 @@ class RunDirectory:
             if name not in self._numbers:
                 self._numbers[name] = len(self._numbers)
                 self._sources.write(name.encode() + b"\n")
-            self._order.write(ORDER.pack(when, self._numbers[name], stream, len(data)))
+            self._order.write(ARRIVAL.pack(when, self._numbers[name], stream, len(data)))
         except OSError as error:
             self.failure = error
 
@@ -124,7 +126,7 @@ class RunDirectory:
         if name not in self._logs:
             if len(self._logs) >= OPEN_LOGS:
                 self._logs.popitem(last=False)[1].close()
-            logs = self.directory / "logs"
+            logs = self.directory / LOGS
             logs.mkdir(mode=0o700, exist_ok=True)
             self._logs[name] = _private(logs / name)
         self._logs.move_to_end(name)

@@ -10,17 +10,18 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict, TypeAdapter
+from pydantic import TypeAdapter
 
 from dslaunch import log
 from dslaunch.deepspeed.storage import find_config, parse
 from dslaunch.errors import ConfigError
 from dslaunch.launch.plan import DS_CONFIG
-from dslaunch.protocol.values import MOST_TEXT, InvalidAnswer, Several
+from dslaunch.protocol.values import InvalidAnswer, Several
 from dslaunch.protocol.values import parse as validated
 from dslaunch.run.job_files import read_small
+from dslaunch.run.recorded_values import Pair, Recorded, Text
 from dslaunch.run.secret_names import masked_tree
 
 if TYPE_CHECKING:
@@ -37,29 +38,10 @@ LARGEST = 64 << 20
 MOST_FINDINGS = 500
 LARGEST_CONFIG = 64 * 1024
 """Characters of a DeepSpeed config that are recorded."""
-
-
 MOST_ARGS = 10_000
 
 
-def _printable(value: object) -> object:
-    """Spell bytes that are no UTF-8, which JSON cannot hold, as `\\udcff`; cut what is too long."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()[:MOST_TEXT]
-    return value
-
-
-Text = Annotated[str, BeforeValidator(_printable)]
-Pair = Annotated[tuple[Text, Text], Strict(False)]
-
-
-class _Recorded(BaseModel):
-    """Exact types and immutable; fields of later versions of the same format are ignored."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
-
-
-class RecordedConfig(_Recorded):
+class RecordedConfig(Recorded):
     """A DeepSpeed config of the job. Values of secrets are masked."""
 
     path: Text
@@ -70,7 +52,7 @@ class RecordedConfig(_Recorded):
     """The text that the nodes got; None: the user's, unchanged."""
 
 
-class RecordedFinding(_Recorded):
+class RecordedFinding(Recorded):
     """A finding of the checks before the start."""
 
     level: Text
@@ -81,7 +63,7 @@ class RecordedFinding(_Recorded):
     fix: Text = ""
 
 
-class RecordedVersions(_Recorded):
+class RecordedVersions(Recorded):
     """Nodes with the same versions."""
 
     hosts: Several[Text]
@@ -89,7 +71,7 @@ class RecordedVersions(_Recorded):
     """Name -> version."""
 
 
-class RunInputs(_Recorded):
+class RunInputs(Recorded):
     """What a run was started from."""
 
     format: Literal[1] = 1

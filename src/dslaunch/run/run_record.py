@@ -13,9 +13,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     AliasChoices,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     Strict,
     TypeAdapter,
@@ -23,22 +20,13 @@ from pydantic import (
 
 from dslaunch.cluster.progress_format import fault
 from dslaunch.errors import UsageError
-from dslaunch.protocol.values import MOST_PATH, Count, InvalidAnswer, Pid, Several, Time, parse
+from dslaunch.protocol.values import Count, InvalidAnswer, Pid, Several, Time, parse
+from dslaunch.run.recorded_values import Name, Recorded
 
 FILE = "run.json"
 FORMAT = 1
 LARGEST = 16 << 20
 """Bytes that are read of a record; the names of 4,096 nodes take about 100 kB."""
-
-
-def _printable(value: object) -> object:
-    """Spell bytes of a path that are no UTF-8, which JSON cannot hold, as `\\udcff`."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    return value
-
-
-Text = Annotated[str, Field(max_length=MOST_PATH), BeforeValidator(_printable)]
 
 
 def _progress_pattern(value: str) -> str:
@@ -53,51 +41,45 @@ ProgressPattern = Annotated[str, AfterValidator(_progress_pattern)]
 Group = Annotated[tuple[Count, Count], Strict(False)]
 
 
-class _Recorded(BaseModel):
-    """Exact types and immutable; fields of later versions of the same format are ignored."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", populate_by_name=True)
-
-
-class JobRecord(_Recorded):
+class JobRecord(Recorded):
     """The SLURM job that a run is, as it was submitted."""
 
     job: Annotated[str, Field(pattern=r"^[0-9]{1,18}$", description="Its number.")]
-    cluster: Text = Field("", description="The SLURM cluster; empty: that of the commands.")
-    name: Text = Field("", description="The job's name.")
+    cluster: Name = Field("", description="The SLURM cluster; empty: that of the commands.")
+    name: Name = Field("", description="The job's name.")
     submitted: Count | None = Field(
         None, description="Seconds since the epoch; null: SLURM could not tell yet."
     )
-    token: Text = Field("", description="The word that only this job has in its submission.")
+    token: Name = Field("", description="The word that only this job has in its submission.")
     user: Count | None = Field(None, description="The number of the user whose job it is.")
-    output: Text = Field("", description="The path of its output; empty: not known.")
+    output: Name = Field("", description="The path of its output; empty: not known.")
     groups: Several[Group] = Field(description="Nodes and ranks of each node, in rank order.")
     direct: bool = Field(description="Whether each task is a rank.")
     elastic: bool = Field(False, description="Whether the launcher is elastic.")
     supervised: bool = Field(False, description="Whether `dslaunch run` runs within the job.")
 
 
-class RunRecord(_Recorded):
+class RunRecord(Recorded):
     """A run as it was started: an attempt of an SSH run, or a SLURM job."""
 
     format: Literal[1] = Field(1, description="The version of this shape.")
-    program: Text = Field(description="The script, module or program.")
-    cluster: Text = Field(description="The name of the cluster in its file.")
-    launcher: Text = Field(description="What starts the ranks of a node.")
-    hosts: Several[Text] = Field(description="The nodes, in rank order.")
+    program: Name = Field(description="The script, module or program.")
+    cluster: Name = Field(description="The name of the cluster in its file.")
+    launcher: Name = Field(description="What starts the ranks of a node.")
+    hosts: Several[Name] = Field(description="The nodes, in rank order.")
     world_size: Count = Field(description="How many ranks there are.")
     detached: bool = Field(description="Whether it runs without the launcher.")
     attempt: Count = Field(0, description="Restarts before this attempt.")
-    agents: Text = Field(description="The name that the agents of this attempt carry.")
+    agents: Name = Field(description="The name that the agents of this attempt carry.")
     started: Time = Field(description="Seconds since the epoch.")
     pid: Pid | None = Field(None, description="The process that started it.")
-    machine: Text = Field(
+    machine: Name = Field(
         "",
         validation_alias=AliasChoices("from", "machine"),
         serialization_alias="from",
         description="The machine on which it was started.",
     )
-    submission: Text = Field(
+    submission: Name = Field(
         "", description="The token of the SLURM job in whose script it was started."
     )
     progress_patterns: Annotated[tuple[ProgressPattern, ...], Strict(False)] = Field(

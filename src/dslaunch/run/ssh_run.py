@@ -33,7 +33,7 @@ from dslaunch.run.recorded_output import RecordedOutput
 from dslaunch.run.recorded_progress import recorded_progress
 from dslaunch.run.replay import attach_record, replay
 from dslaunch.run.restart import end_all
-from dslaunch.run.run_directory import is_held
+from dslaunch.run.run_directory import LOGS, is_held
 from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import ENDED, State, state_after
 from dslaunch.run.session import Session
@@ -122,7 +122,7 @@ class SshRun(RunHandle):
             record=self.local.record,
             result=self.local.result,
             unknown=unknown,
-            output=(str(self.local.directory / "logs"),),
+            output=(str(self.local.directory / LOGS),),
             directory=str(self.local.directory),
             ended=self.local.ended,
         )

@@ -151,7 +151,9 @@ class Run:
 
         The conditions are those of `RunHandle.logs`. Raises UsageError.
         """
-        selection = selection_of(ranks, hosts, since, until, matching, tail)
+        selection = selection_of(
+            ranks=ranks, hosts=hosts, since=since, until=until, matching=matching, tail=tail
+        )
 
         def show(view: View, enough: Until) -> None:
             replay(self.directory, view, selection, follow=follow, until=enough)

@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from dslaunch.protocol.usage import Degrees, Quantity, RankNumber, Share, Throttle
 from dslaunch.protocol.values import Count, Several, Short, Time
-from dslaunch.run.json_lines import valid_lines
+from dslaunch.run.json_lines import valid_line, valid_lines
 
 USAGE = "usage.jsonl"
 """The file of a run directory with one `NodeUsage` per line, in the order of arrival."""
@@ -114,10 +114,7 @@ def read_usage(directory: Path) -> Iterator[NodeUsage]:
 
 def parse_usage(line: bytes) -> NodeUsage | None:
     """Return the measurement of a line; None if it is invalid."""
-    try:
-        return _adapter().validate_json(line, strict=True)
-    except ValidationError:
-        return None
+    return valid_line(line, _adapter())
 
 
 def usage_line(usage: NodeUsage) -> bytes:

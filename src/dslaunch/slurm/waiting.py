@@ -8,8 +8,10 @@ sites without backfill.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING
+
+from dslaunch.durations import rounded_text
 
 if TYPE_CHECKING:
     from dslaunch.slurm.states import JobInfo
@@ -18,7 +20,6 @@ SELDOM = 60.0
 """Seconds between two estimates that are shown."""
 SAME = 300
 """Seconds by which an estimate may change without being shown again."""
-_HOUR, _DAY = 3600, 86400
 
 
 @dataclass(slots=True)
@@ -55,15 +56,6 @@ def start_text(start: int, now: float, zone: tzinfo | None = None) -> str:
     except (OverflowError, OSError, ValueError):  # a year beyond the calendar
         return "estimated start unknown"
     clock = f"{when:%H:%M}" if when.date() == today.date() else f"{when:%Y-%m-%d %H:%M}"
-    return f"estimated start {clock} (in {_rounded(when - today)})"
-
-
-def _rounded(span: timedelta) -> str:
-    seconds = span.total_seconds()
-    if seconds >= 2 * _DAY:
-        return f"{seconds / _DAY:.0f} d"
-    if seconds >= 2 * _HOUR:
-        return f"{seconds / _HOUR:.0f} h"
-    if seconds >= 60:
-        return f"{seconds / 60:.0f} min"
-    return "less than a minute"
+    seconds = (when - today).total_seconds()
+    left = rounded_text(seconds) if seconds >= 60 else "less than a minute"
+    return f"estimated start {clock} (in {left})"

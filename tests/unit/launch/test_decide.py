@@ -147,7 +147,7 @@ def test_ports_are_below_those_that_clients_take() -> None:
 def test_a_taken_port_is_named() -> None:
     taken = PortFact(None, ((29500, "Address already in use"),))
     with pytest.raises(PreflightError) as caught:
-        decide.choose_port(CLUSTER, facts(port=taken))
+        decide.choose_port(facts(port=taken))
     assert caught.value.error_code is ErrorCode.PORT_TAKEN
     expected = {"host": "n1", "port": 29500, "error": "address already in use"}
     assert caught.value.values == expected

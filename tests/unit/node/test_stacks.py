@@ -111,7 +111,7 @@ def armed(tmp_path: Path, no_py_spy: None) -> Iterator[Start]:
 
     yield start
     for process in started:
-        for entry in stacks.collect({0: process.pid}, "", 0.1)["0"][1:]:
+        for entry in stacks.collect({0: process.pid}, 0.1)["0"][1:]:
             os.kill(entry["pid"], 9)
         process.kill()
         process.communicate()
@@ -140,7 +140,7 @@ def test_an_armed_process_shows_its_stack_and_lives_on(armed: Start, tmp_path: P
     assert first_line(process) == "up"
     for _ in range(3):
         assert asleep(process)
-        (entry,) = stacks.collect({3: process.pid}, str(tmp_path), 5)["3"]
+        (entry,) = stacks.collect({3: process.pid}, 5)["3"]
         (thread,) = entry["threads"]
         assert thread["frames"] == [
             {"file": "job.py", "line": 3, "function": "waits"},
@@ -166,7 +166,7 @@ def test_all_threads_are_shown_the_main_one_first(armed: Start) -> None:
     first_line(process)
     deadline = time.monotonic() + 60
     while True:
-        (entry,) = stacks.collect({0: process.pid}, "", 5)["0"]
+        (entry,) = stacks.collect({0: process.pid}, 5)["0"]
         assert functions(entry) == ["waits", "<module>"]
         if [t["frames"][0]["function"] for t in entry["threads"]] == ["waits", "second"]:
             return
@@ -177,7 +177,7 @@ def test_children_by_fork_have_their_own_stack(armed: Start) -> None:
     process = armed(PROGRAM.replace("def waits", "import os\nos.fork()\ndef waits"))
     first_line(process)
     deadline = time.monotonic() + 60
-    while len(found := stacks.collect({0: process.pid}, "", 5)["0"]) < 2 or any(
+    while len(found := stacks.collect({0: process.pid}, 5)["0"]) < 2 or any(
         "waits" not in [f["function"] for t in each["threads"] for f in t["frames"]]
         for each in found
     ):
@@ -190,7 +190,7 @@ def test_children_by_fork_have_their_own_stack(armed: Start) -> None:
 def test_a_python_that_ignores_its_environment_is_left_alone(armed: Start, option: str) -> None:
     process = armed(PROGRAM, option)
     first_line(process)
-    (entry,) = stacks.collect({0: process.pid}, "", 2)["0"]
+    (entry,) = stacks.collect({0: process.pid}, 2)["0"]
     assert (entry["threads"], entry["tool"]) == ([], "proc")
     assert entry["error"] == "py-spy: not installed; faulthandler: not armed"
     assert process.poll() is None
@@ -199,7 +199,7 @@ def test_a_python_that_ignores_its_environment_is_left_alone(armed: Start, optio
 def test_a_process_that_ignores_the_signal_is_not_signalled(armed: Start) -> None:
     process = armed(f"import signal\nsignal.signal({stacks.SIGNAL}, signal.SIG_DFL)\n{PROGRAM}")
     first_line(process)
-    (entry,) = stacks.collect({0: process.pid}, "", 2)["0"]
+    (entry,) = stacks.collect({0: process.pid}, 2)["0"]
     assert "removed the handler" in entry["error"]
     assert process.poll() is None
 
@@ -208,7 +208,7 @@ def test_a_process_that_handles_the_signal_itself_is_distinguished(armed: Start)
     program = f"import signal\nsignal.signal({stacks.SIGNAL}, lambda *_: print('mine'))\n{PROGRAM}"
     process = armed(program)
     first_line(process)
-    (entry,) = stacks.collect({0: process.pid}, "", 10)["0"]
+    (entry,) = stacks.collect({0: process.pid}, 10)["0"]
     assert f"handles signal {stacks.SIGNAL} in another way" in entry["error"]
     assert process.poll() is None
 
@@ -217,7 +217,7 @@ def test_a_process_that_closed_our_descriptor_is_not_signalled(armed: Start) -> 
     text = "import os\nos.closerange(3, 100)\nkept = open('data', 'wb')\nos.closerange(10, 20)\n"
     process = armed(text + PROGRAM)
     first_line(process)
-    (entry,) = stacks.collect({0: process.pid}, "", 2)["0"]
+    (entry,) = stacks.collect({0: process.pid}, 2)["0"]
     assert "faulthandler: not armed" in entry["error"]
     assert (Path(f"/proc/{process.pid}/cwd") / "data").read_bytes() == b""
 
@@ -229,7 +229,7 @@ def test_a_stopped_process_is_reported(armed: Start) -> None:
     # not by asking for stacks: a question that comes before the stop waits in the process
     while (processes.stat(process.pid) or "?")[0] != "T":
         pass
-    (entry,) = stacks.collect({0: process.pid}, "", 2)["0"]
+    (entry,) = stacks.collect({0: process.pid}, 2)["0"]
     assert entry["error"].endswith("faulthandler: no thread can answer (state T)")
 
 
@@ -241,7 +241,7 @@ def test_a_thread_that_can_answer_does_so_for_a_main_one_that_blocks_signals(arm
         f"signal.pthread_sigmask(signal.SIG_BLOCK, [{stacks.SIGNAL}])\n" + PROGRAM
     )
     first_line(process)
-    (entry,) = stacks.collect({0: process.pid}, "", 5)["0"]
+    (entry,) = stacks.collect({0: process.pid}, 5)["0"]
     assert functions(entry) == ["waits", "<module>"]
 
 
@@ -259,9 +259,7 @@ def test_another_thread_answers_for_a_main_one_that_is_in_the_kernel(armed: Star
     )
     first_line(process)
     deadline = time.monotonic() + 60
-    while len(found := stacks.collect({0: process.pid}, "", 5)["0"]) < 2 or (
-        found[0]["state"] != "D"
-    ):
+    while len(found := stacks.collect({0: process.pid}, 5)["0"]) < 2 or (found[0]["state"] != "D"):
         assert time.monotonic() < deadline, found
     parent, child = found
     assert functions(parent) == ["spawns", "<module>"]
@@ -273,7 +271,7 @@ def test_a_process_other_than_python_is_described_by_the_kernel(tmp_path: Path) 
     environment = stacks.arm(str(tmp_path), {})
     with subprocess.Popen(["sleep", "60"], env={**os.environ, **environment}) as process:
         try:
-            (entry,) = stacks.collect({0: process.pid}, "", 2)["0"]
+            (entry,) = stacks.collect({0: process.pid}, 2)["0"]
             assert (entry["threads"], entry["tool"]) == ([], "proc")
             assert entry["error"] == "not a Python program"
             assert entry["state"] in "SDR"
@@ -285,7 +283,7 @@ def test_a_process_other_than_python_is_described_by_the_kernel(tmp_path: Path) 
 def test_a_rank_that_has_ended_is_reported() -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
-    (entry,) = stacks.collect({5: process.pid}, "", 2)["5"]
+    (entry,) = stacks.collect({5: process.pid}, 2)["5"]
     assert entry == {
         "pid": process.pid,
         "state": "",
@@ -298,7 +296,7 @@ def test_a_rank_that_has_ended_is_reported() -> None:
 def test_a_rank_that_has_ended_but_is_not_collected_is_reported() -> None:
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        (entry,) = stacks.collect({5: process.pid}, "", 2)["5"]
+        (entry,) = stacks.collect({5: process.pid}, 2)["5"]
     assert entry["error"] == "it has ended"
 
 
@@ -325,7 +323,7 @@ def test_a_tool_that_hangs_takes_half_of_the_time_and_no_more(
     tool.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     start = time.monotonic()
-    (entry,) = stacks.collect({0: os.getpid()}, "", 2)["0"][:1]
+    (entry,) = stacks.collect({0: os.getpid()}, 2)["0"][:1]
     assert "py-spy: no answer in 1.0 s" in entry["error"]
     assert time.monotonic() - start < 60
 
@@ -337,7 +335,7 @@ def test_a_tool_that_may_not_attach_is_quoted(
     tool.write_text("#!/bin/sh\necho 'Permission Denied' >&2\nexit 1\n")
     tool.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    entry = stacks.collect({0: os.getpid()}, "", 5)["0"][0]
+    entry = stacks.collect({0: os.getpid()}, 5)["0"][0]
     assert entry["error"] == "py-spy: Permission Denied; faulthandler: not armed"
 
 

@@ -9,10 +9,8 @@ import pytest
 from dslaunch.report.status import (
     DROPPED,
     RUNS_HEAD,
-    age,
     exit_text,
     node_rows,
-    progress_text,
     run_row,
     run_rows,
     why_rows,
@@ -117,20 +115,6 @@ def test_a_successful_run_names_its_logs_once(failed: RunStatus) -> None:
     status = replace(failed, state=State.SUCCEEDED, result=well, directory="/runs/run")
     rows = why_rows(replace(status, output=("/runs/run/logs",)))
     assert rows == [well.message, "logs: /runs/run/logs"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-5, "0s"), (119, "119s"), (720, "12m"), (7200, "2h"), (5e5, "6d")]
-)
-def test_an_age_has_one_unit(seconds: float, text: str) -> None:
-    assert age(seconds) == text
-
-
-def test_progress_names_what_is_known() -> None:
-    assert progress_text(Progress(step=3, loss=2.1134, steps_per_second=3.14)) == (
-        "step 3, loss 2.113, 3.14 it/s"
-    )
-    assert progress_text(Progress(tokens_per_second=12345.6)) == "12,346 tokens/s"
 
 
 def test_the_json_of_a_status_has_the_values_of_the_list(failed: RunStatus) -> None:

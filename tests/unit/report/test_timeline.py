@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 from tests.unit.report.recorded_runs import LENGTH, START, details_of
 
 from dslaunch.launch.replacement import Replacement
-from dslaunch.report.durations import clock_text, duration_text, elapsed_text
-from dslaunch.report.timeline import Phase, Sign, Timeline, timeline
+from dslaunch.report.timeline import LineKind, Phase, Sign, Timeline, timeline
 from dslaunch.report.timeline_svg import drawing
 from dslaunch.run.events import Event
 from dslaunch.run.reasons import EndCode, EndReason, Restart
@@ -67,7 +67,7 @@ def test_an_attempt_ends_at_the_restart_at_the_latest() -> None:
         Event(90.0, "exit", "n1", rank=0, code=0, asked=False),
     )
     assert [(span.start, span.end) for span in found.ranks[0].spans] == [(1.0, 20.0), (25.0, 90.0)]
-    assert [line.text for line in found.lines] == ["restart 1"]
+    assert [(line.kind, line.attempt) for line in found.lines] == [(LineKind.RESTART, 1)]
 
 
 def test_time_without_a_connection_is_a_span() -> None:
@@ -97,6 +97,20 @@ def test_equal_events_are_one_moment() -> None:
     assert (moment.first, moment.last, moment.hosts, moment.ranks) == (0.0, 4.0, "n[0-4]", "0-4")
 
 
+def test_a_moment_of_an_attempt_is_drawn_once() -> None:
+    stop = Event(20.0, "stopping", reason=FAILED)
+    restart = Event(30.0, "restarting", restart=Restart(1, 2, FAILED))
+    later = [replace(stop, time=21.0), restart, replace(stop, time=50.0)]
+    cause = Event(19.0, "exit", "n1", 0, code=1)
+    found = timeline([stop, *later], 0.0, 100.0, cause)
+    assert [(line.kind, line.time, line.attempt) for line in found.lines] == [
+        (LineKind.ROOT_CAUSE, 19.0, 0),
+        (LineKind.STOP, 20.0, 0),
+        (LineKind.RESTART, 30.0, 1),
+        (LineKind.STOP, 50.0, 1),
+    ]
+
+
 @pytest.mark.parametrize("nodes", [1, 4, 500])
 def test_drawing_is_well_formed(nodes: int) -> None:
     events = details_of(nodes).events
@@ -107,23 +121,3 @@ def test_drawing_is_well_formed(nodes: int) -> None:
 def test_drawing_of_a_run_of_no_length_is_well_formed() -> None:
     svg = drawing(timeline([Event(5.0, "connected", "n1")], 5.0, 5.0))
     assert "nan" not in svg
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.0, "0.0 s"), (9.94, "9.9 s"), (35.2, "35 s"), (751, "12:31"), (3751, "1:02:31")],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-1.0, "0 s"), (0.4, "0 s"), (59.9, "59 s"), (751.0, "12:31"), (3723.0, "1:02:03")],
-)
-def test_elapsed_time_is_in_whole_seconds(seconds: float, text: str) -> None:
-    assert elapsed_text(seconds) == text
-
-
-def test_days_are_counted() -> None:
-    assert clock_text(2 * 86400 + 3 * 3600 + 600) == "2 d 03:10:00"

@@ -140,6 +140,7 @@ def test_a_run_without_measurements_has_none(tmp_path: Path) -> None:
         b"\xff\xfe",
         usage_line(node("n1")).replace(b'"cpu":0.1', b'"cpu":NaN'),
         usage_line(node("n1")).replace(b'"cpu":0.1', b'"cpu":7'),
+        usage_line(node("n1")).replace(b'"cpu":0.1', b'"cpu":"0.1"'),
         b"[" * 100_000,
     ],
 )
@@ -147,6 +148,7 @@ def test_invalid_lines_are_left_out(tmp_path: Path, line: bytes) -> None:
     good = usage_line(node("n2"))
     (tmp_path / USAGE).write_bytes(good + line + b"\n" + good)
     assert [each.host for each in read_usage(tmp_path)] == ["n2", "n2"]
+    assert parse_usage(line) is None
 
 
 def test_the_file_is_thinned_out_evenly_for_every_node_and_stays_small(tmp_path: Path) -> None:

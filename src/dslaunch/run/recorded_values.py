@@ -1,0 +1,33 @@
+"""What the files of a run directory have in common: models, and texts that JSON can hold."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+
+from dslaunch.protocol.values import MOST_PATH, MOST_TEXT
+
+
+class Recorded(BaseModel):
+    """Exact types and immutable; fields of later versions of the same format are ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", populate_by_name=True)
+
+
+def _printable(value: object) -> object:
+    """Spell bytes that are no UTF-8, which JSON cannot hold, as `\\udcff`."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
+
+
+def _cut(value: str) -> str:
+    return value[:MOST_TEXT]
+
+
+Text = Annotated[str, BeforeValidator(_printable), AfterValidator(_cut)]
+"""A text; the rest of one that is too long is dropped."""
+Name = Annotated[str, Field(max_length=MOST_PATH), BeforeValidator(_printable)]
+"""A name or path; one that is too long is an error."""
+Pair = Annotated[tuple[Text, Text], Strict(False)]
