@@ -61,6 +61,8 @@ class BatchError:
 
     message: str
     fix: str
+    missing: bool = False
+    """Whether neither the train nor the micro batch size is set, which a script may still do."""
 
 
 def given(config: Mapping[str, Any]) -> tuple[Any, Any, Any]:
@@ -76,7 +78,7 @@ def resolve(
     `data` is the data-parallel size. If it is below 1, DeepSpeed fails with a division by zero.
     """
     if train is None and micro is None:
-        return BatchError(MISSING, f"set {MICRO} (samples per GPU and step)")
+        return BatchError(MISSING, f"set {MICRO} (samples per GPU and step)", missing=True)
     try:
         batch = _filled(train, micro, steps, data)
     except ZeroDivisionError:

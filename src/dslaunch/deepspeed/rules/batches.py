@@ -110,7 +110,7 @@ def _parallelism(config: LintedConfig) -> Parallelism:
 
 def _failed(config: LintedConfig, error: BatchError) -> Remark | Any:
     present = next((name for name in KEYS if config.raw(name) is not None), "")
-    if error.message == batch.MISSING:
+    if error.missing:
         message = f"DeepSpeed stops with `{error.message}`, unless the script sets it"
         return config.warning("batch-missing", "", message, fix=error.fix)
     if config.parallelism is None and _depends_on_world(config):
