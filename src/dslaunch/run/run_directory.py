@@ -138,11 +138,16 @@ def log_name(host: str, rank: int | None) -> str:
     return f"{host}.log" if rank is None else f"{host}.{rank}.log"
 
 
+LONGEST_RANK = 7
+"""Digits."""
+
+
 def log_source(name: str) -> tuple[str, int | None]:
     """Return whose log it is: host, and rank or None."""
     stem = name.removesuffix(".log")
     host, dot, rank = stem.rpartition(".")
-    return (host, int(rank)) if dot and rank.isdigit() else (stem, None)
+    is_rank = dot and rank.isascii() and rank.isdecimal() and len(rank) <= LONGEST_RANK
+    return (host, int(rank)) if is_rank else (stem, None)
 
 
 def is_held(directory: Path) -> bool:

@@ -16,7 +16,7 @@ from dslaunch.run.launch import cluster_json
 from dslaunch.run.local_runs import local_runs
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode, EndReason
-from dslaunch.run.run_directory import RunDirectory
+from dslaunch.run.run_directory import RunDirectory, log_name, log_source
 from dslaunch.run.run_record import (
     FILE,
     JobRecord,
@@ -178,3 +178,13 @@ def test_the_recorded_cluster_has_no_text_of_its_file() -> None:
     text = cluster_json(cluster)
     assert "a comment" not in text
     assert TypeAdapter(Cluster).validate_json(text) == cluster
+
+
+@pytest.mark.parametrize(("host", "rank"), [("node1", 0), ("a.b", 12), ("a.b", None)])
+def test_the_name_of_a_log_says_whose_it_is(host: str, rank: int | None) -> None:
+    assert log_source(log_name(host, rank)) == (host, rank)
+
+
+@pytest.mark.parametrize("end", ["\u00b2", "\u0661", "9" * 5000, ""])
+def test_a_log_whose_name_ends_with_no_rank_is_that_of_a_node(end: str) -> None:
+    assert log_source(f"node1.{end}.log") == (f"node1.{end}", None)
