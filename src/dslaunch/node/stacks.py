@@ -108,7 +108,7 @@ del sys.modules[__name__]
 import sitecustomize
 '''
 _THREAD = re.compile(r"^(?:Current thread|Thread|Stack) 0x[0-9a-f]+(?: \[(.*)\])? \(most recent")
-_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_FRAME = re.compile(r'^  File "(.*)", line ([0-9]{1,9}|\?\?\?) in (.*)')
 _turn = threading.Lock()
 _spies = threading.BoundedSemaphore(os.cpu_count() or 1)
 

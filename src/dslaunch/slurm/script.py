@@ -21,6 +21,7 @@ from dslaunch.slurm.shell_words import (
     ShellText,
     Word,
 )
+from dslaunch.slurm.states import whole_number
 
 DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)")
 BLOCK = re.compile(r"(?<!\$)\{%[^{}]*%\}")
@@ -129,8 +130,7 @@ class Script:
 
     def number(self, name: str) -> int | None:
         """Return the value of an option, if it is a number."""
-        value = self.asked(name)
-        return int(value) if value.isdecimal() and not self.heterogeneous else None
+        return None if self.heterogeneous else whole_number(self.asked(name))
 
     @property
     def several_nodes(self) -> bool:

@@ -44,7 +44,7 @@ NOT_STARTING = named(
     "printf readonly rm select set source test trap type typeset unset which : [ [[ ."
 )
 """Commands with names of programs that they do not start."""
-POSITIONAL = re.compile(r"\$\{?(?:[@*](?::\d+)?|[1-9])\}?")
+POSITIONAL = re.compile(r"\$\{?(?:[@*](?::[0-9]{1,4})?|[1-9])\}?")
 COST = 10
 """The share of a word of a function's body in the limit of all expansions."""
 DEEPEST_CALL = 3

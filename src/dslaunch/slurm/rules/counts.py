@@ -15,6 +15,7 @@ from dslaunch.slurm.grammar import Option
 from dslaunch.slurm.rules.directives import tasks_per_node
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.shell_words import Expansion, Literal, ShellCommand, Word
+from dslaunch.slurm.states import whole_number
 from dslaunch.slurm.training_commands import Reading, TrainingCommand
 
 NODE_OPTIONS = ("nnodes", "nnode", "num_machines", "num_nodes")
@@ -28,7 +29,7 @@ GPU_KIND = re.compile(r"(?i)gpu|[ahblv]\d{2,3}|mi\d{3}|dgx|cuda|boost|ml|accel")
 GPU_WORDS = re.compile(r"NCCL|CUDA|cuda|GPU|nvidia|rocm|deepspeed")
 CPU_WORDS = re.compile(r"gloo|use_cpu|--cpu\b|\bccl\b|mpi4py")
 RANK_OPTIONS = ("nproc_per_node", "num_gpus")
-GPUS = re.compile(r"(?:gpu:)?(?:([A-Za-z]\w*):)?(\d+)")
+GPUS = re.compile(r"(?:gpu:)?(?:([A-Za-z]\w*):)?([0-9]{1,9})")
 SET_BY = {
     "SLURM_GPUS_PER_NODE": ("gpus-per-node",),
     "SLURM_NTASKS_PER_NODE": ("ntasks-per-node",),
@@ -56,8 +57,9 @@ def nodes_twice(reading: Reading) -> Iterator[Remark]:
         option = launch.option(*NODE_OPTIONS)
         said = script.constant(option.value) if option else None
         source = _nodes_asked(script, launch)
-        nodes = int(source.text) if source else None
-        if nodes and option and option.value and said and said.isdecimal() and int(said) != nodes:
+        nodes = whole_number(source.text) if source else None
+        told = whole_number(said or "")
+        if nodes and option and option.value and told is not None and told != nodes:
             asked = script.where(source.place)[0] if source else 0
             yield script.remark(
                 "nodes-mismatch",
@@ -76,7 +78,7 @@ def _nodes_asked(script: Script, launch: TrainingCommand) -> Option | None:
     own = step.get("nodes")
     if own is not None:
         number = script.constant(own.value)
-        many = number is not None and number.isdecimal() and int(number) > 1
+        many = (whole_number(number or "") or 0) > 1
         return replace(own, value=_literal(number, own)) if many and number else None
     if SOME_NODES & step.keys() or script.number("nodes") is None:
         return None
@@ -123,19 +125,20 @@ def gpus_twice(reading: Reading) -> Iterator[Remark]:
     for launch in reading.launches:
         option = launch.option(*RANK_OPTIONS)
         said = script.constant(option.value) if option else None
-        if not (found and option and option.value and said and said.isdecimal()):
+        told = whole_number(said or "")
+        if not found or told is None or option is None or option.value is None:
             continue
         if launch.step and OWN_GPUS & launch.step.options.keys():
             continue
-        if _shares_node(reading, launch) and int(said) < found[0]:
+        if _shares_node(reading, launch) and told < found[0]:
             continue
         gpus, asked = found
-        if int(said) != gpus:
+        if told != gpus:
             line = script.where(asked.place)[0]
             whole = " (--gpus is the total of the job)" if asked.name == "gpus" else ""
             yield script.remark(
                 "gpus-mismatch",
-                "error" if int(said) > gpus else "warning",
+                "error" if told > gpus else "warning",
                 option.value.place,
                 f"{option.given} is {said}, but line {line} requests {counted(gpus, 'GPU')} per"
                 f" node{whole}",
@@ -234,14 +237,14 @@ def _too_many(script: Script, launch: TrainingCommand) -> str:
     per_node = step["ntasks-per-node"].text if "ntasks-per-node" in step else None
     if per_node is None and "ntasks" not in step:
         per_node = script.asked("ntasks-per-node") or None
-    if per_node and per_node.isdecimal() and int(per_node) > 1:
+    if per_node and (whole_number(per_node) or 0) > 1:
         return f"{per_node} {launch.program} launchers per node"
     tasks = step["ntasks"].text if "ntasks" in step else script.asked("ntasks")
     own = step["nodes"].text if "nodes" in step else ""
-    nodes = int(own) if own.isdecimal() else script.number("nodes")
-    if nodes is None or (own and not own.isdecimal()):
+    nodes = whole_number(own) if own else script.number("nodes")
+    if nodes is None:
         return ""
-    if not per_node and tasks.isdecimal() and int(tasks) > nodes:
+    if not per_node and (whole_number(tasks) or 0) > nodes:
         return f"{tasks} {launch.program} launchers on {counted(nodes, 'node')}"
     return ""
 

@@ -12,6 +12,7 @@ from dslaunch.plural import counted
 from dslaunch.slurm import sources
 from dslaunch.slurm.grammar import FORMER, SBATCH, Option
 from dslaunch.slurm.script import DirectiveLine, Script
+from dslaunch.slurm.states import whole_number
 from dslaunch.slurm.training_commands import Reading, SrunStep
 from dslaunch.texts import closest
 
@@ -398,17 +399,18 @@ def tasks_per_node(script: Script, step: SrunStep | None) -> int | None:
             return None
         texts = {name: option.text for name, option in asked.items()}
         each, tasks = texts.get("ntasks-per-node", ""), texts.get("ntasks", "")
-        nodes = texts.get("nodes", script.asked("nodes"))
+        per_node, total = whole_number(each), whole_number(tasks)
+        nodes = whole_number(texts.get("nodes", script.asked("nodes")))
         if tasks == "1":
             return 1
-        if each.isdecimal() and not tasks:
-            return int(each)
-        if tasks.isdecimal() and nodes.isdecimal() and int(nodes):
-            return -(-int(tasks) // int(nodes))
+        if per_node is not None and not tasks:
+            return per_node
+        if total is not None and nodes:
+            return -(-total // nodes)
         if tasks and tasks.strip('"{}$') in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"):
             return 1
-        if each.isdecimal():
-            return int(each)
+        if per_node is not None:
+            return per_node
         if tasks or each:
             return None
     return 1
