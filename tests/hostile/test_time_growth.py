@@ -21,10 +21,8 @@ from dslaunch.deepspeed import config_text as reading
 from dslaunch.deepspeed import schema
 from dslaunch.deepspeed.lint import lint
 from dslaunch.deepspeed.linted_config import LintedConfig
-from dslaunch.node import frames
 from dslaunch.run.endings import diagnose
 from dslaunch.run.events import Line
-from dslaunch.run.journal_tail import CHAIN, first_frame
 from dslaunch.run.lines import Lines, printable
 from dslaunch.run.progress import RunProgress
 from dslaunch.slurm.lint import lint_script
@@ -215,12 +213,6 @@ def test_a_pattern_that_is_accepted_takes_bounded_time(
     for piece in ("a", "ab", "1", "aab1"):
         line = (piece * LONGEST_LINE)[:LONGEST_LINE]
         assert seconds(lambda line=line: compiled.search(line)) < SECONDS
-
-
-@pytest.mark.parametrize("chain", [2, CHAIN - 1])
-def test_the_first_frame_is_searched_for_in_time(chain: int) -> None:
-    frames_in_a_row = b"".join(frames.HEADER.pack(0, frames.MESSAGE, n) for n in range(1, chain))
-    assert seconds(lambda: first_frame((frames_in_a_row + b"\0") * 400_000)) < SECONDS
 
 
 @pytest.mark.parametrize("numbers", [2, 4, 8])

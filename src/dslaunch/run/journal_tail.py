@@ -1,18 +1,21 @@
-"""Read the end of what the nodes of a detached run have kept, instead of all of it."""
+"""Read the end of what the nodes of a detached run have kept, instead of all of it.
+
+A journal is what a node says it is: the bytes that are read of it, the work to find its first frame
+and the frames in memory are bounded, and a damaged one is a failure of its node alone.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 
-from dslaunch.errors import NodeError, NodeFailure
+from dslaunch.errors import Interrupted, NodeError, NodeFailure
 from dslaunch.node import frames
 from dslaunch.protocol.messages import Incoming, ProtocolError
 from dslaunch.protocol.queries import JOURNAL, JournalPiece
-from dslaunch.run.interrupts import Until
+from dslaunch.run.interrupts import Until, never
 from dslaunch.run.log_selection import SelectedLines
 from dslaunch.run.reach import answer_of
 from dslaunch.run.session import Session
@@ -22,19 +25,25 @@ FIRST_WINDOW = 64 * 1024
 """Bytes of each node that are read first in search of the last lines."""
 GROWTH = 4
 """How many times as much is read if they were not enough."""
+LARGEST_WINDOW = 64 << 20
+"""Bytes of one node that are searched for the last lines, at most."""
+LARGEST_TOGETHER = 1 << 30
+"""Bytes of all nodes together that are searched, at most; of each at least `FIRST_WINDOW`."""
 PIECE = 1 << 20
 """Bytes of a journal that are asked for at a time."""
 MOST_KEPT = 4 << 30
 """Bytes of one node's journal. Agents keep half of it at most."""
-MOST_READ = 64 << 20
-"""Bytes of one node that are read at most in search of the last lines."""
-CHAIN = 64
-"""Frames with consecutive numbers that show that the first of them is one."""
-MOST_CANDIDATES = 10_000
-"""Places that are tried as the beginning of a frame. Output that is no text has one in millions of
-bytes, but a node can send bytes in which there is one at every place."""
 AT_ONCE = 32
 """Nodes that are read at the same time."""
+MOST_TRIED = 1 << 20
+"""False headers after which a journal counts as damaged. One frame of output may resemble half of
+that number, if a rank writes integers."""
+ENOUGH = 1 << 17
+"""Frames in a row that are believed: more than one frame of output can resemble."""
+LOOK_UP = 1024
+"""Steps between two checks whether to continue."""
+_REACH = max(frames.LONGEST.values()) + 2 * frames.HEADER.size
+"""Bytes in which a frame begins, wherever a journal is cut."""
 _HEADER = re.compile(rb"(?=[\x00\x01][\x00-\xff]{3}[\x01\x02]\x00)")
 """Where a numbered frame of a message or of output may begin (`frames.HEADER`)."""
 
@@ -52,33 +61,67 @@ class KeptTail:
 
 
 def show_last_lines(
-    sessions: Sequence[Session], run: str, chosen: SelectedLines, until: Until
+    sessions: Sequence[Session],
+    run: str,
+    chosen: SelectedLines,
+    until: Until,
+    note_failure: Callable[[NodeFailure], None],
 ) -> Watch:
     """Keep the last selected lines of these nodes in `chosen`, by time; return the watch to
-    continue with. Each session continues behind what was read. They are fewer than selected if the
-    last `MOST_READ` bytes of the nodes do not have as many.
+    continue with. Each session continues behind what was read.
 
-    Raises NodeError if a journal is damaged, Interrupted if `until` returns True.
+    Lines before the last `LARGEST_WINDOW` bytes of a node are not searched. A node whose journal
+    cannot be read is given to `note_failure`.
+
+    Raises NodeError if that is so for all nodes, Interrupted if `until` returns True.
     """
     size = FIRST_WINDOW
+    largest = largest_window(len(sessions))
     while True:
-        tails = _read_tails(sessions, run, size, until)
+        found = _read_tails(sessions, run, size, until)
+        tails = [tail for tail in found if isinstance(tail, KeptTail)]
         chosen.forget()
         watch = Watch(chosen)
         _show(tails, watch)
-        if chosen.full or size >= MOST_READ or all(tail.whole for tail in tails):
+        if chosen.full or size >= largest or all(tail.whole for tail in tails):
             break
-        size = min(GROWTH * size, MOST_READ)
-    for tail in tails:
-        tail.session.skip(tail.number)
+        size = min(size * GROWTH, largest)
+    failures = tuple(tail for tail in found if isinstance(tail, NodeFailure))
+    if failures and not tails:
+        raise NodeError(failures)
+    for session, tail in zip(sessions, found, strict=True):
+        session.skip(tail.number if isinstance(tail, KeptTail) else _newest(session))
+    for failure in failures:
+        note_failure(failure)
     return watch
 
 
-def _read_tails(sessions: Sequence[Session], run: str, size: int, until: Until) -> list[KeptTail]:
+def largest_window(nodes: int) -> int:
+    """Return how many bytes of each of these nodes are searched, at most."""
+    share = LARGEST_TOGETHER // max(nodes, 1)
+    return max(FIRST_WINDOW, min(LARGEST_WINDOW, share))
+
+
+def _read_tails(
+    sessions: Sequence[Session], run: str, size: int, until: Until
+) -> list[KeptTail | NodeFailure]:
+    """Return the tail of each node, or why it cannot be read. Raises Interrupted."""
+
+    def read(session: Session) -> KeptTail | NodeFailure:
+        try:
+            return read_tail(session, run, size, until)
+        except NodeError as error:
+            return error.failures[0]
+
     if not sessions:
         return []
     with ThreadPoolExecutor(min(AT_ONCE, len(sessions)), thread_name_prefix="journal") as pool:
-        return list(pool.map(lambda session: read_tail(session, run, size, until), sessions))
+        return list(pool.map(read, sessions))
+
+
+def _newest(session: Session) -> int:
+    """Return the number of the newest frame of a node, as its agent says."""
+    return session.hello.result().last
 
 
 def _show(tails: Sequence[KeptTail], watch: Watch) -> None:
@@ -117,19 +160,18 @@ def read_tail(session: Session, run: str, size: int, until: Until) -> KeptTail:
 
     first = piece(0, 1)
     if first is None or first.size > MOST_KEPT:
-        return KeptTail(session, number=session.hello.result().last)
+        return KeptTail(session, number=_newest(session))
     begin = max(0, first.size - size)
     data = b"".join(_pieces(piece, begin, first.size))
-    start = first_frame(data) if begin else 0
-    if start is None:
-        return KeptTail(session, whole=False)
-    incoming = Incoming(session.ranks)
     try:
-        arrived = list(incoming.feed(data[start:]))
+        start = first_frame(data, until) if begin else 0
+        if start is None:
+            return KeptTail(session, number=_newest(session), whole=False)
+        incoming = Incoming(session.ranks)
+        output = tuple(_output(incoming.feed(data[start:]), until))
     except ProtocolError as error:
         why = f"its journal is damaged: {error}"
         raise NodeError((NodeFailure(session.host, "protocol", why),)) from None
-    output = tuple(frame for frame in arrived if isinstance(frame, frames.Output))
     return KeptTail(session, output, incoming.number, whole=not begin)
 
 
@@ -138,32 +180,70 @@ def _pieces(
 ) -> Iterator[bytes]:
     position = begin
     while position < end:
-        found = piece(position, min(PIECE, end - position))
-        if found is None or not found.data:  # or the loop would not end
+        wanted = min(PIECE, end - position)
+        found = piece(position, wanted)
+        if found is None:
             return
-        yield found.data
-        position += len(found.data)
+        yield found.data[:wanted]
+        if len(found.data) < wanted:  # or a node could give a byte at a time
+            return
+        position += wanted
 
 
-def first_frame(data: bytes) -> int | None:
-    """Return where the first whole frame begins in the last bytes of a journal; None: nowhere.
+def _output(arrived: Iterable[object], until: Until) -> Iterator[frames.Output]:
+    for count, frame in enumerate(arrived):
+        _check(count, until)
+        if isinstance(frame, frames.Output):
+            yield frame
 
-    From there frames follow each other with consecutive numbers; the last may be incomplete.
+
+def _check(count: int, until: Until) -> None:
+    """Raise Interrupted if it is enough; asks in every `LOOK_UP`th step."""
+    if count % LOOK_UP == 0 and until():
+        raise Interrupted("interrupted")
+
+
+def first_frame(data: bytes, until: Until = never) -> int | None:
+    """Return where the first whole frame begins in the last bytes of a journal; None: nowhere yet.
+
+    From there all frames follow each other with consecutive numbers; the last may be incomplete.
+    Headers from which no chain reaches the end are remembered, so that chains which meet are
+    followed once; their number is limited.
+
+    Raises ProtocolError if no journal has such an end, Interrupted.
     """
-    for found in islice(_HEADER.finditer(data), MOST_CANDIDATES):
-        if _frames_follow(data, found.start()):
+    chains = Chains(data)
+    for tried, found in enumerate(_HEADER.finditer(data, 0, min(len(data), _REACH))):
+        _check(tried, until)
+        if chains.leads_on(found.start()):
             return found.start()
+        if tried + len(chains.wrong) > MOST_TRIED:
+            raise ProtocolError("no frames follow each other at its end")
+    if len(data) >= _REACH:
+        raise ProtocolError("no frame begins at its end")
     return None
 
 
-def _frames_follow(data: bytes, start: int) -> bool:
-    position, before, count = start, 0, 0
-    while position + frames.HEADER.size <= len(data) and count < CHAIN:
-        length, kind, number = frames.HEADER.unpack_from(data, position)
-        known = kind in (frames.MESSAGE, frames.OUTPUT) and length <= frames.LONGEST[kind]
-        if not known or number == 0 or (before and number != before + 1):
-            return False
-        position += frames.HEADER.size + length
-        before = number
-        count += 1
-    return count > 1
+class Chains:
+    """Follows frames from header to header."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.wrong: set[int] = set()
+        """Places of headers from which frames do not follow each other."""
+
+    def leads_on(self, start: int) -> bool:
+        """Return whether frames follow each other from there to the end, or for long enough."""
+        passed: list[int] = []
+        position, before = start, 0
+        while position + frames.HEADER.size <= len(self.data) and len(passed) < ENOUGH:
+            length, kind, number = frames.HEADER.unpack_from(self.data, position)
+            is_header = kind in (frames.MESSAGE, frames.OUTPUT) and length <= frames.LONGEST[kind]
+            follows = number > 0 and before in (0, number - 1)
+            if position in self.wrong or not is_header or not follows:
+                self.wrong.update(passed)
+                return False
+            passed.append(position)
+            position += frames.HEADER.size + length
+            before = number
+        return len(passed) > 1

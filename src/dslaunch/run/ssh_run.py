@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 from dslaunch.cluster.model import Cluster, Node
-from dslaunch.errors import DslaunchError, NodeFailure
+from dslaunch.errors import DslaunchError, NodeError, NodeFailure
 from dslaunch.run.events import Event
 from dslaunch.run.follow import Follower, nothing_reached, read_kept
 from dslaunch.run.handle import (
@@ -193,7 +193,7 @@ class SshRun(RunHandle):
             for failure in joined.missing:
                 tell(f"no answer from {failure.host}: {failure.message}")
             ask_each([joined.reached, joined.ended], until=until)
-            watch = self._kept(joined, chosen, until)
+            watch = self._kept(joined, chosen, tell, until)
             follower = Follower(joined.reached, watch)
             if follow:
                 chosen.release()
@@ -203,11 +203,11 @@ class SshRun(RunHandle):
         watch.flush_all()
         chosen.release()
 
-    def _kept(self, joined: _Joined, chosen: SelectedLines, until: Until) -> Watch:
+    def _kept(self, joined: _Joined, chosen: SelectedLines, tell: Notify, until: Until) -> Watch:
         """Show what its nodes have kept, with `tail` only the last lines; return the watch to
         continue with."""
         if chosen.selection.tail is not None:
-            return show_last_lines(joined.sessions, self.agents, chosen, until)
+            return _last_lines(joined, self.agents, chosen, tell, until)
         watch = Watch(chosen)
         read_kept(joined.ended, self.agents, watch, until=until)
         return watch
@@ -256,7 +256,7 @@ class SshRun(RunHandle):
                 _connected(joined, chosen, self.record)
                 read_kept(joined.ended, self.agents, watch, until=until)
             else:
-                watch = show_last_lines(joined.sessions, self.agents, chosen, until)
+                watch = _last_lines(joined, self.agents, chosen, tell, until)
                 past = self._events(joined, until)
                 _connected(joined, chosen, self.record)
                 for event in past:
@@ -370,11 +370,27 @@ def _note_end(local: LocalRun, reported: RunStatus) -> None:
         note_outcome(local.directory, reported.result, reported.ended)
 
 
+def _last_lines(
+    joined: _Joined, run: str, chosen: SelectedLines, tell: Notify, until: Until
+) -> Watch:
+    """Show the last lines that its nodes have kept, and say which nodes' cannot be read."""
+
+    def note_failure(failure: NodeFailure) -> None:
+        tell(f"no output of {failure.host}: {failure.message}")
+
+    return show_last_lines(joined.sessions, run, chosen, until, note_failure)
+
+
 def _explained(found: RunStatus, reached: ReachedNodes) -> RunStatus:
     """Return the status of a failed detached run with what its ranks have written last."""
     watch = Watch(QuietView())
     for session in reached.sessions.values():
-        for output in read_tail(session, found.run, FIRST_WINDOW, never).output:
+        try:
+            tail = read_tail(session, found.run, FIRST_WINDOW, never)
+        except NodeError as error:
+            reached.failures[session.host] = error.failures[0]
+            continue
+        for output in tail.output:
             watch.output(session.host, output, session.offset)
     watch.flush_all()
     watch.history = history_of(e for node in found.nodes.values() for e in node.events)

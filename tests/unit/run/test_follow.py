@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
+import sys
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.errors import Interrupted
+from dslaunch.errors import Interrupted, NodeError, NodeFailure
 from dslaunch.node import frames
+from dslaunch.protocol.messages import ProtocolError
 from dslaunch.protocol.queries import JOURNAL, Answers, Questions, parse_answers
+from dslaunch.run import journal_tail
 from dslaunch.run.events import Event, Line
 from dslaunch.run.follow import read_kept
-from dslaunch.run.journal_tail import first_frame, show_last_lines
+from dslaunch.run.interrupts import never
+from dslaunch.run.journal_tail import (
+    FIRST_WINDOW,
+    LARGEST_TOGETHER,
+    LARGEST_WINDOW,
+    Chains,
+    first_frame,
+    largest_window,
+    show_last_lines,
+)
 from dslaunch.run.log_selection import LogSelection, SelectedLines
 from dslaunch.run.reach import ANSWER_TIMEOUT, ReachedNodes, ask
 from dslaunch.run.session import Session
@@ -49,6 +63,14 @@ class Node:
     skipped: int = 0
     asked: int = 0
     """Bytes that were sent of the journal."""
+    newest: int = 0
+    """The number of its newest frame, as its agent says."""
+
+    @property
+    def hello(self) -> Future[SimpleNamespace]:
+        greeting: Future[SimpleNamespace] = Future()
+        greeting.set_result(SimpleNamespace(last=self.newest))
+        return greeting
 
     def skip(self, number: int) -> None:
         self.skipped = number
@@ -85,13 +107,17 @@ def test_what_nodes_have_kept_is_merged_by_our_clock() -> None:
 # ---------------------------------------------------------------- the last lines
 
 
-def last_lines(nodes: list[Node], **conditions: object) -> list[str]:
-    """What is shown of the end of these journals."""
+def last_lines(
+    nodes: list[Node], failed: list[NodeFailure] | None = None, **conditions: object
+) -> list[str]:
+    """What is shown of the end of these journals; nodes whose journal cannot be read are added to
+    `failed`."""
     screen = View()
     selection = LogSelection(**conditions)  # type: ignore[arg-type]
     chosen = SelectedLines(screen, selection)
     sessions = cast("list[Session]", nodes)
-    show_last_lines(sessions, "r", chosen, lambda: False).flush_all()
+    note_failure = [].append if failed is None else failed.append
+    show_last_lines(sessions, "r", chosen, never, note_failure).flush_all()
     chosen.release()
     return screen.shown
 
@@ -143,6 +169,88 @@ def test_the_first_frame_is_found_wherever_a_journal_is_cut(data: st.DataObject)
     cut = data.draw(st.integers(0, starts[-2]))
     following = min(start for start in starts if start >= cut)
     assert first_frame(b"".join(told)[cut:]) == following - cut
+
+
+# ---------------------------------------------------------------- hostile journals
+
+ZEROS = bytes(1 << 20)
+RESEMBLING = frames.HEADER.pack(0, frames.OUTPUT, 1)
+HOSTILE = {
+    "zeros": ZEROS,
+    "the same header again and again": RESEMBLING * 50_000,
+    "a header that promises 4 GiB": frames.HEADER.pack(0xFFFF_FFFF, frames.OUTPUT, 1) + ZEROS,
+    "headers within headers": b"\0\0\0\0\x01\0" * 100_000,
+    "numbers that end": b"".join(frames.HEADER.pack(0, frames.OUTPUT, n) for n in range(1, 50_000))
+    + b"\xff" * 20,
+}
+
+
+@pytest.mark.parametrize("kept", HOSTILE.values(), ids=HOSTILE)
+def test_a_damaged_journal_is_the_failure_of_its_node_alone(kept: bytes) -> None:
+    failed: list[NodeFailure] = []
+    nodes = [Node("n1", 0.0, long_journal(0, 1.0)), Node("n2", 0.0, kept, newest=7)]
+    assert last_lines(nodes, failed, tail=MANY + 1) == [f"0: 0 wrote {n}" for n in range(MANY)]
+    assert [(failure.host, failure.kind) for failure in failed] == [("n2", "protocol")]
+    assert [node.skipped for node in nodes] == [MANY + 1, 7]
+
+
+def test_a_journal_that_is_damaged_on_all_nodes_is_an_error() -> None:
+    with pytest.raises(NodeError) as damaged:
+        last_lines([Node("n1", 0.0, ZEROS), Node("n2", 0.0, ZEROS)], tail=1)
+    assert [failure.host for failure in damaged.value.failures] == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("nodes", [1, 16, 1000, 1_000_000])
+def test_the_bytes_of_all_nodes_that_are_searched_are_limited(nodes: int) -> None:
+    size = largest_window(nodes)
+    assert FIRST_WINDOW <= size <= LARGEST_WINDOW
+    assert size == FIRST_WINDOW or nodes * size <= LARGEST_TOGETHER
+
+
+def test_of_a_node_with_a_huge_journal_only_its_end_is_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journal_tail, "LARGEST_WINDOW", 2 * FIRST_WINDOW)
+    node = Node("n1", 0.0, long_journal(0, 1.0))
+    assert len(last_lines([node], tail=10 * MANY)) < MANY
+    assert node.asked < 4 * FIRST_WINDOW
+    assert node.skipped == MANY + 1
+
+
+@pytest.mark.parametrize("piece", [RESEMBLING, b"\0", b"\x01\0", b"\0\0\0\0\x01\0"])
+def test_the_search_for_the_first_frame_grows_with_the_bytes(piece: bytes) -> None:
+    def calls(size: int) -> int:
+        """Return how many calls the search makes."""
+        count = 0
+
+        def note(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        sys.setprofile(note)
+        try:
+            with contextlib.suppress(ProtocolError):
+                first_frame(piece * (size // len(piece)))
+        finally:
+            sys.setprofile(None)
+        return count
+
+    assert calls(80_000) <= 5 * calls(20_000)
+
+
+def test_chains_that_meet_are_followed_once() -> None:
+    chain = b"".join(frames.HEADER.pack(0, frames.OUTPUT, n) for n in range(1, 3_000))
+    chains = Chains(chain + b"\xff" * 20)
+    assert not chains.leads_on(0)
+    assert len(chains.wrong) == 2_999
+    chains.data = chain[: 3 * frames.HEADER.size]
+    assert not chains.leads_on(0)
+
+
+def test_the_search_for_the_first_frame_can_be_interrupted() -> None:
+    calls = iter((False, True))
+    with pytest.raises(Interrupted):
+        first_frame(b"\x01\0" * 100_000, lambda: next(calls))
 
 
 @given(st.binary(max_size=300))
