@@ -58,8 +58,14 @@ class FabricChannel:
         return bytes(self._channel.recv(PIECE))
 
     def write(self, data: bytes) -> None:
-        """Send all of `data`. Raises OSError if the program has exited."""
-        self._channel.sendall(data)
+        """Send all of `data`. Raises OSError if the program has exited or the connection ended."""
+        import paramiko
+
+        try:
+            self._channel.sendall(data)
+        except (paramiko.SSHException, EOFError) as error:
+            # EOFError: the connection ended during the write (paramiko 5.1.0, packet.py)
+            raise ConnectionError(f"the SSH connection ended: {error!r}") from error
 
     def close_input(self) -> None:
         """Close its standard input."""

@@ -1,0 +1,52 @@
+"""A program on a node through paramiko, with paramiko's own server at the other end."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import paramiko
+import pytest
+
+from dslaunch.transport.transports.fabric import FabricChannel
+
+
+class Server(paramiko.ServerInterface):
+    """Lets everybody in, and starts a session."""
+
+    def check_auth_none(self, username: str) -> int:
+        return paramiko.AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.OPEN_SUCCEEDED
+
+
+@pytest.fixture
+def connected() -> Iterator[tuple[paramiko.Transport, socket.socket]]:
+    """A client's transport, and its socket."""
+    near, far = socket.socketpair()
+    server = paramiko.Transport(far)
+    server.add_server_key(paramiko.ECDSAKey.generate())
+    client = paramiko.Transport(near)
+    try:
+        server.start_server(event=threading.Event(), server=Server())
+        client.start_client(timeout=60)
+        client.auth_none("somebody")
+        yield client, near
+    finally:
+        client.close()
+        server.close()
+        near.close()
+        far.close()
+
+
+def test_a_connection_that_ends_during_a_write_is_an_os_error(
+    connected: tuple[paramiko.Transport, socket.socket],
+) -> None:
+    client, near = connected
+    channel = FabricChannel(client.open_session(timeout=60))
+    near.shutdown(socket.SHUT_WR)
+    # the second if the server has closed its end by then
+    with pytest.raises(OSError, match=r"the SSH connection ended|Socket is closed"):
+        channel.write(b"x")
