@@ -157,7 +157,7 @@ def _is_ipv6(host: str) -> bool:
 
 
 class _Server(ThreadingHTTPServer):
-    """Serves few connections at once, none of them for long, and says nothing of errors."""
+    """Serves few connections at once, none of them for long, and prints no errors."""
 
     daemon_threads = True
 

@@ -134,7 +134,7 @@ def may_tell(text: str) -> bool:
 
 
 def read_progress(text: str, formats: Sequence[re.Pattern[str]] = ()) -> Progress | None:
-    """Return what one line of output says; None if it says nothing of a known format.
+    """Return what one line of output says; None if it has no known format.
 
     `formats`: those of the cluster file, which come first. An unnamed bar counts as the training's.
     """

@@ -78,6 +78,7 @@ import json, sys
 from dslaunch.node.gpu_meter import GpuMeter
 meter = GpuMeter(timeout=float(sys.argv[1]))
 print(json.dumps(meter.read()))
+meter.end()
 """
 
 
