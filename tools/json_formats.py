@@ -159,6 +159,8 @@ FORMATS = (
             "([run](#dslaunch-run)); `null`: neither.",
             "progress": "What its last output says about the training, as far as known: "
             f"{PROGRESS}; `null`: nothing, or it was not read.",
+            "slower": "The ranks of the latest attempt that were named as slow, as of `stragglers` "
+            "of [top](#dslaunch-top).",
             "unknown": "Why the state is unknown: a [code](codes.md#failed-queries-to-slurm), "
             "`no-answer` or `no-cluster`; else `null`.",
             "duration": "For how many seconds it has run.",

@@ -16,10 +16,10 @@ from dslaunch.errors import DslaunchError, UsageError
 if TYPE_CHECKING:
     from dslaunch.report.usage_table import Choice
     from dslaunch.run.handle import RunHandle
-    from dslaunch.run.stragglers import Straggler
+    from dslaunch.run.slower_rank import SlowerRank
     from dslaunch.run.usage_monitor import UsageSample, UsageSource
 
-    Measured = tuple[UsageSample, tuple[Straggler, ...]]
+    Measured = tuple[UsageSample, tuple[SlowerRank, ...]]
 
 FIRST = 1.0
 """Seconds between the first two measurements: rates need two."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dslaunch.cluster.nodeset import fold_numbers
 from dslaunch.durations import elapsed_text
 from dslaunch.plural import counted
+from dslaunch.report.straggler_text import straggler_rows
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import SecondaryFailure
 from dslaunch.run.outcome_text import (
@@ -29,6 +30,8 @@ def event_text(event: Event) -> str | None:
         return f"{event.host}: reconnected after {after:.0f} s; no output was lost"
     if event.kind == "noticed":
         return _forwarded_text(event)
+    if event.slower:
+        return "; ".join(straggler_rows(event.slower))
     return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dslaunch.run.progress import Progress
-from dslaunch.run.stragglers import Straggler
+from dslaunch.run.slower_rank import SlowerRank
 from dslaunch.run.usage import GpuUsage, NodeUsage
 from dslaunch.run.usage_monitor import RankSample, UsageSample
 
@@ -27,7 +27,7 @@ class Measured:
 
     run: str
     sample: UsageSample
-    stragglers: tuple[Straggler, ...] = ()
+    stragglers: tuple[SlowerRank, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dslaunch.cluster.nodeset import fold, fold_numbers
 from dslaunch.durations import age_text, elapsed_text, rounded_text
 from dslaunch.report.outcome_rows import cause_rows
 from dslaunch.report.progress_text import progress_parts, step_text
+from dslaunch.report.straggler_text import straggler_rows
 from dslaunch.run.events import Event
 from dslaunch.run.outcome_text import signal_name
 from dslaunch.run.run_state import ENDED, State
@@ -94,7 +95,7 @@ def exit_text(status: RunStatus) -> str:
 
 
 def head(status: RunStatus) -> str:
-    """Return a run as one line, and as another how far its training is."""
+    """Return a run as one line, and on others how far its training is, and which ranks are slow."""
     record = status.record
     what = record.launcher if record.slurm is None else f"job {record.slurm.job}"
     parts = [state_text(status.state), what, f"started {_ago(record.started)}"]
@@ -106,6 +107,7 @@ def head(status: RunStatus) -> str:
     lines = [f"{status.run}: {', '.join(parts)}"]
     if status.progress is not None:
         lines.append(f"progress: {', '.join(progress_parts(status.progress))}")
+    lines += straggler_rows(status.slower)
     return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import groupby
 
 from dslaunch.cluster.nodeset import fold_numbers
-from dslaunch.run.stragglers import Evidence, Reason, Straggler
+from dslaunch.run.slower_rank import Evidence, Reason, SlowerRank
 from dslaunch.terminal import one_line
 
 _EVIDENCE: Mapping[Evidence, str] = {
@@ -25,7 +25,7 @@ _REASONS: Mapping[Reason, str] = {
 }
 
 
-def straggler_rows(stragglers: tuple[Straggler, ...]) -> list[str]:
+def straggler_rows(stragglers: tuple[SlowerRank, ...]) -> list[str]:
     """Return a line per node whose ranks the others wait for."""
     rows = []
     in_order = sorted(stragglers, key=lambda each: (each.host, each.rank))

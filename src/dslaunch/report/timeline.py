@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from dslaunch.cluster.nodeset import fold, fold_numbers
 from dslaunch.plural import counted
+from dslaunch.report.straggler_text import straggler_rows
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import failed
 from dslaunch.run.outcome_text import describe, restart_text, signal_name, stop_text
@@ -412,6 +413,8 @@ def _moment_text(event: Event) -> str:
         return f"{who} ended: {describe(event.code, event.signal)}{while_stopping}"
     if event.kind == "noticed":
         return f"{signal_name(event.signal or 0)} forwarded to all ranks"
+    if event.slower:
+        return "; ".join(straggler_rows(event.slower))
     text = _MOMENTS.get(event.kind, event.kind)
     return f"{text}: {event.error}" if event.error else text
 

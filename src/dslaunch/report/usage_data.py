@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from dslaunch.run.stragglers import Straggler
+from dslaunch.run.slower_rank import SlowerRank
 from dslaunch.run.usage_monitor import RankSample, UsageSample
 
 
-def sample_data(run: str, sample: UsageSample, stragglers: tuple[Straggler, ...]) -> dict[str, Any]:
+def sample_data(
+    run: str, sample: UsageSample, stragglers: tuple[SlowerRank, ...]
+) -> dict[str, Any]:
     """Return a measurement of a run; fields that are unknown are left out."""
     return {
         "run": run,

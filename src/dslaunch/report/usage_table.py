@@ -10,7 +10,7 @@ from dslaunch.durations import short_time_text
 from dslaunch.plural import byte_count, counted
 from dslaunch.report.progress_text import progress_parts
 from dslaunch.report.straggler_text import straggler_rows
-from dslaunch.run.stragglers import Straggler
+from dslaunch.run.slower_rank import SlowerRank
 from dslaunch.run.usage import NodeUsage
 from dslaunch.run.usage_monitor import RankSample, UsageSample
 from dslaunch.terminal import one_line, without_color
@@ -205,7 +205,7 @@ def _with_last(lines: list[str], texts: list[str], width: int | None) -> list[st
 def page(
     title: str,
     sample: UsageSample,
-    stragglers: tuple[Straggler, ...],
+    stragglers: tuple[SlowerRank, ...],
     choice: Choice,
     size: Size,
 ) -> list[str]:

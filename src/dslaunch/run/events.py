@@ -8,6 +8,7 @@ from typing import Any, Literal
 from dslaunch.errors import FailureKind
 from dslaunch.protocol.messages import Evidence
 from dslaunch.run.reasons import EndReason, OwnProcess, Restart
+from dslaunch.run.slower_rank import SlowerRank
 
 Kind = Literal[
     "connected",
@@ -25,6 +26,7 @@ Kind = Literal[
     "ended",
     "restarting",
     "noticed",
+    "slow",
 ]
 
 
@@ -68,6 +70,8 @@ class Event:
     """Ranks that did not get it, since they have no handler and it would end them."""
     evidence: Evidence | None = None
     """What the node found out about a failed rank."""
+    slower: tuple[SlowerRank, ...] | None = None
+    """Ranks of the node that the others wait for; each is named once."""
 
     def as_data(self) -> dict[str, Any]:
         """Return the fields that are set, for JSON."""
@@ -79,6 +83,8 @@ class Event:
             found["reason"] = self.reason.as_data()
         if self.restart is not None:
             found["restart"] = asdict(self.restart) | {"after": self.restart.after.as_data()}
+        if self.slower is not None:
+            found["slower"] = [asdict(each) for each in self.slower]
         return found
 
 

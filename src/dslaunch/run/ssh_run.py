@@ -37,7 +37,15 @@ from dslaunch.run.run_directory import LOGS, is_held
 from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import ENDED, State, state_after
 from dslaunch.run.session import Session
-from dslaunch.run.status import Reports, RunStatus, Unknown, history_of, node_runs, recorded_nodes
+from dslaunch.run.status import (
+    Reports,
+    RunStatus,
+    Unknown,
+    history_of,
+    node_runs,
+    recorded_nodes,
+    slower_ranks,
+)
 from dslaunch.run.supervisor import gather_stacks
 from dslaunch.run.usage_monitor import UsageSource
 from dslaunch.run.view import QuietView, View
@@ -140,8 +148,13 @@ class SshRun(RunHandle):
         """Ask its nodes, unless the launcher has recorded everything. Raises DslaunchError."""
         local = self.local
         if local is not None and local.result is not None and not local.record.detached:
-            nodes = recorded_nodes(local.record, read_events(local.directory))
-            return replace(self.summary(Reports()), nodes=nodes, progress=self.progress())
+            events = read_events(local.directory)
+            return replace(
+                self.summary(Reports()),
+                nodes=recorded_nodes(local.record, events),
+                progress=self.progress(),
+                slower=slower_ranks(events),
+            )
         cluster = self.cluster
         with reach(cluster, _nodes(cluster, self.hosts)) as reached:
             runs = node_runs(reached)
@@ -154,7 +167,8 @@ class SshRun(RunHandle):
             reports = Reports(runs, dict(reached.failures))
         if self.local is None and self.agents not in runs:
             raise DslaunchError(f"run {self.name}: unknown to all nodes")
-        return replace(self.summary(reports), progress=self.progress())
+        events = read_events(local.directory) if local is not None else []
+        return replace(self.summary(reports), progress=self.progress(), slower=slower_ranks(events))
 
     def progress(self) -> Progress | None:
         """Return the progress by the record of this machine, which a detached run has not."""

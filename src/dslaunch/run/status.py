@@ -18,6 +18,7 @@ from dslaunch.run.reach import ReachedNodes, ask, ask_each, reach_clusters
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import ENDED, State, state_after
+from dslaunch.run.slower_rank import SlowerRank
 from dslaunch.run.watch import read_event
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class RunStatus:
     """When it ended, in seconds since the epoch; None: it has not, or that is unknown."""
     progress: Progress | None = None
     """What its last output says about the training; None: nothing, or it was not read."""
+    slower: tuple[SlowerRank, ...] = ()
+    """The ranks of the latest attempt that the launcher has named as slow."""
 
     @property
     def duration(self) -> float | None:
@@ -121,6 +124,7 @@ class RunStatus:
             "exit_code": None if self.result is None else self.result.exit_code,
             "signal": self.exit_signal,
             "progress": None if self.progress is None else self.progress.as_data(),
+            "slower": [asdict(each) for each in self.slower],
             "directory": self.directory,
             "output": list(self.output),
         }
@@ -142,8 +146,7 @@ def history_of(events: Iterable[Event]) -> History:
 
 def recorded_nodes(record: RunRecord, events: Sequence[Event]) -> dict[str, NodeStatus]:
     """Return the nodes of an attached run that has ended, by the events of its last attempt."""
-    restarts = [index for index, event in enumerate(events) if event.kind == "restarting"]
-    last = events[restarts[-1] :] if restarts else events
+    last = of_last_attempt(events)
     found = {}
     for host in record.hosts:
         own = tuple(event for event in last if event.host == host)
@@ -156,6 +159,17 @@ def recorded_nodes(record: RunRecord, events: Sequence[Event]) -> dict[str, Node
             why=lost,
         )
     return found
+
+
+def of_last_attempt(events: Sequence[Event]) -> Sequence[Event]:
+    """Return the events of a run since its last restart."""
+    restarts = [index for index, event in enumerate(events) if event.kind == "restarting"]
+    return events[restarts[-1] :] if restarts else events
+
+
+def slower_ranks(events: Sequence[Event]) -> tuple[SlowerRank, ...]:
+    """Return the ranks of the last attempt that have been named as slow."""
+    return tuple(slow for event in of_last_attempt(events) for slow in event.slower or ())
 
 
 def last_end(nodes: Iterable[NodeStatus]) -> float | None:

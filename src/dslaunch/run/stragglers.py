@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from statistics import median
 
+from dslaunch.run.slower_rank import Evidence, Reason, SlowerRank
 from dslaunch.run.usage import NodeUsage
 from dslaunch.run.usage_monitor import RankSample, UsageSample
 
 IN_A_ROW = 3
-"""Measurements with the same evidence, at least."""
+"""Measurements with the same evidence, at least; the training makes a step during each."""
 STEPS = 3
 """Steps that the training must make meanwhile."""
 IN_A_ROW_WITHOUT_STEPS = 10
@@ -46,44 +46,7 @@ HARMFUL = frozenset({"thermal", "power-brake", "hardware"})
 """Reasons of throttling that a sound GPU does not have; each reaches its power limit."""
 
 
-class Evidence(StrEnum):
-    """By what a straggler is known."""
-
-    CPU = "cpu"
-    """It runs or waits for a CPU while all others sleep."""
-    GPU_IDLE = "gpu-idle"
-    """Its GPU is idle in between, while those of all others are busy."""
-    GPU_THROTTLED = "gpu-throttled"
-    """Its GPU has a lower clock than the others, and is throttled."""
-    GPU_POWER = "gpu-power"
-    """Its GPU draws much more power than those of all others."""
-
-
-class Reason(StrEnum):
-    """Why a rank is slow, where its node shows it."""
-
-    CPU_LIMIT = "cpu-limit"
-    """A control group limits the CPU time of its node's processes."""
-    OTHER_LOAD = "other-load"
-    """It waits for CPUs that other processes of its node use."""
-    THERMAL = "thermal"
-    POWER_BRAKE = "power-brake"
-    HARDWARE = "hardware"
-    LINK_ERRORS = "link-errors"
-    """Links of its node have errors, and those of no other node."""
-
-
-@dataclass(frozen=True, slots=True)
-class Straggler:
-    """A rank that the others wait for."""
-
-    rank: int
-    host: str
-    evidence: Evidence
-    reasons: tuple[Reason, ...] = ()
-
-
-def suspects(sample: UsageSample) -> tuple[Straggler, ...]:
+def suspects(sample: UsageSample) -> tuple[SlowerRank, ...]:
     """Return the ranks that one measurement shows to be slow, by their number.
 
     Fewer than half of the ranks, or exactly half if these are all ranks of one node. A sample
@@ -96,7 +59,7 @@ def suspects(sample: UsageSample) -> tuple[Straggler, ...]:
         slow = find(sample.ranks)
         if slow and _is_minority(slow, sample.ranks):
             return tuple(
-                Straggler(each.rank, each.host, evidence, _reasons(each, nodes)) for each in slow
+                SlowerRank(each.rank, each.host, evidence, _reasons(each, nodes)) for each in slow
             )
     return ()
 
@@ -207,20 +170,32 @@ def _load_of_others(node: NodeUsage) -> float:
 class Streak:
     """For how long the same ranks were the slow ones."""
 
-    stragglers: tuple[Straggler, ...] = ()
+    slower: tuple[SlowerRank, ...] = ()
     """With the reasons that all measurements have."""
     measurements: int = 0
-    first_step: int | None = None
-    """Of the training, when it began; None: no rank prints its step."""
+    with_steps: int = 0
+    """The first measurement, and those during which the training has made a step: a long pause of
+    one rank, such as a checkpoint, begins in one measurement with steps and ends in another."""
+    steps: int = 0
+    """Of the training, since the first measurement."""
     step: int | None = None
+    """The latest step of the training; None: no rank prints its step."""
 
     @property
-    def named(self) -> tuple[Straggler, ...]:
-        """Return the stragglers, once the evidence is sufficient."""
-        if self.first_step is None or self.step is None:
-            return self.stragglers if self.measurements >= IN_A_ROW_WITHOUT_STEPS else ()
-        enough = self.measurements >= IN_A_ROW and self.step - self.first_step >= STEPS
-        return self.stragglers if enough else ()
+    def named(self) -> tuple[SlowerRank, ...]:
+        """Return the slow ranks, once the evidence is sufficient."""
+        if self.step is None:
+            return self.slower if self.measurements >= IN_A_ROW_WITHOUT_STEPS else ()
+        return self.established
+
+    @property
+    def established(self) -> tuple[SlowerRank, ...]:
+        """Return the slow ranks, once the training is known to have made steps meanwhile.
+
+        Without steps the others may also wait for a rank that prepares the data once.
+        """
+        enough = self.with_steps >= IN_A_ROW and self.steps >= STEPS
+        return self.slower if enough else ()
 
     def after(self, sample: UsageSample) -> Streak:
         """Return the streak after another measurement."""
@@ -228,19 +203,28 @@ class Streak:
         step = sample.progress.step if sample.progress is not None else None
         if not found:
             return Streak()
-        if _identities(found) != _identities(self.stragglers):
-            return Streak(found, 1, step, step)
-        return replace(
-            self,
-            stragglers=tuple(map(_with_common_reasons, self.stragglers, found)),
+        if _identities(found) != _identities(self.slower):
+            return Streak(found, measurements=1, with_steps=1, step=step)
+        made = _steps_between(self.step, step)
+        return Streak(
+            tuple(map(_with_common_reasons, self.slower, found)),
             measurements=self.measurements + 1,
+            with_steps=self.with_steps + (made > 0),
+            steps=self.steps + made,
             step=step,
         )
 
 
-def _identities(stragglers: Iterable[Straggler]) -> list[tuple[int, Evidence]]:
-    return [(each.rank, each.evidence) for each in stragglers]
+def _steps_between(before: int | None, now: int | None) -> int:
+    """Return how many steps were made at least. A lower number begins an epoch: one step."""
+    if before is None or now is None:
+        return 0
+    return now - before if now >= before else 1
 
 
-def _with_common_reasons(before: Straggler, now: Straggler) -> Straggler:
+def _identities(slower: Iterable[SlowerRank]) -> list[tuple[int, Evidence]]:
+    return [(each.rank, each.evidence) for each in slower]
+
+
+def _with_common_reasons(before: SlowerRank, now: SlowerRank) -> SlowerRank:
     return replace(now, reasons=tuple(why for why in before.reasons if why in now.reasons))

@@ -21,6 +21,7 @@ from dslaunch.run.outcome_text import stop_text
 from dslaunch.run.rank_signals import Delivery
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.session import Arrival, Away, Back, Inbox, Lost, Session
+from dslaunch.run.slow_ranks import SlowRanks
 from dslaunch.run.timeouts import Timeouts
 from dslaunch.run.watch import UNKNOWN_USER, Watch
 
@@ -52,6 +53,7 @@ class Supervisor:
         self.inbox, self.watch = inbox, watch
         self.interrupts, self.timeouts = interrupts, timeouts
         self.usage = usage
+        self.slow_ranks = SlowRanks()
         self.sessions = sessions
         self.running = {session.host: session for session in sessions}
         self.history = watch.history
@@ -178,15 +180,23 @@ class Supervisor:
         self._measure()
 
     def _measure(self) -> None:
-        """Measure, record and export the usage. What fails there ends the measuring, not the run:
-        what nodes say of themselves is much, and none of it is needed to train."""
+        """Measure, record and export the usage, and name slow ranks.
+
+        What fails there ends the measuring, not the run: what nodes say of themselves is much, and
+        none of it is needed to train.
+        """
         if self.usage is None:
             return
         try:
-            self.usage.look(self.running.values())
+            sample = self.usage.look(self.running.values(), closely=self.slow_ranks.undecided)
+            found = self.slow_ranks.take(sample) if sample is not None else ()
         except Exception as error:  # noqa: BLE001 - see above
             self.usage = None
             _log.info("measuring-ended", error=repr(error)[:LONGEST_ERROR])
+            return
+        if self.stop_deadline is None:
+            for event in found:
+                self._happened(event)
 
     def _check_exit_timeout(self) -> None:
         limit = self.timeouts.exit_timeout

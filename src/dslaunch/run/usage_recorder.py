@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 INTERVAL = 10.0
 """Seconds between two measurements while a run is recorded."""
+CLOSE_INTERVAL = 2.0
+"""The same while it must be found out whether a rank is slow."""
 LARGEST = 32 << 20
 """Bytes of the file; at 64 nodes with 8 GPUs it has 300 to 600 measurements of each."""
 
@@ -91,20 +93,27 @@ class UsageRecorder:
         """`formats`: `Cluster.progress`."""
         self._file, self._report, self._interval = file, report, interval
         self._monitor = UsageMonitor(formats)
-        self._next = 0.0
-        """When the next round begins, on the monotonic clock."""
+        self._began: float | None = None
+        """When the latest round began, on the monotonic clock."""
         self._open = False
         """Whether a round has begun and not ended."""
 
-    def look(self, sessions: Iterable[Session]) -> None:
-        """End a round whose answers are there; begin one when it is time. Never waits."""
-        due = time.monotonic() >= self._next
+    def look(self, sessions: Iterable[Session], *, closely: bool = False) -> UsageSample | None:
+        """End a round whose answers are there, and return its sample; begin one when it is time.
+
+        `closely`: measure every CLOSE_INTERVAL seconds. Never waits.
+        """
+        interval = min(self._interval, CLOSE_INTERVAL) if closely else self._interval
+        now = time.monotonic()
+        due = self._began is None or now - self._began >= interval
+        sample = None
         if self._open and (due or self._monitor.complete):
             self._open = False
             sample = self._monitor.end()
             self._file.add(sample.nodes)
             self._report(sample)
         if due:
-            self._next = time.monotonic() + self._interval
+            self._began = now
             self._monitor.begin(sessions)
             self._open = True
+        return sample

@@ -28,7 +28,7 @@ from dslaunch.protocol.values import InvalidAnswer
 from dslaunch.report.metrics import METRICS, PREFIX, Measured, metrics_text
 from dslaunch.report.metrics_output import MOST_CONNECTIONS, Endpoint, open_output
 from dslaunch.run.progress import Progress
-from dslaunch.run.stragglers import Evidence, Straggler
+from dslaunch.run.slower_rank import Evidence, SlowerRank
 from dslaunch.run.usage_monitor import UsageMonitor
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
@@ -84,7 +84,7 @@ def measured(host: str = "node1", run: str = "1123-train") -> Measured:
     return Measured(
         run,
         sample(one, **{host: network | more}),
-        (Straggler(0, host, Evidence.CPU),),
+        (SlowerRank(0, host, Evidence.CPU),),
     )
 
 

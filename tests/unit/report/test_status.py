@@ -10,6 +10,7 @@ from dslaunch.report.status import (
     DROPPED,
     RUNS_HEAD,
     exit_text,
+    head,
     node_rows,
     run_row,
     run_rows,
@@ -21,7 +22,8 @@ from dslaunch.run.progress import Progress
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import State
-from dslaunch.run.status import RunStatus, last_end, recorded_nodes
+from dslaunch.run.slower_rank import Evidence, SlowerRank
+from dslaunch.run.status import RunStatus, last_end, recorded_nodes, slower_ranks
 
 HOSTS = tuple(f"node{number:02}" for number in range(64))
 RECORD = RunRecord(
@@ -73,6 +75,15 @@ def test_only_the_last_attempt_of_a_run_is_in_its_table_of_nodes() -> None:
     nodes = recorded_nodes(RECORD, events)
     assert (nodes["node00"].ranks, nodes["node00"].events) == ((), ())
     assert (nodes["node01"].state, nodes["node01"].why) == ("unreachable", "no route")
+
+
+def test_slow_ranks_of_the_last_attempt_are_named(failed: RunStatus) -> None:
+    slow = [SlowerRank(at, "node00", Evidence.CPU) for at in range(2)]
+    events = [Event(90.0 + each.rank, "slow", "node00", slower=(each,)) for each in slow]
+    found = slower_ranks([events[0], Event(90.5, "restarting"), events[1]])
+    assert found == (slow[1],)
+    last = head(replace(failed, slower=found)).splitlines()[-1]
+    assert last.startswith("slow: rank 1 on node00")
 
 
 def test_a_list_has_the_exit_the_duration_and_the_step(failed: RunStatus) -> None:

@@ -13,6 +13,7 @@ from dslaunch.report.timeline import LineKind, Phase, Sign, Timeline, timeline
 from dslaunch.report.timeline_svg import drawing
 from dslaunch.run.events import Event
 from dslaunch.run.reasons import EndCode, EndReason, Restart
+from dslaunch.run.slower_rank import Evidence, SlowerRank
 
 FAILED = EndReason(EndCode.RANK_FAILED, "n1", 0, exit_code=1)
 
@@ -89,6 +90,16 @@ def test_equal_nodes_are_one_row_with_the_range_of_their_times() -> None:
 def test_few_nodes_have_a_row_each() -> None:
     events = [Event(0.1 * number, "connected", f"n{number}") for number in range(4)]
     assert [row.label for row in course(*events).nodes] == ["n0", "n1", "n2", "n3"]
+
+
+def test_a_slow_rank_is_a_moment_of_its_node_and_changes_no_phase() -> None:
+    slow = (SlowerRank(1, "n1", Evidence.CPU),)
+    found = course(Event(1.0, "connected", "n1"), Event(5.0, "slow", "n1", slower=slow))
+    assert [(m.first, m.hosts, m.is_failure) for m in found.moments] == [
+        (1.0, "n1", False),
+        (5.0, "n1", False),
+    ]
+    assert [span.phase for span in found.nodes[0].spans] == [Phase.PREPARING]
 
 
 def test_equal_events_are_one_moment() -> None:

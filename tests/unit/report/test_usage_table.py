@@ -9,7 +9,7 @@ from tests.unit.run.usage_samples import gpu, rank, sample
 
 from dslaunch.report.usage_table import Choice, Size, chosen_nodes, chosen_ranks, page
 from dslaunch.run.progress import Progress
-from dslaunch.run.stragglers import Evidence, Reason, Straggler
+from dslaunch.run.slower_rank import Evidence, Reason, SlowerRank
 from dslaunch.run.usage_monitor import RankSample, UsageSample
 
 
@@ -30,7 +30,7 @@ def many(nodes: int, slots: int) -> UsageSample:
 
 
 def lines(found: UsageSample, size: Size, choice: Choice | None = None) -> list[str]:
-    slow = (Straggler(1, "node01", Evidence.CPU, (Reason.CPU_LIMIT,)),)
+    slow = (SlowerRank(1, "node01", Evidence.CPU, (Reason.CPU_LIMIT,)),)
     return page("1123-train", found, slow, choice or Choice(), size)
 
 

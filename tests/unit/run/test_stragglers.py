@@ -9,21 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.run.usage_samples import gpu, rank, sample
 
-from dslaunch.run.stragglers import (
-    IN_A_ROW,
-    IN_A_ROW_WITHOUT_STEPS,
-    Evidence,
-    Reason,
-    Straggler,
-    Streak,
-    suspects,
-)
+from dslaunch.run.slow_ranks import MOST_CLOSE, SlowRanks
+from dslaunch.run.slower_rank import Evidence, Reason, SlowerRank
+from dslaunch.run.stragglers import IN_A_ROW, IN_A_ROW_WITHOUT_STEPS, Streak, suspects
 from dslaunch.run.usage_monitor import RankSample, UsageSample
 
 LIMITED = {"cpu_throttled": 0.8}
 
 
-def named(samples: Iterable[UsageSample]) -> tuple[Straggler, ...]:
+def named(samples: Iterable[UsageSample]) -> tuple[SlowerRank, ...]:
     streak = Streak()
     for each in samples:
         streak = streak.after(each)
@@ -36,13 +30,30 @@ def slow_on_cpu(step: int | None = None) -> UsageSample:
 
 def test_a_rank_behind_a_cpu_limit_is_named_after_measurements_in_a_row() -> None:
     samples = [slow_on_cpu(step) for step in (4, 6, 8)]
-    expected = Straggler(1, "node1", Evidence.CPU, (Reason.CPU_LIMIT,))
+    expected = SlowerRank(1, "node1", Evidence.CPU, (Reason.CPU_LIMIT,))
     assert named(samples) == (expected,)
     assert named(samples[: IN_A_ROW - 1]) == ()
 
 
 def test_a_rank_is_not_named_while_the_training_makes_no_steps() -> None:
     assert named(slow_on_cpu(step=7) for _ in range(50)) == ()
+
+
+def test_a_rank_is_not_named_for_one_long_pause_between_two_steps() -> None:
+    pause = [slow_on_cpu(step) for step in (4, 4, 4, 4, 9)]
+    sound = sample(rank(0), rank(1), step=15)
+    assert named(pause) == ()
+    assert named([*pause, sound, *pause]) == ()
+
+
+def test_slow_steps_are_counted_over_measurements_without_one() -> None:
+    steps = (4, 4, 5, 5, 6, 6, 7)
+    assert named(slow_on_cpu(step) for step in steps[:-1]) == ()
+    assert [each.rank for each in named(map(slow_on_cpu, steps))] == [1]
+
+
+def test_a_new_epoch_that_counts_from_the_beginning_is_a_step() -> None:
+    assert [each.rank for each in named(map(slow_on_cpu, (98, 99, 0, 1)))] == [1]
 
 
 def test_without_steps_more_measurements_are_needed() -> None:
@@ -162,3 +173,46 @@ def test_no_rank_of_a_sound_training_on_gpus_is_named(
 
 def test_a_single_rank_waits_for_nobody() -> None:
     assert suspects(sample(rank(0, busy=1.0))) == ()
+
+
+# ---------------------------------------------------------------- events of a run
+
+
+def test_an_event_names_a_slow_rank_once() -> None:
+    slow_ranks = SlowRanks()
+    events = [event for step in range(20) for event in slow_ranks.take(slow_on_cpu(step))]
+    expected = SlowerRank(1, "node1", Evidence.CPU, (Reason.CPU_LIMIT,))
+    assert [(e.kind, e.host, e.slower) for e in events] == [("slow", "node1", (expected,))]
+
+
+def test_each_node_with_slow_ranks_has_an_event() -> None:
+    fast = [rank(number, "a", busy=0.2) for number in range(6)]
+    slow = [rank(6, "b", busy=0.9), rank(7, "c", busy=0.9)]
+    slow_ranks = SlowRanks()
+    events = [e for step in range(9) for e in slow_ranks.take(sample(*fast, *slow, step=step))]
+    assert [e.host for e in events] == ["b", "c"]
+
+
+def test_a_run_does_not_name_a_rank_without_steps() -> None:
+    """The others may wait once for the rank that prepares the data."""
+    slow_ranks = SlowRanks()
+    assert [event for _ in range(50) for event in slow_ranks.take(slow_on_cpu())] == []
+    assert not slow_ranks.undecided
+
+
+def test_a_run_is_measured_closely_only_until_it_is_decided() -> None:
+    slow_ranks = SlowRanks()
+    slow_ranks.take(sample(rank(0), rank(1), step=5))
+    assert not slow_ranks.undecided
+    slow_ranks.take(slow_on_cpu(6))
+    assert slow_ranks.undecided
+    for step in (8, 9):
+        slow_ranks.take(slow_on_cpu(step))
+    assert not slow_ranks.undecided
+
+
+def test_a_training_that_stops_to_make_steps_is_not_measured_closely_for_ever() -> None:
+    slow_ranks = SlowRanks()
+    for _ in range(MOST_CLOSE):
+        slow_ranks.take(slow_on_cpu(7))
+    assert not slow_ranks.undecided

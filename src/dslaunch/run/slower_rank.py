@@ -1,0 +1,43 @@
+"""A rank that the others wait for, as a value. `stragglers.py` finds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Evidence(StrEnum):
+    """By what a slow rank is known."""
+
+    CPU = "cpu"
+    """It runs or waits for a CPU while all others sleep."""
+    GPU_IDLE = "gpu-idle"
+    """Its GPU is idle in between, while those of all others are busy."""
+    GPU_THROTTLED = "gpu-throttled"
+    """Its GPU has a lower clock than the others, and is throttled."""
+    GPU_POWER = "gpu-power"
+    """Its GPU draws much more power than those of all others."""
+
+
+class Reason(StrEnum):
+    """Why a rank is slow, where its node shows it."""
+
+    CPU_LIMIT = "cpu-limit"
+    """A control group limits the CPU time of its node's processes."""
+    OTHER_LOAD = "other-load"
+    """It waits for CPUs that other processes of its node use."""
+    THERMAL = "thermal"
+    POWER_BRAKE = "power-brake"
+    HARDWARE = "hardware"
+    LINK_ERRORS = "link-errors"
+    """Links of its node have errors, and those of no other node."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowerRank:
+    """A rank that the others wait for."""
+
+    rank: int
+    host: str
+    evidence: Evidence
+    reasons: tuple[Reason, ...] = ()
