@@ -170,8 +170,11 @@ def _load_of_others(node: NodeUsage) -> float:
 class Streak:
     """For how long the same ranks were the slow ones."""
 
+    latest: tuple[SlowerRank, ...] = ()
+    """As the latest measurement shows them."""
     slower: tuple[SlowerRank, ...] = ()
-    """With the reasons that all measurements have."""
+    """With the reasons that the latest two measurements have: what limits a rank may begin during
+    the first one, and one alone may have a reason by chance."""
     measurements: int = 0
     with_steps: int = 0
     """The first measurement, and those during which the training has made a step: a long pause of
@@ -203,11 +206,12 @@ class Streak:
         step = sample.progress.step if sample.progress is not None else None
         if not found:
             return Streak()
-        if _identities(found) != _identities(self.slower):
-            return Streak(found, measurements=1, with_steps=1, step=step)
+        if _identities(found) != _identities(self.latest):
+            return Streak(found, found, measurements=1, with_steps=1, step=step)
         made = _steps_between(self.step, step)
         return Streak(
-            tuple(map(_with_common_reasons, self.slower, found)),
+            latest=found,
+            slower=tuple(map(_with_common_reasons, self.latest, found)),
             measurements=self.measurements + 1,
             with_steps=self.with_steps + (made > 0),
             steps=self.steps + made,

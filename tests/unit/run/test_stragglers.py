@@ -67,10 +67,14 @@ def test_a_measurement_without_evidence_begins_the_count_again() -> None:
     assert named(samples) == ()
 
 
-def test_only_reasons_of_all_measurements_are_named() -> None:
-    without = sample(rank(0, busy=0.3), rank(1, busy=0.95), step=8)
-    ((slow),) = named([slow_on_cpu(1), slow_on_cpu(5), without])
-    assert (slow.rank, slow.reasons) == (1, ())
+def test_a_reason_is_named_if_the_latest_two_measurements_have_it() -> None:
+    def without(step: int) -> UsageSample:
+        return sample(rank(0, busy=0.3), rank(1, busy=0.95), step=step)
+
+    (gone,) = named([slow_on_cpu(1), slow_on_cpu(5), without(8)])
+    assert (gone.rank, gone.reasons) == (1, ())
+    (begun,) = named([without(1), slow_on_cpu(5), slow_on_cpu(8)])
+    assert (begun.rank, begun.reasons) == (1, (Reason.CPU_LIMIT,))
 
 
 @pytest.mark.parametrize(
