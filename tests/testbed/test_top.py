@@ -23,7 +23,7 @@ torch.manual_seed(1)
 model = DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4))))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 for step in range(100_000):
-    for _ in range(10):
+    for _ in range(20):
         with model.no_sync():
             model(torch.randn(64, 256)).square().mean().backward()
     loss = model(torch.randn(64, 256)).square().mean()

@@ -11,6 +11,12 @@ from dslaunch.run.slower_rank import SlowerRank
 from dslaunch.run.stragglers import Streak
 from dslaunch.run.usage_monitor import UsageSample
 
+CLOSE = 2.0
+"""Seconds between two measurements while it must be found out whether a rank is slow."""
+STEPS_BETWEEN = 5.0
+"""Steps between two measurements otherwise: a slow rank shall be named within 20."""
+NODES_PER_SECOND = 16.0
+"""Nodes that are measured in a second at most, unless a rank may be slow: each takes time here."""
 MOST_CLOSE = 30
 """Measurements in a row that are made closely: evidence that is not sufficient by then may remain
 so, as in a training that has stopped to make steps."""
@@ -22,6 +28,20 @@ class SlowRanks:
     def __init__(self) -> None:
         self._streak = Streak()
         self._named: set[int] = set()
+        self._latest: UsageSample | None = None
+
+    @property
+    def interval(self) -> float | None:
+        """Return the seconds between two measurements; None: as usual."""
+        if self.undecided:
+            return CLOSE
+        progress = self._latest.progress if self._latest is not None else None
+        if self._latest is None or progress is None or progress.step is None:
+            return None
+        if not progress.steps_per_second:
+            return CLOSE  # the next step tells how long one takes
+        wanted = STEPS_BETWEEN / progress.steps_per_second
+        return max(CLOSE, len(self._latest.nodes) / NODES_PER_SECOND, wanted)
 
     @property
     def undecided(self) -> bool:
@@ -32,7 +52,7 @@ class SlowRanks:
 
     def take(self, sample: UsageSample) -> tuple[Event, ...]:
         """Return an event for each node with ranks that are now known to be slow."""
-        self._streak = self._streak.after(sample)
+        self._latest, self._streak = sample, self._streak.after(sample)
         found = sorted(self._new(self._streak.established), key=attrgetter("host", "rank"))
         self._named.update(each.rank for each in found)
         return tuple(

@@ -188,7 +188,7 @@ class Supervisor:
         if self.usage is None:
             return
         try:
-            sample = self.usage.look(self.running.values(), closely=self.slow_ranks.undecided)
+            sample = self.usage.look(self.running.values(), self.slow_ranks.interval)
             found = self.slow_ranks.take(sample) if sample is not None else ()
         except Exception as error:  # noqa: BLE001 - see above
             self.usage = None

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 INTERVAL = 10.0
 """Seconds between two measurements while a run is recorded."""
-CLOSE_INTERVAL = 2.0
-"""The same while it must be found out whether a rank is slow."""
 LARGEST = 32 << 20
 """Bytes of the file; at 64 nodes with 8 GPUs it has 300 to 600 measurements of each."""
 
@@ -98,14 +96,16 @@ class UsageRecorder:
         self._open = False
         """Whether a round has begun and not ended."""
 
-    def look(self, sessions: Iterable[Session], *, closely: bool = False) -> UsageSample | None:
+    def look(
+        self, sessions: Iterable[Session], interval: float | None = None
+    ) -> UsageSample | None:
         """End a round whose answers are there, and return its sample; begin one when it is time.
 
-        `closely`: measure every CLOSE_INTERVAL seconds. Never waits.
+        `interval`: seconds between two rounds, if that is less than usual. Never waits.
         """
-        interval = min(self._interval, CLOSE_INTERVAL) if closely else self._interval
+        seconds = self._interval if interval is None else min(self._interval, interval)
         now = time.monotonic()
-        due = self._began is None or now - self._began >= interval
+        due = self._began is None or now - self._began >= seconds
         sample = None
         if self._open and (due or self._monitor.complete):
             self._open = False

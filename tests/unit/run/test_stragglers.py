@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.run.usage_samples import gpu, rank, sample
 
-from dslaunch.run.slow_ranks import MOST_CLOSE, SlowRanks
+from dslaunch.run.progress import Progress
+from dslaunch.run.slow_ranks import CLOSE, MOST_CLOSE, SlowRanks
 from dslaunch.run.slower_rank import Evidence, Reason, SlowerRank
 from dslaunch.run.stragglers import IN_A_ROW, IN_A_ROW_WITHOUT_STEPS, Streak, suspects
 from dslaunch.run.usage_monitor import RankSample, UsageSample
@@ -220,3 +222,22 @@ def test_a_training_that_stops_to_make_steps_is_not_measured_closely_for_ever() 
     for _ in range(MOST_CLOSE):
         slow_ranks.take(slow_on_cpu(7))
     assert not slow_ranks.undecided
+
+
+@pytest.mark.parametrize(
+    ("progress", "nodes", "interval"),
+    [
+        (None, 2, None),
+        (Progress(step=3), 2, CLOSE),
+        (Progress(step=3, steps_per_second=20.0), 2, CLOSE),
+        (Progress(step=3, steps_per_second=20.0), 96, 6.0),
+        (Progress(step=3, steps_per_second=1.0), 2, 5.0),
+        (Progress(step=3, steps_per_second=float("nan")), 2, CLOSE),
+    ],
+)
+def test_nodes_are_measured_every_few_steps(
+    progress: Progress | None, nodes: int, interval: float | None
+) -> None:
+    slow_ranks = SlowRanks()
+    slow_ranks.take(replace(sample(*map(rank, range(nodes))), progress=progress))
+    assert slow_ranks.interval == interval
