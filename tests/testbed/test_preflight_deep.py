@@ -30,6 +30,8 @@ class Deep:
 
     def __init__(self, cluster: VirtualCluster) -> None:
         self.cluster = cluster
+        self.measured: list[str] = []
+        """What standard error said while the nodes were measured."""
         cluster.run("control", ["mkdir", "-p", "/root/deep"], user="root", check=True)
         cluster.put("control", "/root/deep/c.yaml", CLUSTER)
         for node in cluster.names:
@@ -41,6 +43,7 @@ class Deep:
         command = [sys.executable, "-m", "dslaunch", *words]
         done = self.cluster.run("control", command, cwd="/root/deep", timeout=120)
         assert done.stdout.startswith("{"), done.stderr
+        self.measured = done.stderr.splitlines()
         found: dict[str, list[dict[str, Any]]] = {}
         for finding in json.loads(done.stdout)["findings"]:
             found.setdefault(finding["check"], []).append(finding)
@@ -62,6 +65,10 @@ def test_healthy_nodes_sum_up_right_and_leave_no_files(deep: Deep) -> None:
     assert (smoke["level"], smoke["hosts"]) == ("pass", ["node1", "node2", "node3"]), smoke
     assert "gloo" in smoke["found"]
     assert (written["level"], written["hosts"]) == ("pass", ["node1", "node2", "node3"]), written
+    assert deep.measured == [
+        "measuring fs.write-speed: 3 rounds, up to 3:00",
+        "measuring sw.dist-smoke: 2 rounds, up to 2:20",
+    ]
     for node in deep.cluster.names:
         assert deep.cluster.run(node, ["ls", "-A", "/root/deep"]).stdout == ""
 

@@ -284,7 +284,14 @@ def _ask(scope: Scope, checks: Mapping[str, Check], tier: Tier) -> Recording:
         ui.say(f"transport: {choice.name} ({choice.why})")
     progress = ProgressLine(scope, sys.stderr, live=sys.stderr.isatty())
     try:
-        return ask_nodes(scope, checks, tier, progress.note, choice=choice)
+        return ask_nodes(
+            scope,
+            checks,
+            tier,
+            progress.note,
+            choice=choice,
+            on_measurement=progress.begin_measurement,
+        )
     finally:
         progress.end()
 

@@ -232,6 +232,8 @@ class Round:
     """By host."""
     alone: bool = False
     """Asked while no other check asks anything: measurements must not be disturbed."""
+    further: int = 0
+    """How many such rounds of the check follow, as far as is known: for those who wait."""
     here: Asked = field(default_factory=dict)
     """Asked of the machine that dslaunch runs on, in a first round only. The answers are there
     when the findings are made; see `NodeAnswers.from_here`."""

@@ -232,6 +232,7 @@ class RunningCheck:
 
     def __init__(self, name: str, check: Check, scope: Scope) -> None:
         """Raise what the check raises before its first questions."""
+        self.name = name
         own_limits = dict(scope.cluster.preflight.limits).get(name, ())
         self._limits = {**check.limits, **dict(own_limits)}
         self._asked: dict[str, dict[str, Question]] = {}

@@ -16,6 +16,7 @@ from dslaunch.errors import NodeFailure
 from dslaunch.preflight.check import Asked, Check, NodeAnswers, Question, Round, Scope
 from dslaunch.preflight.conversation import Conversation
 from dslaunch.preflight.flow import RunningCheck
+from dslaunch.preflight.measurement import Measurement, OnMeasurement
 from dslaunch.preflight.recording import NodeRecording
 from dslaunch.protocol.survey import Answer
 from dslaunch.transport.base import Channel, Transport
@@ -60,9 +61,11 @@ class Survey:
         tell: Tell,
         transport: Transport | None = None,
         talks: Mapping[str, Conversation] | None = None,
+        on_measurement: OnMeasurement = lambda measurement: None,
     ) -> None:
         """`transport`: by default the cluster's. `talks`: conversations that need none."""
         self.scope, self.checks, self.tell = scope, checks, tell
+        self.on_measurement = on_measurement
         self.transport = transport
         if talks is None:
             self.transport = transport or transports.get(scope.cluster.transport, scope.cluster)
@@ -138,11 +141,41 @@ class Survey:
         """What depends on earlier answers: the flows in step, then those that measure by turns."""
         while together := [c for c in running if c.pending and not c.pending.alone]:
             self._ask_round(pool, together)
-        for check in running:
-            while check.pending is not None:
-                self._ask_round(pool, [check])
+        by_turns = [check for check in running if check.pending is not None]
+        for place, check in enumerate(by_turns, 1):
+            self._measure(pool, check, by_turns[place:])
         for host in self.talks:
             self.tell(host, "answered")
+
+    def _measure(
+        self, pool: ThreadPoolExecutor, check: RunningCheck, later: Sequence[RunningCheck]
+    ) -> None:
+        """Ask the rounds of a check that measures, and report each when it begins."""
+        number = 0
+        while check.pending is not None:
+            nodes = self._asked_by(check.pending)
+            if nodes:
+                number += 1
+                longest = max(_longest(list(asked.values())) for asked in nodes.values())
+                rounds_left = 1 + check.pending.further
+                self.on_measurement(
+                    Measurement(
+                        check=check.name,
+                        round=number,
+                        rounds=number + check.pending.further,
+                        seconds=rounds_left * longest,
+                        more_checks=sum(bool(self._asked_by(each.pending)) for each in later),
+                    )
+                )
+            self._ask_round(pool, [check])
+
+    def _asked_by(self, pending: Round | None) -> dict[str, Asked]:
+        """Return what a round asks of the nodes that are there."""
+        if pending is None:
+            return {}
+        return {
+            host: asked for host, asked in pending.asked.items() if asked and host in self.talks
+        }
 
     def _ask_round(self, pool: ThreadPoolExecutor, running: Sequence[RunningCheck]) -> None:
         """Ask every node what some checks ask next, and let them continue."""

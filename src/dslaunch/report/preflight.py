@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import textwrap
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
 from dslaunch.cluster.nodeset import fold
+from dslaunch.durations import elapsed_text
 from dslaunch.plural import counted
 from dslaunch.preflight.baseline import FindingChange
 from dslaunch.preflight.check import Check, Finding, Level, Scope
 from dslaunch.preflight.judge import Report
+from dslaunch.preflight.measurement import Measurement
 from dslaunch.preflight.verdict import Fitness, hosts_that_are
 from dslaunch.report.output_stream import ERASE
+from dslaunch.report.status_line import SEPARATOR, joined
 from dslaunch.report.width import columns
 from dslaunch.terminal import PLAIN, one_line
 
@@ -27,6 +31,8 @@ WORDS: Mapping[Level, str] = {
     "skip": "skip",
     "pass": "ok",
 }
+REDRAW = 1.0
+"""Seconds between two states of the progress line while nothing happens."""
 COLORS: Mapping[Level, str] = {
     "fail": "\x1b[1;31m",
     "warn": "\x1b[33m",
@@ -132,34 +138,93 @@ def _as_dict(finding: Finding) -> dict[str, Any]:
 
 
 class ProgressLine:
-    """How many nodes have connected and answered, as one line at the bottom of a terminal."""
+    """How many nodes have connected and answered, then what is being measured on them.
 
-    def __init__(self, scope: Scope, err: TextIO, *, live: bool) -> None:
+    One line at the bottom of a terminal; elsewhere a line for each check that measures.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        err: TextIO,
+        *,
+        live: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.hosts = [node.host for node in scope.nodes]
-        self.err, self.live = err, live
+        self.err, self.live, self.clock = err, live, clock
         self.stage = dict.fromkeys(self.hosts, "")
+        self.measurement: Measurement | None = None
+        self.deadline = 0.0
+        """When the check that measures ends at the latest, by the clock."""
         self.lock = threading.Lock()
+        self._ended = threading.Event()
 
     def note(self, host: str, stage: str) -> None:
         """Record how far a node is."""
         with self.lock:
             self.stage[host] = stage
+            if stage == "answered":
+                self.measurement = None
+            self._draw()
+
+    def begin_measurement(self, measurement: Measurement) -> None:
+        """Show what is being measured now."""
+        with self.lock:
+            is_first = self.measurement is None
+            self.measurement = measurement
+            self.deadline = self.clock() + measurement.seconds
             if self.live:
-                self.err.write(f"{ERASE}{one_line(str(self))[: columns(self.err) - 3]}")
+                self._draw()
+            elif measurement.round == 1:
+                self.err.write(f"{one_line(_beginning(measurement))}\n")
                 self.err.flush()
+        if self.live and is_first:
+            threading.Thread(target=self._tick, name="dslaunch-progress", daemon=True).start()
 
     def end(self) -> None:
         """Erase the line."""
-        if self.live:
-            self.err.write(ERASE)
-            self.err.flush()
+        self._ended.set()
+        with self.lock:
+            if self.live:
+                self.err.write(ERASE)
+                self.err.flush()
 
     def __str__(self) -> str:
-        """Return the line: how many nodes answered, and which are pending."""
+        """Return the line as far as a terminal of any width shows it."""
+        return SEPARATOR.join(self._parts())
+
+    def _tick(self) -> None:
+        while not self._ended.wait(REDRAW):
+            with self.lock:
+                self._draw()
+
+    def _draw(self) -> None:
+        if self.live and not self._ended.is_set():
+            text = joined(list(self._parts()), columns(self.err) - 3)
+            self.err.write(f"{ERASE}{one_line(text)}")
+            self.err.flush()
+
+    def _parts(self) -> Iterator[str]:
+        """Yield how many nodes answered and which are pending, or what is being measured."""
+        if self.measurement is not None:
+            left = max(0.0, self.deadline - self.clock())
+            yield f"measuring {self.measurement.check}"
+            yield f"round {self.measurement.round}/{self.measurement.rounds}"
+            yield f"up to {elapsed_text(left)} left"
+            if self.measurement.more_checks:
+                yield f"{counted(self.measurement.more_checks, 'more check')}"
+            return
         waiting = [host for host in self.hosts if self.stage[host] in ("", "connected")]
         done = len(self.hosts) - len(waiting)
-        late = f", waiting for {fold(waiting)}" if waiting else ", comparing"
-        return f"nodes asked: {done} of {len(self.hosts)}{late}"
+        yield f"nodes asked: {done} of {len(self.hosts)}"
+        yield f"waiting for {fold(waiting)}" if waiting else "comparing"
+
+
+def _beginning(measurement: Measurement) -> str:
+    rounds = counted(measurement.rounds, "round")
+    up_to = elapsed_text(measurement.seconds)
+    return f"measuring {measurement.check}: {rounds}, up to {up_to}"
 
 
 def explanation(name: str, check: Check) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dslaunch.cluster.nodeset import fold
@@ -20,6 +20,18 @@ _STEPS = {
     StartStep.COPYING: "copying files",
     StartStep.STARTING: "starting",
 }
+
+
+def joined(parts: Sequence[str], columns: int) -> str:
+    """Return parts as a line, without the last ones that do not fit; of the first one the
+    beginning."""
+    shown = ""
+    for part in parts:
+        longer = f"{shown}{SEPARATOR}{part}" if shown else part
+        if len(longer) > columns:
+            break
+        shown = longer
+    return shown or "".join(parts[:1])[: max(0, columns)]
 
 
 @dataclass(slots=True)
@@ -88,13 +100,7 @@ class RunStatusLine:
 
     def text(self, columns: int) -> str:
         """Return the line, without the last of its parts that do not fit in `columns`."""
-        shown = ""
-        for part in self._parts():
-            longer = f"{shown}{SEPARATOR}{part}" if shown else part
-            if len(longer) > columns:
-                break
-            shown = longer
-        return shown or next(self._parts(), "")[: max(0, columns)]
+        return joined(list(self._parts()), columns)
 
     def _note_start(self) -> None:
         late = [host for host in self.hosts if host not in self.started]

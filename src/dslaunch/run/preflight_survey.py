@@ -17,11 +17,13 @@ from dslaunch.launch.job import Job
 from dslaunch.preflight import checks
 from dslaunch.preflight.check import Check, Scope, Tier
 from dslaunch.preflight.check_selection import CheckSelection
+from dslaunch.preflight.measurement import OnMeasurement
 from dslaunch.preflight.recording import Recording
 from dslaunch.preflight.runner import Survey
 from dslaunch.registry import LAUNCHERS
 from dslaunch.run.job_files import JobFiles, find_source, script_imports
 from dslaunch.run.job_program import located
+from dslaunch.run.view import ignore
 
 if TYPE_CHECKING:
     from dslaunch.transport.ssh.choice import Choice
@@ -128,10 +130,12 @@ def ask_nodes(
     tell: OnProgress,
     *,
     choice: Choice | None = None,
+    on_measurement: OnMeasurement = ignore,
 ) -> Recording:
     """Ask the nodes, and return what they answer. `choice` is how they are reached."""
     choice = choice or transport.choose(scope.cluster.transport, scope.cluster)
-    survey = Survey(scope, checks, tell, transport.make(choice.name, scope.cluster))
+    opened = transport.make(choice.name, scope.cluster)
+    survey = Survey(scope, checks, tell, opened, on_measurement=on_measurement)
     began = time.time()
     with closing(survey):
         nodes = survey.run()

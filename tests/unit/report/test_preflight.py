@@ -16,6 +16,7 @@ from dslaunch.errors import NodeFailure
 from dslaunch.preflight.baseline import FindingChange, compare_reports
 from dslaunch.preflight.check import Finding, Scope
 from dslaunch.preflight.judge import Report
+from dslaunch.preflight.measurement import Measurement
 from dslaunch.preflight.recording import NodeRecording, Recording
 from dslaunch.report.junit import as_junit
 from dslaunch.report.markdown import as_markdown
@@ -140,4 +141,28 @@ def test_progress_names_the_nodes_that_are_late() -> None:
     progress = ProgressLine(SCOPE, io.StringIO(), live=False)
     progress.note("node1", "asked")
     progress.note("node2", "connected")
-    assert str(progress) == "nodes asked: 1 of 4, waiting for node[2-4]"
+    assert str(progress) == "nodes asked: 1 of 4 · waiting for node[2-4]"
+
+
+MEASUREMENT = Measurement("net.bandwidth", 1, 3, seconds=33.0, more_checks=2)
+
+
+def test_progress_shows_the_measurement_its_round_and_the_time_left() -> None:
+    now = [100.0]
+    progress = ProgressLine(SCOPE, io.StringIO(), live=False, clock=lambda: now[0])
+    progress.begin_measurement(MEASUREMENT)
+    now[0] += 11
+    assert str(progress) == "measuring net.bandwidth · round 1/3 · up to 22 s left · 2 more checks"
+    progress.begin_measurement(replace(MEASUREMENT, round=3, seconds=11.0, more_checks=0))
+    assert str(progress) == "measuring net.bandwidth · round 3/3 · up to 11 s left"
+    progress.note("node1", "answered")
+    assert str(progress).startswith("nodes asked")
+
+
+def test_without_a_terminal_each_check_that_measures_is_one_line() -> None:
+    err = io.StringIO()
+    progress = ProgressLine(SCOPE, err, live=False)
+    for number in (1, 2, 3):
+        progress.begin_measurement(replace(MEASUREMENT, round=number))
+    progress.end()
+    assert err.getvalue() == "measuring net.bandwidth: 3 rounds, up to 33 s\n"

@@ -49,10 +49,13 @@ def _flow(scope: Scope) -> Flow:
     nodes = yield Round({}, last={node.host: _last(scope, node.host) for node in scope.nodes})
     if _path(scope) is None:
         return [Finding("skip", "the job has no directory", hosts=tuple(nodes))]
-    for node in scope.nodes[:2]:
-        if node.host in nodes:
-            question = _question(nodes[node.host], False)
-            nodes = yield Round({node.host: {"alone": question}}, alone=True)
+    singly = [node.host for node in scope.nodes[:2] if node.host in nodes]
+    several = len(nodes) > 1
+    for number, host in enumerate(singly, 1):
+        if host in nodes:
+            further = len(singly) - number + several
+            question = _question(nodes[host], False)
+            nodes = yield Round({host: {"alone": question}}, alone=True, further=further)
     if len(nodes) > 1:
         asked = {host: {"together": _question(a, True)} for host, a in nodes.items()}
         nodes = yield Round(asked, alone=True)

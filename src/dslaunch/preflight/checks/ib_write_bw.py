@@ -92,10 +92,11 @@ def calls(nodes: Nodes, number: int) -> dict[str, tuple[str, Question]]:
 
 def _flow(scope: Scope) -> Flow:
     nodes = yield Round.of_all(scope, _ask(scope))
+    count = min(ROUNDS, len(pairings(len(_able(nodes)))))
     for number in range(ROUNDS):
-        asked = calls(nodes, number)
         named = f"write{number + 1}"
-        nodes = yield Round({host: {named: q} for host, (_, q) in asked.items()}, alone=True)
+        asked = {host: {named: q} for host, (_, q) in calls(nodes, number).items()}
+        nodes = yield Round(asked, alone=True, further=max(0, count - number - 1))
     return _compare(nodes)
 
 

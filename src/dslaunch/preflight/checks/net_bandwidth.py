@@ -57,10 +57,11 @@ def _question(nodes: Nodes, host: str, to: str) -> Question | None:
 
 def _flow(scope: Scope) -> Flow:
     nodes = yield Round.of_all(scope, ask(scope))
-    for number, told in enumerate(_partners(scope), 1):
+    partners = _partners(scope)
+    for number, told in enumerate(partners, 1):
         questions = {host: _question(nodes, host, to) for host, to in told.items()}
         asked = {host: {f"send{number}": q} for host, q in questions.items() if q is not None}
-        nodes = yield Round(asked, alone=True)
+        nodes = yield Round(asked, alone=True, further=len(partners) - number)
     return _compare(nodes)
 
 

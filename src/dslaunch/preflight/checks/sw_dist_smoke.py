@@ -156,7 +156,7 @@ def pairings(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
 def _flow(scope: Scope) -> Flow:
     nodes = yield Round.of_all(scope, {"interfaces": INTERFACES, "resolve": resolve(scope)})
     look = {host: {"look": _question(a, {}, LOOK)} for host, a in nodes.items()}
-    nodes = yield Round(look, alone=True)
+    nodes = yield Round(look, alone=True, further=1)
     without = _without(nodes)
     job = _job(nodes, without)
     if job is not None:
