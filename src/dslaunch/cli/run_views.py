@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,12 +62,26 @@ def make(
         quiet=quiet,
         color=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
         fold=sys.stdout.isatty() if fold is None else fold,
-        live=sys.stderr.isatty() and os.environ.get("TERM") != "dumb",
+        live=has_status_line(),
         progress_formats=progress_formats,
         width=columns,
     )
     view.tick_in_background()
     return view
+
+
+def has_status_line() -> bool:
+    """Return whether standard error can show a line that is redrawn.
+
+    Not where standard output is a pipe: its reader, such as `head` or `tee`, may write to the same
+    terminal.
+    """
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    try:
+        return not stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):  # closed, or no file
+        return True
 
 
 def columns() -> int:

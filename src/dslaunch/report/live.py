@@ -38,6 +38,11 @@ TICK = 0.1
 """Seconds between two looks at lines that wait to be folded."""
 REDRAW = 1.0
 """Seconds between two states of the status line while nothing happens."""
+LONG_STEP = 10.0
+"""Without a status line: seconds of a step of the start after which it is printed; then after twice
+as many, and so on."""
+PLAIN_COLUMNS = 200
+"""The length of such a line, at most."""
 
 
 class TerminalView:
@@ -79,6 +84,8 @@ class TerminalView:
         self.started: float | None = None
         """When the plan was made, in seconds since the epoch."""
         self._status_text = ""
+        self._next_note = LONG_STEP
+        """After how many seconds of a step of the start it is printed."""
         self._prefix_width = 0
         self._colors: dict[str, str] = {}
         self._lock = threading.RLock()
@@ -86,7 +93,7 @@ class TerminalView:
 
     def tick_in_background(self) -> None:
         """Update the screen also while nothing happens, until `close`."""
-        if self.live or self.folder is not None:
+        if self.live or self.folder is not None or not self.quiet:
             threading.Thread(target=self._tick, name="dslaunch-view", daemon=True).start()
 
     def close(self) -> None:
@@ -149,6 +156,8 @@ class TerminalView:
         """Show the step of the start in the status line, and the nodes that it waits for."""
         with self._lock:
             self.status.now = self.clock()
+            if step is not self.status.step:
+                self._next_note = LONG_STEP
             self.status.begin(step, late)
             self._redraw()
 
@@ -216,6 +225,16 @@ class TerminalView:
             if self.live and now - self.status.now >= REDRAW:
                 self.status.now = now
                 self._redraw()
+            elif not self.live and not self.quiet:
+                self._note_long_step(now)
+
+    def _note_long_step(self, now: float) -> None:
+        """Print what the start waits for, if it has been long."""
+        self.status.now = now
+        is_long = self.status.step is not None and now - self.status.since >= self._next_note
+        if is_long:
+            self._next_note *= 2
+            self._write(self.err, f"dslaunch: {one_line(self.status.text(PLAIN_COLUMNS))}\n")
 
     def _tick(self) -> None:
         while not self._closed.wait(TICK):
@@ -290,12 +309,12 @@ class TerminalView:
         if now - self.status.now >= REDRAW:
             self.status.now = now
             self._redraw()
-        elif self.live and not self.stopping:
+        elif self.live:
             self.err.redraw(self._status_text)
 
     def _redraw(self) -> None:
         """Make the text of the status line and show it."""
-        if self.live and not self.stopping:
+        if self.live:
             columns = max(0, self.width() - _ROOM)
             self._status_text = one_line(self.status.text(columns))
             self.err.redraw(self._status_text)

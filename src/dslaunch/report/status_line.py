@@ -58,6 +58,10 @@ class RunStatusLine:
     """Nodes that have ended their part, or were lost."""
     exited: bool = False
     """Whether a rank has exited: nodes that have not joined yet will not, or need not."""
+    stopping_since: float | None = None
+    """When the stop of all nodes began; None: they are not being stopped."""
+    stopping_for: float | None = None
+    """How many seconds the ranks have to end; None: unknown."""
     progress: RunProgress = field(default_factory=RunProgress)
 
     def begin(self, step: StartStep, late: Collection[str]) -> None:
@@ -76,6 +80,8 @@ class RunStatusLine:
             self._restart()
         if event.kind == "exit":
             self.exited = True
+        if event.kind == "stopping":
+            self._note_stop(event.seconds)
         if event.host is None:
             return
         reached: set[str] | None = {
@@ -111,13 +117,21 @@ class RunStatusLine:
         if self.running_since is None:
             self.running_since = self.now
 
+    def _note_stop(self, seconds: float | None) -> None:
+        """Note a stop; a node's report of the same stop has no time."""
+        if self.stopping_since is None or seconds is not None:
+            self.stopping_since, self.stopping_for = self.now, seconds
+
     def _restart(self) -> None:
+        self.stopping_since = self.stopping_for = None
         self.step, self.late, self.exited = None, (), False
         for hosts in (self.started, self.joined, self.away, self.ended):
             hosts.clear()
 
     def _parts(self) -> Iterator[str]:
-        if self.step is not None:
+        if self.stopping_since is not None:
+            yield from self._stop_parts(self.now - self.stopping_since)
+        elif self.step is not None:
             yield from self._start_parts(self.step)
         elif self.running_since is not None:
             yield from self._running_parts(self.now - self.running_since)
@@ -129,6 +143,15 @@ class RunStatusLine:
             yield f"{count - len(self.late)}/{counted(count, 'node')}"
         if self.late:
             yield f"waiting for {fold(self.late)}"
+
+    def _stop_parts(self, seconds: float) -> Iterator[str]:
+        yield f"stopping {elapsed_text(seconds)}"
+        if self.stopping_for is not None:
+            left = self.stopping_for - seconds
+            yield f"killing in {elapsed_text(left)}" if left > 0 else "killing"
+        late = [host for host in self.hosts if host not in self.ended]
+        if late:
+            yield f"waiting for {fold(late)}"
 
     def _running_parts(self, seconds: float) -> Iterator[str]:
         yield f"running {elapsed_text(seconds)}"

@@ -82,12 +82,25 @@ def test_a_terminal_that_changes_its_width_is_followed() -> None:
 
 
 @pytest.mark.parametrize("why", [EndCode.RANK_FAILED, EndCode.INTERRUPTED])
-def test_there_is_no_status_line_while_a_run_is_ended(why: EndCode) -> None:
+def test_a_stop_is_printed_and_then_followed_in_the_status_line(why: EndCode) -> None:
     screen, err = on_terminal()
-    screen.begin(StartStep.CONNECTING, HOSTS[1:])
+    screen.follow(16, time.time())
     screen.event(happened("stopping", code=why))
-    screen.event(happened("exit", "node01"))
-    assert err.getvalue().endswith("; stopping all nodes\n")
+    screen.event(happened("ended", "node01"))
+    assert "; stopping all nodes\n" in err.getvalue()
+    assert last_line(err) == "stopping 0 s · waiting for node[02-16]"
+
+
+def test_a_long_step_of_the_start_is_printed_where_there_is_no_status_line() -> None:
+    now, err = [0.0], io.StringIO()
+    screen = TerminalView(io.StringIO(), err, nodes=HOSTS, clock=lambda: now[0])
+    screen.begin(StartStep.CONNECTING, HOSTS[1:])
+    for now[0] in (1.0, 11.0, 12.0, 21.0, 39.0):
+        screen.tick()
+    assert err.getvalue().splitlines() == [
+        "dslaunch: connecting 11 s · 1/16 nodes · waiting for node[02-16]",
+        "dslaunch: connecting 21 s · 1/16 nodes · waiting for node[02-16]",
+    ]
 
 
 def test_time_goes_on_in_the_status_line_without_output() -> None:

@@ -56,6 +56,19 @@ def test_nodes_that_are_away_are_named_until_they_are_back() -> None:
     assert line.text(80) == "running 0 s · 8/8 nodes · 64 ranks"
 
 
+def test_a_stop_says_for_whom_and_for_how_long_it_waits() -> None:
+    line = status(100.0)
+    line.note(Event(0.0, "stopping", seconds=10.0))
+    line.now = 104.0
+    line.note(Event(0.0, "stopping", "n3"))
+    line.note(happened("ended", "n1"))
+    assert line.text(80) == "stopping 4 s · killing in 6 s · waiting for n[2-8]"
+    line.now = 111.0
+    assert line.text(80) == "stopping 11 s · killing · waiting for n[2-8]"
+    line.note(Event(0.0, "restarting"))
+    assert line.text(80).startswith("running")
+
+
 @pytest.mark.parametrize(
     ("columns", "shown"),
     [(30, "running 12:31 · 8/8 nodes"), (24, "running 12:31"), (7, "running"), (0, "")],
