@@ -15,6 +15,7 @@ from dslaunch.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TextIO
 
     from dslaunch.cluster.model import Cluster
     from dslaunch.report.live import JsonView, TerminalView
@@ -62,7 +63,7 @@ def make(
         quiet=quiet,
         color=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
         fold=sys.stdout.isatty() if fold is None else fold,
-        live=has_status_line(),
+        live=has_status_line(sys.stdout, sys.stderr),
         progress_formats=progress_formats,
         width=columns,
     )
@@ -70,16 +71,16 @@ def make(
     return view
 
 
-def has_status_line() -> bool:
+def has_status_line(out: TextIO, err: TextIO) -> bool:
     """Return whether standard error can show a line that is redrawn.
 
     Not where standard output is a pipe: its reader, such as `head` or `tee`, may write to the same
     terminal.
     """
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+    if not err.isatty() or os.environ.get("TERM") == "dumb":
         return False
     try:
-        return not stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+        return not stat.S_ISFIFO(os.fstat(out.fileno()).st_mode)
     except (OSError, ValueError):  # closed, or no file
         return True
 
