@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +18,6 @@ from dslaunch.errors import DslaunchError, PlanError, UsageError
 from dslaunch.terminal import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dslaunch.cluster.model import Cluster
     from dslaunch.render.batch import Origin
     from dslaunch.report.live import JsonView, TerminalView
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from dslaunch.slurm.identity import JobId
     from dslaunch.slurm.job import Submitted
     from dslaunch.slurm.slurm_job import SlurmJob
+    from dslaunch.slurm.states import JobInfo
 
 DETACHED = ("--detach", "-d")
 Words = Annotated[
@@ -281,9 +281,16 @@ def _follow(
     from dslaunch.slurm.job import follow
 
     ui.say(f"dslaunch: submitted job {made.number} as run {made.directory.name}")
-    with closing(view), FollowSignals(lambda: _cancel(client, made.job, view.tell)) as signals:
+    with closing(view), FollowSignals(lambda: _cancel(client, made.job, view)) as signals:
         watch = Watch(view, record)
-        outcome = follow(client, made, watch, view.tell, until=lambda: signals.leave)
+        outcome = follow(
+            client,
+            made,
+            watch,
+            view.tell,
+            until=lambda: signals.leave,
+            on_job=partial(_show_job, view),
+        )
     if outcome is None:
         record.let_go()
         _goes_on(made, json=json)
@@ -304,9 +311,21 @@ def _goes_on(made: Submitted, *, json: bool) -> None:
         ui.say(f"  {what:<10} dslaunch {command} {run}")
 
 
-def _cancel(client: SlurmClient, job: JobId, tell: Callable[[str], None]) -> None:
+def _show_job(view: JsonView | TerminalView, info: JobInfo, hosts: tuple[str, ...]) -> None:
+    started = None if info.waiting else info.started
+    view.job(hosts, started=started, ended=info.ended if info.over else None)
+
+
+def _cancel(client: SlurmClient, job: JobId, view: JsonView | TerminalView) -> None:
+    """Cancel the job. `scancel` sends TERM, and KILL after KillWait, 30 s by default
+    (slurm.conf(5))."""
     try:
         client.cancel(job)
-        tell(f"canceling job {job.number}; press Ctrl-C again to stop following it")
     except DslaunchError as error:
-        tell(error.message)
+        view.tell(error.message)
+        return
+    view.tell(
+        f"canceling job {job.number}; SLURM kills what runs after its KillWait (usually 30 s); "
+        "Ctrl-C again stops following it"
+    )
+    view.canceling()

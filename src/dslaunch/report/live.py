@@ -82,7 +82,9 @@ class TerminalView:
         self.stopping: EndReason | None = None
         """Why all nodes are being stopped; None: they are not."""
         self.started: float | None = None
-        """When the plan was made, in seconds since the epoch."""
+        """When the plan was made, or SLURM started the job, in seconds since the epoch."""
+        self.ended: float | None = None
+        """When it ended, by SLURM; None: now."""
         self._status_text = ""
         self._next_note = LONG_STEP
         """After how many seconds of a step of the start it is printed."""
@@ -172,6 +174,28 @@ class TerminalView:
                 self.status.begin_running(now - max(0.0, time.time() - started))
             self._redraw()
 
+    def job(
+        self, hosts: tuple[str, ...], *, started: float | None, ended: float | None = None
+    ) -> None:
+        """Note where a SLURM job runs and since when, in seconds since the epoch; it is pending if
+        it has no start."""
+        with self._lock:
+            self.status.now = self.clock()
+            self.started, self.ended = started, ended
+            self.status.hosts = hosts
+            if started is None:
+                self.status.begin(StartStep.PENDING, ())
+            else:
+                self.status.begin_running(self.status.now - max(0.0, time.time() - started))
+            self._redraw()
+
+    def canceling(self) -> None:
+        """Show that SLURM is ending the job."""
+        with self._lock:
+            self.status.now = self.clock()
+            self.status.begin_stop()
+            self._redraw()
+
     def tell(self, text: str) -> None:
         """Print a message about the run."""
         with self._lock:
@@ -229,10 +253,10 @@ class TerminalView:
                 self._note_long_step(now)
 
     def _note_long_step(self, now: float) -> None:
-        """Print what the start waits for, if it has been long."""
+        """Print what the start waits for, if it has been long; SLURM's queue has messages."""
         self.status.now = now
-        is_long = self.status.step is not None and now - self.status.since >= self._next_note
-        if is_long:
+        is_start = self.status.step not in (None, StartStep.PENDING)
+        if is_start and now - self.status.since >= self._next_note:
             self._next_note *= 2
             self._write(self.err, f"dslaunch: {one_line(self.status.text(PLAIN_COLUMNS))}\n")
 
@@ -245,7 +269,8 @@ class TerminalView:
         if self.started is None or not self.status.ranks or not self.status.hosts:
             return None
         nodes = len(self.status.hosts)
-        return RunExtent(self.status.ranks, nodes, self.started, time.time())
+        ended = time.time() if self.ended is None else self.ended
+        return RunExtent(self.status.ranks, nodes, self.started, ended)
 
     def _flush(self) -> None:
         """Show the lines that wait for equal ones."""
@@ -362,6 +387,14 @@ class JsonView:
 
     def follow(self, ranks: int, started: float | None) -> None:
         """Do nothing: the run's own record says it."""
+
+    def job(
+        self, hosts: tuple[str, ...], *, started: float | None, ended: float | None = None
+    ) -> None:
+        """Do nothing: the messages say it."""
+
+    def canceling(self) -> None:
+        """Do nothing: the messages say it."""
 
     def plan(self, plan: Plan, directory: Path) -> None:
         """Print the decisions."""

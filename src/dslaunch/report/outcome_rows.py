@@ -105,9 +105,11 @@ def _logs(outcome: Outcome, directory: Path | None) -> Path | None:
 def _success(outcome: Outcome, extent: RunExtent | None, logs: Path | None) -> str:
     """Return `64 ranks on 8 nodes finished after 12:31 · logs: DIRECTORY`."""
     text = one_line(outcome.message)
-    if outcome.reason.code is EndCode.SUCCEEDED and extent is not None:
+    if extent is not None and outcome.reason.code in (EndCode.SUCCEEDED, EndCode.SLURM_JOB):
         ranks, nodes = counted(extent.ranks, "rank"), counted(extent.nodes, "node")
-        text = f"{ranks} on {nodes} finished after {elapsed_text(extent.ended - extent.started)}"
+        took = elapsed_text(extent.ended - extent.started)
+        size = f"{ranks} on {nodes} finished after {took}"
+        text = f"{text}: {size}" if outcome.reason.code is EndCode.SLURM_JOB else size
     return f"{text} · logs: {logs}" if logs is not None else text
 
 

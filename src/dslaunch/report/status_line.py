@@ -15,6 +15,7 @@ from dslaunch.run.view import StartStep
 
 SEPARATOR = " · "
 _STEPS = {
+    StartStep.PENDING: "pending",
     StartStep.CONNECTING: "connecting",
     StartStep.CHECKING: "checking nodes",
     StartStep.COPYING: "copying files",
@@ -74,6 +75,12 @@ class RunStatusLine:
         """Note that the ranks have been running since then."""
         self.running_since, self.step = since, None
 
+    def begin_stop(self, seconds: float | None = None) -> None:
+        """Note a stop, and how long the ranks have to end; a node's report of the same stop does
+        not say it."""
+        if self.stopping_since is None or seconds is not None:
+            self.stopping_since, self.stopping_for = self.now, seconds
+
     def note(self, event: Event) -> None:
         """Note an event."""
         if event.kind == "restarting":
@@ -81,7 +88,7 @@ class RunStatusLine:
         if event.kind == "exit":
             self.exited = True
         if event.kind == "stopping":
-            self._note_stop(event.seconds)
+            self.begin_stop(event.seconds)
         if event.host is None:
             return
         reached: set[str] | None = {
@@ -116,11 +123,6 @@ class RunStatusLine:
         self.step = None
         if self.running_since is None:
             self.running_since = self.now
-
-    def _note_stop(self, seconds: float | None) -> None:
-        """Note a stop; a node's report of the same stop has no time."""
-        if self.stopping_since is None or seconds is not None:
-            self.stopping_since, self.stopping_for = self.now, seconds
 
     def _restart(self) -> None:
         self.stopping_since = self.stopping_for = None

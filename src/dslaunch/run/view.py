@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class StartStep(Enum):
     """A step of the start of a run."""
 
+    PENDING = auto()
+    """SLURM has not started the job."""
     CONNECTING = auto()
     CHECKING = auto()
     COPYING = auto()

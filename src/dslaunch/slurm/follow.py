@@ -38,6 +38,10 @@ OUTPUT_TIMEOUT = 5.0
 """Seconds in which the output of a running job appears here if it is on shared storage."""
 
 
+OnJob = Callable[[JobInfo, tuple[str, ...]], object]
+"""Called with a job, and the names of its nodes in the order of the step."""
+
+
 @dataclass(slots=True)
 class Following:
     """A job that is followed."""
@@ -50,6 +54,8 @@ class Following:
     record."""
     tell: Callable[[JobNotice], object]
     """Receives notices to show at once."""
+    on_job: OnJob = lambda info, hosts: None
+    """Receives what SLURM says of a job that is no array."""
     output: str = ""
     """The output of the job, which SLURM may have forgotten."""
     jobs: dict[str, JobInfo] = field(default_factory=dict)
@@ -212,6 +218,8 @@ class Following:
             self._note_requeue(info, stream)
         if info.component == 0:
             self._tell_standing(info, standing)
+            if not info.array:
+                self.on_job(info, self._hosts(info))
         if stream is not None and info.nodes:
             stream.reader.hosts = self._hosts(info)
             self._reach(info, stream)

@@ -19,7 +19,7 @@ from dslaunch.run.view import QuietView, ignore
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import SlurmClient, gone
 from dslaunch.slurm.end_details import end_details, waits_for_accounting
-from dslaunch.slurm.follow import Following
+from dslaunch.slurm.follow import Following, OnJob
 from dslaunch.slurm.identity import JobId, seen
 from dslaunch.slurm.identity_file import seen_identity, write_identity
 from dslaunch.slurm.job_files import (
@@ -67,11 +67,12 @@ def follow(
     *,
     until: Callable[[], bool],
     caught_up: Callable[[], object] = ignore,
+    on_job: OnJob = ignore,
 ) -> Outcome | None:
     """Follow a job to its end; None when `until` returns True. `caught_up` is called whenever all
-    output that was there has been read."""
+    output that was there has been read, `on_job` with what SLURM says of the job."""
     following = following_of(client, made, watch, tell)
-    following.caught_up = caught_up
+    following.caught_up, following.on_job = caught_up, on_job
     ended = following.to_the_end(until=until)
     return None if ended is None else judged(following, made)
 

@@ -17,6 +17,9 @@ from dslaunch.run.lines import LONGEST
 from dslaunch.slurm.nodes import node_names
 
 PIECE = 1 << 20
+SRUN_PIECE = 1024
+"""Bytes after which `srun --label` ends a line that has not ended, such as a progress bar that
+redraws itself (measured with SLURM 22.05)."""
 _LABEL = re.compile(rb" {0,20}(\d{1,9}): ?(.*)", re.S)
 _TORCH = re.compile(rb"\[[a-z_A-Z0-9-]{0,60}?(\d{1,9})\]:(.*)", re.S)
 _PREFIX = re.compile("([A-Za-z0-9._-]{1,255})(?::([0-9]{1,9}))?│".encode())
@@ -75,7 +78,7 @@ class OutputReader:
     rest: bytes = b""
 
     def feed(self, data: bytes) -> Iterator[tuple[str, int | None, bytes]]:
-        """Yield each complete line: host, rank, text with its newline."""
+        """Yield each complete line: host, rank, text with its newline, as of `read`."""
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
             yield self.read(line)
@@ -90,7 +93,8 @@ class OutputReader:
         self.rest = b""
 
     def read(self, line: bytes) -> tuple[str, int | None, bytes]:
-        """Return host and rank of a line: srun labels tasks, torch's `--tee` ranks."""
+        """Return host, rank and text of a line: srun labels tasks, torch's `--tee` ranks. The text
+        of a progress bar that continues has no newline."""
         if self.layout.supervised:
             return _prefixed(line)
         labeled = _LABEL.fullmatch(line)
@@ -99,13 +103,19 @@ class OutputReader:
         task, text = int(labeled[1]), labeled[2]
         node, rank = self.layout.place(task)
         host = self.hosts[node] if node < len(self.hosts) else f"node {node}"
+        end = b"" if _continues(text) else b"\n"
         if self.layout.direct:
-            return host, rank, text + b"\n"
+            return host, rank, text + end
         local = _TORCH.fullmatch(text)
         if local is None:
-            return host, None, text + b"\n"
+            return host, None, text + end
         known = int(local[1]) + (0 if self.layout.elastic else rank)
         return host, known, local[2] + b"\n"
+
+
+def _continues(text: bytes) -> bool:
+    """Return whether a labeled line is a piece of a progress bar, which the next one continues."""
+    return len(text) == SRUN_PIECE and b"\r" in text
 
 
 def _prefixed(line: bytes) -> tuple[str, int | None, bytes]:

@@ -126,7 +126,9 @@ class Stream:
             self._know_hosts()
             self.starts.feed(host, rank, line)
             number = NO_RANK if rank is None else rank
-            self.watch.output(host, Output(number, 1, now, text), 0.0)
+            # both streams are in one file: a bar must not be continued by another line
+            stream = 2 if b"\r" in text else 1
+            self.watch.output(host, Output(number, stream, now, text), 0.0)
             for event in self._ends(host, rank, line, now):
                 self.watch.happened(event)
 

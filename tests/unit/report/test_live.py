@@ -290,3 +290,23 @@ def test_a_reader_that_leaves_ends_the_run_like_a_closed_terminal(
 def test_a_reader_that_left_before_any_run_kills_nothing(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         JsonView(Broken(BrokenPipeError(32, "Broken pipe"))).outcome(WELL, tmp_path)
+
+
+def test_a_job_of_slurm_is_pending_until_it_has_a_start() -> None:
+    screen, err = on_terminal()
+    screen.follow(64, None)
+    screen.job((), started=None)
+    assert last_line(err) == "pending 0 s"
+    screen.job(HOSTS, started=time.time() - 751.5)
+    assert last_line(err) == "running 12:31 · 16/16 nodes · 64 ranks"
+    screen.canceling()
+    assert last_line(err) == "stopping 0 s · waiting for node[01-16]"
+
+
+def test_the_end_of_a_job_has_the_time_between_its_start_and_its_end() -> None:
+    screen, err = on_terminal()
+    screen.follow(64, None)
+    screen.job(HOSTS, started=1000.0, ended=1751.0)
+    screen.outcome(Outcome("ok", 0, EndReason(EndCode.SLURM_JOB, job="job 7 succeeded")), None)
+    shown = "dslaunch: job 7 succeeded: 64 ranks on 16 nodes finished after 12:31"
+    assert err.getvalue().splitlines()[-1].rpartition("\x1b[K")[2] == shown

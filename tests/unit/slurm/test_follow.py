@@ -15,11 +15,12 @@ from dslaunch.slurm.client import SlurmClient
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.identity import JobId
 from dslaunch.slurm.notices import JobNotice, NoticeCode
-from dslaunch.slurm.output import Layout, OutputReader, RootCauses, task_ends
+from dslaunch.slurm.output import SRUN_PIECE, Layout, OutputReader, RootCauses, task_ends
 from dslaunch.slurm.output_evidence import Cut
 from dslaunch.slurm.query_failures import QueryError, QueryFailure
 from dslaunch.slurm.standing import JobStanding, Standing
 from dslaunch.slurm.states import JobInfo
+from dslaunch.slurm.stream import Stream
 from dslaunch.slurm.verdict import Ending
 
 TWO_BY_TWO = Layout(((2, 2),), direct=False)
@@ -56,6 +57,25 @@ def test_a_line_is_reported_with_its_host_and_rank(
     layout: Layout, line: bytes, expected: tuple[str, int | None, bytes]
 ) -> None:
     assert OutputReader(layout, HOSTS).read(line) == expected
+
+
+def test_a_progress_bar_that_srun_has_cut_is_one_line(tmp_path: Path) -> None:
+    states = b"".join(b"\rtrain: %3d%%|####| %d/300 " % (at // 3, at) for at in range(300))
+    pieces = [states[at : at + SRUN_PIECE] for at in range(0, len(states), SRUN_PIECE)]
+    cut = [b"2: " + piece + b"\n" for piece in pieces]
+    cut.insert(-1, b"2: saved\n")  # of the other stream
+    output = tmp_path / "out"
+    output.write_bytes(b"".join(cut))
+    seen = Seen()
+    stream = Stream.of(str(output), Layout(((2, 2),), direct=True), Watch(seen))
+    stream.reader.hosts = HOSTS
+    while stream.read():
+        pass
+    stream.end()
+    assert [line for line in seen.lines if "299/300" in line[2]] == [
+        ("b", 2, "train:  99%|####| 299/300 ")
+    ]
+    assert ("b", 2, "saved") in seen.lines
 
 
 def test_lines_that_come_in_pieces_are_put_together() -> None:
