@@ -65,7 +65,7 @@ def test_a_real_terminal_is_redrawn_on_resize_and_restored_at_the_end() -> None:
         os.write(terminal, b"s")
         read_until(terminal, "gpu []")
         os.write(terminal, b"q")
-        assert "sorted by gpu" in read_until(terminal, "\x1b[?1049l")
+        read_until(terminal, "\x1b[?1049l")
         assert running.wait(60) == 0
         assert termios.tcgetattr(side) == before
     os.close(side)
