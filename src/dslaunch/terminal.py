@@ -68,9 +68,12 @@ def without_color(text: str) -> str:
 
 
 def _colored_line(line: str) -> str:
-    safe = _COLOR_OR_UNSAFE.sub(_kept_or_spelled, line)
-    colors = COLOR.findall(safe)
-    return f"{safe}{PLAIN}" if colors and colors[-1] != PLAIN else safe
+    # most lines have colors only, and this is found out several times as fast
+    is_safe = UNSAFE.search(COLOR.sub("", line)) is None
+    safe = line if is_safe else _COLOR_OR_UNSAFE.sub(_kept_or_spelled, line)
+    last_color = safe.rfind("\x1b")
+    is_plain = last_color < 0 or safe.startswith(PLAIN, last_color)
+    return safe if is_plain else f"{safe}{PLAIN}"
 
 
 def _kept_or_spelled(match: re.Match[str]) -> str:

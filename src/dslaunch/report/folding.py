@@ -52,6 +52,11 @@ class LineFolder:
         """Whether lines are waiting."""
         return bool(self._waiting)
 
+    @property
+    def full(self) -> bool:
+        """Whether lines must not wait any longer."""
+        return len(self._waiting) > MOST_WAITING
+
     def add(self, line: Line, now: float) -> None:
         """Take a line that has arrived."""
         source = (line.host, line.rank)
@@ -71,16 +76,18 @@ class LineFolder:
 
     def due(self, now: float) -> Iterator[FoldedLine]:
         """Yield and forget the groups that have waited long enough, the oldest first."""
-        while self._waiting and self._is_due(self._waiting[0], now):
+        # of too many lines, many are released at once: one by one they would be written so
+        most = MOST_WAITING // 2 if self.full else MOST_WAITING
+        while self._waiting:
+            is_due = now - self._waiting[0].arrived >= self.window
+            if not is_due and len(self._waiting) <= most:
+                return
             yield self._take()
 
     def rest(self) -> Iterator[FoldedLine]:
         """Yield and forget all groups."""
         while self._waiting:
             yield self._take()
-
-    def _is_due(self, group: FoldedLine, now: float) -> bool:
-        return now - group.arrived >= self.window or len(self._waiting) > MOST_WAITING
 
     def _take(self) -> FoldedLine:
         group = self._waiting.popleft()

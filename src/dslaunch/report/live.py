@@ -85,10 +85,16 @@ class TerminalView:
         """When the plan was made, or SLURM started the job, in seconds since the epoch."""
         self.ended: float | None = None
         """When it ended, by SLURM; None: now."""
+        self._one_terminal = self.out.is_terminal_of(self.err)
+        """Whether the output and the status line are on the same terminal."""
         self._status_text = ""
+        self._shown_at = 0.0
+        """When folded lines were shown last: several at once are cheaper."""
         self._next_note = LONG_STEP
         """After how many seconds of a step of the start it is printed."""
         self._prefix_width = 0
+        self._prefixes: dict[tuple[str, str, int | None], str] = {}
+        """The prefixes of single ranks, of that width."""
         self._colors: dict[str, str] = {}
         self._lock = threading.RLock()
         self._closed = threading.Event()
@@ -125,7 +131,9 @@ class TerminalView:
                 return
             now = self.clock()
             self.folder.add(line, now)
-            self._show(self.folder.due(now))
+            if now - self._shown_at >= TICK or self.folder.full:
+                self._shown_at = now
+                self._show(self.folder.due(now))
 
     @property
     def unseen(self) -> bool:
@@ -211,6 +219,7 @@ class TerminalView:
             if self.folder is not None:
                 prefixes.append(_all_of(plan.world_size, "rank"))
             self._prefix_width = max(map(len, prefixes), default=0)
+            self._prefixes.clear()
             if self.quiet:
                 return
             ranks, nodes = counted(plan.world_size, "rank"), counted(len(plan.nodes), "node")
@@ -286,16 +295,34 @@ class TerminalView:
 
     def _shown(self, line: Line, group: FoldedLine | None = None) -> str:
         """Return a line with its prefix; `group`: all who wrote it, if it may be several."""
-        several = group is not None and len(group.sources) > 1
-        label = f"{self._label(group)}{BAR}" if group is not None and several else prefix(line)
-        if self.aligned:
-            self._prefix_width = max(self._prefix_width, len(label) - len(BAR))
-            label = f"{label[: -len(BAR)]:<{self._prefix_width}}{BAR}"
-        if not self.color:
-            return f"{label}{without_color(line.text)}\n"
-        if not several:
+        if group is not None and len(group.sources) > 1:
+            label = self._aligned(f"{self._label(group)}{BAR}")
+        else:
+            label = self._prefix_of(line)
+        text = line.text if self.color else without_color(line.text)
+        return f"{label}{text}\n"
+
+    def _prefix_of(self, line: Line) -> str:
+        """Return the prefix of a line of one rank."""
+        source = (line.task, line.host, line.rank)
+        known = self._prefixes.get(source)
+        if known is not None:
+            return known
+        label = self._aligned(prefix(line))
+        if self.color:
             label = f"{self._color_of(line.host)}{label}{PLAIN}"
-        return f"{label}{line.text}\n"
+        self._prefixes[source] = label
+        return label
+
+    def _aligned(self, label: str) -> str:
+        """Return a prefix as wide as the widest one so far, where prefixes are aligned."""
+        if not self.aligned:
+            return label
+        width = len(label) - len(BAR)
+        if width > self._prefix_width:
+            self._prefix_width = width
+            self._prefixes.clear()
+        return f"{label[: -len(BAR)]:<{self._prefix_width}}{BAR}"
 
     def _color_of(self, host: str) -> str:
         if host not in self._colors:
@@ -319,29 +346,37 @@ class TerminalView:
         return f"{task}[{count} of {counted(every, noun)}]"
 
     def _write(self, target: OutputStream, text: str, *, colors: bool = False) -> None:
-        self._erase()
-        target.write(text, colors=colors)
-        self._restore()
+        """Write lines, above the status line if there is one."""
+        if not self.live:
+            target.write(text, colors=colors)
+            return
+        self._update()
+        if target is self.err or self._one_terminal:
+            target.write_above(self._status_text, text, colors=colors)
+        else:
+            self._erase()
+            target.write(text, colors=colors)
+            self.err.redraw(self._status_text)
 
     def _erase(self) -> None:
         if self.live:
             self.err.redraw("")
 
-    def _restore(self) -> None:
-        """Show the status line below what was written. Output may be fast, so the text is updated
-        once in REDRAW seconds only."""
+    def _update(self) -> None:
+        """Make the text of the status line, at most once in REDRAW seconds: output may be fast."""
         now = self.clock()
         if now - self.status.now >= REDRAW:
             self.status.now = now
-            self._redraw()
-        elif self.live:
-            self.err.redraw(self._status_text)
+            self._make_status()
+
+    def _make_status(self) -> None:
+        columns = max(0, self.width() - _ROOM)
+        self._status_text = one_line(self.status.text(columns))
 
     def _redraw(self) -> None:
         """Make the text of the status line and show it."""
         if self.live:
-            columns = max(0, self.width() - _ROOM)
-            self._status_text = one_line(self.status.text(columns))
+            self._make_status()
             self.err.redraw(self._status_text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from typing import TextIO
@@ -34,6 +35,22 @@ class OutputStream:
     def write(self, text: str, *, colors: bool = False) -> None:
         """Write and flush, unless the stream has failed; with `colors` keep the text's colors."""
         self._write(colored(text) if colors else visible(text))
+
+    def write_above(self, last: str, text: str, *, colors: bool = False) -> None:
+        """Write text in place of the terminal's last line, and `last` below it, at once: fast
+        output would take three times as long in three writes."""
+        shown = colored(text) if colors else visible(text)
+        self._write(f"{ERASE}{shown}{visible(last)}")
+
+    def is_terminal_of(self, other: OutputStream) -> bool:
+        """Whether both are the same terminal."""
+        if not (self.isatty() and other.isatty()):
+            return False
+        try:
+            devices = {os.fstat(each.file.fileno()).st_rdev for each in (self, other)}
+        except (OSError, ValueError):  # no file
+            return self.file is other.file
+        return len(devices) == 1
 
     def redraw(self, text: str) -> None:
         """Replace the terminal's last line, which has no line end, by this one."""
