@@ -15,8 +15,11 @@ WINDOW = 0.25
 MOST_WAITING = 4096
 """Groups of lines that wait at a time: ranks may write faster than a terminal shows."""
 
+MOST_MOVED = 8
+"""Groups that are moved together."""
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class FoldedLine:
     """A line that one or more ranks, or launchers of nodes, have written."""
 
@@ -25,9 +28,12 @@ class FoldedLine:
     arrived: float
     """When that was, in seconds of any clock."""
     number: int
-    """Counts all groups: a later one has a greater number."""
+    """Its place: groups are shown in the order of their numbers."""
     sources: list[RankSource] = field(default_factory=list)
     """Each once, in the order of arrival."""
+    following: dict[int, FoldedLine] = field(default_factory=dict)
+    """The groups with the next line of one of them, by identity; empty once it is released."""
+    released: bool = False
 
 
 _Key = tuple[str, str, str, bool]
@@ -37,15 +43,19 @@ class LineFolder:
     """Groups equal lines that different ranks write to the same stream within WINDOW.
 
     No line is lost, and the lines of a rank stay in their order: a line joins a group only if all
-    earlier lines of its rank are in earlier groups.
+    earlier lines of its rank are in earlier groups. If there is no such group, an earlier one is
+    moved behind these, with the groups of the lines that follow it: each rank may have printed a
+    line with its number before the equal lines. It waits for at most twice WINDOW.
     """
 
     def __init__(self, window: float = WINDOW) -> None:
         self.window = window
-        self._waiting: deque[FoldedLine] = deque()
+        self._waiting: deque[tuple[int, FoldedLine]] = deque()
+        """Groups with the numbers that they had when they were added: of one that was moved, the
+        place with its present number counts."""
         self._by_key: dict[_Key, list[FoldedLine]] = {}
-        self._newest: dict[RankSource, int] = {}
-        """The number of the group with the latest line of each rank."""
+        self._newest: dict[RankSource, FoldedLine] = {}
+        """The group with the latest line of each rank."""
         self._count = 0
 
     def __bool__(self) -> bool:
@@ -60,26 +70,24 @@ class LineFolder:
     def add(self, line: Line, now: float) -> None:
         """Take a line that has arrived."""
         source = (line.host, line.rank)
-        key = _key(line)
-        same = self._by_key.setdefault(key, [])
-        newest = self._newest.get(source, -1)
-        later = bisect_right(same, newest, key=lambda group: group.number)
-        if later < len(same):
-            group = same[later]
-        else:
-            group = FoldedLine(line, now, self._count)
-            self._count += 1
+        before = self._newest.get(source)
+        same = self._by_key.setdefault(_key(line), [])
+        group = self._joinable(same, before, now)
+        if group is None:
+            group = FoldedLine(line, now, 0)
             same.append(group)
-            self._waiting.append(group)
+            self._append(group)
         group.sources.append(source)
-        self._newest[source] = group.number
+        if before is not None and not before.released:
+            before.following[id(group)] = group
+        self._newest[source] = group
 
     def due(self, now: float) -> Iterator[FoldedLine]:
         """Yield and forget the groups that have waited long enough, the oldest first."""
         # of too many lines, many are released at once: one by one they would be written so
         most = MOST_WAITING // 2 if self.full else MOST_WAITING
         while self._waiting:
-            is_due = now - self._waiting[0].arrived >= self.window
+            is_due = now - self._waiting[0][1].arrived >= self.window
             if not is_due and len(self._waiting) <= most:
                 return
             yield self._take()
@@ -89,13 +97,63 @@ class LineFolder:
         while self._waiting:
             yield self._take()
 
+    def _joinable(
+        self, same: list[FoldedLine], before: FoldedLine | None, now: float
+    ) -> FoldedLine | None:
+        """Return the first of equal groups that a line may join after the group of the line before;
+        None: there is none."""
+        newest = -1 if before is None else before.number
+        later = bisect_right(same, newest, key=lambda group: group.number)
+        if later < len(same):
+            return same[later]
+        if not same or before is None:
+            return None
+        moved = self._with_following(same[-1], now)
+        if moved is None or any(group is before for group in moved):
+            return None
+        for group in moved:
+            self._append(group)
+        return same[-1]
+
+    def _with_following(self, first: FoldedLine, now: float) -> list[FoldedLine] | None:
+        """Return a group and all groups with later lines of its sources, in their order.
+
+        None if they are many, if one of them must not wait any longer, or if a group with the same
+        text comes after one of them: it would be before it.
+        """
+        found, open_ends = {id(first): first}, [first]
+        while open_ends:
+            group = open_ends.pop()
+            is_last = self._by_key[_key(group.line)][-1] is group
+            if not is_last or now - group.arrived >= self.window or len(found) > MOST_MOVED:
+                return None
+            new = {key: each for key, each in group.following.items() if key not in found}
+            found |= new
+            open_ends += new.values()
+        return sorted(found.values(), key=lambda group: group.number)
+
+    def _append(self, group: FoldedLine) -> None:
+        """Put a group behind all others."""
+        group.number = self._count
+        self._count += 1
+        self._waiting.append((group.number, group))
+        self._drop_moved()
+
+    def _drop_moved(self) -> None:
+        """Drop the places at the front whose groups have moved."""
+        while self._waiting and self._waiting[0][0] != self._waiting[0][1].number:
+            self._waiting.popleft()
+
     def _take(self) -> FoldedLine:
-        group = self._waiting.popleft()
+        group = self._waiting.popleft()[1]
+        group.released = True
+        group.following.clear()  # else each group would keep all later ones in memory
         key = _key(group.line)
         same = self._by_key[key]
         same.pop(0)  # groups of one key leave in their order
         if not same:
             del self._by_key[key]
+        self._drop_moved()
         if not self._waiting:
             self._newest.clear()
         return group

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from copy import deepcopy
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,15 +56,15 @@ def test_folding_keeps_every_line_and_the_order_of_each_rank(
 
 
 @given(ARRIVALS)
-def test_no_line_waits_longer_than_the_window(
+def test_no_line_waits_longer_than_twice_the_window(
     arrivals: list[tuple[int | None, str, float]],
 ) -> None:
     folder, now = LineFolder(window=0.25), 0.0
     for rank, text, later in arrivals:
         now += later
         list(folder.due(now))
+        assert all(now - group.arrived < 0.5 for group in deepcopy(folder).rest())
         folder.add(line(rank, text), now)
-        assert all(now - group.arrived < 0.25 for group in folder.rest())
 
 
 def test_equal_lines_of_all_ranks_are_one_group() -> None:
@@ -72,6 +73,16 @@ def test_equal_lines_of_all_ranks_are_one_group() -> None:
         folder.add(line(rank, "loading", f"n{rank // 8}"), 0.0)
     (group,) = folder.due(1.0)
     assert len(group.sources) == 64
+
+
+def test_equal_lines_are_one_group_though_each_rank_has_written_its_number_before() -> None:
+    folder = LineFolder()
+    for rank in range(64):
+        for text in (f"rank {rank}: loading", "1.3 B parameters", "16 layers"):
+            folder.add(line(rank, text), 0.0)
+    shown = [(group.line.text, len(group.sources)) for group in folder.rest()]
+    assert shown[:64] == [(f"rank {rank}: loading", 1) for rank in range(64)]
+    assert shown[64:] == [("1.3 B parameters", 64), ("16 layers", 64)]
 
 
 def test_a_rank_that_writes_a_line_twice_begins_a_second_group_which_others_join() -> None:
