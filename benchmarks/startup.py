@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dslaunch.node import stacks
+from dslaunch.node import rank_hooks
 
 CLUSTER = Path(__file__).parent.parent / "clusters" / "two-nodes.yaml"
 BASE = "deepspeed --help"
@@ -28,7 +28,7 @@ BASE = "deepspeed --help"
 def commands(directory: str) -> dict[str, list[str]]:
     """What is measured; without DeepSpeed only dslaunch."""
     beside = Path(sys.executable).parent
-    variables = stacks.arm(directory, {})
+    variables = rank_hooks.arm(directory, {})
     armed = [f"{name}={value}" for name, value in variables.items()]
     dslaunch = [sys.executable, "-m", "dslaunch"]
     found = {

@@ -30,6 +30,7 @@ from dslaunch.node import (
     probe,
     processes,
     questions,
+    rank_hooks,
     rank_signals,
     run_files,
     stacks,
@@ -481,7 +482,7 @@ class Agent:
         }
         inherited = {name: os.environ[name] for name in os.environ if name != processes.PROGRAM}
         environment = {**inherited, **message["env"], **own}
-        environment.update(stacks.arm(directory, environment))
+        environment.update(rank_hooks.arm(directory, environment))
         self.ranks = Ranks(message, environment, self, self.group)
         threading.Thread(target=run_files.sweep, args=(self.home, self.host), daemon=True).start()
         network.hang_up()

@@ -1,12 +1,9 @@
 """The stacks of all threads of the ranks' Python processes.
 
 py-spy reads them where it is installed and permitted, without stopping the process. Elsewhere
-Python's own faulthandler writes them: a `sitecustomize` module in front of PYTHONPATH registers it
-in every Python process of a run before the training's first line. It writes on a signal, into
-memory that only that process and the agent can open. The state of /proc is read in any case.
-
-The module is in a ZIP archive, whose bytecode Python never writes to disk: for a module in a
-directory it does, and creates the directories again if they were removed meanwhile.
+Python's own faulthandler writes them: `hook_stacks.py` registers it in every Python process of a
+run. It writes on a signal, into memory that only that process and the agent can open. The state of
+/proc is read in any case.
 """
 
 from __future__ import annotations
@@ -19,7 +16,8 @@ import subprocess
 import threading
 import time
 
-from dslaunch.node import paths, private, processes, procfs
+from dslaunch.node import paths, processes, procfs
+from dslaunch.node.hook_stacks import NOTE, SIGNAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -27,86 +25,12 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 
     Process = Dict[str, Any]
 
-SIGNAL = 52
-"""SIGRTMAX-12, by its number, since C libraries differ in where SIGRTMIN is.
-
-The common ones are in use: SIGUSR1 and SIGUSR2 by SLURM's warnings, NCCL (NVIDIA/nccl issue 704)
-and submitit, SIGALRM and SIGHUP by UCX; SIGRTMIN by .NET, both ends of the realtime signals by
-other runtimes, profilers and Valgrind. None is known to use the middle.
-"""
-ARCHIVE = "python.zip"
-"""The archive in the run's directory that is put into PYTHONPATH."""
-NOTE = "dslaunch-stacks"
 ANSWER = 1.0
 """Seconds for a process to begin writing after the signal."""
 LOOK = 0.01
 GONE = "it has ended"
 MOST_FRAMES = 100
 """Of one thread; faulthandler has the same limit."""
-_SITECUSTOMIZE = '''\
-"""Lets dslaunch ask this process for its stacks, and makes way for the sitecustomize behind it."""
-
-import os
-import sys
-
-
-def _note():
-    # memory, not a file: nothing to clean up, no disk that may be full; named, so that it can be
-    # told that this descriptor is still ours; 8: MFD_NOEXEC_SEAL, unknown before Linux 6.3
-    name = "{note}:%d" % os.getpid()
-    try:
-        made = os.memfd_create(name, os.MFD_CLOEXEC | 8)
-    except OSError:
-        made = os.memfd_create(name)
-    try:
-        os.fchmod(made, 0o600)
-        # a second descriptor, since it must append: we empty it between two answers
-        return os.open("/proc/self/fd/%d" % made, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    finally:
-        os.close(made)
-
-
-def _arm():
-    import faulthandler
-
-    own = []
-
-    def register():
-        fd = _note()
-        faulthandler.register({signal}, file=fd, all_threads=True, chain=False)
-        own[:] = [fd, os.fstat(fd)]
-
-    def after_fork():
-        try:
-            parents = list(own)
-            register()
-            if os.path.samestat(os.fstat(parents[0]), parents[1]):
-                os.close(parents[0])
-        except Exception:
-            pass
-
-    if hasattr(os, "memfd_create"):
-        import _signal
-
-        # what faulthandler puts back while the interpreter leaves: a late signal does no harm
-        _signal.signal({signal}, _signal.SIG_IGN)
-        register()
-        os.register_at_fork(after_in_child=after_fork)
-    chosen = "PYTHONFAULTHANDLER" in os.environ or "faulthandler" in sys._xoptions
-    if not chosen and not faulthandler.is_enabled():
-        faulthandler.enable()
-
-
-try:
-    _arm()
-except Exception:
-    pass
-sys.path[:] = [path for path in sys.path if path != os.path.dirname(__file__)]
-sys.path_importer_cache.pop(os.path.dirname(__file__), None)
-# from here on as if we had not been there: without another one, this raises what `site` expects
-del sys.modules[__name__]
-import sitecustomize
-'''
 _THREAD = re.compile(r"^(?:Current thread|Thread|Stack) 0x[0-9a-f]+(?: \[(.*)\])? \(most recent")
 _FRAME = re.compile(r'^  File "(.*)", line ([0-9]{1,9}|\?\?\?) in (.*)')
 _turn = threading.Lock()
@@ -115,34 +39,6 @@ _spies = threading.BoundedSemaphore(os.cpu_count() or 1)
 
 class _NoStacksError(Exception):
     """The stacks of a process cannot be read in one of the ways; says why."""
-
-
-# ------------------------------------------------------------ before the ranks start
-
-
-def arm(directory: str, environment: Dict[str, str]) -> Dict[str, str]:
-    """Return variables that register faulthandler in every Python process below. Never fails.
-
-    `directory` is the run's own. Python ignores the variables with `-E`, `-I` or `-S`.
-    """
-    import zipfile  # only where ranks are started: 16 ms
-
-    archive = os.path.join(directory, ARCHIVE)
-    new = f"{archive}.{os.getpid()}-{threading.get_ident()}"
-    module = zipfile.ZipInfo("sitecustomize.py")  # dated 1980, whatever the node's clock says
-    text = _SITECUSTOMIZE.replace("{note}", NOTE).replace("{signal}", str(SIGNAL))
-    try:
-        fd = private.open_file(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        with os.fdopen(fd, "wb") as file, zipfile.ZipFile(file, "w") as written:
-            written.writestr(module, text)
-        os.replace(new, archive)  # a rank that starts now may be reading it
-    except OSError:
-        return {}
-    before = environment.get("PYTHONPATH")
-    # an empty part would mean the working directory; a path with a colon cannot be written
-    if ":" in archive:
-        return {}
-    return {"PYTHONPATH": f"{archive}:{before}" if before else archive}
 
 
 # ------------------------------------------------------------ on request

@@ -48,6 +48,8 @@ class SentModules:
         code = SentModules.modules[module.__name__]
         file = module.__name__.replace(".", "/") + ".py"
         exec(code if same else compile(code, file, "exec"), module.__dict__)
+    def get_source(name):
+        return marshal.loads(zlib.decompress(texts))[name].decode()
 sys.meta_path.insert(0, SentModules)
 from dslaunch.node.{main} import main
 gc.enable()

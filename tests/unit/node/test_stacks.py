@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.node import processes, procfs, stacks
+from dslaunch.node import hook_stacks, processes, procfs, rank_hooks, stacks
 
 WRITTEN = """\
 Thread 0x00007f1c1b7fe640 (most recent call first):
@@ -96,7 +96,7 @@ def armed(tmp_path: Path, no_py_spy: None) -> Iterator[Start]:
     def start(program: str, *options: str, **more: str) -> subprocess.Popen[str]:
         (tmp_path / "job.py").write_text(program)
         environment = {"PATH": "/usr/bin:/bin", **more}
-        environment |= stacks.arm(str(tmp_path), environment)
+        environment |= rank_hooks.arm(str(tmp_path), environment)
         started.append(
             subprocess.Popen(
                 [sys.executable, *options, "job.py"],
@@ -151,8 +151,8 @@ def test_an_armed_process_shows_its_stack_and_lives_on(armed: Start, tmp_path: P
     assert process.poll() is None
     names = {path.name for path in tmp_path.iterdir()}
     # no bytecode: writing it would make a directory again that was removed meanwhile
-    assert names == {"job.py", stacks.ARCHIVE}
-    assert (tmp_path / stacks.ARCHIVE).stat().st_mode & 0o777 == 0o600
+    assert names == {"job.py", rank_hooks.ARCHIVE}
+    assert (tmp_path / rank_hooks.ARCHIVE).stat().st_mode & 0o777 == 0o600
 
 
 def test_all_threads_are_shown_the_main_one_first(armed: Start) -> None:
@@ -197,7 +197,9 @@ def test_a_python_that_ignores_its_environment_is_left_alone(armed: Start, optio
 
 
 def test_a_process_that_ignores_the_signal_is_not_signalled(armed: Start) -> None:
-    process = armed(f"import signal\nsignal.signal({stacks.SIGNAL}, signal.SIG_DFL)\n{PROGRAM}")
+    process = armed(
+        f"import signal\nsignal.signal({hook_stacks.SIGNAL}, signal.SIG_DFL)\n{PROGRAM}"
+    )
     first_line(process)
     (entry,) = stacks.collect({0: process.pid}, 2)["0"]
     assert "removed the handler" in entry["error"]
@@ -205,11 +207,13 @@ def test_a_process_that_ignores_the_signal_is_not_signalled(armed: Start) -> Non
 
 
 def test_a_process_that_handles_the_signal_itself_is_distinguished(armed: Start) -> None:
-    program = f"import signal\nsignal.signal({stacks.SIGNAL}, lambda *_: print('mine'))\n{PROGRAM}"
+    program = (
+        f"import signal\nsignal.signal({hook_stacks.SIGNAL}, lambda *_: print('mine'))\n{PROGRAM}"
+    )
     process = armed(program)
     first_line(process)
     (entry,) = stacks.collect({0: process.pid}, 10)["0"]
-    assert f"handles signal {stacks.SIGNAL} in another way" in entry["error"]
+    assert f"handles signal {hook_stacks.SIGNAL} in another way" in entry["error"]
     assert process.poll() is None
 
 
@@ -238,7 +242,7 @@ def test_a_thread_that_can_answer_does_so_for_a_main_one_that_blocks_signals(arm
         "import signal, threading, time\n"
         "def second():\n    time.sleep(60)\n"
         "threading.Thread(target=second, daemon=True).start()\n"
-        f"signal.pthread_sigmask(signal.SIG_BLOCK, [{stacks.SIGNAL}])\n" + PROGRAM
+        f"signal.pthread_sigmask(signal.SIG_BLOCK, [{hook_stacks.SIGNAL}])\n" + PROGRAM
     )
     first_line(process)
     (entry,) = stacks.collect({0: process.pid}, 5)["0"]
@@ -268,7 +272,7 @@ def test_another_thread_answers_for_a_main_one_that_is_in_the_kernel(armed: Star
 
 
 def test_a_process_other_than_python_is_described_by_the_kernel(tmp_path: Path) -> None:
-    environment = stacks.arm(str(tmp_path), {})
+    environment = rank_hooks.arm(str(tmp_path), {})
     with subprocess.Popen(["sleep", "60"], env={**os.environ, **environment}) as process:
         try:
             (entry,) = stacks.collect({0: process.pid}, 2)["0"]
@@ -369,7 +373,7 @@ def test_without_one_there_is_no_sitecustomize(armed: Start) -> None:
         "except ImportError as error:\n    print(error.name)\n"
     )
     out, err = armed(program).communicate()
-    assert stacks.ARCHIVE not in out
+    assert rank_hooks.ARCHIVE not in out
     assert err == ""
 
 
@@ -388,20 +392,20 @@ def test_a_faulthandler_that_the_user_configured_is_left_alone(armed: Start) -> 
 def test_a_process_survives_a_signal_that_comes_while_it_leaves(armed: Start) -> None:
     # what the interpreter does at its end: faulthandler puts back what was there before it
     program = (
-        f"import faulthandler, os\nfaulthandler.unregister({stacks.SIGNAL})\n"
-        f"os.kill(os.getpid(), {stacks.SIGNAL})\nprint('survived')\n"
+        f"import faulthandler, os\nfaulthandler.unregister({hook_stacks.SIGNAL})\n"
+        f"os.kill(os.getpid(), {hook_stacks.SIGNAL})\nprint('survived')\n"
     )
     process = armed(program)
     assert process.communicate() == ("survived\n", "")
 
 
 def test_the_variables_keep_what_pythonpath_was(tmp_path: Path) -> None:
-    place = str(tmp_path / stacks.ARCHIVE)
-    assert stacks.arm(str(tmp_path), {}) == {"PYTHONPATH": place}
-    assert stacks.arm(str(tmp_path), {"PYTHONPATH": ""}) == {"PYTHONPATH": place}
-    assert stacks.arm(str(tmp_path), {"PYTHONPATH": "a::b"}) == {"PYTHONPATH": f"{place}:a::b"}
+    place = str(tmp_path / rank_hooks.ARCHIVE)
+    assert rank_hooks.arm(str(tmp_path), {}) == {"PYTHONPATH": place}
+    assert rank_hooks.arm(str(tmp_path), {"PYTHONPATH": ""}) == {"PYTHONPATH": place}
+    assert rank_hooks.arm(str(tmp_path), {"PYTHONPATH": "a::b"}) == {"PYTHONPATH": f"{place}:a::b"}
 
 
 def test_where_nothing_can_be_written_nothing_is_armed(tmp_path: Path) -> None:
-    assert stacks.arm("/proc/nowhere", {}) == {}
-    assert stacks.arm(str(tmp_path / "a:b"), {}) == {}
+    assert rank_hooks.arm("/proc/nowhere", {}) == {}
+    assert rank_hooks.arm(str(tmp_path / "a:b"), {}) == {}

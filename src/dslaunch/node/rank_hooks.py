@@ -1,0 +1,166 @@
+"""Puts modules of ours into every Python process of a run, before the training's first line.
+
+They are in a ZIP archive in front of PYTHONPATH, whose `sitecustomize` Python imports as it starts.
+Bytecode of an archive is never written to disk; for a module in a directory it is, and creates the
+directories again if they were removed meanwhile.
+
+A hook is a module of this package with a function `start`, which gets the directory of the run on
+the node. It runs in the interpreter of the job
+(Python 3.8 or newer) and imports nothing of dslaunch. A module that needs another one to be there
+is loaded when that one has been imported, so that processes without it pay nothing. An exception of
+a hook is dropped: it must never become an error of the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from importlib.util import find_spec
+
+from dslaunch.node import hook_stacks, private
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from types import ModuleType
+    from typing import Dict, Mapping, Optional
+
+    Hooks = Mapping[ModuleType, Optional[str]]
+
+ARCHIVE = "python.zip"
+"""The archive in the run's directory that is put into PYTHONPATH."""
+HOOKS: "Hooks" = {hook_stacks: None}
+"""The modules, each with the module after whose import it is started; None: at once."""
+_SITECUSTOMIZE = '''\
+"""Starts the hooks of dslaunch, and makes way for the sitecustomize behind it."""
+
+import os
+import sys
+
+_HOOKS = {hooks!r}
+
+
+def _started_after(imported, start):
+    """Call `start` when a module has been imported."""
+    import importlib.util
+
+    class Loader:
+        """The loader of the module, until it has been used once."""
+
+        def __init__(self, loader):
+            self._loader = loader
+
+        def __getattr__(self, name):
+            return getattr(self._loader, name)
+
+        def exec_module(self, module):
+            module.__loader__ = module.__spec__.loader = self._loader
+            self._loader.exec_module(module)
+            try:
+                start()
+            except Exception:
+                pass
+
+    class Finder:
+        """Finds this one module, as the other finders do."""
+
+        @classmethod
+        def find_spec(cls, name, path=None, target=None):
+            if name != imported or cls not in sys.meta_path:
+                return None
+            sys.meta_path.remove(cls)
+            spec = importlib.util.find_spec(name)
+            if spec is not None and hasattr(spec.loader, "exec_module"):
+                spec.loader = Loader(spec.loader)
+            return spec
+
+    sys.meta_path.insert(0, Finder)
+
+
+def _start_hooks():
+    import zipimport
+
+    archive = zipimport.zipimporter(os.path.dirname(__file__))
+    directory = os.path.dirname(archive.archive)
+
+    def start(name):
+        module = type(sys)(name)
+        exec(archive.get_code(name), module.__dict__)
+        module.start(directory)
+
+    for name, imported in _HOOKS.items():
+        try:
+            if imported is None:
+                start(name)
+            else:
+                _started_after(imported, lambda name=name: start(name))
+        except Exception:
+            pass
+
+
+try:
+    _start_hooks()
+except Exception:
+    pass
+sys.path[:] = [path for path in sys.path if path != os.path.dirname(__file__)]
+sys.path_importer_cache.pop(os.path.dirname(__file__), None)
+# from here on as if we had not been there: without another one, this raises what `site` expects
+del sys.modules[__name__]
+import sitecustomize
+'''
+
+
+def arm(
+    directory: str, environment: Dict[str, str], hooks: "Optional[Hooks]" = None
+) -> Dict[str, str]:
+    """Return variables that start the hooks in every Python process below. Never fails.
+
+    `directory` is the run's own; `hooks`: others than HOOKS. Python ignores the variables with
+    `-E`, `-I` or `-S`.
+    """
+    archive = os.path.join(directory, ARCHIVE)
+    if ":" in archive:  # such a path cannot be written in PYTHONPATH
+        return {}
+    try:
+        _write(archive, HOOKS if hooks is None else hooks)
+    except OSError:
+        return {}
+    before = environment.get("PYTHONPATH")
+    # an empty part would mean the working directory
+    return {"PYTHONPATH": f"{archive}:{before}" if before else archive}
+
+
+def _write(archive: str, hooks: Hooks) -> None:
+    """Write the archive. Raises OSError."""
+    import zipfile  # only where ranks are started: 16 ms
+
+    new = f"{archive}.{os.getpid()}-{threading.get_ident()}"
+    fd = private.open_file(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        with os.fdopen(fd, "wb") as file, zipfile.ZipFile(file, "w") as written:
+            for name, text in _modules(hooks).items():
+                # dated 1980, whatever the node's clock says
+                written.writestr(zipfile.ZipInfo(f"{name}.py"), text)
+        os.replace(new, archive)  # a rank that starts now may be reading it
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+        raise
+
+
+def _modules(hooks: Hooks) -> Dict[str, str]:
+    """Return the texts of the archive's modules."""
+    triggers = {_short(module): imported for module, imported in hooks.items()}
+    texts = {_short(module): _source(module) for module in hooks}
+    return {"sitecustomize": _SITECUSTOMIZE.replace("{hooks!r}", repr(triggers)), **texts}
+
+
+def _short(module: ModuleType) -> str:
+    return module.__name__.rpartition(".")[2]
+
+
+def _source(module: ModuleType) -> str:
+    """Return the text of a module: on a node, of one that was sent (`transport/program.py`)."""
+    spec = find_spec(module.__name__)
+    source: str = spec.loader.get_source(module.__name__)  # type: ignore[union-attr]
+    return source

@@ -1,0 +1,79 @@
+"""Modules of ours in the Python processes of a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dslaunch.node import rank_hooks
+from dslaunch.transport import program
+
+HOOK = """\
+def start(directory):
+    print("started in", directory)
+"""
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a program with one hook, which is started after an import, and return its output."""
+
+    def start(text: str, *, hook: str, after: str | None) -> str:
+        (tmp_path / "own_hook.py").write_text(hook)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        module = types.ModuleType("own_hook")
+        variables = rank_hooks.arm(str(tmp_path), {}, hooks={module: after})
+        command = [sys.executable, "-c", text]
+        return subprocess.check_output(command, env={**os.environ, **variables}, text=True)
+
+    return start
+
+
+def test_a_hook_is_started_before_the_program_with_the_directory_of_the_run(
+    run: Run, tmp_path: Path
+) -> None:
+    out = run("print('program')", hook=HOOK, after=None)
+    assert out == f"started in {tmp_path}\nprogram\n"
+
+
+def test_a_hook_is_started_once_when_its_module_has_been_imported(run: Run, tmp_path: Path) -> None:
+    text = (
+        "import json\nprint('before')\nimport colorsys\nprint('after')\n"
+        "import importlib\nimportlib.reload(colorsys)\n"
+        "print(colorsys.__loader__ is colorsys.__spec__.loader, type(colorsys.__loader__).__name__)"
+    )
+    out = run(text, hook=HOOK, after="colorsys")
+    assert out == f"before\nstarted in {tmp_path}\nafter\nTrue SourceFileLoader\n"
+
+
+def test_an_import_that_fails_fails_as_without_the_hook(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    text = (
+        f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n"
+        "for name in ('broken', 'missing_module'):\n"
+        "    try:\n        __import__(name)\n"
+        "    except (ZeroDivisionError, ImportError) as error:\n        print(repr(error))\n"
+    )
+    assert run(text, hook=HOOK, after="broken").splitlines() == [
+        "ZeroDivisionError('division by zero')",
+        "ModuleNotFoundError(\"No module named 'missing_module'\")",
+    ]
+
+
+@pytest.mark.parametrize("after", [None, "colorsys"])
+def test_an_exception_of_a_hook_does_not_reach_the_program(run: Run, after: str | None) -> None:
+    hook = "def start(directory):\n    raise RuntimeError(directory)\n"
+    assert run("import colorsys\nprint('program')", hook=hook, after=after) == "program\n"
+
+
+def test_a_node_has_the_sources_of_the_hooks() -> None:
+    sent = program.needed_modules("agent")
+    own = {module.__name__.rpartition(".")[2] for module in rank_hooks.HOOKS}
+    assert own <= set(sent)
