@@ -208,7 +208,7 @@ class SshRun(RunHandle):
                 tell(f"no answer from {failure.host}: {failure.message}")
             ask_each([joined.reached, joined.ended], until=until)
             watch = self._kept(joined, chosen, tell, until)
-            follower = Follower(joined.reached, watch)
+            follower = Follower(joined.reached, watch, list(watch.history.events))
             if follow:
                 chosen.release()
                 follower.follow(until=until)
@@ -220,10 +220,14 @@ class SshRun(RunHandle):
     def _kept(self, joined: _Joined, chosen: SelectedLines, tell: Notify, until: Until) -> Watch:
         """Show what its nodes have kept, with `tail` only the last lines; return the watch to
         continue with."""
+
+        def note_failure(failure: NodeFailure) -> None:
+            tell(f"no output of {failure.host}: {failure.message}")
+
         if chosen.selection.tail is not None:
-            return _last_lines(joined, self.agents, chosen, tell, until)
+            return show_last_lines(joined.sessions, self.agents, chosen, until, note_failure)
         watch = Watch(chosen)
-        read_kept(joined.ended, self.agents, watch, until=until)
+        read_kept(joined.sessions, self.agents, watch, until=until, note_failure=note_failure)
         return watch
 
     @contextlib.contextmanager
@@ -266,11 +270,11 @@ class SshRun(RunHandle):
                 tell(f"no answer from {failure.host}: {failure.message}")
             ask_each([joined.reached, joined.ended], until=until)  # measures the clocks
             if chosen.selection.tail is None:
-                watch, past = Watch(chosen), []
                 _connected(joined, chosen, self.record)
-                read_kept(joined.ended, self.agents, watch, until=until)
+                watch = self._kept(joined, chosen, tell, until)
+                past = list(watch.history.events)
             else:
-                watch = _last_lines(joined, self.agents, chosen, tell, until)
+                watch = self._kept(joined, chosen, tell, until)
                 past = self._events(joined, until)
                 _connected(joined, chosen, self.record)
                 for event in past:
@@ -382,17 +386,6 @@ def _note_end(local: LocalRun, reported: RunStatus) -> None:
     over = reported.state in ENDED and states == {"ended"} and reported.result is not None
     if over and local.record.detached and not local.living and reported.result is not None:
         note_outcome(local.directory, reported.result, reported.ended)
-
-
-def _last_lines(
-    joined: _Joined, run: str, chosen: SelectedLines, tell: Notify, until: Until
-) -> Watch:
-    """Show the last lines that its nodes have kept, and say which nodes' cannot be read."""
-
-    def note_failure(failure: NodeFailure) -> None:
-        tell(f"no output of {failure.host}: {failure.message}")
-
-    return show_last_lines(joined.sessions, run, chosen, until, note_failure)
 
 
 def _explained(found: RunStatus, reached: ReachedNodes) -> RunStatus:
