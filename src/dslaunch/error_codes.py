@@ -118,7 +118,7 @@ class ErrorCode(StrEnum):
     )
     RANKS_NOT_IN_RUN = (
         "ranks-not-in-run",
-        "rank {ranks} does not exist: run {run} has {count}",
+        "no such rank in run {run}, which has {count}: {ranks}",
         "its ranks: {existing}",
     )
     NO_LINE_TIMES = (

@@ -123,7 +123,7 @@ def _view(
         color=has_colors(),
         fold=is_folded(fold),
         ranks=ranks or 0,
-        nodes=len(run.hosts),
+        hosts=run.hosts,
     )
 
 

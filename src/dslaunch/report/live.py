@@ -166,6 +166,7 @@ class TerminalView:
         it runs when its first output arrives."""
         with self._lock:
             self.status.ranks, self.started = ranks, started
+            self._make_room(f"{host}:{ranks - 1}" for host in self.status.hosts)
             now = self.clock()
             self.status.now = now
             if started is not None:
@@ -205,10 +206,7 @@ class TerminalView:
         with self._lock:
             self.started = self.started or time.time()
             self.status.ranks = plan.world_size
-            prefixes = [f"{n.host}:{n.first_rank + len(n.slots) - 1}" for n in plan.nodes]
-            if self.folder is not None:
-                prefixes.append(all_of(plan.world_size, "rank"))
-            self.lines.make_room(prefixes)
+            self._make_room(f"{n.host}:{n.first_rank + len(n.slots) - 1}" for n in plan.nodes)
             if self.quiet:
                 return
             ranks, nodes = counted(plan.world_size, "rank"), counted(len(plan.nodes), "node")
@@ -269,6 +267,11 @@ class TerminalView:
         nodes = len(self.status.hosts)
         ended = time.time() if self.ended is None else self.ended
         return RunExtent(self.status.ranks, nodes, self.started, ended)
+
+    def _make_room(self, prefixes: Iterable[str]) -> None:
+        """Make all prefixes as wide as the widest of these, and as that of all ranks together."""
+        folded = [all_of(self.status.ranks, "rank")] if self.folder is not None else []
+        self.lines.make_room([*prefixes, *folded])
 
     def _flush(self) -> None:
         """Show the lines that wait for equal ones."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
 from dslaunch.errors import DslaunchError
 from dslaunch.report.folding import WINDOW, FoldedLine, LineFolder
-from dslaunch.report.line_prefix import PrefixedLines
+from dslaunch.report.line_prefix import PrefixedLines, all_of
 from dslaunch.report.output_stream import OutputStream, leave_if_unread
 from dslaunch.run.events import Event, Line
 
@@ -31,14 +31,17 @@ class LogView:
         color: bool = False,
         fold: bool = False,
         ranks: int = 0,
-        nodes: int = 0,
+        hosts: Sequence[str] = (),
     ) -> None:
-        """`ranks`, `nodes`: how many the run has; 0: not known."""
+        """`ranks`: how many the run has; 0: not known. `hosts`: its nodes."""
         self.out = OutputStream(out)
         self.timestamps = timestamps
         self.lines = PrefixedLines(aligned=out.isatty(), color=color)
-        self.lines.ranks, self.lines.nodes = ranks, nodes
+        self.lines.ranks, self.lines.nodes = ranks, len(hosts)
         self.folder = LineFolder() if fold else None
+        if ranks:
+            folded = [all_of(ranks, "rank")] if fold else []
+            self.lines.make_room([*(f"{host}:{ranks - 1}" for host in hosts), *folded])
         self._now = 0.0
         """The time of the newest line, in seconds since the epoch."""
         self._arrived = False

@@ -34,7 +34,7 @@ def line(text: str, rank: int | None, when: float = 0.0, *, partial: bool = Fals
 def shown(*lines: Line, **options: bool) -> list[str]:
     """Return what is printed of the lines of a run with 3 ranks."""
     out = io.StringIO()
-    view = LogView(out, ranks=3, nodes=1, **options)
+    view = LogView(out, ranks=3, hosts=("n1",), **options)
     for each in lines:
         view.line(each)
     view.close()
@@ -97,10 +97,10 @@ def test_colors_of_ranks_and_nodes_are_shown_only_if_they_are_wanted() -> None:
 
 def test_prefixes_are_aligned_on_a_terminal_only() -> None:
     out = Terminal()
-    view = LogView(out)
-    view.line(line("a", 10))
+    view = LogView(out, ranks=11, hosts=("n1",))
     view.line(line("b", 9))
-    assert out.getvalue().splitlines() == ["n1:10│a", "n1:9 │b"]
+    view.line(line("a", 10))
+    assert out.getvalue().splitlines() == ["n1:9 │b", "n1:10│a"]
     assert shown(line("a", 10), line("b", 9)) == ["n1:10│a", "n1:9│b"]
 
 
