@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -98,12 +99,11 @@ def logs(
     view = _view(found, fold=fold, timestamps=timestamps, json=json)
     view.tick_in_background()
     if not follow:
-        found.show_logs(view, ui.tell, selection, follow=False)
-        view.close()
+        with closing(view):
+            found.show_logs(view, ui.tell, selection, follow=False)
         return
-    with Interrupts() as interrupts:
+    with closing(view), Interrupts() as interrupts:
         found.show_logs(view, ui.tell, selection, follow=True, until=lambda: interrupts.count > 0)
-    view.close()
     if interrupts.count:
         raise typer.Exit(130)
 

@@ -14,10 +14,10 @@ from dslaunch.node import frames
 from dslaunch.protocol.messages import Incoming, NodeEvent, ProtocolError
 from dslaunch.protocol.queries import JOURNAL, Answers
 from dslaunch.run.events import Event
-from dslaunch.run.interrupts import Until, never
+from dslaunch.run.interrupts import Interrupts, Until, never
 from dslaunch.run.journal_tail import MOST_KEPT, PIECE, NoteFailure, largest_window, newest
 from dslaunch.run.outcome import Outcome
-from dslaunch.run.reach import ReachedNodes, answer_of
+from dslaunch.run.reach import ANSWER_TIMEOUT, ReachedNodes, answer_of
 from dslaunch.run.reasons import EndCode
 from dslaunch.run.session import Arrival, Lost, Session
 from dslaunch.run.watch import Watch, read_event
@@ -114,6 +114,8 @@ def read_kept(
     if most is None:
         most = min(PIECE, largest_window(len(sessions)))
     journals = [_Journal(session, run, most, until) for session in sessions]
+    # nodes that do not answer cost one timeout together
+    Interrupts(until=until).wait([each.asked for each in journals], ANSWER_TIMEOUT)
     for _, session, frame in merge(*(each.frames() for each in journals), key=itemgetter(0)):
         if until():
             return
@@ -133,8 +135,8 @@ class _Journal:
         self.session, self.run, self.most, self.until = session, run, most, until
         self.failure: NodeFailure | None = None
         """Why it could not be read to its end."""
-        self._position = 0
-        self._asked = self._ask(most)
+        self.asked = self._ask(most, position=0)
+        """The piece that is shown next."""
 
     def frames(self) -> Iterator[tuple[float, Session, Kept]]:
         """Yield the frames with the times of our clock. Raises Interrupted."""
@@ -153,22 +155,22 @@ class _Journal:
 
     def _pieces(self) -> Iterator[bytes]:
         """Yield what there was when it was asked first. Raises NodeError, Interrupted."""
-        size = None
-        while size is None or self._position < size:
-            answers = answer_of(self.session.host, self._asked, until=self.until)
-            piece = answers.get(JOURNAL)
+        host, timeout = self.session.host, 0.0
+        position, size = 0, None
+        while size is None or position < size:
+            piece = answer_of(host, self.asked, timeout=timeout, until=self.until).get(JOURNAL)
             if piece is None or piece.size > MOST_KEPT:
                 return
-            size = piece.size if size is None else size
-            if len(piece.data) < min(self.most, size - self._position):
+            size, timeout = size or piece.size, ANSWER_TIMEOUT
+            if len(piece.data) < min(self.most, size - position):
                 return  # or the loop would not end
-            self._position += len(piece.data)
-            if self._position < size:
-                self._asked = self._ask(min(self.most, size - self._position))
+            position += len(piece.data)
+            if position < size:
+                self.asked = self._ask(min(self.most, size - position), position)
             yield piece.data
 
-    def _ask(self, most: int) -> Future[Answers]:
-        wanted = {"run": self.run, "position": self._position, "most": most}
+    def _ask(self, most: int, position: int) -> Future[Answers]:
+        wanted = {"run": self.run, "position": position, "most": most}
         return self.session.ask({JOURNAL: wanted})
 
     def _failed(self, failure: NodeFailure) -> None:
