@@ -179,6 +179,7 @@ FORMATS = (
         {
             "run": "The name of the run.",
             "time": "When the nodes were measured.",
+            "progress": "Of the lowest rank that prints any; of a SLURM job by its output.",
             "nodes": "For each node: CPUs, memory, network, fabric, disks and `gpus`.",
             "ranks": "For each rank `rank`, `host`, `gpu`, `progress`, `step_seconds`, "
             "`last_line`.",

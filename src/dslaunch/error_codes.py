@@ -118,13 +118,28 @@ class ErrorCode(StrEnum):
     )
     RANKS_NOT_IN_RUN = (
         "ranks-not-in-run",
-        "rank {ranks} does not exist: run {run} has {count}",
+        "no such rank in run {run}, which has {count}: {ranks}",
         "its ranks: {existing}",
     )
     NO_LINE_TIMES = (
         "no-line-times",
         "run {run} is a SLURM job: the lines of its output have no times",
         "select lines with --tail or --grep",
+    )
+    STEPS_REFUSED = (
+        "steps-refused",
+        "job {job} cannot be reached by steps: {why}",
+        "run dslaunch where `srun --overlap --jobid={job} hostname` works, such as a login node",
+    )
+    JOB_NOT_RUNNING = (
+        "job-not-running",
+        "run {run}: job {job} is not running",
+        "show its state: dslaunch status {run}",
+    )
+    SEVERAL_TASKS = (
+        "several-tasks",
+        "run {run} is a job array with {count} running tasks",
+        "name one of them, for example {task}",
     )
     TOO_MANY_SLOTS = ("too-many-slots", "{slots} slots per node, expected at most {limit}")
     INVALID_HOSTS = ("invalid-hosts", "{source}: {error}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.testbed.scheduler import Site
 from tests.testbed.test_runs import Project, project, wait_for
 
 __all__ = ["project"]
@@ -120,3 +121,35 @@ def latest_step(project: Project) -> int:
     """The last step that the run has recorded."""
     last = command_of(project, "logs", "latest", "--tail", "1", "--ranks", "0").stdout
     return int(last.partition("step ")[2].split()[0])
+
+
+# ---------------------------------------------------------------- SLURM
+
+UNTIL_ENOUGH = """\
+import os, time
+print("step 7 loss 0.5", flush=True)
+while not os.path.exists("enough"):
+    sum(range(100_000))
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("supervised", ["false", pytest.param("true", marks=pytest.mark.long)])
+def test_once_shows_the_ranks_of_a_slurm_job(site: Site, supervised: str) -> None:
+    site.describe("{host: 'node[1-2]', slots: 1}", supervised=supervised)
+    site.write("job.py", UNTIL_ENOUGH)
+    with site.start("slurm", "c.yaml", "-l", "direct", "job.py") as running:
+        number = site.submitted()
+        site.says(number, "step 7 loss 0.5", within=120)
+        found = json.loads(site.run("top", number, "--once", "--json").stdout)
+        assert {node["host"] for node in found["nodes"]} == {"node1", "node2"}
+        assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
+        assert {rank["host"] for rank in found["ranks"]} == {"node1", "node2"}
+        assert all(node["ranks"][0]["memory"] > 0 for node in found["nodes"])
+        assert found["progress"]["step"] == 7
+        chosen = json.loads(site.run("top", number, "--once", "--json", "--node", "node2").stdout)
+        assert [node["host"] for node in chosen["nodes"]] == ["node2"]
+        site.write("enough", "")
+        running.communicate(timeout=120)
+    ended = site.run("top", number, "--once")
+    assert (ended.returncode, "is not running" in ended.stderr) == (1, True)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dslaunch.cli import lookup, ui
 from dslaunch.cli.moments import moment
-from dslaunch.cli.run_views import parse_ranks
+from dslaunch.cli.run_views import Fold, has_colors, is_folded, parse_ranks
 from dslaunch.errors import ErrorCode, UsageError
-from dslaunch.report.live import prefix
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.log_selection import LogSelection, compiled
-from dslaunch.terminal import without_color
 
 if TYPE_CHECKING:
-    from dslaunch.run.events import Event, Line
+    from dslaunch.report.log_view import JsonLogView, LogView
+    from dslaunch.run.handle import RunHandle
 
 Tail = Annotated[
     str | None,
@@ -78,6 +75,7 @@ def logs(
             "--grep", "-g", metavar="REGEX", help="Show only lines that match an expression."
         ),
     ] = None,
+    fold: Fold = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
     """Print the output of a run's ranks.
@@ -98,48 +96,35 @@ def logs(
     found.check(selection)
     if timestamps and not found.sources().times:
         raise UsageError.coded(ErrorCode.NO_LINE_TIMES, run=found.name)
-    view = LogPrinter(timestamps=timestamps, json=json, colors=colors())
+    view = _view(found, fold=fold, timestamps=timestamps, json=json)
+    view.tick_in_background()
     if not follow:
-        found.show_logs(view, ui.tell, selection, follow=False)
+        with closing(view):
+            found.show_logs(view, ui.tell, selection, follow=False)
         return
-    with Interrupts() as interrupts:
+    with closing(view), Interrupts() as interrupts:
         found.show_logs(view, ui.tell, selection, follow=True, until=lambda: interrupts.count > 0)
     if interrupts.count:
         raise typer.Exit(130)
 
 
-@dataclass(frozen=True, slots=True)
-class LogPrinter:
-    """A view that prints lines and nothing else."""
+def _view(
+    run: RunHandle, *, fold: bool | None, timestamps: bool, json: bool
+) -> JsonLogView | LogView:
+    """Return what prints the lines of a run on standard output."""
+    from dslaunch.report.log_view import JsonLogView, LogView
 
-    timestamps: bool
-    json: bool
-    colors: bool
-
-    def line(self, line: Line) -> None:
-        """Print a line; states of a progress bar that others replace are left out."""
-        if line.partial:
-            return
-        if self.json:
-            ui.data(line.as_data(), indent=None)
-            return
-        text = line.text if self.colors else without_color(line.text)
-        when = f"{utc(line.time)} " if self.timestamps else ""
-        ui.result(f"{when}{prefix(line)}{text}", colors=self.colors)
-
-    def event(self, event: Event) -> None:
-        """Do nothing: only output is printed."""
-
-
-def colors() -> bool:
-    """Return whether colors of ranks are kept: on a terminal, unless the user wants none."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-
-
-def utc(when: float) -> str:
-    """Return a time as `2026-01-31T14:00:00.123Z`."""
-    text = datetime.fromtimestamp(when, UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
+    if json:
+        return JsonLogView(sys.stdout)
+    ranks = run.record.world_size if run.record is not None else run.sources().ranks
+    return LogView(
+        sys.stdout,
+        timestamps=timestamps,
+        color=has_colors(),
+        fold=is_folded(fold),
+        ranks=ranks or 0,
+        hosts=run.hosts,
+    )
 
 
 def hosts(text: str | None) -> frozenset[str] | None:

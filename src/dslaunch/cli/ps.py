@@ -130,7 +130,7 @@ def with_progress(found: KnownRuns, shown: list[RunStatus]) -> Iterable[RunStatu
     """Yield the runs with their progress, which is read only for those that are shown."""
     handles = {handle.name: handle for handle in found.handles}
     for status in shown:
-        yield replace(status, progress=handles[status.run].progress())
+        yield replace(status, progress=status.progress or handles[status.run].progress())
 
 
 def state_of(text: str) -> State:

@@ -61,14 +61,24 @@ def make(
         nodes=nodes,
         ranks=ranks,
         quiet=quiet,
-        color=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
-        fold=sys.stdout.isatty() if fold is None else fold,
+        color=has_colors(),
+        fold=is_folded(fold),
         live=has_status_line(sys.stdout, sys.stderr),
         progress_formats=progress_formats,
         width=columns,
     )
     view.tick_in_background()
     return view
+
+
+def has_colors() -> bool:
+    """Return whether the output of ranks has colors: on a terminal, unless the user wants none."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def is_folded(chosen: bool | None) -> bool:
+    """Return whether equal lines of several ranks are one; None: on a terminal."""
+    return sys.stdout.isatty() if chosen is None else chosen
 
 
 def has_status_line(out: TextIO, err: TextIO) -> bool:

@@ -32,4 +32,4 @@ def status(
 def page(found: RunStatus) -> str:
     """Return the run, its nodes or jobs, and why it failed, as text."""
     tables = [ui.table(rows, ui.width()) for rows in (node_rows(found), job_rows(found)) if rows]
-    return "\n".join([head(found), *tables, *why_rows(found, ui.width())])
+    return "\n".join([head(found, ui.width()), *tables, *why_rows(found, ui.width())])

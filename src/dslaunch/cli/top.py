@@ -12,6 +12,7 @@ import typer
 
 from dslaunch.cli import lookup, ui
 from dslaunch.errors import DslaunchError, UsageError
+from dslaunch.run.log_selection import LogSelection
 
 if TYPE_CHECKING:
     from dslaunch.report.usage_table import Choice
@@ -74,12 +75,8 @@ def _nodes_of(run: RunHandle, patterns: list[str]) -> tuple[str, ...]:
     from dslaunch.cluster.nodeset import expand
 
     named = [host for pattern in patterns for host in expand(pattern)]
-    unknown = [host for host in named if host not in run.hosts]
-    if unknown:
-        raise UsageError(
-            f"--node {unknown[0]}: not a node of run {run.name}",
-            hint=f"its nodes: {', '.join(run.hosts[:8])}{', ...' if len(run.hosts) > 8 else ''}",
-        )
+    if named:
+        run.check(LogSelection(hosts=frozenset(named)))
     return tuple(named)
 
 

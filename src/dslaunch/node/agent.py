@@ -377,10 +377,16 @@ class Agent:
         self.in_thread(client, message["id"], lambda: stacks.collect(pids, timeout))
 
     def do_usage(self, client: AgentClient, message: frames.Message) -> None:
-        """Reply with what the node and every rank use."""
-        pids = self.ranks.pids() if self.ranks else {}
-        output = message["output"]
-        self.in_thread(client, message["id"], lambda: self.usage.read(pids, output))
+        """Reply with what the node and every rank use; with `jobs`, the ranks of SLURM jobs, which
+        SLURM has started."""
+        started = self.ranks.pids() if self.ranks else {}
+        jobs, output = message.get("jobs"), message["output"]
+
+        def measure() -> Any:
+            pids = rank_signals.ranks_of_job(jobs) if jobs else started
+            return self.usage.read(pids, output)
+
+        self.in_thread(client, message["id"], measure)
 
     # ------------------------------------------------------------ questions and files
 

@@ -128,8 +128,8 @@ def runs(home: str, host: str) -> List[Answer]:
 
 
 def read_journal(home: str, host: str, run: str, position: int, most: int) -> Tuple[bytes, int]:
-    """Return a piece of what a detached run has kept, and how large all of it is. Raises
-    OSError."""
+    """Return a piece of what a detached run has kept, and how large all of it is. A negative
+    position counts from the end. Raises OSError."""
     for directory in directories.find(home, host, run):
         about = _about(directory, host)
         if about is not None and about["run"] == run:
@@ -137,7 +137,7 @@ def read_journal(home: str, host: str, run: str, position: int, most: int) -> Tu
                 fd = private.open_file(JOURNAL, os.O_RDONLY, within)
             with os.fdopen(fd, "rb") as file:
                 size = file.seek(0, os.SEEK_END)
-                file.seek(position)
+                file.seek(position if position >= 0 else max(0, size + position))
                 return file.read(most), size
     raise FileNotFoundError(2, "this run has no journal on this node")
 

@@ -15,6 +15,11 @@ WINDOW = 0.25
 MOST_WAITING = 4096
 """Groups of lines that wait at a time: ranks may write faster than a terminal shows."""
 
+MOST_APART = 1.0
+"""Seconds between the times at which equal lines were written, at most: recorded lines arrive all
+at once. More than `WINDOW`, since the clocks of nodes drift during a run."""
+MOST_COMPARED = 8
+"""Equal groups that a line may join which are compared with it."""
 MOST_MOVED = 8
 """Groups that are moved together."""
 
@@ -72,7 +77,7 @@ class LineFolder:
         source = (line.host, line.rank)
         before = self._newest.get(source)
         same = self._by_key.setdefault(_key(line), [])
-        group = self._joinable(same, before, now)
+        group = self._joinable(line, same, before, now)
         if group is None:
             group = FoldedLine(line, now, 0)
             same.append(group)
@@ -98,15 +103,16 @@ class LineFolder:
             yield self._take()
 
     def _joinable(
-        self, same: list[FoldedLine], before: FoldedLine | None, now: float
+        self, line: Line, same: list[FoldedLine], before: FoldedLine | None, now: float
     ) -> FoldedLine | None:
         """Return the first of equal groups that a line may join after the group of the line before;
         None: there is none."""
         newest = -1 if before is None else before.number
         later = bisect_right(same, newest, key=lambda group: group.number)
         if later < len(same):
-            return same[later]
-        if not same or before is None:
+            candidates = same[later : later + MOST_COMPARED]
+            return next((group for group in candidates if _is_near(group, line)), None)
+        if not same or before is None or not _is_near(same[-1], line):
             return None
         moved = self._with_following(same[-1], now)
         if moved is None or any(group is before for group in moved):
@@ -157,6 +163,11 @@ class LineFolder:
         if not self._waiting:
             self._newest.clear()
         return group
+
+
+def _is_near(group: FoldedLine, line: Line) -> bool:
+    """Return whether a line was written at nearly the same time as the first of a group."""
+    return abs(group.line.time - line.time) <= MOST_APART
 
 
 def _key(line: Line) -> _Key:

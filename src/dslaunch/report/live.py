@@ -11,13 +11,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import TextIO
 
-from dslaunch.cluster.nodeset import fold as fold_hosts
-from dslaunch.cluster.nodeset import fold_numbers
 from dslaunch.launch.decisions import Decision
 from dslaunch.launch.plan import Plan
 from dslaunch.plural import counted
 from dslaunch.report.event_text import event_text
 from dslaunch.report.folding import FoldedLine, LineFolder
+from dslaunch.report.line_prefix import PrefixedLines, all_of
 from dslaunch.report.outcome_rows import RunExtent, outcome_rows
 from dslaunch.report.output_stream import OutputStream, leave_if_unread
 from dslaunch.report.status_line import RunStatusLine
@@ -26,14 +25,10 @@ from dslaunch.run.outcome import Outcome
 from dslaunch.run.progress import RunProgress
 from dslaunch.run.reasons import BY_USER, EndReason
 from dslaunch.run.view import StartStep
-from dslaunch.terminal import PLAIN, one_line, without_color
+from dslaunch.terminal import one_line
 
-BAR = "│"
 _ROOM = 3
 """Columns that the status line leaves free for the terminal's `^C`."""
-_NODE_COLORS = tuple(f"\x1b[{number}m" for number in (36, 33, 32, 35, 34, 96, 93, 92, 95, 94))
-_LONGEST_RANKS = 16
-"""Characters of a list of ranks before a line; a longer one is counted instead."""
 TICK = 0.1
 """Seconds between two looks at lines that wait to be folded."""
 REDRAW = 1.0
@@ -72,8 +67,7 @@ class TerminalView:
         self.ranks, self.quiet, self.color = ranks, quiet, color
         self.live = err.isatty() and not quiet if live is None else live and not quiet
         """Whether there is a status line."""
-        self.aligned = out.isatty()
-        """Whether prefixes have one width: for users, not for programs that split lines."""
+        self.lines = PrefixedLines(aligned=out.isatty(), color=color)
         self.folder = LineFolder() if fold else None
         self.width, self.clock = width, clock
         """How many columns the terminal has now; the seconds of the status line."""
@@ -92,10 +86,6 @@ class TerminalView:
         """When folded lines were shown last: several at once are cheaper."""
         self._next_note = LONG_STEP
         """After how many seconds of a step of the start it is printed."""
-        self._prefix_width = 0
-        self._prefixes: dict[tuple[str, str, int | None], str] = {}
-        """The prefixes of single ranks, of that width."""
-        self._colors: dict[str, str] = {}
         self._lock = threading.RLock()
         self._closed = threading.Event()
 
@@ -127,7 +117,7 @@ class TerminalView:
                 return
             if self.folder is None:
                 target = self.out if line.stream == "stdout" else self.err
-                self._write(target, self._shown(line), colors=self.color)
+                self._write(target, f"{self.lines.text(line)}\n", colors=self.color)
                 return
             now = self.clock()
             self.folder.add(line, now)
@@ -176,6 +166,7 @@ class TerminalView:
         it runs when its first output arrives."""
         with self._lock:
             self.status.ranks, self.started = ranks, started
+            self._make_room(f"{host}:{ranks - 1}" for host in self.status.hosts)
             now = self.clock()
             self.status.now = now
             if started is not None:
@@ -215,11 +206,7 @@ class TerminalView:
         with self._lock:
             self.started = self.started or time.time()
             self.status.ranks = plan.world_size
-            prefixes = [f"{n.host}:{n.first_rank + len(n.slots) - 1}" for n in plan.nodes]
-            if self.folder is not None:
-                prefixes.append(_all_of(plan.world_size, "rank"))
-            self._prefix_width = max(map(len, prefixes), default=0)
-            self._prefixes.clear()
+            self._make_room(f"{n.host}:{n.first_rank + len(n.slots) - 1}" for n in plan.nodes)
             if self.quiet:
                 return
             ranks, nodes = counted(plan.world_size, "rank"), counted(len(plan.nodes), "node")
@@ -281,6 +268,11 @@ class TerminalView:
         ended = time.time() if self.ended is None else self.ended
         return RunExtent(self.status.ranks, nodes, self.started, ended)
 
+    def _make_room(self, prefixes: Iterable[str]) -> None:
+        """Make all prefixes as wide as the widest of these, and as that of all ranks together."""
+        folded = [all_of(self.status.ranks, "rank")] if self.folder is not None else []
+        self.lines.make_room([*prefixes, *folded])
+
     def _flush(self) -> None:
         """Show the lines that wait for equal ones."""
         if self.folder is not None:
@@ -288,62 +280,11 @@ class TerminalView:
 
     def _show(self, groups: Iterable[FoldedLine]) -> None:
         """Write lines; neighbors of one stream at once."""
+        self.lines.ranks, self.lines.nodes = self.status.ranks, len(self.status.hosts)
         for stream, neighbors in groupby(groups, key=lambda group: group.line.stream):
             target = self.out if stream == "stdout" else self.err
-            text = "".join(self._shown(group.line, group) for group in neighbors)
+            text = "".join(f"{self.lines.folded(group)}\n" for group in neighbors)
             self._write(target, text, colors=self.color)
-
-    def _shown(self, line: Line, group: FoldedLine | None = None) -> str:
-        """Return a line with its prefix; `group`: all who wrote it, if it may be several."""
-        if group is not None and len(group.sources) > 1:
-            label = self._aligned(f"{self._label(group)}{BAR}")
-        else:
-            label = self._prefix_of(line)
-        text = line.text if self.color else without_color(line.text)
-        return f"{label}{text}\n"
-
-    def _prefix_of(self, line: Line) -> str:
-        """Return the prefix of a line of one rank."""
-        source = (line.task, line.host, line.rank)
-        known = self._prefixes.get(source)
-        if known is not None:
-            return known
-        label = self._aligned(prefix(line))
-        if self.color:
-            label = f"{self._color_of(line.host)}{label}{PLAIN}"
-        self._prefixes[source] = label
-        return label
-
-    def _aligned(self, label: str) -> str:
-        """Return a prefix as wide as the widest one so far, where prefixes are aligned."""
-        if not self.aligned:
-            return label
-        width = len(label) - len(BAR)
-        if width > self._prefix_width:
-            self._prefix_width = width
-            self._prefixes.clear()
-        return f"{label[: -len(BAR)]:<{self._prefix_width}}{BAR}"
-
-    def _color_of(self, host: str) -> str:
-        if host not in self._colors:
-            self._colors[host] = _NODE_COLORS[len(self._colors) % len(_NODE_COLORS)]
-        return self._colors[host]
-
-    def _label(self, group: FoldedLine) -> str:
-        """Return who wrote a line: `[64 ranks]`, `[0,2-3]`, `[3 nodes]`, `[node[1-2]]`."""
-        count = len(group.sources)
-        task = f"{one_line(group.line.task)} " if group.line.task else ""
-        if group.line.rank is None:
-            every, noun = len(self.status.hosts), "node"
-            listed = one_line(fold_hosts(host for host, _ in group.sources))
-        else:
-            every, noun = self.status.ranks, "rank"
-            listed = fold_numbers(rank for _, rank in group.sources if rank is not None)
-        if count == every or not every:
-            return task + _all_of(count, noun)
-        if len(listed) <= _LONGEST_RANKS:
-            return f"{task}[{listed}]"
-        return f"{task}[{count} of {counted(every, noun)}]"
 
     def _write(self, target: OutputStream, text: str, *, colors: bool = False) -> None:
         """Write lines, above the status line if there is one."""
@@ -378,10 +319,6 @@ class TerminalView:
         if self.live:
             self._make_status()
             self.err.redraw(self._status_text)
-
-
-def _all_of(count: int, noun: str) -> str:
-    return f"[{counted(count, noun)}]"
 
 
 class JsonView:
@@ -447,13 +384,6 @@ class JsonView:
 
     def _write(self, value: object) -> None:
         self.out.write(json.dumps(value) + "\n")
-
-
-def prefix(line: Line) -> str:
-    """Return `node01:3│`; `node01│` for output of the node's launcher; `12_3 node01:3│` for a task
-    of a SLURM array."""
-    host = one_line(f"{line.task} {line.host}" if line.task else line.host)
-    return f"{host}{BAR}" if line.rank is None else f"{host}:{line.rank}{BAR}"
 
 
 def decision_rows(

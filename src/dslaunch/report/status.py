@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -94,8 +95,9 @@ def exit_text(status: RunStatus) -> str:
     return str(status.result.exit_code) if signal is None else signal_name(signal)
 
 
-def head(status: RunStatus) -> str:
-    """Return a run as one line, and on others how far its training is, and which ranks are slow."""
+def head(status: RunStatus, width: int | None = None) -> str:
+    """Return a run as one line, and on others how far its training is, and which ranks are slow;
+    with `width`, wrapped to that many columns."""
     record = status.record
     what = record.launcher if record.slurm is None else f"job {record.slurm.job}"
     parts = [state_text(status.state), what, f"started {_ago(record.started)}"]
@@ -108,7 +110,16 @@ def head(status: RunStatus) -> str:
     if status.progress is not None:
         lines.append(f"progress: {', '.join(progress_parts(status.progress))}")
     lines += straggler_rows(status.slower)
+    if width is not None:
+        lines = [row for line in lines for row in _wrapped(line, width)]
     return "\n".join(lines)
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """Return a line in several, broken between words."""
+    return textwrap.wrap(
+        line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +143,15 @@ def node_rows(status: RunStatus) -> list[Row]:
     return [NODES_HEAD, *rows] if rows else []
 
 
+_OF_RANKS = {"exit": "exited"}
+"""How the last event of a node reads if it is about a rank, where its kind does not."""
+
+
 def _summary(node: NodeStatus) -> NodeSummary:
     last = node.events[-1] if node.events else None
     words = node.why or ""
     if last is not None and not words:
-        words = last.kind if last.rank is None else f"{last.kind} of a rank"
+        words = last.kind if last.rank is None else f"rank {_OF_RANKS.get(last.kind, last.kind)}"
     return NodeSummary(node.state, _exits(node), words, node.left, len(node.ranks))
 
 

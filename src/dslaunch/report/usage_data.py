@@ -16,6 +16,7 @@ def sample_data(
     return {
         "run": run,
         "time": sample.time,
+        "progress": sample.progress.as_data() if sample.progress is not None else {},
         "nodes": [node.as_data() for node in sample.nodes],
         "ranks": [_rank(rank) for rank in sample.ranks],
         "stragglers": [asdict(each) for each in stragglers],

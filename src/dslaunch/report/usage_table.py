@@ -211,7 +211,7 @@ def page(
 ) -> list[str]:
     """Return the lines of the screen: the run, who is slow, a table of nodes and one of ranks."""
     nodes, ranks = chosen_nodes(sample, choice), chosen_ranks(sample, choice)
-    head = [_head(title, sample), *straggler_rows(stragglers)]
+    head = [_head(title, sample, size.width), *straggler_rows(stragglers)]
     if sample.unanswered:
         head.append(f"no answer from {_several(sample.unanswered)}")
     errors = dict.fromkeys(node.gpu_error for node in nodes if node.gpu_error)
@@ -236,14 +236,21 @@ def _several(hosts: tuple[str, ...]) -> str:
     return one_line(fold(hosts))
 
 
-def _head(title: str, sample: UsageSample) -> str:
+def _head(title: str, sample: UsageSample, width: int | None) -> str:
+    """Return the run in one line, without the last parts for which there is no room."""
     words = [title, counted(len(sample.nodes), "node"), counted(len(sample.ranks), "rank")]
     if sample.progress is not None:
         words += progress_parts(sample.progress, speed=False)
     times = [rank.step_seconds for rank in sample.ranks if rank.step_seconds is not None]
     if times:
         words.append(f"{short_time_text(max(times))} per step")
-    return one_line(" · ".join(words))
+    shown = one_line(words[0])
+    for word in words[1:]:
+        longer = f"{shown} · {one_line(word)}"
+        if width is not None and len(longer) > width:
+            break
+        shown = longer
+    return shown
 
 
 def _shared(room: int | None, nodes: int, ranks: int) -> tuple[int | None, int | None]:

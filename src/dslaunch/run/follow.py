@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Future
 from heapq import merge
 from operator import itemgetter
 from queue import Empty
@@ -11,12 +12,12 @@ from queue import Empty
 from dslaunch.errors import DslaunchError, NodeError, NodeFailure
 from dslaunch.node import frames
 from dslaunch.protocol.messages import Incoming, NodeEvent, ProtocolError
-from dslaunch.protocol.queries import JOURNAL
+from dslaunch.protocol.queries import JOURNAL, Answers
 from dslaunch.run.events import Event
-from dslaunch.run.interrupts import Until, never
-from dslaunch.run.journal_tail import MOST_KEPT, PIECE
+from dslaunch.run.interrupts import Interrupts, Until, never
+from dslaunch.run.journal_tail import MOST_KEPT, PIECE, NoteFailure, largest_window, newest
 from dslaunch.run.outcome import Outcome
-from dslaunch.run.reach import ReachedNodes, answer_of
+from dslaunch.run.reach import ANSWER_TIMEOUT, ReachedNodes, answer_of
 from dslaunch.run.reasons import EndCode
 from dslaunch.run.session import Arrival, Lost, Session
 from dslaunch.run.watch import Watch, read_event
@@ -95,49 +96,87 @@ def _key(event: Event) -> tuple[float, str, str | None, int | None]:
 
 
 def read_kept(
-    reached: ReachedNodes,
+    sessions: Sequence[Session],
     run: str,
     watch: Watch,
     *,
+    note_failure: NoteFailure,
     until: Until = never,
-    most: int = PIECE,
+    most: int | None = None,
 ) -> None:
-    """Read what a run has kept on nodes where its agent has exited, in the order of time, until
-    `until` returns true; at most `most` bytes of a node at a time.
+    """Read what a detached run has kept on these nodes so far, in the order of time, until `until`
+    returns true; at most `most` bytes of a node at a time. Each session continues behind what was
+    read.
 
-    Raises NodeError, Interrupted.
+    A node whose journal cannot be read to its end is given to `note_failure`. Raises NodeError if
+    that is so for all nodes, Interrupted.
     """
-    told = [_kept(session, run, most, until) for session in reached.sessions.values()]
-    for _, session, frame in merge(*told, key=itemgetter(0)):
+    if most is None:
+        most = min(PIECE, largest_window(len(sessions)))
+    journals = [_Journal(session, run, most, until) for session in sessions]
+    # nodes that do not answer cost one timeout together
+    Interrupts(until=until).wait([each.asked for each in journals], ANSWER_TIMEOUT)
+    for _, session, frame in merge(*(each.frames() for each in journals), key=itemgetter(0)):
         if until():
             return
         watch.take(session.host, frame, session.offset)
+    failures = tuple(each.failure for each in journals if each.failure is not None)
+    if failures and len(failures) == len(sessions):
+        raise NodeError(failures)
+    for failure in failures:
+        note_failure(failure)
 
 
-def _kept(
-    session: Session, run: str, most: int, until: Until
-) -> Iterator[tuple[float, Session, Kept]]:
-    """Yield what one node has kept, with the time of our clock; only a piece of it is in memory.
+class _Journal:
+    """What one node has kept, read piece by piece: while one is shown, the next is sent."""
 
-    Ends where a piece cannot be read. Raises NodeError if it is no journal of ours.
-    """
-    incoming, position, size = Incoming(session.ranks), 0, 1
-    while position < size:
-        wanted = {"run": run, "position": position, "most": most}
-        answers = answer_of(session.host, session.ask({JOURNAL: wanted}), until=until)
-        piece = answers.get(JOURNAL)
-        if piece is None or piece.size > MOST_KEPT:
-            return
-        if len(piece.data) < min(most, piece.size - position):  # or the loop would not end
-            return
-        position, size = position + len(piece.data), piece.size
+    def __init__(self, session: Session, run: str, most: int, until: Until) -> None:
+        """Ask for the first piece."""
+        self.session, self.run, self.most, self.until = session, run, most, until
+        self.failure: NodeFailure | None = None
+        """Why it could not be read to its end."""
+        self.asked = self._ask(most, position=0)
+        """The piece that is shown next."""
+
+    def frames(self) -> Iterator[tuple[float, Session, Kept]]:
+        """Yield the frames with the times of our clock. Raises Interrupted."""
+        session, incoming = self.session, Incoming(self.session.ranks)
         try:
-            for arrived in incoming.feed(piece.data):
-                if isinstance(arrived, frames.Output | NodeEvent):
-                    yield arrived.time - session.offset, session, arrived
+            for data in self._pieces():
+                for arrived in incoming.feed(data):
+                    if isinstance(arrived, frames.Output | NodeEvent):
+                        yield arrived.time - session.offset, session, arrived
+                session.skip(incoming.number)
         except ProtocolError as error:
             why = f"its journal is damaged: {error}"
-            raise NodeError((NodeFailure(session.host, "protocol", why),)) from None
+            self._failed(NodeFailure(session.host, "protocol", why))
+        except NodeError as error:
+            self._failed(error.failures[0])
+
+    def _pieces(self) -> Iterator[bytes]:
+        """Yield what there was when it was asked first. Raises NodeError, Interrupted."""
+        host, timeout = self.session.host, 0.0
+        position, size = 0, None
+        while size is None or position < size:
+            piece = answer_of(host, self.asked, timeout=timeout, until=self.until).get(JOURNAL)
+            if piece is None or piece.size > MOST_KEPT:
+                return
+            size, timeout = size or piece.size, ANSWER_TIMEOUT
+            if len(piece.data) < min(self.most, size - position):
+                return  # or the loop would not end
+            position += len(piece.data)
+            if position < size:
+                self.asked = self._ask(min(self.most, size - position), position)
+            yield piece.data
+
+    def _ask(self, most: int, position: int) -> Future[Answers]:
+        wanted = {"run": self.run, "position": position, "most": most}
+        return self.session.ask({JOURNAL: wanted})
+
+    def _failed(self, failure: NodeFailure) -> None:
+        """Continue with what is new, since no frame can be found behind the damage."""
+        self.session.skip(newest(self.session))
+        self.failure = failure
 
 
 def nothing_reached(reached: ReachedNodes, run: str) -> DslaunchError:

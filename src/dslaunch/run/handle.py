@@ -136,7 +136,7 @@ class RunHandle(ABC):
     def usage_source(self, hosts: Collection[str] = ()) -> AbstractContextManager[UsageSource]:
         """Connect to its nodes, or to these, to measure what they use while it is running.
 
-        Raises DslaunchError if none can be reached, UsageError where no agent can answer.
+        Raises DslaunchError if none can be reached, UsageError for a job array as a whole.
         """
 
     @abstractmethod

@@ -19,6 +19,7 @@ from dslaunch.errors import ErrorCode, PlanError
 from dslaunch.launch.job import Job
 from dslaunch.pysource.imports import Imports, imports_of
 from dslaunch.pysource.values import module_paths
+from dslaunch.run.run_directory import own_directories
 
 IGNORE_FILE = ".dslaunchignore"
 IGNORED = (
@@ -154,7 +155,7 @@ def digests(
 ) -> Iterator[tuple[str, str]]:
     """Return path and SHA-256 of each file to ship, in a stable order. Raises PlanError."""
     total = 0
-    for count, path in enumerate(walk(directory), 1):
+    for count, path in enumerate(walk(directory, own_directories(os.environ)), 1):
         status = (directory / path).stat()
         if _file_id(status) in secrets:
             continue
@@ -170,12 +171,20 @@ def digests(
         yield path, hashlib.sha256((directory / path).read_bytes()).hexdigest()
 
 
-def walk(directory: Path) -> Iterator[str]:
-    """Yield the paths of all files that are not ignored, sorted within each directory."""
+def walk(directory: Path, excluded: frozenset[Path] = frozenset()) -> Iterator[str]:
+    """Yield the paths of all files that are not ignored, sorted within each directory.
+
+    `excluded`: paths of directories without links, such as `own_directories`.
+    """
     patterns = (*IGNORED, *_ignore_file(directory))
+    root = Path(os.path.realpath(directory))
     for base, directories, files in os.walk(directory):
         inside = Path(base).relative_to(directory)
-        directories[:] = sorted(d for d in directories if not ignored(inside / d, patterns))
+        directories[:] = sorted(
+            name
+            for name in directories
+            if not ignored(inside / name, patterns) and root / inside / name not in excluded
+        )
         for path in (inside / name for name in sorted(files)):
             if not ignored(path, patterns) and (directory / path).is_file():
                 yield path.as_posix()

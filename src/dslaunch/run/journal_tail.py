@@ -42,6 +42,8 @@ ENOUGH = 1 << 17
 """Frames in a row that are believed: more than one frame of output can resemble."""
 LOOK_UP = 1024
 """Steps between two checks whether to continue."""
+NoteFailure = Callable[[NodeFailure], object]
+"""Called with the failure of a node whose journal cannot be read."""
 _REACH = max(frames.LONGEST.values()) + 2 * frames.HEADER.size
 """Bytes in which a frame begins, wherever a journal is cut."""
 _HEADER = re.compile(rb"(?=[\x00\x01][\x00-\xff]{3}[\x01\x02]\x00)")
@@ -65,7 +67,7 @@ def show_last_lines(
     run: str,
     chosen: SelectedLines,
     until: Until,
-    note_failure: Callable[[NodeFailure], None],
+    note_failure: NoteFailure,
 ) -> Watch:
     """Keep the last selected lines of these nodes in `chosen`, by time; return the watch to
     continue with. Each session continues behind what was read.
@@ -90,7 +92,7 @@ def show_last_lines(
     if failures and not tails:
         raise NodeError(failures)
     for session, tail in zip(sessions, found, strict=True):
-        session.skip(tail.number if isinstance(tail, KeptTail) else _newest(session))
+        session.skip(tail.number if isinstance(tail, KeptTail) else newest(session))
     for failure in failures:
         note_failure(failure)
     return watch
@@ -119,7 +121,7 @@ def _read_tails(
         return list(pool.map(read, sessions))
 
 
-def _newest(session: Session) -> int:
+def newest(session: Session) -> int:
     """Return the number of the newest frame of a node, as its agent says."""
     return session.hello.result().last
 
@@ -160,13 +162,13 @@ def read_tail(session: Session, run: str, size: int, until: Until) -> KeptTail:
 
     first = piece(0, 1)
     if first is None or first.size > MOST_KEPT:
-        return KeptTail(session, number=_newest(session))
+        return KeptTail(session, number=newest(session))
     begin = max(0, first.size - size)
     data = b"".join(_pieces(piece, begin, first.size))
     try:
         start = first_frame(data, until) if begin else 0
         if start is None:
-            return KeptTail(session, number=_newest(session), whole=False)
+            return KeptTail(session, number=newest(session), whole=False)
         incoming = Incoming(session.ranks)
         output = tuple(_output(incoming.feed(data[start:]), until))
     except ProtocolError as error:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter
+
 from dslaunch.run.events import Line
 from dslaunch.run.lines import last_state, printable
-from dslaunch.run.progress import RunProgress
+from dslaunch.run.progress import Progress, RunProgress
 from dslaunch.run.recorded_output import Position, RecordedOutput
+from dslaunch.run.run_directory import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dslaunch.run.progress import Progress
-
+PROGRESS = "progress.json"
+"""The last progress of a detached run."""
 WINDOW = 2048
 """Bytes that are read: they must be few, since lists show many runs."""
 LINES = 5
@@ -34,6 +39,21 @@ def recorded_progress(directory: Path, formats: Sequence[str] = ()) -> Progress 
             if source is not None:
                 _note_lines(progress, *source, data)
     return progress.latest
+
+
+def note_progress(directory: Path, progress: Progress) -> None:
+    """Write the last progress of a detached run, whose output its nodes keep. Errors such as a full
+    disk are ignored."""
+    with contextlib.suppress(OSError):
+        write_private(directory / PROGRESS, json.dumps(progress.as_data()) + "\n")
+
+
+def noted_progress(directory: Path) -> Progress | None:
+    """Return what `note_progress` has written; None: nothing, or it is damaged."""
+    try:
+        return TypeAdapter(Progress).validate_json((directory / PROGRESS).read_bytes())
+    except (OSError, ValueError):
+        return None
 
 
 def _note_lines(progress: RunProgress, host: str, rank: int | None, data: bytes) -> None:

@@ -15,8 +15,11 @@ from dslaunch.errors import UsageError
 from dslaunch.launch.command import quote
 from dslaunch.node import private
 from dslaunch.run.events import Event
+from dslaunch.transport.transports.local import EMULATED
 
 CLUSTER, EVENTS, RESULT, LOCK = "cluster.json", "events.jsonl", "result.json", "lock"
+RUNS = "runs"
+"""The directory of the records in the state directory."""
 LOGS, SOURCES, ORDER = "logs", "sources", "order"
 """The logs of ranks and launchers; whose they are; in which order their pieces arrived."""
 SUBMISSION = "DSLAUNCH_SUBMISSION"
@@ -41,6 +44,13 @@ def state_directory(environ: Mapping[str, str]) -> Path:
     return Path(base) / "dslaunch"
 
 
+def own_directories(environ: Mapping[str, str]) -> frozenset[Path]:
+    """Return where dslaunch writes on this machine, without links: the state directory, and its
+    parts, since it may be the directory of a script too."""
+    state = Path(os.path.realpath(state_directory(environ)))
+    return frozenset((state, state / RUNS, state / EMULATED))
+
+
 def runs_directory(environ: Mapping[str, str]) -> Path:
     """Return the directory with the records of runs that were started from this machine.
 
@@ -50,7 +60,7 @@ def runs_directory(environ: Mapping[str, str]) -> Path:
     try:
         about = state.stat()
     except OSError:  # not there yet, or reported when it is used
-        return state / "runs"
+        return state / RUNS
     if about.st_uid != os.geteuid():
         raise UsageError(
             f"state directory {state}: user {about.st_uid} owns it",
@@ -63,7 +73,7 @@ def runs_directory(environ: Mapping[str, str]) -> Path:
         )
     if about.st_mode & 0o022:  # made under a permissive umask; no other user owns it
         private.make_directory(str(state.resolve()))
-    return state / "runs"
+    return state / RUNS
 
 
 class RunDirectory:

@@ -23,6 +23,7 @@ from dslaunch.run.handle import (
 )
 from dslaunch.run.interrupts import Until, never
 from dslaunch.run.journal_tail import FIRST_WINDOW, read_tail, show_last_lines
+from dslaunch.run.kept_progress import RunsOfCluster
 from dslaunch.run.local_runs import LocalRun, note_outcome, recorded_outcome
 from dslaunch.run.log_selection import EVERY_LINE, LogSelection, SelectedLines
 from dslaunch.run.progress import Progress
@@ -30,7 +31,7 @@ from dslaunch.run.rank_signals import Signaled, order, send_signal
 from dslaunch.run.reach import ReachedNodes, ask_each, reach
 from dslaunch.run.recorded_events import read_events
 from dslaunch.run.recorded_output import RecordedOutput
-from dslaunch.run.recorded_progress import recorded_progress
+from dslaunch.run.recorded_progress import note_progress, noted_progress, recorded_progress
 from dslaunch.run.replay import attach_record, replay
 from dslaunch.run.restart import end_all
 from dslaunch.run.run_directory import LOGS, is_held
@@ -45,6 +46,7 @@ from dslaunch.run.status import (
     node_runs,
     recorded_nodes,
     slower_ranks,
+    with_progress,
 )
 from dslaunch.run.supervisor import gather_stacks
 from dslaunch.run.usage_monitor import UsageSource
@@ -158,6 +160,8 @@ class SshRun(RunHandle):
         cluster = self.cluster
         with reach(cluster, _nodes(cluster, self.hosts)) as reached:
             runs = node_runs(reached)
+            asked = RunsOfCluster(runs, reached, cluster.progress)
+            runs |= with_progress([asked], lambda run: run.run == self.agents)
             found = runs.get(self.agents)
             if found is not None and found.state is State.FAILED:
                 explained = _explained(found, reached)
@@ -168,12 +172,17 @@ class SshRun(RunHandle):
         if self.local is None and self.agents not in runs:
             raise DslaunchError(f"run {self.name}: unknown to all nodes")
         events = read_events(local.directory) if local is not None else []
-        return replace(self.summary(reports), progress=self.progress(), slower=slower_ranks(events))
+        summary = self.summary(reports)
+        progress = summary.progress or self.progress()
+        return replace(summary, progress=progress, slower=slower_ranks(events))
 
     def progress(self) -> Progress | None:
-        """Return the progress by the record of this machine, which a detached run has not."""
-        if self.local is None or self.local.record.detached:
+        """Return the progress by the record of this machine; of a detached run, the one that was
+        noted at its end."""
+        if self.local is None:
             return None
+        if self.local.record.detached:
+            return noted_progress(self.local.directory)
         return recorded_progress(self.local.directory, self.local.record.progress_patterns)
 
     def sources(self) -> Sources:
@@ -208,7 +217,7 @@ class SshRun(RunHandle):
                 tell(f"no answer from {failure.host}: {failure.message}")
             ask_each([joined.reached, joined.ended], until=until)
             watch = self._kept(joined, chosen, tell, until)
-            follower = Follower(joined.reached, watch)
+            follower = Follower(joined.reached, watch, list(watch.history.events))
             if follow:
                 chosen.release()
                 follower.follow(until=until)
@@ -220,10 +229,14 @@ class SshRun(RunHandle):
     def _kept(self, joined: _Joined, chosen: SelectedLines, tell: Notify, until: Until) -> Watch:
         """Show what its nodes have kept, with `tail` only the last lines; return the watch to
         continue with."""
+
+        def note_failure(failure: NodeFailure) -> None:
+            tell(f"output of {failure.host} is incomplete: {failure.message}")
+
         if chosen.selection.tail is not None:
-            return _last_lines(joined, self.agents, chosen, tell, until)
+            return show_last_lines(joined.sessions, self.agents, chosen, until, note_failure)
         watch = Watch(chosen)
-        read_kept(joined.ended, self.agents, watch, until=until)
+        read_kept(joined.sessions, self.agents, watch, until=until, note_failure=note_failure)
         return watch
 
     @contextlib.contextmanager
@@ -266,11 +279,11 @@ class SshRun(RunHandle):
                 tell(f"no answer from {failure.host}: {failure.message}")
             ask_each([joined.reached, joined.ended], until=until)  # measures the clocks
             if chosen.selection.tail is None:
-                watch, past = Watch(chosen), []
                 _connected(joined, chosen, self.record)
-                read_kept(joined.ended, self.agents, watch, until=until)
+                watch = self._kept(joined, chosen, tell, until)
+                past = list(watch.history.events)
             else:
-                watch = _last_lines(joined, self.agents, chosen, tell, until)
+                watch = self._kept(joined, chosen, tell, until)
                 past = self._events(joined, until)
                 _connected(joined, chosen, self.record)
                 for event in past:
@@ -381,18 +394,9 @@ def _note_end(local: LocalRun, reported: RunStatus) -> None:
     states = {node.state for node in reported.nodes.values()}
     over = reported.state in ENDED and states == {"ended"} and reported.result is not None
     if over and local.record.detached and not local.living and reported.result is not None:
+        if reported.progress is not None:
+            note_progress(local.directory, reported.progress)
         note_outcome(local.directory, reported.result, reported.ended)
-
-
-def _last_lines(
-    joined: _Joined, run: str, chosen: SelectedLines, tell: Notify, until: Until
-) -> Watch:
-    """Show the last lines that its nodes have kept, and say which nodes' cannot be read."""
-
-    def note_failure(failure: NodeFailure) -> None:
-        tell(f"no output of {failure.host}: {failure.message}")
-
-    return show_last_lines(joined.sessions, run, chosen, until, note_failure)
 
 
 def _explained(found: RunStatus, reached: ReachedNodes) -> RunStatus:

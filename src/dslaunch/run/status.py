@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ from dslaunch.errors import NodeFailure, UsageError
 from dslaunch.protocol.queries import RUNS, Answers, RunOnNode
 from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Until, never
+from dslaunch.run.kept_progress import RunsOfCluster, kept_progress
 from dslaunch.run.outcome import History, Outcome, failed, judge
 from dslaunch.run.progress import Progress
 from dslaunch.run.reach import ReachedNodes, ask, ask_each, reach_clusters
@@ -195,17 +196,47 @@ class Reports:
     """Runs whose nodes are not known, and why."""
 
 
-def ask_clusters(clusters: Sequence[Cluster]) -> Reports:
-    """Ask all nodes of these clusters about all runs, several clusters at the same time."""
+def ask_clusters(
+    clusters: Sequence[Cluster], has_progress: Callable[[RunStatus], bool] = lambda run: False
+) -> Reports:
+    """Ask all nodes of these clusters about all runs, several clusters at the same time, and about
+    the progress of detached runs for which `has_progress` returns True."""
     runs: dict[str, RunStatus] = {}
     failures: dict[str, NodeFailure] = {}
     for start in range(0, len(clusters), CLUSTERS_AT_ONCE):
-        with reach_clusters(clusters[start : start + CLUSTERS_AT_ONCE]) as several:
+        group = clusters[start : start + CLUSTERS_AT_ONCE]
+        with reach_clusters(group) as several:
             answered = ask_each(several, {RUNS: None})
-            for reached, answers in zip(several, answered, strict=True):
-                runs |= _runs_in(answers, reached)
+            asked: list[RunsOfCluster] = []
+            for cluster, reached, answers in zip(group, several, answered, strict=True):
+                found = _runs_in(answers, reached)
+                runs |= found
                 failures |= reached.failures
+                asked.append(RunsOfCluster(found, reached, cluster.progress))
+            runs |= with_progress(asked, has_progress)
     return Reports(runs, failures)
+
+
+def with_progress(
+    asked: Sequence[RunsOfCluster],
+    has_progress: Callable[[RunStatus], bool],
+) -> dict[str, RunStatus]:
+    """Return the detached runs of these for which `has_progress` returns True, with the progress
+    that their nodes have kept. Raises Interrupted."""
+    chosen = [replace(each, runs=_chosen(each.runs, has_progress)) for each in asked]
+    found = kept_progress(chosen)
+    return {
+        name: replace(run, progress=found.get(name))
+        for each in chosen
+        for name, run in each.runs.items()
+    }
+
+
+def _chosen(
+    runs: Mapping[str, RunStatus], has_progress: Callable[[RunStatus], bool]
+) -> dict[str, RunStatus]:
+    # the output of other runs is with their launcher
+    return {name: run for name, run in runs.items() if run.record.detached and has_progress(run)}
 
 
 def node_runs(reached: ReachedNodes, *, until: Until = never) -> dict[str, RunStatus]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty
 from typing import TYPE_CHECKING
 
@@ -77,9 +77,13 @@ class _Step:
 class UsageMonitor:
     """Asks nodes for their counters, round by round, and makes samples of them."""
 
-    def __init__(self, formats: Sequence[str] = ()) -> None:
-        """`formats`: `Cluster.progress`."""
+    def __init__(
+        self, formats: Sequence[str] = (), jobs: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        """`formats`: `Cluster.progress`. `jobs`: of a SLURM job, the numbers that its ranks on each
+        node have in their environment."""
         self.progress = RunProgress(formats)
+        self._jobs = jobs or {}
         self._order: dict[str, None] = {}
         self._asked: dict[str, _Asked] = {}
         self._readings: dict[str, Reading] = {}
@@ -98,7 +102,8 @@ class UsageMonitor:
             before = self._asked.get(session.host)
             if before is not None and now - before.at < ASK_AGAIN:
                 continue
-            answer = session.request("usage", COUNTERS, output=output)
+            jobs = list(self._jobs.get(session.host, ()))
+            answer = session.request("usage", COUNTERS, output=output, jobs=jobs)
             self._asked[session.host] = _Asked(answer, session.ranks, now)
 
     @property
@@ -193,10 +198,18 @@ def _after(before: _Step | None, step: int, now: float) -> _Step:
 class UsageSource:
     """The nodes of a run that was started before, to be measured."""
 
-    def __init__(self, reached: ReachedNodes, formats: Sequence[str] = ()) -> None:
-        """`formats`: `Cluster.progress`."""
+    def __init__(
+        self,
+        reached: ReachedNodes,
+        formats: Sequence[str] = (),
+        jobs: Mapping[str, Sequence[str]] | None = None,
+        progress: Callable[[], Progress | None] = lambda: None,
+    ) -> None:
+        """`formats`, `jobs`: as `UsageMonitor`. `progress` returns what other output than that of
+        the nodes says."""
         self._reached = reached
-        self._monitor = UsageMonitor(formats)
+        self._monitor = UsageMonitor(formats, jobs)
+        self._progress = progress
 
     @property
     def failures(self) -> Mapping[str, NodeFailure]:
@@ -219,7 +232,8 @@ class UsageSource:
         self._drop_arrivals()
         self._monitor.begin(living)
         self._monitor.wait(timeout)
-        return self._monitor.end()
+        sample = self._monitor.end()
+        return replace(sample, progress=sample.progress or self._progress())
 
     def _drop_arrivals(self) -> None:
         """Empty the inbox, which no other code reads: a full one would block the connections."""

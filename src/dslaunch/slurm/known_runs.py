@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from dslaunch.errors import NodeFailure, UsageError
 from dslaunch.run.handle import RunHandle
 from dslaunch.run.local_runs import LATEST, LocalRun, local_runs, one_of, runs_back
 from dslaunch.run.run_selection import EVERY_RUN, Pick, RunSelection, every_record, newest
+from dslaunch.run.run_state import ENDED
 from dslaunch.run.ssh_run import SshRun
 from dslaunch.run.status import Reports, RunStatus, ask_clusters
 from dslaunch.slurm.client import SlurmClient
@@ -46,7 +47,12 @@ def known_runs(
     local = local_runs(client.environ, selection.pick)
     chosen = [run for run in local.started if selection.has_record(run.record)]
     own = handles(chosen, client)
-    reports = reports_on(own, cluster)
+    unended = {run.record.agents for run in chosen if run.result is None}
+
+    def has_progress(run: RunStatus) -> bool:
+        return run.state not in ENDED or run.run in unended
+
+    reports = reports_on(own, cluster, has_progress)
     if cluster is not None and selection.pick is not every_record:
         # the nodes report runs by the names of their agents, whichever records were read
         local = local_runs(client.environ)
@@ -76,8 +82,13 @@ def handles(runs: Iterable[LocalRun], client: SlurmClient, part: str = "") -> li
     ]
 
 
-def reports_on(runs: Iterable[RunHandle], also: Cluster | None = None) -> Reports:
-    """Ask the nodes for the state of these runs, and of all runs of a cluster, at the same time."""
+def reports_on(
+    runs: Iterable[RunHandle],
+    also: Cluster | None = None,
+    has_progress: Callable[[RunStatus], bool] = lambda run: False,
+) -> Reports:
+    """Ask the nodes for the state of these runs, and of all runs of a cluster, at the same time;
+    `has_progress` as `ask_clusters`."""
     clusters = [] if also is None else [also]
     unasked: dict[str, UsageError] = {}
     for run in runs:
@@ -88,7 +99,7 @@ def reports_on(runs: Iterable[RunHandle], also: Cluster | None = None) -> Report
             continue
         if cluster is not None and cluster not in clusters:
             clusters.append(cluster)
-    return replace(ask_clusters(clusters), unasked=unasked)
+    return replace(ask_clusters(clusters, has_progress), unasked=unasked)
 
 
 # ---------------------------------------------------------------- one run

@@ -119,7 +119,7 @@ def _continues(text: bytes) -> bool:
 
 
 def _prefixed(line: bytes) -> tuple[str, int | None, bytes]:
-    """Return host and rank of a line of `dslaunch run` by its prefix (`report.live.prefix`); lines
+    """Return host and rank of a line of `dslaunch run` by its prefix (`report.line_prefix`); lines
     without a prefix are those of dslaunch itself, or of SLURM."""
     found = _PREFIX.match(line)
     if found is None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Collection, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dslaunch.errors import DslaunchError, UsageError
+from dslaunch.errors import DslaunchError, ErrorCode, UsageError
 from dslaunch.run.handle import (
     Attached,
     Notify,
@@ -23,6 +23,7 @@ from dslaunch.run.local_runs import LocalRun, recorded_outcome
 from dslaunch.run.log_selection import EVERY_LINE, LogSelection, SelectedLines
 from dslaunch.run.progress import Progress
 from dslaunch.run.rank_signals import Signaled, order
+from dslaunch.run.reach import ReachedNodes
 from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import ENDED, State, state_after
 from dslaunch.run.status import Reports, RunStatus, Unknown
@@ -41,6 +42,7 @@ from dslaunch.slurm.job import (
     submitted,
 )
 from dslaunch.slurm.job_signals import signal_jobs
+from dslaunch.slurm.job_steps import reach_jobs
 from dslaunch.slurm.last_progress import last_progress
 from dslaunch.slurm.nodes import node_names
 from dslaunch.slurm.notices import JobNotice, NoticeCode, notice_text
@@ -90,6 +92,13 @@ class JobName:
 
 
 # ---------------------------------------------------------------- the run
+
+
+def part_name(info: JobInfo) -> str:
+    """Return how SLURM's commands name a job, a task or a component."""
+    if info.array:
+        return f"{info.array}_{info.task}"
+    return f"{info.leader}+{info.component}" if info.leader else info.job
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,13 +324,41 @@ class SlurmRun(RunHandle):
             "py-spy dump --pid PID for the process of a rank"
         )
 
-    def usage_source(self, hosts: Collection[str] = ()) -> AbstractContextManager[UsageSource]:
-        """Raise UsageError with the commands to use, for the same reason."""
-        number = self.job.number
-        raise self._no_agent(
-            f"CPU and memory of its steps: sstat --allsteps --format=JobID,AveCPU,MaxRSS {number}\n"
-            f"GPUs: srun --jobid={number} --overlap nvidia-smi"
-        )
+    @contextlib.contextmanager
+    def usage_source(self, hosts: Collection[str] = ()) -> Iterator[UsageSource]:
+        """Start a step on each of its nodes, which finds the ranks there. Raises UsageError for a
+        job array as a whole, DslaunchError as `RunHandle`."""
+        running = self._running_tasks()
+        with reach_jobs(running, self.slurm.client.environ, hosts) as reached:
+            nodes = ReachedNodes()
+            numbers: dict[str, Sequence[str]] = {}
+            for job in reached:
+                nodes.failures |= job.nodes.failures
+                for session in job.sessions:
+                    session.expect(range(self.record.world_size))
+                    nodes.sessions[session.host] = session
+                    numbers[session.host] = job.numbers
+            yield UsageSource(nodes, self.record.progress_patterns, numbers, self.progress)
+
+    def _running_tasks(self) -> list[JobInfo]:
+        """Return the job, its components, or the task that the user named, which is running.
+
+        Raises DslaunchError if there is none, UsageError for several tasks of an array.
+        """
+        made = self.job
+        running = [info for info in stand(self.slurm.client, made) if info.state == "RUNNING"]
+        if self.part:
+            running = [info for info in running if part_name(info) == self.part.partition(";")[0]]
+        if not running:
+            raise DslaunchError.coded(
+                ErrorCode.JOB_NOT_RUNNING, run=self.name, job=self.part or made.number
+            )
+        tasks = [part_name(info) for info in running if info.array]
+        if len(tasks) > 1:
+            raise UsageError.coded(
+                ErrorCode.SEVERAL_TASKS, run=self.name, count=len(tasks), task=tasks[0]
+            )
+        return running
 
     def _no_agent(self, hint: str) -> UsageError:
         """Return the error for what only an agent knows."""

@@ -113,7 +113,7 @@ def test_a_detached_run_is_kept_unless_all_its_nodes_say_that_it_is_over(
         "half": reported("half", State.SUCCEEDED),
     }
     reports = Reports(answers, {"n2": NodeFailure("n2", "refused", "no route")})
-    monkeypatch.setattr(known_runs, "ask_clusters", lambda clusters: reports)
+    monkeypatch.setattr(known_runs, "ask_clusters", lambda clusters, has_progress: reports)
     clean.clean(older="30d")
     assert records.left == {"goes-on", "half", "unsure", "unknown"}
     said = capsys.readouterr()

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cli.conftest import Called
 
-from dslaunch.cli.logs import hosts, line_count, utc
+from dslaunch.cli.logs import hosts, line_count
 from dslaunch.cli.moments import age, moment
 from dslaunch.cli.ps import state_of
 from dslaunch.errors import ErrorCode, UsageError
+from dslaunch.report.log_view import utc
 from dslaunch.run.run_state import State
 
 

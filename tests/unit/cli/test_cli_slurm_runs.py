@@ -10,7 +10,7 @@ import pytest
 from tests.unit.slurm.squeue import SUBMITTED, row
 
 from dslaunch.cli import status
-from dslaunch.errors import UsageError
+from dslaunch.errors import DslaunchError, ErrorCode, UsageError
 from dslaunch.report.status import RUNS_HEAD, run_row
 from dslaunch.run.handle import RunHandle
 from dslaunch.run.local_runs import local_runs
@@ -211,3 +211,30 @@ def test_the_run_within_a_supervised_job_is_no_run_beside_it(state_directory: Pa
     known = local_runs(environ(state_directory))
     assert [run.run for run in known.started] == ["1122-101010-a-0001"]
     assert known.exactly("1122-101010-b-0002") is not None
+
+
+def task(index: int, state: str = "RUNNING") -> str:
+    """A row of a task of the job array 12."""
+    return row(jobid=str(12 + index), arrayjobid="12", arraytaskid=str(index), state=state)
+
+
+@pytest.mark.parametrize(
+    ("answer", "part", "code"),
+    [
+        (row(state="PENDING", nodelist=""), "", ErrorCode.JOB_NOT_RUNNING),
+        (task(1) + task(2), "", ErrorCode.SEVERAL_TASKS),
+        (task(1) + task(2, "PENDING"), "12_2", ErrorCode.JOB_NOT_RUNNING),
+        (task(1) + task(2), "12_2", ErrorCode.STEPS_REFUSED),
+        (task(1) + task(2, "PENDING"), "", ErrorCode.STEPS_REFUSED),
+    ],
+)
+def test_the_nodes_of_one_running_task_are_measured(
+    state_directory: Path, answer: str, part: str, code: ErrorCode
+) -> None:
+    record(state_directory, "1122-101010-a-0001", "12", 1.0)
+    without_srun = {"DSLAUNCH_STATE": str(state_directory), "PATH": str(state_directory)}
+    client = SlurmClient(without_srun, Site(Done(0, answer, "")))
+    (run,) = handles(local_runs(without_srun).started, client, part)
+    with pytest.raises(DslaunchError) as refused, run.usage_source():
+        pass
+    assert refused.value.error_code is code

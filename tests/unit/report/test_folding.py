@@ -34,6 +34,17 @@ ARRIVALS = st.lists(
 """Rank, text, and seconds since the line before."""
 
 
+def test_recorded_lines_are_not_folded_with_those_of_another_time() -> None:
+    folder = LineFolder()
+    folder.add(Line(1.0, "n1", 1, "stdout", "saving"), 0.0)
+    folder.add(Line(3.0, "n1", 0, "stdout", "step 5"), 0.0)
+    folder.add(Line(3.5, "n1", 0, "stdout", "saving"), 0.0)
+    folder.add(Line(3.6, "n1", 1, "stdout", "saving"), 0.0)
+    folder.add(Line(3.7, "n1", 2, "stdout", "saving"), 0.0)
+    shown = [(group.line.text, len(group.sources)) for group in folder.rest()]
+    assert shown == [("saving", 1), ("step 5", 1), ("saving", 3)]
+
+
 @given(ARRIVALS)
 def test_folding_keeps_every_line_and_the_order_of_each_rank(
     arrivals: list[tuple[int | None, str, float]],

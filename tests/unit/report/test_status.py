@@ -86,6 +86,13 @@ def test_slow_ranks_of_the_last_attempt_are_named(failed: RunStatus) -> None:
     assert last.startswith("slow: rank 1 on node00")
 
 
+def test_the_first_lines_of_a_status_are_wrapped_between_words(failed: RunStatus) -> None:
+    whole, narrow = head(failed), head(failed, 40)
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert narrow.split() == whole.split()
+    assert len(whole.splitlines()) == 1
+
+
 def test_a_list_has_the_exit_the_duration_and_the_step(failed: RunStatus) -> None:
     shown = dict(zip(RUNS_HEAD, run_row(replace(failed, progress=Progress(7, 9))), strict=True))
     del shown["AGE"]

@@ -56,6 +56,14 @@ def test_a_narrow_terminal_has_fewer_columns() -> None:
     assert {"NET", "DISK", "LOAD", "TEMP"} <= set(wide.split())
 
 
+@pytest.mark.parametrize("width", [20, 40, 60, 80])
+def test_the_head_of_the_page_lacks_whole_parts_on_a_narrow_terminal(width: int) -> None:
+    whole = lines(many(4, 2), Size(200, 40))[0].split(" · ")
+    narrow = lines(many(4, 2), Size(width, 40))[0].split(" · ")
+    assert narrow == whole[: len(narrow)]
+    assert len(narrow) < len(whole) or width == 80
+
+
 def test_columns_without_a_value_are_left_out() -> None:
     nodes, ranks = heads(lines(sample(rank(0), rank(1)), Size(200, 40)))
     assert nodes.split() == ["NODE", "CPU", "LOAD", "MEMORY"]

@@ -36,7 +36,9 @@ from dslaunch.run.journal_tail import (
 from dslaunch.run.log_selection import LogSelection, SelectedLines
 from dslaunch.run.reach import ANSWER_TIMEOUT, ReachedNodes, ask
 from dslaunch.run.session import Session
+from dslaunch.run.view import ignore
 from dslaunch.run.watch import Watch
+from dslaunch.transport.wire import LostError
 
 
 @dataclass
@@ -87,6 +89,24 @@ class Node:
         return answer
 
 
+class Lost(Node):
+    """A session whose connection breaks."""
+
+    def ask(self, questions: Questions) -> Future[Answers]:
+        answer: Future[Answers] = Future()
+        answer.set_exception(LostError(NodeFailure(self.host, "lost", "connection lost")))
+        return answer
+
+
+class Growing(Node):
+    """A session with a node whose ranks write faster than is read."""
+
+    def ask(self, questions: Questions) -> Future[Answers]:
+        answer = super().ask(questions)
+        self.kept += b"x" * 1000
+        return answer
+
+
 def wrote(rank: int, *lines: tuple[float, str]) -> bytes:
     bodies = [frames.output_body(rank, 1, when, f"{text}\n".encode()) for when, text in lines]
     told = [frames.frame(frames.OUTPUT, body, number) for number, body in enumerate(bodies, 1)]
@@ -95,13 +115,53 @@ def wrote(rank: int, *lines: tuple[float, str]) -> bytes:
 
 
 def test_what_nodes_have_kept_is_merged_by_our_clock() -> None:
-    nodes = {
-        "n1": Node("n1", 0.0, wrote(0, (1.0, "a"), (3.0, "c"))),
-        "n2": Node("n2", 3600.0, wrote(1, (3602.0, "b"), (3604.0, "d"))),
-    }
+    nodes = [
+        Node("n1", 0.0, wrote(0, (1.0, "a"), (3.0, "c"))),
+        Node("n2", 3600.0, wrote(1, (3602.0, "b"), (3604.0, "d"))),
+    ]
+    assert kept_lines(nodes, most=7) == ["0: a", "1: b", "0: c", "0: exit", "1: d", "1: exit"]
+    assert [node.skipped for node in nodes] == [3, 3]
+
+
+def kept_lines(
+    nodes: list[Node], failed: list[NodeFailure] | None = None, most: int | None = None
+) -> list[str]:
+    """What is shown of these journals; nodes whose journal cannot be read are added to
+    `failed`."""
     screen = View()
-    read_kept(ReachedNodes(cast("dict[str, Session]", nodes)), "r", Watch(screen), most=7)
-    assert screen.shown == ["0: a", "1: b", "0: c", "0: exit", "1: d", "1: exit"]
+    sessions = cast("list[Session]", nodes)
+    note_failure = (failed if failed is not None else []).append
+    watch = Watch(screen)
+    read_kept(sessions, "r", watch, note_failure=note_failure, most=most)
+    watch.flush_all()
+    return screen.shown
+
+
+def test_a_journal_that_is_damaged_in_the_middle_is_shown_up_to_there() -> None:
+    failed: list[NodeFailure] = []
+    damaged = wrote(0, (1.0, "a"), (3.0, "lost"))
+    damaged = damaged[: damaged.index(b"a\n") + 2] + ZEROS
+    nodes = [
+        Node("n1", 0.0, damaged, newest=9),
+        Node("n2", 0.0, wrote(1, (2.0, "b"), (4.0, "d"))),
+    ]
+    assert kept_lines(nodes, failed) == ["0: a", "1: b", "1: d", "1: exit"]
+    assert [(failure.host, failure.kind) for failure in failed] == [("n1", "protocol")]
+    assert [node.skipped for node in nodes] == [9, 3]
+
+
+def test_a_node_that_is_lost_while_its_journal_is_read_is_a_failure_of_its_own() -> None:
+    failed: list[NodeFailure] = []
+    lost = Lost("n1", 0.0, wrote(0, (1.0, "a"), (3.0, "c")))
+    nodes = [lost, Node("n2", 0.0, wrote(1, (2.0, "b")))]
+    assert kept_lines(nodes, failed) == ["1: b", "1: exit"]
+    assert [(failure.host, failure.kind) for failure in failed] == [("n1", "lost")]
+
+
+def test_what_is_written_while_a_journal_is_read_is_left_to_whoever_follows() -> None:
+    node = Growing("n1", 0.0, wrote(0, (1.0, "a"), (2.0, "b")))
+    assert kept_lines([cast("Node", node)], most=20)[:2] == ["0: a", "0: b"]
+    assert node.asked < len(node.kept)
 
 
 # ---------------------------------------------------------------- the last lines
@@ -116,7 +176,7 @@ def last_lines(
     selection = LogSelection(**conditions)  # type: ignore[arg-type]
     chosen = SelectedLines(screen, selection)
     sessions = cast("list[Session]", nodes)
-    note_failure = [].append if failed is None else failed.append
+    note_failure = (failed if failed is not None else []).append
     show_last_lines(sessions, "r", chosen, never, note_failure).flush_all()
     chosen.release()
     return screen.shown
@@ -192,12 +252,19 @@ def test_a_damaged_journal_is_the_failure_of_its_node_alone(kept: bytes) -> None
     assert last_lines(nodes, failed, tail=MANY + 1) == [f"0: 0 wrote {n}" for n in range(MANY)]
     assert [(failure.host, failure.kind) for failure in failed] == [("n2", "protocol")]
     assert [node.skipped for node in nodes] == [MANY + 1, 7]
+    failed.clear()
+    shown = kept_lines(nodes, failed)
+    assert shown == [*(f"0: 0 wrote {n}" for n in range(MANY)), "0: exit"]
+    assert [(failure.host, failure.kind) for failure in failed] == [("n2", "protocol")]
 
 
 def test_a_journal_that_is_damaged_on_all_nodes_is_an_error() -> None:
     with pytest.raises(NodeError) as damaged:
         last_lines([Node("n1", 0.0, ZEROS), Node("n2", 0.0, ZEROS)], tail=1)
     assert [failure.host for failure in damaged.value.failures] == ["n1", "n2"]
+    with pytest.raises(NodeError) as unreadable:
+        kept_lines([Node("n1", 0.0, ZEROS), Node("n2", 0.0, ZEROS)])
+    assert [failure.host for failure in unreadable.value.failures] == ["n1", "n2"]
 
 
 @pytest.mark.parametrize("nodes", [1, 16, 1000, 1_000_000])
@@ -276,11 +343,12 @@ class Hanging:
 
 
 def test_ctrl_c_ends_the_wait_for_the_answers_of_a_node_that_hangs() -> None:
-    reached = ReachedNodes(cast("dict[str, Session]", {"n1": Hanging()}))
+    hanging = cast("Session", Hanging())
+    reached = ReachedNodes({"n1": hanging})
     calls = iter((False, False))
     began = time.monotonic()
     with pytest.raises(Interrupted):
         ask(reached, until=lambda: next(calls, True))
     with pytest.raises(Interrupted):
-        read_kept(reached, "r", Watch(View()), until=lambda: True)
+        read_kept([hanging], "r", Watch(View()), note_failure=ignore, until=lambda: True)
     assert time.monotonic() - began < ANSWER_TIMEOUT / 2

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import tarfile
 from pathlib import Path
 
@@ -27,6 +28,24 @@ def project(tmp_path: Path) -> Path:
 
 def test_only_what_an_author_wrote_is_shipped(project: Path) -> None:
     assert list(walk(project)) == ["train.py", "data/big.txt", "lib/a.py"]
+
+
+@pytest.mark.parametrize("state", ["state", "link", ""])
+def test_the_state_directory_of_dslaunch_is_not_shipped(
+    project: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    (project / "link").symlink_to("state")
+    monkeypatch.setenv("DSLAUNCH_STATE", str(project / state))
+    for name in ("runs/r1/plan.json", "emulated/c/n1/train.py"):
+        file = Path(os.path.realpath(project / state), name)
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")
+    (project / "lib/runs").mkdir()
+    (project / "lib/runs/b.py").write_text("b")
+    source = find_source(Job("train.py"), project, "/w")
+    assert source is not None
+    shipped = [path for path, _ in source.digests]
+    assert shipped == ["train.py", "data/big.txt", "lib/a.py", "lib/runs/b.py"]
 
 
 def test_the_ignore_file_leaves_out_names_and_paths(project: Path) -> None:

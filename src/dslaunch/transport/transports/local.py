@@ -15,6 +15,9 @@ from dslaunch.transport.process import ProcessChannel, inherited
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
 
+EMULATED = "emulated"
+"""The directory of the emulated nodes in the state directory."""
+
 
 class LocalConnection:
     """A node emulated by a directory."""
@@ -58,7 +61,7 @@ def make(cluster: Cluster) -> LocalTransport:
     state = os.environ.get("DSLAUNCH_STATE")
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     root = Path(state) if state else Path(base).expanduser() / "dslaunch"
-    directory = (root / "emulated" / cluster.name).absolute()
+    directory = (root / EMULATED / cluster.name).absolute()
     return LocalTransport(directory, inherited(os.environ, cluster))
 
 
