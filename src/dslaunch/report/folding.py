@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
@@ -22,6 +23,12 @@ MOST_COMPARED = 8
 """Equal groups that a line may join which are compared with it."""
 MOST_MOVED = 8
 """Groups that are moved together."""
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+_DATE = r"\d{4}-\d\d-\d\d[ T]|\d\d/\d\d/\d{4} "
+_WRITTEN = re.compile(rf"\[?(?:(?:{_DATE}){_CLOCK}|[IWEF]\d{{4}} {_CLOCK}(?: \d+)?)")
+"""The time at the beginning of a line, which differs by rank in lines that are equal otherwise: of
+Python's `logging` and DeepSpeed, of Transformers' examples, of glog as in torchrun, which adds the
+number of the process."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +53,8 @@ _Key = tuple[str, str, str, bool]
 
 class LineFolder:
     """Groups equal lines that different ranks write to the same stream within WINDOW.
+
+    Lines that differ only by a time at their beginning are equal.
 
     No line is lost, and the lines of a rank stay in their order: a line joins a group only if all
     earlier lines of its rank are in earlier groups. If there is no such group, an earlier one is
@@ -172,4 +181,12 @@ def _is_near(group: FoldedLine, line: Line) -> bool:
 
 def _key(line: Line) -> _Key:
     """Return what equal lines have in common; a launcher's line never joins those of ranks."""
-    return line.text, line.stream, line.task, line.rank is None
+    return _without_time(line.text), line.stream, line.task, line.rank is None
+
+
+def _without_time(text: str) -> str:
+    # most lines need no search: they do not begin like a time
+    begins_like_one = text[:1] in "[IWEF" or text[:1].isdigit()
+    written = _WRITTEN.match(text) if begins_like_one else None
+    rest = text[written.end() :] if written else ""
+    return rest or text  # a line that is only a time tells the time

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from copy import deepcopy
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,6 +102,32 @@ def test_a_rank_that_writes_a_line_twice_begins_a_second_group_which_others_join
     for rank in (0, 0, 1, 1):
         folder.add(line(rank, "again"), 0.0)
     assert [group.sources for group in folder.rest()] == [[("n1", 0), ("n1", 1)]] * 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[2026-11-25 10:00:0{0},12{0}] [INFO] [real_accelerator.py:260:get_accelerator] cpu",
+        "2026-11-25T10:00:0{0} - INFO - loading",
+        "11/25/2026 10:00:0{0} - WARNING - __main__ - distributed training: True",
+        "[W1125 10:00:00.30{0}512116 Utils.hpp:137] Warning: deprecated",
+        "W1125 10:00:00.34{0}000 354{0} torch/distributed/run.py:874] Setting OMP_NUM_THREADS",
+    ],
+)
+def test_equal_lines_are_one_group_though_each_begins_with_its_time(text: str) -> None:
+    folder = LineFolder()
+    for rank in range(4):
+        folder.add(line(rank, text.format(rank)), 0.0)
+    (group,) = folder.rest()
+    assert (group.line.text, len(group.sources)) == (text.format(0), 4)
+
+
+@pytest.mark.parametrize("text", ["2026-11-25 10:00:0{0}", "10:00:0{0} up", "step {0}"])
+def test_other_numbers_keep_lines_apart(text: str) -> None:
+    folder = LineFolder()
+    for rank in range(4):
+        folder.add(line(rank, text.format(rank)), 0.0)
+    assert [len(group.sources) for group in folder.rest()] == [1, 1, 1, 1]
 
 
 def test_lines_of_other_streams_texts_and_launchers_stay_apart() -> None:
