@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 import threading
 import time
@@ -13,6 +12,7 @@ from typing import TextIO
 
 from dslaunch.cluster.nodeset import fold as fold_hosts
 from dslaunch.cluster.nodeset import fold_numbers
+from dslaunch.json_text import json_text
 from dslaunch.launch.decisions import Decision
 from dslaunch.launch.plan import Plan
 from dslaunch.plural import counted
@@ -446,7 +446,7 @@ class JsonView:
         leave_if_unread(self.out)
 
     def _write(self, value: object) -> None:
-        self.out.write(json.dumps(value) + "\n")
+        self.out.write(json_text(value) + "\n")
 
 
 def prefix(line: Line) -> str:
