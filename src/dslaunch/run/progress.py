@@ -96,6 +96,11 @@ _BAR = re.compile(
     r"\[[\d:]{4,12}<[\d:?]{1,12}, {0,8}(?P<rate>\d{1,12}(?:\.\d{1,6})?|\?)"
     r" ?(?P<unit>(?:it|step|iter|batch)(?:es|s)?/s|s/(?:it|step|iter|batch))"
 )
+_RICH_BAR = re.compile(
+    r"(?<![━╸╺])[━╸╺]{1,400} {1,4}(?P<step>\d{1,15})/(?P<total>\d{1,15}) {1,8}"
+    r"\d[\d:]{3,12} • (?:[\d:-]{1,12})? {1,12}(?P<rate>\d{1,12}(?:\.\d{1,6})?)(?P<unit>it/s)"
+)
+"""Lightning's `RichProgressBar`, which it chooses where rich is installed (2.6)."""
 _FIGURES = re.compile(
     rf"(?<!Curr)(?P<name>tps|tok(?:en)?s?{_PER_SECOND}|samples?{_PER_SECOND}|steps?{_PER_SECOND}"
     r"|(?:RunningAvg)?SamplesPerSec|elapsed time per iteration \(ms\)|train_step_timing in s"
@@ -160,7 +165,7 @@ def _read(text: str, formats: Sequence[re.Pattern[str]]) -> _Found | None:
             return _Found(progress)
     if not may_tell(line):
         return None
-    bar = _BAR.search(line)
+    bar = _BAR.search(line) or _RICH_BAR.search(line)
     beside = line if bar is None else line[: bar.start()] + line[bar.end() :]
     found = _bar(line, bar) if bar is not None else None
     if bar is not None and found is None:
@@ -172,7 +177,7 @@ def _read(text: str, formats: Sequence[re.Pattern[str]]) -> _Found | None:
 
 
 def _bar(line: str, bar: re.Match[str]) -> _Found | None:
-    """Read a progress bar of tqdm; None: it is not the training's."""
+    """Read a progress bar of tqdm or rich; None: it is not the training's."""
     name = line[: bar.start()].strip(" \t\r:")
     if name and (_OTHER_WORK.search(name) or not _TRAINING.search(name + line[bar.end() :])):
         return None
