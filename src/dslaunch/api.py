@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dslaunch.errors import ErrorCode, PlanError, UsageError
+from dslaunch.json_text import json_literal
 from dslaunch.registry import plugin_faults
 from dslaunch.run.view import ignore
 
@@ -661,7 +662,6 @@ def lint_config(
 
     Raises UsageError for an unknown reader, version or rule, ConfigError for an unreadable file.
     """
-    import json
 
     from dslaunch.deepspeed.config_lint import LintContext, check_config
     from dslaunch.deepspeed.rules import rules
@@ -672,7 +672,7 @@ def lint_config(
 
         text, name = read_file(Path(config)), str(config)
     else:
-        text, name = json.dumps(config, indent=2), "config"
+        text, name = json_literal(config, indent=2), "config"
     check_rules(ignore, rules().names)
     context = LintContext(
         reader=reader,

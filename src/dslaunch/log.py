@@ -6,11 +6,12 @@ Every record has a code in `record.event` and values in `record.fields`, such as
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+from dslaunch.json_text import json_text
 
 if TYPE_CHECKING:
     from dslaunch.node.redact import Secrets
@@ -100,4 +101,4 @@ def _plain(value: object) -> Any:
 def _quoted(value: object) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value):
         return value
-    return json.dumps(value, ensure_ascii=False)
+    return json_text(value, ascii_only=False)

@@ -318,11 +318,16 @@ def test_the_first_rank_that_fails_is_named_and_its_code_handed_on(
         "if os.environ['RANK'] == '2': raise ValueError('no such data')\n"
         "time.sleep(60)\n"
     ))  # fmt: skip
-    done = site.run("slurm", "c.yaml", "-l", launcher, "fails.py")
+    notify = ("--notify", "sh -c 'echo $DSLAUNCH_STATUS; cat > told.json'")
+    done = site.run("slurm", "c.yaml", "-l", launcher, *notify, "fails.py")
     assert done.returncode == 1
     cause = site.verdict()["root_cause"]
     assert (cause["rank"], cause["host"]) == (2, "node3"), done.stderr
     assert "ValueError: no such data" in done.stderr
+    told = json.loads((site.here / "told.json").read_text())
+    assert (told["status"], told["exit_code"]) == ("failed", 1)
+    assert (told["cause"]["rank"], told["cause"]["host"]) == (2, "node3")
+    assert told["jobs"][0]["state"] == "FAILED"
 
 
 FROM_PYTHON = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +21,7 @@ from dslaunch.deepspeed.describe import json_schema
 from dslaunch.deepspeed.rules import rules
 from dslaunch.deepspeed.schema import table
 from dslaunch.errors import ConfigError, UsageError
+from dslaunch.json_text import json_literal
 from dslaunch.lint import fails
 from dslaunch.plural import counted
 
@@ -221,6 +221,6 @@ def _row(difference: Difference) -> tuple[str, str, str]:
     for value, written in zip(
         (difference.first, difference.second), difference.written, strict=True
     ):
-        shown = UNSET if value == UNSET else json.dumps(value)
+        shown = UNSET if value == UNSET else json_literal(value)
         cells.append(shown if written or value == UNSET else f"{shown} (default)")
     return difference.path, cells[0], cells[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import sys
@@ -12,6 +11,7 @@ from typing import TextIO
 
 from dslaunch import log
 from dslaunch.errors import UsageError
+from dslaunch.json_text import json_text
 from dslaunch.node import private
 from dslaunch.report.output_stream import ERASE
 from dslaunch.terminal import visible
@@ -62,8 +62,8 @@ class ToFile(ToStream):
         """Return a record as a JSON object: its own fields, or the text of a library's record."""
         head = {"time": record.created, "level": record.levelname, "logger": record.name}
         if not hasattr(record, "event"):
-            return json.dumps(head | {"text": log.masked(super().format(record))})
-        return json.dumps(head | {"event": record.event} | vars(record)["fields"])
+            return json_text(head | {"text": log.masked(super().format(record))})
+        return json_text(head | {"event": record.event} | vars(record)["fields"])
 
     def close(self) -> None:
         """Close the file."""

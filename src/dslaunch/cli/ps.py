@@ -25,6 +25,7 @@ from dslaunch.errors import ErrorCode, UsageError
 from dslaunch.report.status import run_rows
 from dslaunch.run.run_selection import RunSelection
 from dslaunch.run.run_state import State
+from dslaunch.terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -112,7 +113,7 @@ def show(found: KnownRuns, selection: RunSelection, *, quiet: bool, json: bool) 
     shown = selection.of(found.statuses)
     if quiet:
         if shown:
-            ui.result("\n".join(status.run for status in shown))
+            ui.result("\n".join(one_line(status.run) for status in shown))
     elif json:
         ui.data([status.as_data() for status in with_progress(found, shown)])
     elif shown:
@@ -121,9 +122,9 @@ def show(found: KnownRuns, selection: RunSelection, *, quiet: bool, json: bool) 
     else:
         ui.result("no runs" if selection.ended else "no active runs; list ended ones with --all")
     for error in found.errors:
-        ui.say(error.message)
+        ui.say(one_line(error.message))
     for failure in found.failures.values():
-        ui.say(f"{failure.host}: {failure.message}")
+        ui.say(one_line(f"{failure.host}: {failure.message}"))
 
 
 def with_progress(found: KnownRuns, shown: list[RunStatus]) -> Iterable[RunStatus]:

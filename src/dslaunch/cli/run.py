@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 import signal
 from contextlib import ExitStack
@@ -26,6 +25,7 @@ from dslaunch.cli import (
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
 from dslaunch.cli.positional import JobOptions
 from dslaunch.errors import DslaunchError, Interrupted, NodeError, PreflightError
+from dslaunch.json_text import json_text
 
 if TYPE_CHECKING:
     from dslaunch.report.live import JsonView, TerminalView
@@ -235,7 +235,7 @@ def run(
     except DslaunchError as error:
         outcome = end.not_started(error)
         if json:
-            ui.result(jsonlib.dumps({"kind": "outcome"} | outcome.as_data()))
+            ui.result(json_text({"kind": "outcome"} | outcome.as_data()))
         raise
 
 
@@ -294,7 +294,7 @@ class RunEnd:
         from dslaunch.slurm.job_files import of_job
 
         run = {"run": directory.name, "directory": str(directory)} if directory else {}
-        text = jsonlib.dumps(outcome.as_data() | run | of_job(os.environ), indent=2) + "\n"
+        text = json_text(outcome.as_data() | run | of_job(os.environ), indent=2) + "\n"
         try:
             write_private(self.result, text)
         except OSError as error:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import ConfigError, DslaunchError, NodeError, Problem, UsageError
+from dslaunch.json_text import json_text
 from dslaunch.terminal import PLAIN, colored, one_line, visible
 
 if TYPE_CHECKING:
@@ -41,9 +42,8 @@ def result(text: str, *, colors: bool = False) -> None:
 
 def data(value: object, *, indent: int | None = 2) -> None:
     """Print the result as JSON."""
-    import json
 
-    result(json.dumps(value, indent=indent))
+    result(json_text(value, indent=indent))
 
 
 def document(text: str, output: Path | None = None) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from dslaunch.cluster import schema, yamltext
 from dslaunch.cluster.mistakes import MistakeCode, mistake
 from dslaunch.errors import ConfigError
+from dslaunch.json_text import json_literal, json_text
 
 Value = str | int | list[int]
 
@@ -55,7 +56,7 @@ def edited(text: str, edit: ClusterFileEdit, file: str) -> str:
 def _with(data: Any, edit: ClusterFileEdit) -> Any:
     """Return the expected data after the edit; None: the path does not exist."""
     # not a deep copy, which would keep the values of aliases shared
-    changed = here = json.loads(json.dumps(data))
+    changed = here = json.loads(json_text(data))
     *way, key = edit.path
     for step in way:
         if isinstance(step, int):
@@ -141,5 +142,5 @@ def _flow(value: Value) -> str:
     """Render a value on one line; text is quoted where YAML could parse it as another type."""
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z_/][\w./-]*", value):
         plain = value.lower() not in ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
-        return value if plain else json.dumps(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\x7f")  # invalid unescaped
+        return value if plain else json_literal(value)
+    return json_literal(value, ascii_only=False).replace("\x7f", "\\x7f")  # invalid unescaped

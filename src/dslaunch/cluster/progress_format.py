@@ -1,17 +1,23 @@
 """Regular expressions of `progress:` in the cluster file, by which lines of ranks are read.
 
-They are compared with every line of output, which a rank chooses. Python's engine takes time that
-grows with a power of the line's length, and exponentially with nested repeats and with choices. So
-the lines are cut (`LONGEST_LINE`), and a pattern is refused if it has constructs whose time cannot
-be bounded, more than two repeats that can end at several places of one text, or more choices than
-fit beside these repeats (`MOST_CHOICES`). What is left takes less than a second for any line.
+They are compared with every line of output, which a rank chooses. Python's engine backtracks, so
+its time may grow exponentially with the line. The lines are cut (`LONGEST_LINE`), and `most_steps`
+counts how many steps the engine can take for any such line; a pattern that may take more than
+`MOST_STEPS` is refused.
+
+The count follows a pattern from left to right, with how often the engine can reach each position
+of the line there. A character class is assumed to match whatever it is compared with, apart from
+one fact: two classes without a common character do not match the same one. Hence a repeat such as
+`[0-9]+` before ` ` ends at one position, while `.*` before ` ` can end at each.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
 from re import _constants as code  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
@@ -24,28 +30,32 @@ LONGEST = 300
 """Characters of a pattern."""
 LONGEST_LINE = 400
 """Characters of a line that are compared with it."""
-MOST_OPEN = 2
-"""Repeats that can end at several places, as `.*` before `loss`."""
-MOST_CHOICES = (8, 6, 1)
-"""Optional parts and alternatives of a pattern, by the number of its open repeats. Each choice can
-double the time, each open repeat can multiply it by the length of the line."""
+MOST_STEPS = 100_000_000
+"""Steps of the engine for one line; they take less than a second."""
+
+Item = tuple[Any, Any]
+"""A part of a parsed pattern: an operation and its arguments."""
+Characters = frozenset[str]
 _REPEATS = (code.MAX_REPEAT, code.MIN_REPEAT, code.POSSESSIVE_REPEAT)
 _ONE_CHARACTER = (code.LITERAL, code.NOT_LITERAL, code.ANY, code.IN)
-_SAMPLE = [*map(chr, range(128)), "é"]
+_SUPPORTED = (*_REPEATS, *_ONE_CHARACTER, code.SUBPATTERN, code.BRANCH, code.AT)
+_OTHERS = "é٣²—\u00a0ſ\u212aİı"
+"""One character of each kind that is not ASCII: of words, digits, numbers, neither, spaces; and
+those that are equal to an ASCII letter if case is ignored."""
+_ALL = frozenset([*map(chr, range(128)), *_OTHERS])
 """Characters that stand for all."""
+_CATEGORIES = {
+    code.CATEGORY_DIGIT: r"\d",
+    code.CATEGORY_NOT_DIGIT: r"\D",
+    code.CATEGORY_SPACE: r"\s",
+    code.CATEGORY_NOT_SPACE: r"\S",
+    code.CATEGORY_WORD: r"\w",
+    code.CATEGORY_NOT_WORD: r"\W",
+}
 
 
 class _Unbounded(Exception):
-    """A construct whose time cannot be bounded."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One character class of a pattern."""
-
-    characters: frozenset[str]
-    repeated: bool
-    optional: bool
+    """A construct whose steps are not counted, or more steps than are allowed."""
 
 
 def fault(pattern: str) -> Mistake | None:
@@ -54,7 +64,6 @@ def fault(pattern: str) -> Mistake | None:
         return mistake(MistakeCode.SLOW_PATTERN, found=f"{len(pattern)} characters")
     try:
         compiled = re.compile(pattern)
-        parsed = parser.parse(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         return mistake(MistakeCode.INVALID_PATTERN, error=str(error))
     unknown = [name for name in compiled.groupindex if name not in GROUPS]
@@ -63,103 +72,237 @@ def fault(pattern: str) -> Mistake | None:
     if compiled.fullmatch("") is not None:
         return mistake(MistakeCode.SLOW_PATTERN, found="it matches every line")
     try:
-        parts = list(_parts(parsed))
-        choices = _choices(parsed)
+        most_steps(pattern)
     except _Unbounded as error:
         return mistake(MistakeCode.SLOW_PATTERN, found=str(error))
-    opened = sum(_is_open(parts, at) for at in range(len(parts)))
-    if opened > MOST_OPEN:
-        found = f"more than {MOST_OPEN} repeats that also match what follows them, such as `.*`"
-        return mistake(MistakeCode.SLOW_PATTERN, found=found)
-    if choices > MOST_CHOICES[opened]:
-        found = f"more than {MOST_CHOICES[opened]} optional parts and alternatives"
-        return mistake(MistakeCode.SLOW_PATTERN, found=found)
     return None
 
 
-def _is_open(parts: list[_Part], at: int) -> bool:
-    """Return whether a repeat can end at several places of one text."""
-    if not parts[at].repeated:
-        return False
-    following: set[str] = set()
-    for part in parts[at + 1 :]:
-        following |= part.characters
-        if not part.optional:
-            break
-    return bool(parts[at].characters & following)
+def most_steps(pattern: str) -> int:
+    """Return an upper bound of the engine's steps to search a line for a valid pattern.
+
+    Raises _Unbounded if it is more than `MOST_STEPS`, or if a construct is not supported.
+    """
+    if re.compile(pattern).flags & re.ASCII or "(?a" in pattern:
+        raise _Unbounded("the flag `a` is not supported")
+    counter = _Counter()
+    every_start = _Visits((1,) * (LONGEST_LINE + 1), peak=1, last=_ALL)
+    counter.walk(tuple(parser.parse(pattern)), (), every_start)
+    return counter.steps
 
 
-def _parts(sequence: Any, *, optional: bool = False) -> Iterator[_Part]:
-    """Yield the character classes of a parsed pattern in order. Raises _Unbounded."""
-    for kind, value in sequence:
+# ---------------------------------------------------------------- the count
+
+
+@dataclass(frozen=True, slots=True)
+class _Visits:
+    """How often the engine can reach a place of the pattern."""
+
+    at: tuple[int, ...]
+    """By position of the line. The real visits may be at later positions, but not at earlier ones,
+    from which more of the line is left: up to each position there are no more than here."""
+    peak: int
+    """At one position, at most."""
+    last: Characters
+    """What the character before may be."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.at)
+
+
+class _Counter:
+    """Counts the steps of one search."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def walk(self, items: tuple[Item, ...], rest: tuple[Item, ...], visits: _Visits) -> _Visits:
+        """Count the steps in a sequence before `rest`; return how often its end is reached."""
+        for number, item in enumerate(items):
+            visits = self._item(item, (*items[number + 1 :], *rest), visits)
+        return visits
+
+    def _item(self, item: Item, rest: tuple[Item, ...], visits: _Visits) -> _Visits:
+        kind, value = item
         if kind in _ONE_CHARACTER:
-            yield _Part(_characters(kind, value), repeated=False, optional=optional)
-        elif kind is code.SUBPATTERN:
-            yield from _parts(value[-1], optional=optional)
-        elif kind in _REPEATS:
-            yield from _repeat(*value, optional=optional)
-        elif kind is code.BRANCH:
-            for branch in value[1]:
-                inner = list(_parts(branch, optional=True))
-                if any(part.repeated for part in inner):
-                    raise _Unbounded("a repeat within alternatives")
-                yield from inner
-        elif kind is not code.AT:
-            raise _Unbounded(f"`{str(kind).lower()}` is not supported")
-
-
-def _choices(sequence: Any) -> int:
-    """Count the optional parts and alternatives of a parsed pattern. Raises _Unbounded."""
-    count = 0
-    for kind, value in sequence:
+            self._add(visits.total)
+            return _Visits(_moved(visits.at, 1), visits.peak, _characters(item))
+        if kind is code.AT:
+            self._add(visits.total)
+            return visits
         if kind is code.SUBPATTERN:
-            count += _choices(value[-1])
+            return self.walk(tuple(value[-1]), rest, visits)
+        if kind is code.BRANCH:
+            self._add(visits.total)
+            return _together([self.walk(tuple(each), rest, visits) for each in value[1]])
+        if kind in _REPEATS:
+            return self._repeat(item, rest, visits)
+        raise _Unbounded(f"`{str(kind).lower()}` is not supported")
+
+    def _repeat(self, item: Item, rest: tuple[Item, ...], visits: _Visits) -> _Visits:
+        least, most, inside = item[1]
+        inner = tuple(inside)
+        self._add(visits.total)
+        if most == 1:
+            once = self.walk(inner, rest, visits)
+            return _together([visits, once]) if least == 0 else once
+        if len(inner) == 1 and inner[0][0] in _ONE_CHARACTER:
+            return self._run(item, rest, visits)
+        return self._general_repeat(item, rest, visits)
+
+    def _run(self, item: Item, rest: tuple[Item, ...], visits: _Visits) -> _Visits:
+        """Count a repeat of one character class."""
+        least, most, inside = item[1]
+        own = _characters(inside[0])
+        lengths = min(most, LONGEST_LINE) + 1
+        ends_once = item[0] is code.POSSESSIVE_REPEAT or not own & _first(rest)
+        starts_once = not own & visits.last
+        # characters without a common one before: of each run of the line, only the first is a start
+        matched = sum(count * min(lengths, LONGEST_LINE - at) for at, count in enumerate(visits.at))
+        if starts_once:
+            matched = min(matched, visits.peak * LONGEST_LINE)
+        self._add(matched * (1 + (_probes(rest)[0] if ends_once else 0)))
+        last = own | visits.last if least == 0 else own
+        if ends_once:
+            peak = visits.peak if starts_once else visits.total
+            empty = visits.peak if least == 0 else 0
+            return _Visits(_moved(visits.at, least), peak + empty, last)
+        ways = 1 if starts_once else lengths
+        peak = visits.peak * (ways + (least == 0))
+        before = accumulate(_moved(visits.at, least))
+        at = tuple(min(count, peak) for count in before)
+        return _Visits(at, max(at), last)
+
+    def _general_repeat(self, item: Item, rest: tuple[Item, ...], visits: _Visits) -> _Visits:
+        """Count a repeat of a sequence, as if it could be repeated without limit."""
+        least, _, inside = item[1]
+        inner = tuple(inside)
+        if _probes(inner)[1]:
+            raise _Unbounded("a repeat of what may be empty")
+        once = _Counter()
+        start = _Visits((1,) + (0,) * LONGEST_LINE, peak=1, last=_ALL)
+        lengths = once.walk(inner, (*inner, *rest), start).at
+        used = [(length, ways) for length, ways in enumerate(lengths) if ways]
+        reached: list[int] = []
+        for at, count in enumerate(visits.at):
+            reached.append(
+                count + sum(reached[at - length] * ways for length, ways in used if length <= at)
+            )
+            self._check(reached[-1])
+        total = sum(reached)
+        self._add(total * (1 + once.steps))
+        if least:
+            reached = [after - before for after, before in zip(reached, visits.at, strict=True)]
+        return _Visits(tuple(reached), total, _ALL)
+
+    def _add(self, steps: int) -> None:
+        self.steps += steps
+        self._check(self.steps)
+
+    def _check(self, steps: int) -> None:
+        if steps > MOST_STEPS:
+            raise _Unbounded(f"more than {MOST_STEPS:,} steps for one line")
+
+
+def _moved(at: tuple[int, ...], by: int) -> tuple[int, ...]:
+    """Return the visits that many characters later."""
+    return ((0,) * by + at)[: len(at)]
+
+
+def _together(ways: Sequence[_Visits]) -> _Visits:
+    """Return the visits of a place that is reached in several ways."""
+    at = tuple(map(sum, zip(*(each.at for each in ways), strict=True)))
+    last = frozenset[str]().union(*(each.last for each in ways))
+    return _Visits(at, sum(each.peak for each in ways), last)
+
+
+def _probes(items: tuple[Item, ...]) -> tuple[int, int]:
+    """Return the steps in a sequence if its first character does not match, and in how many ways
+    the sequence can be empty."""
+    steps, ways = 0, 1
+    for kind, value in items:
+        if ways == 0:
+            break
+        if kind is code.SUBPATTERN:
+            more, empty = _probes(tuple(value[-1]))
         elif kind is code.BRANCH:
-            branches = value[1]
-            count += len(branches) - 1 + sum(_choices(branch) for branch in branches)
+            each = [_probes(tuple(branch)) for branch in value[1]]
+            more, empty = 1 + sum(steps for steps, _ in each), sum(ways for _, ways in each)
         elif kind in _REPEATS:
-            least, most, inside = value
-            within = _choices(inside)
-            if most > 1 and within:
-                raise _Unbounded("alternatives within a repeat")
-            count += within + (least == 0 and most == 1)
-    return count
+            inner_steps, inner_ways = _probes(tuple(value[2]))
+            more, empty = 1 + inner_steps, inner_ways + (value[0] == 0)
+        else:
+            more, empty = 1, int(kind not in _ONE_CHARACTER)
+        steps += ways * more
+        ways *= empty
+    return steps, ways
 
 
-def _repeat(least: int, most: int, inside: Any, *, optional: bool) -> Iterator[_Part]:
-    inner = list(_parts(inside, optional=optional or least == 0))
-    if most == 1:
-        yield from inner
-        return
-    if len(inner) != 1 or inner[0].repeated:
-        raise _Unbounded("a repeat of more than one character class, such as `(?:a+)+`")
-    yield _Part(inner[0].characters, repeated=True, optional=optional or least == 0)
+# ---------------------------------------------------------------- characters
 
 
-def _characters(kind: Any, value: Any) -> frozenset[str]:
-    """Return the sample characters that a class matches, in any case."""
-    if kind is code.ANY:
-        return frozenset(_SAMPLE)
-    items = value if kind is code.IN else [(code.LITERAL, value)]
-    negated = kind is code.NOT_LITERAL or items[0][0] is code.NEGATE
-    own = frozenset(c for c in _SAMPLE if any(_holds(c, item) for item in items))
-    return frozenset(_SAMPLE) - own if negated else own
+def _first(items: tuple[Item, ...]) -> Characters:
+    """Return the characters that a sequence can begin with."""
+    found: Characters = frozenset()
+    for item in items:
+        kind, value = item
+        if kind in _ONE_CHARACTER:
+            found |= _characters(item)
+        elif kind is code.SUBPATTERN:
+            found |= _first(tuple(value[-1]))
+        elif kind is code.BRANCH:
+            found = found.union(*(_first(tuple(branch)) for branch in value[1]))
+        elif kind in _REPEATS:
+            found |= _first(tuple(value[2]))
+        if not _probes((item,))[1]:
+            break
+    return found
 
 
-def _holds(character: str, item: tuple[Any, Any]) -> bool:
+def _characters(item: Item) -> Characters:
+    """Return all sample characters that a class may match, in any case."""
     kind, value = item
+    if kind is code.ANY:
+        return _ALL
     if kind is code.LITERAL:
-        wanted = chr(value) if value < 128 else "é"
-        return character.lower() == wanted.lower()
-    if kind is code.RANGE:
-        first, last = value
-        return any(first <= ord(c) <= last for c in (character.lower(), character.upper()))
-    if kind is not code.CATEGORY:
-        return False
-    name = str(value).rpartition("_")[2]
-    inside = {
-        "DIGIT": character.isdigit(),
-        "SPACE": character.isspace(),
-        "WORD": character.isalnum() or character == "_",
-    }[name]
-    return inside != ("NOT" in str(value))
+        return _of_range(value, value)
+    if kind is code.NOT_LITERAL:
+        return _ALL - {chr(value)} if value < 128 else _ALL
+    is_negated = value[0][0] is code.NEGATE
+    return _not_in(value[1:]) if is_negated else frozenset().union(*map(_of_part, value))
+
+
+def _of_part(part: Item) -> Characters:
+    kind, value = part
+    if kind is code.LITERAL:
+        return _of_range(value, value)
+    return _of_range(*value) if kind is code.RANGE else _of_category(value)
+
+
+def _not_in(parts: Sequence[Item]) -> Characters:
+    """Return what a negated class may match: of the parts, only what they match in any case."""
+    excluded: set[str] = set()
+    for kind, value in parts:
+        if kind is code.CATEGORY:
+            excluded |= _of_category(value)
+        else:
+            first, last = value if kind is code.RANGE else (value, value)
+            excluded |= {chr(number) for number in range(first, min(last, 127) + 1)}
+    return _ALL - excluded
+
+
+def _of_range(first: int, last: int) -> Characters:
+    """Return what a range may match; of characters that are not ASCII, all."""
+    own = [c for c in _ALL if any(first <= ord(each) <= last for each in _cases(c))]
+    return frozenset([*own, *(_OTHERS if last >= 128 else "")])
+
+
+def _cases(character: str) -> set[str]:
+    """Return a character in both cases; of several characters the first."""
+    return {character, character.lower()[0], character.upper()[0], character.casefold()[0]}
+
+
+@cache
+def _of_category(category: Any) -> Characters:
+    return frozenset(c for c in _ALL if re.fullmatch(_CATEGORIES[category], c))

@@ -7,7 +7,6 @@ that is not valid JSON.
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from dslaunch.errors import ConfigError, Problem
+from dslaunch.json_text import json_literal
 from dslaunch.lint import Edit
 
 Path = tuple[str | int, ...]
@@ -245,7 +245,7 @@ class _Reader:
         return key
 
     def _in_quotes(self, start: int, end: int) -> tuple[Edit, ...]:
-        return (Edit(start, end, json.dumps(self._text[start:end], ensure_ascii=False)),)
+        return (Edit(start, end, json_literal(self._text[start:end], ascii_only=False)),)
 
     def _quoted(self) -> str:
         start, quote = self._at, self._here()
@@ -271,7 +271,7 @@ class _Reader:
         return value
 
     def _single(self, start: int, value: str) -> None:
-        mended = Edit(start, self._at, json.dumps(value, ensure_ascii=False))
+        mended = Edit(start, self._at, json_literal(value, ascii_only=False))
         self._note("single quotes", start, mended)
 
     def _escape(self) -> str:
@@ -303,7 +303,7 @@ class _Reader:
         while self._here() == "'":  # of more than three quotes, the last three end the text
             self._at += 1
         value = _unindented(self._text, start, self._at - 3)
-        mended = Edit(start, self._at, json.dumps(value, ensure_ascii=False))
+        mended = Edit(start, self._at, json_literal(value, ascii_only=False))
         self._note("multi-line text", start, mended)
         return value
 

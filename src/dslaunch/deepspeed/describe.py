@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from textwrap import wrap
 from typing import Any
 
@@ -10,6 +9,7 @@ from dslaunch.deepspeed import schema, values
 from dslaunch.deepspeed.rules.keys import closest
 from dslaunch.deepspeed.schema import Key, Table
 from dslaunch.errors import ErrorCode, UsageError
+from dslaunch.json_text import json_literal
 
 NAMES = {"hf_trainer": "Hugging Face's Trainer", "accelerate": "accelerate"}
 NARROWEST = 24
@@ -54,7 +54,7 @@ def explained(key: Key, table: Table) -> dict[str, Any]:
         "meaning": by_hand.get("meaning") or general.get("meaning"),
         "change it": by_hand.get("change") or general.get("change"),
         "type": key.type.replace("|", " or "),
-        "default": None if key.type == "removed" else json.dumps(key.default),
+        "default": None if key.type == "removed" else json_literal(key.default),
         "choices": ", ".join(map(str, key.choices)),
         "limits": values.bounds_text(key),
         "auto": " and ".join(NAMES[each] for each in key.auto),

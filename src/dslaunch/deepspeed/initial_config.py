@@ -14,6 +14,7 @@ from typing import Any, Literal, cast, get_args
 
 from dslaunch.deepspeed.memory import Strategy
 from dslaunch.errors import ErrorCode, UsageError
+from dslaunch.json_text import json_literal, json_text
 from dslaunch.registry import unknown_name
 
 Precision = Literal["bf16", "fp16", "fp32"]
@@ -195,7 +196,7 @@ def text(purpose: ConfigPurpose) -> str:
     DeepSpeed."""
     settings, said = config(purpose), comments(purpose)
     if purpose.target == "hf":
-        return json.dumps({"_comment": said, **settings}, indent=2) + "\n"
+        return json_text({"_comment": said, **settings}, indent=2) + "\n"
     return "\n".join(["{", *_lines(settings, said, "", "  "), "}"]) + "\n"
 
 
@@ -207,9 +208,9 @@ def _lines(settings: Json, said: dict[str, str], above: str, indent: str) -> lis
             lines.append(f"{indent}// {said[path]}")
         if isinstance(value, dict):
             inner = _lines(value, said, f"{path}.", indent + "  ")
-            lines += [f"{indent}{json.dumps(key)}: {{", *inner, f"{indent}}}{comma}"]
+            lines += [f"{indent}{json_literal(key)}: {{", *inner, f"{indent}}}{comma}"]
         else:
-            lines.append(f"{indent}{json.dumps(key)}: {json.dumps(value)}{comma}")
+            lines.append(f"{indent}{json_literal(key)}: {json_literal(value)}{comma}")
     return lines
 
 

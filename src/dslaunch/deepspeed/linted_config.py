@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from dslaunch.deepspeed.batch import Parallelism
 from dslaunch.deepspeed.config_text import ConfigDocument, Path, path_text
 from dslaunch.deepspeed.hardware import NodeHardware
 from dslaunch.deepspeed.schema import Key, Table
+from dslaunch.json_text import json_literal
 from dslaunch.lint import Edit, Level, Remark
 
 Reader = Literal["native", "hf", "accelerate"]
@@ -189,12 +189,12 @@ class LintedConfig:
         if (*path[:-1], name) in self.document.spans:
             return ()
         span = self.document.span(path)
-        return (Edit(span.key, span.key_end, json.dumps(name)),)
+        return (Edit(span.key, span.key_end, json_literal(name)),)
 
     def rewrite(self, path: Path, value: Any) -> tuple[Edit, ...]:
         """Return the edit that changes the value of a key."""
         span = self.document.span(path)
-        return (Edit(span.start, span.end, json.dumps(value)),)
+        return (Edit(span.start, span.end, json_literal(value)),)
 
     def lift(self, path: Path) -> tuple[Edit, ...]:
         """Return the edit that moves a key from its section to the top level, after that section.
@@ -207,7 +207,7 @@ class LintedConfig:
         if cut is None or len(path) != 2 or path[1:] in self.document.spans:
             return ()
         line = _line_start(text, section.key)
-        new = f",\n{line}{json.dumps(path[-1])}: {self._shifted(path, line)}"
+        new = f",\n{line}{json_literal(path[-1])}: {self._shifted(path, line)}"
         return (Edit(cut[0], section.end, text[cut[1] : section.end] + new),)
 
     def _cut(self, path: Path) -> tuple[int, int] | None:

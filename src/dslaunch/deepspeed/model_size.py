@@ -17,6 +17,7 @@ from dslaunch.deepspeed.architectures import Shape, total
 from dslaunch.deepspeed.families import FAMILIES
 from dslaunch.deepspeed.memory import Model
 from dslaunch.errors import ConfigError, DslaunchError, ErrorCode, Problem, ToolMissingError
+from dslaunch.json_text import json_literal
 
 INDEX_SUFFIX, WEIGHTS_SUFFIX = ".safetensors.index.json", ".safetensors"
 MOST_HEADER = 100_000_000
@@ -45,7 +46,7 @@ def from_config(text: str, name: str) -> Sized:
     config = _object(text, name)
     family = config.get("model_type")
     if family not in list(FAMILIES) and "text_config" in config:
-        alone = from_config(json.dumps(config["text_config"]), name)
+        alone = from_config(json_literal(config["text_config"]), name)
         return replace(alone, partial=True)  # other parts, such as a vision tower, are unknown
     if family is None:
         hint = "use the config.json of a model, or --params and --largest-layer"
@@ -53,7 +54,7 @@ def from_config(text: str, name: str) -> Sized:
         raise ConfigError((problem,), hint=hint)
     if not isinstance(family, str) or family not in FAMILIES:
         hint = "add --meta to count it with transformers, or use --params and --largest-layer"
-        message = f"unknown model type {json.dumps(family)}"
+        message = f"unknown model type {json_literal(family)}"
         problem = _problem(name, "unknown-model-type", message, path="model_type")
         raise ConfigError((problem,), hint=hint)
     try:

@@ -16,6 +16,7 @@ from typing import Any
 
 from dslaunch.deepspeed.config_text import Path
 from dslaunch.errors import ErrorCode, UsageError
+from dslaunch.json_text import json_literal
 
 TABLES = files("dslaunch.deepspeed") / "tables"
 LISTS = ("choices", "rejects", "auto", "requires")
@@ -70,7 +71,7 @@ class Key:
 def kind_of(value: Any) -> str:
     """Return the kind of a value, as in `Key.rejects`."""
     if value is None or isinstance(value, bool):
-        return json.dumps(value)
+        return json_literal(value)
     if isinstance(value, dict):
         return "object" if value else "empty"
     if isinstance(value, list):

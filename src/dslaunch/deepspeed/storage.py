@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.deepspeed import config_text as reader
 from dslaunch.deepspeed.config_text import path_text
 from dslaunch.errors import ConfigError, Problem
+from dslaunch.json_text import json_literal
 from dslaunch.terminal import shortened
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def localize(text: str, shared: bool, name: str = "ds_config.json") -> Localized
     if fits:
         return Localized(text)
     checkpoint["use_node_local_storage"] = not shared
-    change = f"checkpoint.use_node_local_storage {json.dumps(not shared)}"
-    return Localized(json.dumps(config, indent=2) + "\n", change)
+    change = f"checkpoint.use_node_local_storage {json_literal(not shared)}"
+    return Localized(json_literal(config, indent=2) + "\n", change)
 
 
 def _no_object(file: str, path: str, value: object) -> Problem:

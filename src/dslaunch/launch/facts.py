@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
+
+from dslaunch.json_text import json_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,4 +108,4 @@ class Facts:
 
 def facts_to_json(facts: Facts) -> str:
     """Return facts as JSON, for a file."""
-    return json.dumps(asdict(facts), indent=1) + "\n"
+    return json_text(asdict(facts), indent=1) + "\n"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.cluster.model import Allocation, Node, Pairs, Placement
+from dslaunch.json_text import json_text
 from dslaunch.launch.command import Command, Var
 from dslaunch.launch.decisions import Decision
 
@@ -126,7 +126,7 @@ def plan_to_json(plan: Plan) -> str:
     ASCII, because an argument that is not valid UTF-8 reaches Python as lone surrogates, which
     JSON can escape and UTF-8 cannot encode.
     """
-    return json.dumps(plan, indent=2, default=_members) + "\n"
+    return json_text(plan, indent=2, default=_members) + "\n"
 
 
 def _members(value: Any) -> dict[str, Any]:

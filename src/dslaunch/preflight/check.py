@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from dslaunch.cluster.model import Cluster, Node, Placement
+from dslaunch.json_text import json_text
 from dslaunch.launch.job import Job
 from dslaunch.preflight.unanswered import UnansweredError as UnansweredError
 from dslaunch.preflight.unanswered import UnansweredReason, reason_of
@@ -40,7 +40,7 @@ class Question:
     @cached_property
     def key(self) -> str:
         """The name under which its answer is recorded. Looked up for every node, and made once."""
-        return f"{self.kind} {json.dumps(self.argument, sort_keys=True)}"
+        return f"{self.kind} {json_text(self.argument, sort_keys=True)}"
 
 
 Asked = Mapping[str, Question]

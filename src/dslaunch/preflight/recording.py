@@ -12,6 +12,7 @@ from typing import Any
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import ConfigError, NodeFailure, Problem, UsageError
+from dslaunch.json_text import json_text
 from dslaunch.launch.job import Job, Kind
 from dslaunch.preflight.check import Scope, Tier
 from dslaunch.protocol import survey
@@ -100,7 +101,7 @@ class Recording:
             here=self.here,
             **{name: getattr(scope, name) for name in _AS_IN_SCOPE},
         )
-        return json.dumps({"format": FORMAT, **asdict(recording)}, indent=1) + "\n"
+        return json_text({"format": FORMAT, **asdict(recording)}, indent=1) + "\n"
 
 
 _AS_IN_SCOPE = ("token", "imports", "directories", "root", "files")

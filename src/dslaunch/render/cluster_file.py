@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from itertools import groupby
 
 from dslaunch.cluster.discover import Discovered
 from dslaunch.cluster.nodeset import fold_in_order
+from dslaunch.json_text import json_literal
 from dslaunch.registry import TRANSPORTS
 from dslaunch.render.templates import render
 
@@ -45,14 +45,14 @@ def cluster_yaml(found: Discovered) -> str:
         notes=[_one_line(str(note)) for note in found.notes],
         entries=entries,
         guessed_slots=found.guessed_slots,
-        config_file=found.config_file and json.dumps(found.config_file),
+        config_file=found.config_file and json_literal(found.config_file),
         local=TRANSPORTS.get(found.transport).same_machine,
     )
 
 
 def yaml_text(text: str) -> str:
     """Return text as one YAML value, quoted where it could be something else."""
-    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+    return text if _PLAIN.fullmatch(text) else json_literal(text)
 
 
 def _one_line(text: str) -> str:

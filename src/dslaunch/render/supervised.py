@@ -7,12 +7,12 @@ the cluster file of the submission, although the file may change while the job i
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.cluster import schema, yamltext
 from dslaunch.errors import PlanError
+from dslaunch.json_text import json_text
 from dslaunch.launch.command import Command, Var, Word, at_home, quote, wrapped
 from dslaunch.launch.program import kind_flag
 from dslaunch.render.batch import Batch, grouped, signal_name
@@ -80,7 +80,7 @@ def cluster_file(text: str, name: str, job: Job, workdir: str) -> str:
     data["env"] = dict(job.env)
     data["secrets"] = [secret.name for secret in job.secrets]
     data["storage"] = {**(data.get("storage") or {}), "workdir": workdir}
-    return json.dumps(data, indent=1, ensure_ascii=False)
+    return json_text(data, indent=1, ascii_only=False)
 
 
 def values(batch: Batch, how: Supervised) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
+from dslaunch.json_text import json_text
 from dslaunch.lint import ORDER, Level, Remark
 from dslaunch.plural import counted
 from dslaunch.terminal import one_line
@@ -42,7 +42,7 @@ def summary(remarks: Sequence[Remark]) -> str:
 
 def as_json(remarks: Sequence[Remark]) -> str:
     """Return a JSON list of objects with the fields of Remark."""
-    return json.dumps([asdict(remark) for remark in remarks], indent=2) + "\n"
+    return json_text([asdict(remark) for remark in remarks], indent=2) + "\n"
 
 
 def as_sarif(remarks: Sequence[Remark], version: str, documentation: str = "") -> str:
@@ -62,7 +62,7 @@ def as_sarif(remarks: Sequence[Remark], version: str, documentation: str = "") -
         "columnKind": "unicodeCodePoints",
         "results": [_sarif(remark, rules) for remark in remarks],
     }
-    return json.dumps({"$schema": SARIF, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+    return json_text({"$schema": SARIF, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
 def _sarif_rule(name: str, documentation: str) -> dict[str, str]:

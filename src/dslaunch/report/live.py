@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 import threading
 import time
@@ -11,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TextIO
 
+from dslaunch.json_text import json_text
 from dslaunch.launch.decisions import Decision
 from dslaunch.launch.plan import Plan
 from dslaunch.plural import counted
@@ -383,7 +383,7 @@ class JsonView:
         leave_if_unread(self.out)
 
     def _write(self, value: object) -> None:
-        self.out.write(json.dumps(value) + "\n")
+        self.out.write(json_text(value) + "\n")
 
 
 def decision_rows(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -10,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from dslaunch.errors import DslaunchError
+from dslaunch.json_text import json_text
 from dslaunch.report.folding import WINDOW, FoldedLine, LineFolder
 from dslaunch.report.line_prefix import PrefixedLines, all_of
 from dslaunch.report.output_stream import OutputStream, leave_if_unread
@@ -118,7 +118,7 @@ class JsonLogView:
     def line(self, line: Line) -> None:
         """Print a line. Raises SystemExit and DslaunchError as `LogView.line`."""
         if not line.partial:
-            self.out.write(json.dumps(line.as_data()) + "\n")
+            self.out.write(json_text(line.as_data()) + "\n")
             check_written(self.out)
 
     def event(self, event: Event) -> None:

@@ -150,7 +150,7 @@ def _left_rows(outcome: Outcome) -> list[str]:
     """Return which processes are left on the nodes that answered, and which nodes did not."""
     rows = []
     if outcome.left:
-        rows.append(f"  processes that could not be killed: {', '.join(outcome.left)}")
+        rows.append(f"  processes that could not be killed: {one_line(', '.join(outcome.left))}")
     if outcome.unconfirmed:
         rows.append(f"  {cleanup_text(outcome.unconfirmed)}")
     elif outcome.nodes_checked and not outcome.left:

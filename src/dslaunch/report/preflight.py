@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 import threading
 import time
@@ -12,6 +11,7 @@ from typing import Any, TextIO
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.durations import elapsed_text
+from dslaunch.json_text import json_text
 from dslaunch.plural import counted
 from dslaunch.preflight.baseline import FindingChange
 from dslaunch.preflight.check import Check, Finding, Level, Scope
@@ -119,7 +119,7 @@ def change_rows(found: Sequence[FindingChange], width: int | None = None) -> Ite
 
 def as_json(report: Report) -> str:
     """Return the same as JSON."""
-    return json.dumps(
+    return json_text(
         {
             "cluster": report.scope.cluster.name,
             "time": report.facts.time,

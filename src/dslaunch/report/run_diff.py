@@ -28,7 +28,7 @@ WIDEST_NAME = 32
 
 def comparison_text(found: RunComparison) -> str:
     """Return the differences, grouped; values of the first run stand before those of the second."""
-    lines = [f"{found.first} -> {found.second}"]
+    lines = [f"{one_line(found.first)} -> {one_line(found.second)}"]
     if found.is_equal:
         lines.append("no differences found")
     for topic in found.topics:

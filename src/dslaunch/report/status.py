@@ -22,6 +22,7 @@ from dslaunch.slurm.standing import standing_of
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.verdict_text import standing_reason
 from dslaunch.slurm.waiting import estimated_start, start_text
+from dslaunch.terminal import one_line
 
 Row = tuple[str, ...]
 RUNS_HEAD: Row = ("RUN", "STATE", "AGE", "TIME", "EXIT", "STEP", "NODES", "RANKS", "SCRIPT")
@@ -106,7 +107,7 @@ def head(status: RunStatus, width: int | None = None) -> str:
     code = exit_text(status)
     if code:
         parts.append(f"exit code {code}" if code.isdecimal() else code)
-    lines = [f"{status.run}: {', '.join(parts)}"]
+    lines = [one_line(f"{status.run}: {', '.join(parts)}")]
     if status.progress is not None:
         lines.append(f"progress: {', '.join(progress_parts(status.progress))}")
     lines += straggler_rows(status.slower)
@@ -205,9 +206,9 @@ def why_rows(status: RunStatus, width: int | None = None) -> list[str]:
     if status.result is not None:
         lines += cause_rows(status.result, width=width or 80)
     if status.state is State.UNKNOWN and status.unknown is not None:
-        lines.append(f"reason: {unknown_text(status.unknown)}")
+        lines.append(one_line(f"reason: {unknown_text(status.unknown)}"))
     what = "logs" if status.record.slurm is None else "output"
-    return lines + [f"{what}: {path}" for path in status.output]
+    return lines + [one_line(f"{what}: {path}") for path in status.output]
 
 
 def unknown_text(unknown: Unknown) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import DslaunchError, NodeError, NodeFailure
+from dslaunch.json_text import json_text
 from dslaunch.node import shards
 from dslaunch.protocol.checkpoints import Survey, answer_type, query
 from dslaunch.protocol.queries import Answers
@@ -89,7 +90,7 @@ class LocalStore:
         try:
             answer = shards.do({**question, "path": path})
             # from JSON, as it comes from a node
-            return parse(answer_type(question["do"]), json.loads(json.dumps(answer)))
+            return parse(answer_type(question["do"]), json.loads(json_text(answer)))
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise StoreError(f"{where}: {why}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import secrets
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import Checkpoint, Copy, find
 from dslaunch.deepspeed.placement import check_world, needed, rank_map, ranks_place
 from dslaunch.errors import ErrorCode, NodeError, NodeFailure, PlanError, PreflightError, UsageError
+from dslaunch.json_text import json_text
 from dslaunch.plural import first_few
 from dslaunch.protocol.checkpoints import Survey
 from dslaunch.protocol.queries import DIRECTORIES, MARK, MARKS, UNMARK
@@ -227,7 +227,7 @@ def write_ranks(
     ranks: Mapping[str, object], places: Mapping[str, CheckpointStore], paths: Mapping[str, str]
 ) -> None:
     """Write the rank map beside the checkpoints."""
-    text = json.dumps(ranks) + "\n"
+    text = json_text(ranks) + "\n"
     for host, place in places.items():
         directory, name = ranks_place(paths[host])
         result(place.ask("text", directory, name=name, text=text))

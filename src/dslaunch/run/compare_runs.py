@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from dslaunch.cluster.nodeset import fold
+from dslaunch.json_text import json_literal
 from dslaunch.run.recorded_run import PlannedDecision, RecordedRun
 from dslaunch.run.run_inputs import RecordedConfig
 from dslaunch.run.secret_names import MASK, is_secret_name, masked_args, masked_value
@@ -280,7 +281,7 @@ def flat(data: Any, path: str = "") -> dict[str, str]:
         elif isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
             pending += reversed([(f"{at}[{i}]", item) for i, item in enumerate(value)])
         else:
-            found[at] = value if isinstance(value, str) else json.dumps(value)
+            found[at] = value if isinstance(value, str) else json_literal(value)
     return found
 
 

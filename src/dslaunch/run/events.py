@@ -7,7 +7,10 @@ from typing import Any, Literal
 
 from dslaunch.errors import FailureKind
 from dslaunch.protocol.messages import Evidence
+from dslaunch.protocol.usage import RankNumber
+from dslaunch.protocol.values import Count, Pid, Time
 from dslaunch.run.reasons import EndReason, OwnProcess, Restart
+from dslaunch.run.recorded_values import Duration, ExitCode, Host, Signal
 from dslaunch.run.slower_rank import SlowerRank
 
 Kind = Literal[
@@ -32,17 +35,17 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a run."""
+    """One event of a run. A recorded one whose values are out of these bounds is left out."""
 
-    time: float
+    time: Time
     """Seconds since the epoch by the launcher's clock; a node's clock is corrected for."""
     kind: Kind
-    host: str | None = None
-    rank: int | None = None
+    host: Host | None = None
+    rank: RankNumber | None = None
     """None: the node as a whole, or the launcher on it."""
-    code: int | None = None
-    signal: int | None = None
-    pid: int | None = None
+    code: ExitCode | None = None
+    signal: Signal | None = None
+    pid: Pid | None = None
     asked: bool | None = None
     """Of an exit: it came after we had stopped the node's processes."""
     process: OwnProcess | None = None
@@ -53,20 +56,20 @@ class Event:
     """The message of the system, the node or the transport."""
     contained: Literal["cgroup", "descendants"] | None = None
     """How the node tracks the processes of the run."""
-    seconds: float | None = None
+    seconds: Duration | None = None
     """For how long a node was unreachable; of a stop, how long the ranks have to end."""
-    ranks: int | None = None
+    ranks: Count | None = None
     """Of a stop: how many ranks have not exited."""
-    nodes: int | None = None
+    nodes: Count | None = None
     """Of a stop: on how many nodes these are."""
     reason: EndReason | None = None
     """Why the run is being stopped."""
     restart: Restart | None = None
     trace: str | None = None
     """The traceback of an agent that failed."""
-    sent: int | None = None
+    sent: Count | None = None
     """How many ranks got a signal that the launcher forwarded."""
-    unhandled: tuple[int, ...] | None = None
+    unhandled: tuple[RankNumber, ...] | None = None
     """Ranks that did not get it, since they have no handler and it would end them."""
     evidence: Evidence | None = None
     """What the node found out about a failed rank."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets as randomness
 import socket
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from dslaunch import log, transport
 from dslaunch.cluster.model import Allocation, Cluster
 from dslaunch.errors import DslaunchError, UsageError
+from dslaunch.json_text import json_text
 from dslaunch.launch.job import Job
 from dslaunch.registry import LAUNCHERS
 from dslaunch.run.agent_program import AgentStart
@@ -242,7 +242,7 @@ class RunController:
 
 def cluster_json(cluster: Cluster) -> str:
     """Return the cluster as JSON, for commands about the run later; not the text of its file."""
-    return json.dumps(asdict(replace(cluster, source=None)), indent=1) + "\n"
+    return json_text(asdict(replace(cluster, source=None)), indent=1) + "\n"
 
 
 def open_record(directory: Path) -> RunDirectory:

@@ -63,7 +63,7 @@ class Lines:
 
 def last_state(line: bytes) -> bytes:
     """Return the last state of a line that was redrawn by carriage returns."""
-    return _last_of(line.split(b"\r"))
+    return _last_of(line.split(b"\r")) if b"\r" in line else line
 
 
 def _last_of(states: list[bytes]) -> bytes:
@@ -77,6 +77,8 @@ def printable(line: bytes) -> str:
     Other characters that could hide text are spelled out.
     """
     text = line.decode(errors="replace")
+    if text.isprintable():  # as most lines are
+        return text
     parts = _CONTROL.split(text)
     plain = [visible(part) for part in parts]
     if len(plain) == 1:

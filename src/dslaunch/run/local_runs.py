@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import stat
@@ -17,6 +16,7 @@ from pydantic import TypeAdapter
 
 from dslaunch.cluster.model import Cluster
 from dslaunch.errors import UsageError
+from dslaunch.json_text import json_text
 from dslaunch.plural import counted
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.run_directory import CLUSTER, RESULT, is_held, runs_directory, write_private
@@ -203,7 +203,7 @@ def note_outcome(directory: Path, outcome: Outcome, ended: float | None) -> None
     with contextlib.suppress(OSError):
         if path.exists():
             return
-        write_private(path, json.dumps(outcome.as_data(), indent=2) + "\n")
+        write_private(path, json_text(outcome.as_data(), indent=2) + "\n")
         if ended is not None:
             os.utime(path, (ended, ended))
 

@@ -5,7 +5,6 @@ Whether that works never changes how the run ended: a failure is a value, which 
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dslaunch.errors import UsageError
+from dslaunch.json_text import json_text
 from dslaunch.log import masked_values
 from dslaunch.terminal import one_line
 
@@ -148,7 +148,7 @@ def notify(
     `timeout`: seconds for a web service.
     """
     try:
-        data = json.dumps(message).encode()
+        data = json_text(message).encode()
         if target.words:
             return _run(target, data, message)
         return _post_in_time(target, data, timeout)

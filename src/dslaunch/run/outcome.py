@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from dslaunch.errors import NodeError
+from dslaunch.protocol.usage import RankNumber
 from dslaunch.run import endings
 from dslaunch.run.endings import Diagnosis, diagnose
 from dslaunch.run.events import Event
 from dslaunch.run.outcome_text import message
 from dslaunch.run.reasons import EndCode, EndReason, RankSource
+from dslaunch.run.recorded_values import ExitCode, Host, Signal
 
 Status = Literal["ok", "failed", "interrupted"]
 MOST_AWAITED = 4
@@ -24,10 +26,10 @@ SHOWN_LINES = 10
 class SecondaryFailure:
     """A rank that failed as a consequence of the root cause."""
 
-    host: str
-    rank: int
-    code: int | None = None
-    signal: int | None = None
+    host: Host
+    rank: RankNumber
+    code: ExitCode | None = None
+    signal: Signal | None = None
     ending: str | None = None
     """The code of the known ending."""
     what: str | None = None
@@ -39,7 +41,7 @@ class Outcome:
     """How a run ended, and why."""
 
     status: Status
-    exit_code: int
+    exit_code: ExitCode
     reason: EndReason
     cause: Event | None = None
     """The root cause; None if nothing failed."""

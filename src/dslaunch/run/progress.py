@@ -33,6 +33,10 @@ PENDING = 32
 """Lines of a rank that wait until the progress is requested; older ones are dropped."""
 RECENT_STEPS = 20
 """Steps from whose times the time of one step is computed."""
+LARGEST_COUNT = 10**15
+"""A larger step, epoch or speed is impossible."""
+LARGEST_LOSS = 1e100
+"""A larger finite loss is impossible; differences of losses stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,40 @@ class Progress:
         pairs = ((f.name, getattr(self, f.name)) for f in fields(self))
         known = {name: value for name, value in pairs if value is not None}
         return {name: value if math.isfinite(value) else None for name, value in known.items()}
+
+
+def possible(progress: Progress) -> Progress | None:
+    """Return progress without the values that no training can have; None: nothing is left.
+
+    A loss may be NaN or infinite, as of a training that diverges. A last step before the step is
+    that of another loop.
+    """
+    step, last, loss = progress.step, progress.last_step, progress.loss
+    if step is not None and not 0 <= step <= LARGEST_COUNT:
+        step = None
+    if last is not None and (step is None or not step <= last <= LARGEST_COUNT):
+        last = None
+    if loss is not None and math.isfinite(loss) and abs(loss) > LARGEST_LOSS:
+        loss = None
+    kept = Progress(
+        step=step,
+        last_step=last,
+        epoch=_not_negative(progress.epoch),
+        loss=loss,
+        steps_per_second=_speed(progress.steps_per_second),
+        tokens_per_second=_speed(progress.tokens_per_second),
+        samples_per_second=_speed(progress.samples_per_second),
+    )
+    return None if kept == Progress() else kept
+
+
+def _not_negative(value: float | None) -> float | None:
+    return value if value is not None and 0 <= value <= LARGEST_COUNT else None
+
+
+def _speed(value: float | None) -> float | None:
+    """Return a speed; one that a training cannot have in its lifetime, such as 1e-300, is none."""
+    return value if value is not None and 1 / LARGEST_COUNT <= value <= LARGEST_COUNT else None
 
 
 # ---------------------------------------------------------------- texts
@@ -96,6 +134,11 @@ _BAR = re.compile(
     r"\[[\d:]{4,12}<[\d:?]{1,12}, {0,8}(?P<rate>\d{1,12}(?:\.\d{1,6})?|\?)"
     r" ?(?P<unit>(?:it|step|iter|batch)(?:es|s)?/s|s/(?:it|step|iter|batch))"
 )
+_RICH_BAR = re.compile(
+    r"(?<![━╸╺])[━╸╺]{1,400} {1,4}(?P<step>\d{1,15})/(?P<total>\d{1,15}) {1,8}"
+    r"\d[\d:]{3,12} • (?:[\d:-]{1,12})? {1,12}(?P<rate>\d{1,12}(?:\.\d{1,6})?)(?P<unit>it/s)"
+)
+"""Lightning's `RichProgressBar`, which it chooses where rich is installed (2.6)."""
 _FIGURES = re.compile(
     rf"(?<!Curr)(?P<name>tps|tok(?:en)?s?{_PER_SECOND}|samples?{_PER_SECOND}|steps?{_PER_SECOND}"
     r"|(?:RunningAvg)?SamplesPerSec|elapsed time per iteration \(ms\)|train_step_timing in s"
@@ -142,6 +185,32 @@ def read_progress(text: str, formats: Sequence[re.Pattern[str]] = ()) -> Progres
     return None if found is None else found.progress
 
 
+class ProgressReader:
+    """Reads the lines of one rank; it knows the training's bar among those of evaluations."""
+
+    def __init__(self, formats: Sequence[re.Pattern[str]] = ()) -> None:
+        """`formats`: those of the cluster file, which come first."""
+        self._formats = formats
+        self._bar: tuple[int, int] | None = None
+        """Step and total of the unnamed bar that is the training's."""
+
+    def read(self, text: str) -> Progress | None:
+        """Return what the next line says of the training; None if it says nothing."""
+        found = _read(text, self._formats)
+        if found is None or not self._is_training(found):
+            return None
+        return found.progress
+
+    def _is_training(self, found: _Found) -> bool:
+        if found.total is None:
+            return True
+        known = self._bar
+        if known is not None and known[1] != found.total and known[0] < known[1]:
+            return False
+        self._bar = found.progress.step or 0, found.total
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """The progress in one line."""
@@ -152,6 +221,13 @@ class _Found:
 
 
 def _read(text: str, formats: Sequence[re.Pattern[str]]) -> _Found | None:
+    found = _said(text, formats)
+    progress = None if found is None else possible(found.progress)
+    return None if found is None or progress is None else replace(found, progress=progress)
+
+
+def _said(text: str, formats: Sequence[re.Pattern[str]]) -> _Found | None:
+    """Read a line as it is, with impossible values."""
     line = without_color(text[:LONGEST])
     for pattern in formats:
         match = pattern.search(line[:LONGEST_LINE])
@@ -160,7 +236,7 @@ def _read(text: str, formats: Sequence[re.Pattern[str]]) -> _Found | None:
             return _Found(progress)
     if not may_tell(line):
         return None
-    bar = _BAR.search(line)
+    bar = _BAR.search(line) or _RICH_BAR.search(line)
     beside = line if bar is None else line[: bar.start()] + line[bar.end() :]
     found = _bar(line, bar) if bar is not None else None
     if bar is not None and found is None:
@@ -172,7 +248,7 @@ def _read(text: str, formats: Sequence[re.Pattern[str]]) -> _Found | None:
 
 
 def _bar(line: str, bar: re.Match[str]) -> _Found | None:
-    """Read a progress bar of tqdm; None: it is not the training's."""
+    """Read a progress bar of tqdm or rich; None: it is not the training's."""
     name = line[: bar.start()].strip(" \t\r:")
     if name and (_OTHER_WORK.search(name) or not _TRAINING.search(name + line[bar.end() :])):
         return None
@@ -280,29 +356,19 @@ def _of_format(match: re.Match[str]) -> Progress | None:
 class _Rank:
     """The lines and the progress of one rank."""
 
+    reader: ProgressReader
     pending: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=PENDING))
     progress: Progress | None = None
-    bar: tuple[int, int] | None = None
-    """Step and total of the unnamed bar that is the training's."""
     steps: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     """Time and number of the newest steps."""
 
-    def read(self, formats: Sequence[re.Pattern[str]]) -> None:
+    def read(self) -> None:
         """Read the lines that wait."""
         while self.pending:
             when, text = self.pending.popleft()
-            found = _read(text, formats)
-            if found is not None and self._is_training(found):
-                self._take(when, found.progress)
-
-    def _is_training(self, found: _Found) -> bool:
-        if found.total is None:
-            return True
-        known = self.bar
-        if known is not None and known[1] != found.total and known[0] < known[1]:
-            return False
-        self.bar = found.progress.step or 0, found.total
-        return True
+            progress = self.reader.read(text)
+            if progress is not None:
+                self._take(when, progress)
 
     def _take(self, when: float, progress: Progress) -> None:
         self.progress = (self.progress or Progress()).updated(progress)
@@ -345,7 +411,7 @@ class RunProgress:
             return
         known = self._ranks.get(rank)
         if known is None:
-            known = self._ranks[rank] = _Rank()
+            known = self._ranks[rank] = _Rank(ProgressReader(self._formats))
         known.pending.append((line.time, text))
 
     @property
@@ -353,7 +419,7 @@ class RunProgress:
         """Return the progress of every rank that prints any."""
         found = {}
         for rank, known in sorted(self._ranks.items()):
-            known.read(self._formats)
+            known.read()
             if known.progress is not None:
                 found[rank] = known.progress
         return found
@@ -362,7 +428,7 @@ class RunProgress:
     def latest(self) -> Progress | None:
         """Return the progress of the lowest rank that prints any; None: no rank does."""
         for _, known in sorted(self._ranks.items()):
-            known.read(self._formats)
+            known.read()
             if known.progress is not None:
                 return known.progress
         return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
-from dslaunch.run.progress import read_progress
+from dslaunch.run.progress import ProgressReader
 
 if TYPE_CHECKING:
     from dslaunch.run.events import Line
@@ -66,6 +66,7 @@ class ProgressCollector:
         self.last_lines: dict[tuple[str, int | None], list[str]] = {}
         self._points: dict[int, _Sampled] = {}
         self._hosts: dict[int, str] = {}
+        self._readers: dict[int, ProgressReader] = {}
 
     def line(self, line: Line) -> None:
         """Read a line of output."""
@@ -75,7 +76,10 @@ class ProgressCollector:
         del kept[:-LAST_LINES]
         if line.rank is None:
             return
-        found = read_progress(text, self._formats)
+        reader = self._readers.get(line.rank)
+        if reader is None:
+            reader = self._readers[line.rank] = ProgressReader(self._formats)
+        found = reader.read(text)
         if found is None or found.step is None:
             return
         self._hosts[line.rank] = line.host

@@ -12,6 +12,9 @@ from typing import Any, Literal
 
 from dslaunch.errors import ErrorCode, FailureKind
 from dslaunch.launch.replacement import Replacement
+from dslaunch.protocol.usage import RankNumber
+from dslaunch.protocol.values import Count
+from dslaunch.run.recorded_values import Duration, ExitCode, Host, Signal
 
 OwnProcess = Literal["agent", "guardian"]
 """A process of ours on a node."""
@@ -53,11 +56,11 @@ class EndReason:
     """A code with its parameters; docs/reference/codes.md says which parameters a code has."""
 
     code: EndCode
-    host: str | None = None
-    rank: int | None = None
+    host: Host | None = None
+    rank: RankNumber | None = None
     """None: the launcher on the node, or the node as a whole."""
-    exit_code: int | None = None
-    signal: int | None = None
+    exit_code: ExitCode | None = None
+    signal: Signal | None = None
     oom: bool | None = None
     """The kernel has reported that its out-of-memory killer killed the rank."""
     process: OwnProcess | None = None
@@ -73,8 +76,8 @@ class EndReason:
     """The message of the system, a node or our own program."""
     by: str | None = None
     """Who stopped the run."""
-    seconds: float | None = None
-    nodes: int | None = None
+    seconds: Duration | None = None
+    nodes: Count | None = None
     """On how many nodes it succeeded."""
     ranks: tuple[RankSource, ...] = ()
     """Those that had not exited, or that a failed rank probably waited for."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from dslaunch.protocol.values import LATEST
 from dslaunch.run.events import Event
 from dslaunch.run.json_lines import SkippedLines
 from dslaunch.run.run_directory import EVENTS
@@ -62,8 +60,6 @@ def _event(line: bytes) -> Event | None:
     if len(line) > LONGEST:
         return None
     try:
-        event = _events().validate_json(line)
+        return _events().validate_json(line)
     except (ValueError, RecursionError):
         return None
-    is_possible = math.isfinite(event.time) and 0 <= event.time <= LATEST
-    return event if is_possible else None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
+from dslaunch.json_text import json_text
 from dslaunch.run.events import Line
 from dslaunch.run.lines import last_state, printable
 from dslaunch.run.progress import Progress, RunProgress
@@ -45,7 +45,7 @@ def note_progress(directory: Path, progress: Progress) -> None:
     """Write the last progress of a detached run, whose output its nodes keep. Errors such as a full
     disk are ignored."""
     with contextlib.suppress(OSError):
-        write_private(directory / PROGRESS, json.dumps(progress.as_data()) + "\n")
+        write_private(directory / PROGRESS, json_text(progress.as_data()) + "\n")
 
 
 def noted_progress(directory: Path) -> Progress | None:

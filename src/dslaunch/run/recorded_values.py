@@ -30,4 +30,9 @@ Text = Annotated[str, BeforeValidator(_printable), AfterValidator(_cut)]
 """A text; the rest of one that is too long is dropped."""
 Name = Annotated[str, Field(max_length=MOST_PATH), BeforeValidator(_printable)]
 """A name or path; one that is too long is an error."""
+Host = Annotated[str, Field(max_length=MOST_PATH)]
+ExitCode = Annotated[int, Field(ge=-1024, le=1024)]
+Signal = Annotated[int, Field(ge=0, le=127)]
+Duration = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+"""Seconds."""
 Pair = Annotated[tuple[Text, Text], Strict(False)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import posixpath
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from dslaunch.deepspeed.checkpoint import Checkpoint, find
 from dslaunch.deepspeed.placement import rank_map, ranks_place
 from dslaunch.deepspeed.storage import find_config
 from dslaunch.errors import DslaunchError, ErrorCode
+from dslaunch.json_text import json_text
 from dslaunch.launch.decide import decide_shared
 from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.facts import Facts
@@ -119,7 +119,7 @@ class ResumePreparation:
         made = rank_map(self.attempt.run, self.question.allocation)
         made["started"] = self.began(ranks) or time.time()
         directory, name = ranks_place(self.directory)
-        self.ask("text", path=directory, name=name, text=json.dumps(made) + "\n")
+        self.ask("text", path=directory, name=name, text=json_text(made) + "\n")
 
     def hand_out(self, checkpoints: Sequence[Checkpoint], told: Mapping[str, Survey]) -> list[str]:
         """Let `latest` name these on every node; return the nodes on which it did not."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import struct
 from collections import OrderedDict
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dslaunch.errors import UsageError
+from dslaunch.json_text import json_text
 from dslaunch.launch.command import quote
 from dslaunch.node import private
 from dslaunch.run.events import Event
@@ -103,7 +103,7 @@ class RunDirectory:
     def event(self, event: Event) -> None:
         """Append an event."""
         try:
-            self._events.write(json.dumps(event.as_data()).encode() + b"\n")
+            self._events.write(json_text(event.as_data()).encode() + b"\n")
         except OSError as error:
             self.failure = error
 
@@ -121,7 +121,7 @@ class RunDirectory:
 
     def close(self, result: Mapping[str, Any]) -> None:
         """Write the result and close all files."""
-        self.write(RESULT, json.dumps(result, indent=2) + "\n")
+        self.write(RESULT, json_text(result, indent=2) + "\n")
         self.let_go()
 
     def let_go(self) -> None:

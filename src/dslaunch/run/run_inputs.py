@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from dslaunch import log
 from dslaunch.deepspeed.storage import find_config, parse
 from dslaunch.errors import ConfigError
+from dslaunch.json_text import json_literal
 from dslaunch.launch.plan import DS_CONFIG
 from dslaunch.protocol.values import InvalidAnswer, Several
 from dslaunch.protocol.values import parse as validated
@@ -208,7 +209,7 @@ def masked_config(text: str) -> str:
         return text
     # in the file a secret may be written with escapes
     without_secrets = log.masked_values(masked_tree(tree))
-    return json.dumps(without_secrets, indent=2, default=str)
+    return json_literal(without_secrets, indent=2)
 
 
 # ---------------------------------------------------------------- reading

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dslaunch.protocol.usage import RankNumber
+
 
 class Evidence(StrEnum):
     """By what a slow rank is known."""
@@ -37,7 +39,7 @@ class Reason(StrEnum):
 class SlowerRank:
     """A rank that the others wait for."""
 
-    rank: int
+    rank: RankNumber
     host: str
     evidence: Evidence
     reasons: tuple[Reason, ...] = ()

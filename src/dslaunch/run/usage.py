@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from dslaunch.json_text import json_text
 from dslaunch.protocol.usage import Degrees, Quantity, RankNumber, Share, Throttle
 from dslaunch.protocol.values import Count, Several, Short, Time
 from dslaunch.run.json_lines import valid_line, valid_lines
@@ -119,7 +119,7 @@ def parse_usage(line: bytes) -> NodeUsage | None:
 
 def usage_line(usage: NodeUsage) -> bytes:
     """Return a measurement as a line of the file."""
-    return json.dumps(usage.as_data(), separators=(",", ":")).encode() + b"\n"
+    return json_text(usage.as_data(), compact=True).encode() + b"\n"
 
 
 @cache

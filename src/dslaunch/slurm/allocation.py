@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -12,6 +11,7 @@ from dslaunch.cluster.discover import gpus_per_node, run_lengths
 from dslaunch.cluster.model import MOST_SLOTS, Cluster, ClusterSource, Node
 from dslaunch.cluster.nodeset import expand, fold
 from dslaunch.errors import UsageError
+from dslaunch.json_text import json_text
 from dslaunch.slurm.scontrol import gpu_indexes
 from dslaunch.slurm.states import whole_number
 
@@ -177,7 +177,7 @@ def file_of(cluster: Cluster, text: str) -> str:
     for name in ("python", "activate"):  # set per node below
         data.pop(name, None)
     data |= {"transport": cluster.transport, "nodes": [_entry(node) for node in cluster.nodes]}
-    return json.dumps(data, indent=1) + "\n"
+    return json_text(data, indent=1) + "\n"
 
 
 def _entry(node: Node) -> dict[str, Any]:

@@ -5,7 +5,6 @@ And the reverse: where an option that SLURM refused was set.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dslaunch.cluster import schema, yamltext
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import ConfigError, UsageError
+from dslaunch.json_text import json_literal
 from dslaunch.slurm.directive_settings import (
     GPU_OPTIONS,
     excluded_by,
@@ -61,7 +61,7 @@ def overridden(slurm: Slurm, settings: Sequence[str]) -> Slurm:
             given[name] = value
     try:
         # parsed like the file, with the same checks and messages
-        new = parse_cluster(f"{_ONE_NODE}{json.dumps(given)}", "--set").slurm
+        new = parse_cluster(f"{_ONE_NODE}{json_literal(given)}", "--set").slurm
     except ConfigError as error:
         words = "\n".join(f"--set: {p.path}: {p.message}" for p in error.problems)
         raise UsageError(words) from None

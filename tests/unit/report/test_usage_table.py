@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.hostile.laden_text import harmful, laden
 from tests.unit.run.usage_samples import gpu, rank, sample
 
 from dslaunch.report.usage_table import Choice, Size, chosen_nodes, chosen_ranks, page
@@ -42,6 +43,17 @@ def test_the_page_fits_the_terminal(width: int, height: int, nodes: int, slots: 
     assert len(shown) <= height
     assert max(map(len, shown)) <= width
     assert not any("\x1b" in line for line in shown)
+
+
+def test_every_text_of_others_is_escaped_and_stays_on_its_line() -> None:
+    found = replace(many(2, 2), unanswered=("node03",))
+    slow = (SlowerRank(1, "node01", Evidence.CPU),)
+    plain = page("run-1", found, slow, Choice(), Size())
+    evil = "\x1b]0;t\x07\x9b2J\u202e\nanother line\rthird\u2028"
+    shown = page(laden("run-1", evil), laden(found, evil), laden(slow, evil), Choice(), Size())
+    assert len(shown) == len(plain)
+    assert harmful("".join(shown)) == set()
+    assert not any("\n" in line for line in shown)
 
 
 def heads(shown: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from dslaunch.run.events import Line
 from dslaunch.run.progress import Progress, RunProgress, read_progress
+from dslaunch.run.progress_history import ProgressCollector
 
 HERE = Path(__file__).parent
 RECORDED = tomllib.loads((HERE / "recorded_progress.toml").read_text())["line"]
@@ -150,3 +152,35 @@ def test_no_value_without_a_number_is_in_json(value: float) -> None:
 def test_what_is_not_said_stays_as_it_was() -> None:
     before = Progress(step=1, last_step=9, loss=2.0)
     assert before.updated(Progress(step=2)) == Progress(step=2, last_step=9, loss=2.0)
+
+
+def test_the_history_of_a_run_has_no_bars_of_evaluations() -> None:
+    collector = ProgressCollector()
+    for at, text in enumerate(("8/16", "1/4", "4/4", "9/16")):
+        collector.line(line(f" 50%|█████     | {text} [00:02<00:07,  2.00it/s]", time=float(at)))
+    assert [point.step for point in collector.history().points] == [8, 9]
+
+
+FORMAT = (
+    r"at (?P<step>\S+) of (?P<last_step>\S+) in (?P<epoch>\S+): (?P<loss>\S+)"
+    r" (?P<steps_per_second>\S+) (?P<tokens_per_second>\S+)$"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("at 3 of 9 in 1: 2 4 5", Progress(3, 9, 1.0, 2.0, 4.0, 5.0)),
+        ("at -3 of 9 in -1: 2 -4 -5", Progress(loss=2.0)),
+        ("at 3 of 2 in 1e99: nan nan inf", Progress(3, loss=math.nan)),
+        ("at 1e300 of 1e301 in nan: 1e300 1e300 0", None),
+        ("at 3 of 3 in inf: -inf 1e-300 1e300", Progress(3, 3, loss=-math.inf)),
+    ],
+)
+def test_impossible_values_are_left_out(text: str, expected: Progress | None) -> None:
+    found = read_progress(text, [re.compile(FORMAT)])
+    assert repr(found) == repr(expected)  # NaN is equal to nothing
+
+
+def test_an_impossible_speed_is_left_out() -> None:
+    assert read_progress("step 7 loss 1 train_step_timing in s: 1e-310") == Progress(7, loss=1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from dslaunch.deepspeed import values
@@ -10,6 +9,7 @@ from dslaunch.deepspeed.batch import MICRO, STEPS, TRAIN
 from dslaunch.deepspeed.config_text import Path
 from dslaunch.deepspeed.linted_config import ACCELERATES_STAGE, LintedConfig
 from dslaunch.deepspeed.schema import Key
+from dslaunch.json_text import json_literal
 from dslaunch.lint import Remark
 from dslaunch.lint.rules import rule
 
@@ -55,7 +55,7 @@ def is_misspelt(value: object) -> bool:
 
 
 def _misspelt(config: LintedConfig, path: Path, value: str) -> Remark:
-    message = f"{json.dumps(value)} is not replaced: only `auto` in lower case without spaces is"
+    message = f"{json_literal(value)} is not replaced: only `auto` in lower case without spaces is"
     edits = config.rewrite(path, "auto")
     source = SOURCES[config.reader]
     return config.error(
@@ -99,7 +99,7 @@ def _own(key: Key) -> bool:
 
 
 def _shown(key: Key) -> str:
-    return json.dumps(key.default)
+    return json_literal(key.default)
 
 
 @rule("auto-stage", "warning", 'a ZeRO stage of `"auto"`', source=SOURCES["accelerate"])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from dslaunch.deepspeed.config_text import Path
 from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.schema import Key
+from dslaunch.json_text import json_literal
 from dslaunch.lint import Edit, Remark
 from dslaunch.lint.rules import also_reports, rule
 
@@ -105,7 +105,7 @@ def switch(config: LintedConfig) -> Iterator[Remark]:
     stage = int(value)
     fix, edits = f'write {{"stage": {stage}}}', config.rewrite((ZERO,), {"stage": stage})
     if config.reader == "native":
-        message = f"{json.dumps(value)} is the deprecated form of stage {stage}"
+        message = f"{json_literal(value)} is the deprecated form of stage {stage}"
         yield config.warning("deprecated-key", ZERO, message, fix=fix, edits=edits)
     else:
         message = "expected a section: accelerate stops with an AttributeError"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +11,7 @@ from dslaunch.deepspeed.config_text import Path
 from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.rules.auto import is_misspelt
 from dslaunch.deepspeed.schema import Key
+from dslaunch.json_text import json_literal
 from dslaunch.lint import Edit, Remark
 from dslaunch.lint.rules import rule
 from dslaunch.texts import closest
@@ -101,12 +101,12 @@ def _checked(config: LintedConfig, path: Path, value: Any, key: Key) -> Iterator
         yield config.error("wrong-value", path, message, fix=fix, source=CHECKED, edits=edits)
     elif not values.fits(key, value) and not (key.is_section or key.path.startswith(LEAVES)):
         made = values.coerced(key, value)
-        message = f"{shown(value)} is converted to {json.dumps(made)}"
+        message = f"{shown(value)} is converted to {json_literal(made)}"
         yield config.info(
             "coerced-value",
             path,
             message,
-            fix=f"write {json.dumps(made)}",
+            fix=f"write {json_literal(made)}",
             edits=config.rewrite(path, made),
         )
 
@@ -154,7 +154,7 @@ def _unchecked(config: LintedConfig, path: Path, value: Any, key: Key) -> Iterat
 def _consequence(key: Key, value: Any) -> str:
     """Return the effect of a value of the wrong type that is not checked."""
     if "bool" in key.types:
-        return f"it counts as {json.dumps(bool(value))}"
+        return f"it counts as {json_literal(bool(value))}"
     return "DeepSpeed fails later, or uses it in another way"
 
 
@@ -164,13 +164,13 @@ def repair(key: Key, value: Any) -> str:
     if meant:
         return meant
     if isinstance(value, str) and (plain := _plain(key, value)) is not None:
-        return f"write {json.dumps(plain)}, without quotes"
+        return f"write {json_literal(plain)}, without quotes"
     if key.is_section:
         return _section(key, value)
     if key.choices and not any(str(choice).startswith("<") for choice in key.choices):
         similar = closest(str(value).lower(), map(str, key.choices))
-        choices = " or ".join(json.dumps(choice) for choice in key.choices)
-        return f"write {json.dumps(similar)}" if similar else f"write {choices}"
+        choices = " or ".join(json_literal(choice) for choice in key.choices)
+        return f"write {json_literal(similar)}" if similar else f"write {choices}"
     default = "" if key.default is None else f", or remove the key (default: {shown(key.default)})"
     return f"write {expected(key)}{default}"
 
@@ -194,16 +194,17 @@ def _section(key: Key, value: Any) -> str:
     """Return what to write where a section is needed."""
     name = key.name
     if isinstance(value, bool) and name in SWITCHED:
-        return f'write {{"enabled": {json.dumps(value)}}}'
+        return f'write {{"enabled": {json_literal(value)}}}'
     if name == "zero_optimization":
-        return 'write {"stage": 2}' if value is None else f'write {{"stage": {json.dumps(value)}}}'
+        stage = 2 if value is None else value
+        return f'write {{"stage": {json_literal(stage)}}}'
     if name in ("offload_optimizer", "offload_param") and isinstance(value, str | bool):
         device = value
         if isinstance(value, bool):
             device = "cpu" if value else "none"
-        return f'write {{"device": {json.dumps(device)}}}'
+        return f'write {{"device": {json_literal(device)}}}'
     if name in ("optimizer", "scheduler") and isinstance(value, str):
-        return f'write {{"type": {json.dumps(value)}, "params": {{}}}}'
+        return f'write {{"type": {json_literal(value)}, "params": {{}}}}'
     return "write an object, {...}, or remove the key"
 
 
@@ -235,5 +236,5 @@ def expected(key: Key) -> str:
 
 def shown(value: Any) -> str:
     """Return a value for messages, as JSON of at most 40 characters."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = json_literal(value, ascii_only=False)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import ErrorCode, PlanError
+from dslaunch.json_text import json_text
 from dslaunch.launch.command import Command, Var
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.launch.launcher_args import Reserved
@@ -143,7 +143,7 @@ class DeepSpeed(Launcher):
 def world_option(world: World) -> str:
     """Return the option with all hosts and slots, in rank order."""
     slots = {p.node.host: p.slots for p in world.allocation.placements}
-    text = json.dumps(slots, separators=(",", ":"))
+    text = json_text(slots, compact=True)
     return f"--world_info={base64.urlsafe_b64encode(text.encode()).decode()}"
 
 

@@ -5,13 +5,13 @@ Those of third parties are in `registry.CHECKS`.
 
 from __future__ import annotations
 
-import json
 import pkgutil
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 
+from dslaunch.json_text import json_text
 from dslaunch.preflight.check import TIERS, Check, Finding, Flow, Question, Round, Scope, Tier
 from dslaunch.registry import CHECKS
 
@@ -77,7 +77,7 @@ def _check_round(name: str, asked: Round) -> None:
         for question in questions.values():
             CHECKS.check_returned(name, question, Question)
             try:
-                json.dumps([question.argument, question.timeout])
+                json_text([question.argument, question.timeout])
             except (TypeError, ValueError):
                 CHECKS.fail(name, f"asks `{question.kind}` with an argument that is not JSON")
 

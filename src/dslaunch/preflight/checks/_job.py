@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +9,7 @@ from importlib import resources
 from typing import Any
 
 from dslaunch.cluster.model import Placement
+from dslaunch.json_text import json_text
 from dslaunch.launch import launchers
 from dslaunch.launch.activation import Used, used
 from dslaunch.launch.command import Command, Var, Word, activated
@@ -106,13 +106,13 @@ def run(
         "tidy": bool(line),
         **(more or {}),
     }
-    return Question("job", dict(what), seconds + 10, json.dumps(told))
+    return Question("job", dict(what), seconds + 10, json_text(told))
 
 
 def python(a: NodeAnswers, name: str, told: Mapping[str, Any]) -> Command:
     """Return how the job's interpreter starts a program of ours, `node/NAME.py`: with the file that
     it writes to, and its arguments as JSON."""
-    return Command((interpreter(a.node), "-c", program(name), _REPORT_WORD, json.dumps(told)))
+    return Command((interpreter(a.node), "-c", program(name), _REPORT_WORD, json_text(told)))
 
 
 def workdir(scope: Scope) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
+from dslaunch.json_text import json_literal
 from dslaunch.launch.launchers import check_launcher
 from dslaunch.notes import note
 from dslaunch.render.launch import Rendered
@@ -26,7 +26,7 @@ class AccelerateConfig:
         text = render(
             "accelerate.yaml.j2",
             distributed_type="MULTI_GPU" if launch.world.size > 1 else "NO",
-            master_address=json.dumps(launch.decided.rendezvous.address),
+            master_address=json_literal(launch.decided.rendezvous.address),
             master_port=launch.decided.rendezvous.port,
             nodes=launch.world.node_count,
             ranks=launch.world.size,
