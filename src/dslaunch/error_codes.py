@@ -278,7 +278,14 @@ class ErrorCode(StrEnum):
         "world-info-too-long",
         "launcher `deepspeed`: --world_info for {nodes} nodes has {size} bytes, and Linux limits "
         "an argument to {limit} bytes",
-        "use --launcher torchrun",
+        "use --launcher torchrun, or `dslaunch render torchrun`",
+    )
+    INCLUDE_TOO_LONG = (
+        "include-too-long",
+        "--include for {nodes} nodes has {size} bytes, and Linux limits an argument to {limit} "
+        "bytes",
+        "write the selected nodes to a hostfile with `dslaunch render hostfile`, and omit "
+        "--include",
     )
     UNUSABLE_SECRET = "unusable-secret"
     TRANSPORT_LESS_STRICT = "transport-less-strict"

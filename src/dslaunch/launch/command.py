@@ -12,6 +12,8 @@ from dslaunch.terminal import one_line
 
 WIDTH = 96
 """Maximum line length of a wrapped command, in columns."""
+LONGEST_ARGUMENT = 128 * 1024 - 1
+"""Maximum length of an argument on Linux in bytes, without NUL (execve(2), MAX_ARG_STRLEN)."""
 
 
 @dataclass(frozen=True, slots=True)

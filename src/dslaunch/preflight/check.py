@@ -48,6 +48,18 @@ Asked = Mapping[str, Question]
 
 
 @dataclass(frozen=True, slots=True)
+class QuestionPerNode:
+    """A question with another argument for each node."""
+
+    of: Mapping[str, Question]
+    """By host."""
+
+
+AskedOfAll = Mapping[str, Question | QuestionPerNode]
+"""Questions to all nodes, by the names that a check gives them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
     """What is checked, and what the nodes are to be fit for."""
 
@@ -72,6 +84,18 @@ class Scope:
     """Where the job's ranks are; empty: on all slots of the nodes."""
     imports: Imports = field(default_factory=Imports)
     """What the job's script imports."""
+    made: dict[Callable[..., Any], Any] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    """The results of `once`."""
+
+    def once(self, make: Callable[[Scope], T]) -> T:
+        """Return what a function makes of the scope; it is called once. For what takes time in
+        proportion to the nodes and is needed for each of them."""
+        if make not in self.made:
+            self.made[make] = make(self)
+        found: T = self.made[make]
+        return found
 
     @property
     def launcher(self) -> str:
@@ -242,10 +266,17 @@ class Round:
     leave nothing behind."""
 
     @classmethod
-    def of_all(cls, scope: Scope, asked: Asked, *, here: Asked | None = None) -> Round:
-        """Return a round in which all nodes are asked the same."""
+    def of_all(cls, scope: Scope, asked: AskedOfAll, *, here: Asked | None = None) -> Round:
+        """Return a round in which all nodes are asked the same, but for `QuestionPerNode`."""
+        same = {name: one for name, one in asked.items() if isinstance(one, Question)}
+        own = {name: one for name, one in asked.items() if isinstance(one, QuestionPerNode)}
         hosts = [node.host for node in scope.nodes]
-        return cls(dict.fromkeys(hosts, asked), here=here or {})
+        by_host = dict.fromkeys(hosts, same)
+        if own:
+            by_host = {
+                host: same | {name: one.of[host] for name, one in own.items()} for host in hosts
+            }
+        return cls(by_host, here=here or {})
 
 
 Flow = Generator[Round, Nodes, Iterable[Finding]]

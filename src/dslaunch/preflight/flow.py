@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 from dslaunch.preflight.check import (
     LEVELS,
     Asked,
+    AskedOfAll,
     Check,
     Finding,
     Flow,
@@ -30,7 +31,7 @@ from dslaunch.preflight.check import (
 )
 from dslaunch.registry import described, place_of
 
-Ask = Callable[[Scope], Asked]
+Ask = Callable[[Scope], AskedOfAll]
 """The questions that all nodes are asked in the first round."""
 NodeFlow = Generator[Asked, NodeAnswers, Iterable[Finding]]
 """The flow of a check on one node by itself, after the first round."""

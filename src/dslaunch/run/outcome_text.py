@@ -85,7 +85,10 @@ def source_text(source: RankSource) -> str:
 
 def signal_name(number: int) -> str:
     """Return the name of a signal, such as `SIGKILL`."""
-    return signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def describe(code: int | None, number: int | None, *, oom: bool = False) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -147,10 +148,12 @@ def history_of(events: Iterable[Event]) -> History:
 
 def recorded_nodes(record: RunRecord, events: Sequence[Event]) -> dict[str, NodeStatus]:
     """Return the nodes of an attached run that has ended, by the events of its last attempt."""
-    last = of_last_attempt(events)
+    by_host: dict[str | None, list[Event]] = defaultdict(list)
+    for event in of_last_attempt(events):
+        by_host[event.host].append(event)
     found = {}
     for host in record.hosts:
-        own = tuple(event for event in last if event.host == host)
+        own = tuple(by_host[host])
         ranks = {event.rank for event in own if event.kind == "started"}
         lost = next((event.error for event in own if event.kind == "lost"), None)
         found[host] = NodeStatus(

@@ -43,9 +43,10 @@ def interfaces(address: str) -> Answer:
 
 def mesh(**of_n2: Answer) -> Nodes:
     """Three nodes that hold a port each; the second says something else."""
-    asked = net_mesh.ask(SCOPE)
+    asked_of = Round.of_all(SCOPE, net_mesh.ask(SCOPE)).asked
     nodes = {}
     for at, node in enumerate(SCOPE.nodes, 1):
+        asked = asked_of[node.host]
         own: dict[str, Answer] = {
             "interfaces": interfaces(f"10.0.0.{at}"),
             "resolve": {"value": {}},

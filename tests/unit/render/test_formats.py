@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -9,8 +10,8 @@ from itertools import pairwise
 import pytest
 
 from dslaunch.cluster.model import Allocation, Node, SecretSource
-from dslaunch.errors import PlanError, UsageError
-from dslaunch.launch.command import Word
+from dslaunch.errors import ErrorCode, PlanError, UsageError
+from dslaunch.launch.command import LONGEST_ARGUMENT, Word
 from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Decided, Rendezvous
 from dslaunch.notes import Note, NoteCode, Value, note
@@ -177,3 +178,30 @@ def test_mpirun_gets_each_variable_once_and_the_master_is_fixed() -> None:
     words = formats.render("mpirun", replace(PAIR, job=job)).text.split()
     given = [after for word, after in pairwise(words) if word == "-x"]
     assert given == ["MASTER_ADDR=10.0.0.1", "MASTER_PORT=29500", "A=b"]
+
+
+def of_many(count: int) -> Launch:
+    """Return a launch on nodes with one slot, of names with five digits."""
+    return launch(*((Node(f"n{number:05}", slots=(0,)), (0,)) for number in range(count)))
+
+
+LONGEST_INCLUDE = (LONGEST_ARGUMENT - len("--include=") + 1) // len("n00000:0@")
+"""Number of such nodes whose `--include` fits into one argument."""
+
+
+def test_the_longest_include_string_can_be_executed_and_a_longer_one_is_refused() -> None:
+    text = formats.render("include", of_many(LONGEST_INCLUDE)).text.strip()
+    subprocess.run(["/bin/true", f"--include={text}"], check=True)
+    with pytest.raises(OSError, match="Argument list too long"):
+        subprocess.run(["/bin/true", f"--include={text}@n99999:0"], check=True)
+    with pytest.raises(PlanError) as caught:
+        formats.render("include", of_many(LONGEST_INCLUDE + 1))
+    assert caught.value.error_code is ErrorCode.INCLUDE_TOO_LONG
+    assert caught.value.values["size"] == len(f"--include={text}@n99999:0")
+
+
+def test_the_deepspeed_command_is_refused_for_nodes_that_do_not_fit_into_its_call_of_pdsh() -> None:
+    assert formats.render("deepspeed", of_many(6_000)).text
+    with pytest.raises(PlanError) as caught:
+        formats.render("deepspeed", of_many(7_000))
+    assert caught.value.error_code is ErrorCode.WORLD_INFO_TOO_LONG

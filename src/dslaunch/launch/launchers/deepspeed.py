@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.errors import ErrorCode, PlanError
 from dslaunch.json_text import json_text
-from dslaunch.launch.command import Command, Var
+from dslaunch.launch.command import LONGEST_ARGUMENT, Command, Var
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.launch.launcher_args import Reserved
 from dslaunch.launch.launchers import Launcher
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
     from dslaunch.cluster.model import Placement
     from dslaunch.launch.job import Job
-
-LONGEST_ARGUMENT = 128 * 1024 - 1
-"""Maximum length of an argument on Linux in bytes, without NUL (execve(2), MAX_ARG_STRLEN)."""
-
 
 RESERVED: Mapping[Reserved, tuple[str, ...]] = {
     Reserved.RENDEZVOUS: ("master_addr", "master_port"),
@@ -82,14 +78,7 @@ class DeepSpeed(Launcher):
 
     def check(self, world: World) -> None:
         """Raise PlanError if the map of hosts and slots is too long for one argument."""
-        length = len(world_option(world))
-        if length > LONGEST_ARGUMENT:
-            raise PlanError.coded(
-                ErrorCode.WORLD_INFO_TOO_LONG,
-                nodes=world.node_count,
-                size=length,
-                limit=LONGEST_ARGUMENT,
-            )
+        check_length(world_option(world), world)
 
     def processes(
         self, placement: Placement, world: World, job: Job, *, logs: Var | None = None
@@ -142,8 +131,30 @@ class DeepSpeed(Launcher):
 @lru_cache(maxsize=1)
 def world_option(world: World) -> str:
     """Return the option with all hosts and slots, in rank order."""
-    slots = {p.node.host: p.slots for p in world.allocation.placements}
-    text = json_text(slots, compact=True)
+    return _encoded(json_text(_slots(world), compact=True))
+
+
+def runner_world_option(world: World) -> str:
+    """Return the option as DeepSpeed's runner passes it to pdsh (0.19.8, launcher/runner.py)."""
+    return _encoded(json_text(_slots(world)))
+
+
+def check_length(option: str, world: World) -> None:
+    """Raise PlanError if the option with all hosts and slots is too long for one argument."""
+    if len(option) > LONGEST_ARGUMENT:
+        raise PlanError.coded(
+            ErrorCode.WORLD_INFO_TOO_LONG,
+            nodes=world.node_count,
+            size=len(option),
+            limit=LONGEST_ARGUMENT,
+        )
+
+
+def _slots(world: World) -> dict[str, tuple[int, ...]]:
+    return {p.node.host: p.slots for p in world.allocation.placements}
+
+
+def _encoded(text: str) -> str:
     return f"--world_info={base64.urlsafe_b64encode(text.encode()).decode()}"
 
 

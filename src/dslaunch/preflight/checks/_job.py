@@ -64,15 +64,16 @@ def program(name: str) -> str:
 
 def placement(scope: Scope, host: str) -> Placement:
     """Where the job is on a node: as allocated, else on all its slots."""
-    for one in scope.placements:
-        if one.node.host == host:
-            return one
+    return scope.once(_placements)[host]
+
+
+def _placements(scope: Scope) -> dict[str, Placement]:
+    found = {}
     rank = 0
     for node_rank, node in enumerate(scope.nodes):
-        if node.host == host:
-            return Placement(node, node.slots, node_rank, rank)
+        found[node.host] = Placement(node, node.slots, node_rank, rank)
         rank += len(node.slots)
-    raise KeyError(host)
+    return found | {placed.node.host: placed for placed in scope.placements}
 
 
 def variables(a: NodeAnswers, interface: str | None = None) -> dict[str, str]:

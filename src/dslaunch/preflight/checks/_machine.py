@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
-from dslaunch.preflight.check import NodeAnswers, Question, Scope
+from dslaunch.preflight.check import NodeAnswers, Question, QuestionPerNode, Scope
 from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.protocol.survey import HeldAddress
 
@@ -49,6 +49,8 @@ NETWORK_TYPES = frozenset(
     ]
 )
 """File systems whose server may fail while the node lives; proc(5) names."""
+ALL_PAIRS = 32
+"""Up to so many nodes every node measures and looks up every other one."""
 
 
 def linux_release(a: NodeAnswers) -> tuple[int, int]:
@@ -57,9 +59,28 @@ def linux_release(a: NodeAnswers) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def resolve(scope: Scope) -> Question:
-    """Every node's address by every node's name."""
-    return Question("resolve", [node.host for node in scope.nodes])
+def neighbors(hosts: Sequence[str], at: int) -> list[str]:
+    """Return whom the node at a place measures or looks up: up to ALL_PAIRS nodes all others, else
+    those 1, 2, 4, 8, ... places on, so that the pairs grow as the nodes times their logarithm."""
+    count = len(hosts)
+    steps = list(range(1, count))
+    if count > ALL_PAIRS:
+        steps = [1 << power for power in range((count - 1).bit_length())]
+    return [hosts[(at + step) % count] for step in steps]
+
+
+def resolve(scope: Scope) -> QuestionPerNode:
+    """Return the question for a node's own address and those of its neighbors, by their names."""
+    return scope.once(_resolve)
+
+
+def _resolve(scope: Scope) -> QuestionPerNode:
+    hosts = [node.host for node in scope.nodes]
+    if len(hosts) <= ALL_PAIRS:
+        return QuestionPerNode(dict.fromkeys(hosts, Question("resolve", hosts)))
+    return QuestionPerNode(
+        {host: Question("resolve", [host, *neighbors(hosts, at)]) for at, host in enumerate(hosts)}
+    )
 
 
 def path_question(path: str) -> Question:
@@ -106,7 +127,7 @@ def _address(a: NodeAnswers) -> str | None:
     own = [i for i in interfaces if i["up"] and not i["loopback"]]
     physical = [i["address"] for i in own if not i["name"].startswith(VIRTUAL)]
     real = [text for text in physical if _of_one_machine(text)]
-    named = (a.found(resolve(a.scope)) or {}).get(a.host, [])
+    named = (a.found(resolve(a.scope).of[a.host]) or {}).get(a.host, [])
     good = [text for text in named if text in real]
     v4 = [text for text in real if ":" not in text]
     return next(iter([*good, *v4, *real]), None)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from dslaunch.preflight.check import (
-    Asked,
+    AskedOfAll,
     Check,
     Finding,
     Flow,
@@ -48,9 +48,9 @@ def _number(word: str) -> bool:
     return re.fullmatch(r"\d{1,12}(\.\d{1,12})?", word) is not None
 
 
-def _ask(scope: Scope) -> Asked:
-    base = {"interfaces": INTERFACES, "resolve": resolve(scope), "which": WHICH}
-    return {**base, **infiniband.ask(scope)}
+def _ask(scope: Scope) -> AskedOfAll:
+    machine: AskedOfAll = {"interfaces": INTERFACES, "resolve": resolve(scope), "which": WHICH}
+    return {**machine, **infiniband.ask(scope)}
 
 
 def _port(a: NodeAnswers) -> infiniband.Port | None:

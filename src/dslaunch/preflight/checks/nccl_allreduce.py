@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dslaunch.launch.command import Command
 from dslaunch.preflight.check import (
-    Asked,
+    AskedOfAll,
     Check,
     Finding,
     Flow,
@@ -86,7 +86,7 @@ def _flow(scope: Scope) -> Flow:
     return _compare(nodes)
 
 
-def _ask(scope: Scope) -> Asked:
+def _ask(scope: Scope) -> AskedOfAll:
     return {"which": WHICH, "interfaces": INTERFACES, "resolve": resolve(scope)}
 
 

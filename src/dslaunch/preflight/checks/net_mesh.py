@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from dslaunch.preflight.check import (
-    Asked,
+    AskedOfAll,
     Check,
     Finding,
     Flow,
@@ -17,15 +18,12 @@ from dslaunch.preflight.check import (
     Round,
     Scope,
 )
-from dslaunch.preflight.checks._machine import INTERFACES, address, resolve
+from dslaunch.preflight.checks._machine import INTERFACES, address, neighbors, resolve
 from dslaunch.preflight.unanswered import CallFailure, UnansweredReason
 from dslaunch.protocol.survey import Listening
 
 PAYLOAD = 64 * 1024
 """Bytes that each node sends to its neighbor; more than any frame, less than any buffer."""
-ALL_PAIRS = 32
-"""Up to so many nodes everybody calls everybody; beyond, those 1, 2, 4, 8, ... places on: every
-node calls and is called, near and far, and the calls grow as the nodes' logarithm each."""
 TIMEOUT = 5.0
 OF_MTU = (
     "set the same MTU on its interface, on the other nodes and on the switch",
@@ -38,7 +36,7 @@ def _listening(scope: Scope) -> Question:
     return Question("listen", {"ports": [0], "token": scope.token})
 
 
-def ask(scope: Scope) -> Asked:
+def ask(scope: Scope) -> AskedOfAll:
     """Return the questions for a node's address, and for a port that other nodes connect to."""
     return {
         "interfaces": INTERFACES,
@@ -47,7 +45,7 @@ def ask(scope: Scope) -> Asked:
     }
 
 
-def _ask(scope: Scope) -> Asked:
+def _ask(scope: Scope) -> AskedOfAll:
     master = scope.cluster.network.master_port
     if not master:
         return ask(scope)
@@ -67,12 +65,9 @@ def _dial(targets: Mapping[str, Any], scope: Scope, big: str) -> Question:
 def calls(nodes: Nodes) -> dict[str, Question]:
     """Whom every node calls; the first of them gets the payload."""
     hosts = [host for host, a in nodes.items() if address(a) and port(a)]
-    steps = list(range(1, len(hosts)))
-    if len(hosts) > ALL_PAIRS:
-        steps = [step for step in steps if step & (step - 1) == 0]
     found = {}
     for at, host in enumerate(hosts):
-        others = [hosts[(at + step) % len(hosts)] for step in steps]
+        others = neighbors(hosts, at)
         targets = {h: [address(nodes[h]), port(nodes[h])] for h in others}
         if targets:
             found[host] = _dial(targets, nodes[host].scope, others[0])
@@ -105,18 +100,29 @@ def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Finding]:
         if host not in heard:
             yield Finding("unknown", "did not connect to the other nodes", hosts=(host,))
     yield from blamed(errors)
-    fine = tuple(host for host in heard if not any(host in pair for pair in errors))
+    failed = {host for pair in errors for host in pair}
+    fine = tuple(host for host in heard if host not in failed)
     yield Finding("pass", "connects to the other nodes by TCP", hosts=fine)
 
 
 def blamed(errors: Mapping[tuple[str, str], CallFailure]) -> Iterator[Finding]:
     """Yield a finding for the node with the most failed calls, then for the next one, until all
     failed calls are explained."""
-    left = dict(errors)
-    while left:
-        counts = Counter(host for pair in left for host in pair)
-        host = max(counts, key=lambda h: (counts[h], h))
-        mine = {pair: why for pair, why in left.items() if host in pair}
+    left: dict[str, dict[tuple[str, str], CallFailure]] = {}
+    for pair, why in errors.items():
+        for host in pair:
+            left.setdefault(host, {})[pair] = why
+    # of equal numbers, the last name is first; numbers that have become smaller are put back
+    queue = [(-len(left[host]), -at, host) for at, host in enumerate(sorted(left))]
+    heapify(queue)
+    while queue:
+        count, at, host = heappop(queue)
+        mine = left[host]
+        if len(mine) != -count:
+            heappush(queue, (-len(mine), at, host))
+            continue
+        if not mine:
+            return
         into = {pair: why for pair, why in mine.items() if pair[1] == host}
         why = Counter((into or mine).values()).most_common(1)[0][0]
         others = len({h for pair in mine for h in pair} - {host})
@@ -127,7 +133,9 @@ def blamed(errors: Mapping[tuple[str, str], CallFailure]) -> Iterator[Finding]:
         yield Finding(
             "fail", f"{trouble}: {why.text.lower()}", "an answer", fix, see, hosts=(host,)
         )
-        left = {pair: why for pair, why in left.items() if host not in pair}
+        for pair in list(mine):
+            for end in pair:
+                left[end].pop(pair, None)
 
 
 CHECK = Check(

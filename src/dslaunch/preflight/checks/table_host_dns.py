@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 
 from dslaunch.preflight.check import (
@@ -32,7 +31,7 @@ Names = Mapping[str, list[str]]
 def _here(scope: Scope) -> Asked:
     """Return the question to this machine. Names that exist in ~/.ssh/config only have no answer
     from a name server: the timeout is short."""
-    return {"names": replace(resolve(scope), timeout=3)}
+    return {"names": Question("resolve", [node.host for node in scope.nodes], timeout=3)}
 
 
 def _flow_dns_resolve(scope: Scope) -> Flow:
@@ -44,35 +43,48 @@ def _compare_dns_resolve(nodes: Nodes) -> Iterator[Finding]:
     said: dict[str, Names] = {h: a["names"] for h, a in nodes.items() if a.has("names")}
     for host in nodes.keys() - said.keys():
         yield Finding("unknown", "not asked, or its resolver did not answer", hosts=(host,))
-    given = {node.host for a in nodes.values() for node in a.scope.nodes if node.address}
+    scope = next(iter(nodes.values())).scope
+    needed = "mpi" in scope.purposes
+    by_name = _by_name(nodes, said)
     odd: set[str] = set()
-    for name in next(iter(nodes.values())).scope.nodes:
-        for finding in _known_as(name.host, said, name.host in given, nodes):
+    for node in scope.nodes:
+        bad: Level = "info" if node.address else "warn"
+        level: Level = "fail" if needed else bad
+        for finding in _known_as(node.host, by_name.get(node.host, {}), level, needed=needed):
             odd |= set(finding.hosts) if finding.level != "info" else set()
             yield finding
     fine = tuple(host for host in said if host not in odd)
     yield Finding("pass", "resolves the nodes' names like the other nodes", hosts=fine)
-    yield from _seen_here(nodes, said)
+    yield from _seen_here(scope, nodes, by_name)
 
 
-def _known_as(name: str, said: Mapping[str, Names], given: bool, nodes: Nodes) -> Iterator[Finding]:
-    """Yield how the other nodes resolve a name; `host.names` judges the node's own answer."""
-    found = {host: set(names.get(name, ())) for host, names in said.items() if host != name}
+def _by_name(nodes: Nodes, said: Mapping[str, Names]) -> dict[str, dict[str, set[str]]]:
+    """Return the addresses of each name on each other node that was asked for it; none where the
+    name does not resolve. `host.names` judges the node's own answer."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for host, names in said.items():
+        for name in nodes[host].asked["names"].argument:
+            if name != host:
+                found.setdefault(name, {})[host] = set(names.get(name, ()))
+    return found
+
+
+def _known_as(
+    name: str, found: Mapping[str, set[str]], bad: Level, *, needed: bool
+) -> Iterator[Finding]:
+    """Yield how the other nodes resolve a name. `needed`: each of them has to."""
     none = tuple(host for host, addresses in found.items() if not addresses)
     loop = tuple(
         host for host, addresses in found.items() if addresses and all(map(_loop, addresses))
     )
-    needs = any("mpi" in a.scope.purposes for a in nodes.values())
-    bad: Level = "info" if given else "warn"
-    if needs:
-        bad = "fail"
     if loop:
         yield Finding(bad, f"{name} resolves to a loopback address", "its address", hosts=loop)
-    if none and (len(none) < len(found) or needs):
+    if none and (len(none) < len(found) or needed):
         yield Finding(
             bad, f"{name} does not resolve", "the address that other nodes resolve", hosts=none
         )
-    good = {h: addresses for h, addresses in found.items() if h not in (*none, *loop)}
+    without = {*none, *loop}
+    good = {host: addresses for host, addresses in found.items() if host not in without}
     common = _most(good)
     other = tuple(host for host, addresses in good.items() if not addresses & common)
     if other:
@@ -98,19 +110,19 @@ def _loop(text: str) -> bool:
         return False
 
 
-def _seen_here(nodes: Nodes, said: Mapping[str, Names]) -> Iterator[Finding]:
+def _seen_here(
+    scope: Scope, nodes: Nodes, by_name: Mapping[str, Mapping[str, set[str]]]
+) -> Iterator[Finding]:
     """This machine may be in another network and resolve other addresses correctly: information
     only."""
     first = next(iter(nodes.values()))
     try:
-        here: Names = first.from_here(resolve(first.scope))
+        here: Names = first.from_here(_here(scope)["names"])
     except UnansweredError:
         return
     odd = []
     for name in nodes:
-        there = {
-            text for host, names in said.items() if host != name for text in names.get(name, ())
-        }
+        there = set().union(*by_name.get(name, {}).values())
         if there and here.get(name) and not there & set(here[name]):
             odd.append(name)
     if odd:

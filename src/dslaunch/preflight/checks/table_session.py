@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import Check, Finding, NodeAnswers, Question, passed
+from dslaunch.preflight.check import Check, Finding, NodeAnswers, Question, Scope, passed
 from dslaunch.preflight.checks._machine import INFINIBAND
 from dslaunch.preflight.comparison import alike
 from dslaunch.preflight.flow import judged
@@ -27,9 +27,13 @@ def _memlock(a: NodeAnswers) -> Iterator[Finding]:
         yield Finding("warn", found, "unlimited")
 
 
+def _ranks(scope: Scope) -> int:
+    return sum(len(node.slots) for node in scope.nodes if not node.spare)
+
+
 def _nofile(a: NodeAnswers) -> Iterator[Finding]:
     soft, hard = a["limits"]["NOFILE"]
-    ranks = sum(len(node.slots) for node in a.scope.nodes if not node.spare)
+    ranks = a.scope.once(_ranks)
     least = a.limits["many"] if ranks > 64 else a.limits["fail"]
     words = f"{soft} open files" + (f" (at most {hard})" if hard != soft and hard > 0 else "")
     if soft < 0:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dslaunch.launch.command import Command, Word, activated, shell_line
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.launch.launcher_args import check_launcher_args
+from dslaunch.launch.launchers.deepspeed import check_length, runner_world_option
 from dslaunch.launch.program import kind_flag, positional
 from dslaunch.notes import note
 from dslaunch.render.formats.include import include
@@ -36,10 +37,14 @@ class DeepSpeedFormat:
     summary = "the `deepspeed` command that starts all nodes through pdsh"
 
     def render(self, launch: Launch) -> Rendered:
-        """Return the line, below a comment. Raises PlanError for a host that `--include` cannot
-        name."""
+        """Return the line, below a comment.
+
+        Raises PlanError for a host that `--include` cannot name, and for more nodes than fit into
+        the argument in which DeepSpeed passes all of them to pdsh: with a hostfile alone, too.
+        """
         # the runner hands its launcher's options on
         check_launcher_args("deepspeed", launch.job.launcher_args)
+        check_length(runner_world_option(launch.world), launch.world)
         env = tuple(
             pair
             for pair in launch.environment(launch.placements[0])

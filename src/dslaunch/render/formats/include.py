@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dslaunch.errors import PlanError
+from dslaunch.errors import ErrorCode, PlanError
+from dslaunch.launch.command import LONGEST_ARGUMENT
 from dslaunch.render.launch import Rendered
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class Include:
 def include(allocation: Allocation) -> str:
     """Return the allocation in DeepSpeed's grammar.
 
-    Raises PlanError for a host with `@`, `:` or `,` in its name, such as an IPv6 address.
+    Raises PlanError for a host with `@`, `:` or `,` in its name, such as an IPv6 address, and for
+    more nodes than fit into the argument `--include=...`.
     """
     bad = [host for host in allocation.hosts if set(host) & set("@:,")]
     if bad:
@@ -37,7 +39,16 @@ def include(allocation: Allocation) -> str:
             "`@`, `:` and `,`",
             hint="give the node a name and put its address in `address:`, or use torchrun",
         )
-    return "@".join(f"{p.node.host}:{','.join(map(str, p.slots))}" for p in allocation.placements)
+    text = "@".join(f"{p.node.host}:{','.join(map(str, p.slots))}" for p in allocation.placements)
+    size = len(f"--include={text}".encode())
+    if size > LONGEST_ARGUMENT:
+        raise PlanError.coded(
+            ErrorCode.INCLUDE_TOO_LONG,
+            nodes=len(allocation.placements),
+            size=size,
+            limit=LONGEST_ARGUMENT,
+        )
+    return text
 
 
 FORMAT = Include()
