@@ -24,6 +24,7 @@ from dslaunch.errors import DslaunchError, NodeError, NodeFailure
 from dslaunch.launch.job import Job
 from dslaunch.launch.planner import make_plan
 from dslaunch.node import frames
+from dslaunch.protocol.collectives import COLLECTIVES
 from dslaunch.protocol.messages import HELLO, Hello, Incoming, NodeEvent, ProtocolError, Reply
 from dslaunch.protocol.queries import (
     CLEAN,
@@ -41,6 +42,7 @@ from dslaunch.report.live import JsonView, TerminalView, decision_rows
 from dslaunch.report.metrics import Measured, metrics_text
 from dslaunch.report.status import run_row
 from dslaunch.report.usage_table import Choice, Size, page
+from dslaunch.run.collectives import records as collective_records
 from dslaunch.run.evidence import Inquiry, gather
 from dslaunch.run.follow import read_kept
 from dslaunch.run.interrupts import Interrupts
@@ -320,6 +322,36 @@ def test_no_stack_does_more_than_fail_its_node(variants: int) -> None:
             continue
         stacks.page(stacks.fold({"bad": told}), 80)
         json.dumps(told)
+
+
+RECORDED: dict[str, Any] = {
+    "state": "answered",
+    "pid": 9,
+    "told": {
+        "now": 1.0,
+        "initialized": True,
+        "groups": [
+            {"id": 0, "name": "0", "description": "default_pg", "backend": "gloo", "ranks": [2, 3],
+             "enqueued": 2, "started": 1, "completed": 1},
+        ],
+        "entries": [
+            {"group": "0", "seq": 2, "operation": "all_reduce", "backend": "gloo",
+             "sizes": [[4, 2]], "tensors": 1, "dtypes": ["Float"], "entered": 1.0,
+             "completed": False, "p2p": False, "timeout": 1800.0,
+             "frames": [{"file": "train.py", "line": 3, "function": "step"}]},
+        ],
+        "error": "none",
+    },
+}  # fmt: skip
+
+
+def test_no_recorded_collective_does_more_than_fail_its_node(variants: int) -> None:
+    for changed in sample({"2": RECORDED, "3": RECORDED}, 4 * variants):
+        try:
+            told = parse(COLLECTIVES, changed.value)
+        except InvalidAnswer:
+            continue
+        within_time(lambda told=told: collective_records("bad", told, offset=0.5))  # type: ignore[misc]
 
 
 MEASURED: dict[str, Any] = {

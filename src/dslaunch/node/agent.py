@@ -20,6 +20,7 @@ from collections import deque
 from dslaunch.node import (
     bridge,
     cgroup,
+    collectives,
     directories,
     files,
     frames,
@@ -375,6 +376,17 @@ class Agent:
         pids = self.ranks.pids() if self.ranks else {}
         timeout = message["timeout"]
         self.in_thread(client, message["id"], lambda: stacks.collect(pids, timeout))
+
+    def do_collectives(self, client: AgentClient, message: frames.Message) -> None:
+        """Reply with what every rank has recorded of its collectives."""
+        pids = self.ranks.pids() if self.ranks else {}
+        directory = self.directory
+        what, timeout = message["what"], message["timeout"]
+
+        def ask() -> Dict[str, Any]:
+            return collectives.collect(pids, directory, what, timeout) if directory else {}
+
+        self.in_thread(client, message["id"], ask)
 
     def do_usage(self, client: AgentClient, message: frames.Message) -> None:
         """Reply with what the node and every rank use."""
