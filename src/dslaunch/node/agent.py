@@ -381,10 +381,12 @@ class Agent:
         """Reply with what every rank has recorded of its collectives."""
         pids = self.ranks.pids() if self.ranks else {}
         directory = self.directory
-        what, timeout = message["what"], message["timeout"]
+        what, timeout, since = message["what"], message["timeout"], message.get("since", 0.0)
 
         def ask() -> Dict[str, Any]:
-            return collectives.collect(pids, directory, what, timeout) if directory else {}
+            if not directory:
+                return {}
+            return collectives.collect(pids, directory, what, timeout, since=since)
 
         self.in_thread(client, message["id"], ask)
 

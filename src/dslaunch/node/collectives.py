@@ -41,12 +41,13 @@ class _Asked:
 
 
 def collect(
-    pids: Dict[int, int], directory: str, what: str, timeout: float
+    pids: Dict[int, int], directory: str, what: str, timeout: float, since: float = 0.0
 ) -> Dict[str, Dict[str, Any]]:
     """Return how every rank answered, within `timeout` seconds. Raises OSError if the directory is
     not ours, ValueError if there is no such question.
 
-    `pids` is rank -> process; `what`: see `hook_collectives.answer`. Of each rank: `state`, `pid`
+    `pids` is rank -> process; `what`: see `hook_collectives.answer`, and `hook_collectives.times`,
+    which has only collectives after `since`. Of each rank: `state`, `pid`
     (the process that answered, the rank's own or one below it), and if it answered `told`.
     """
     if what not in WHAT:
@@ -54,7 +55,7 @@ def collect(
     deadline = time.monotonic() + timeout
     asked = _connect_to_all(directory)
     try:
-        _converse(asked, what, deadline)
+        _converse(asked, f"{what} {since!r}\n".encode(), deadline)
     finally:
         for each in asked:
             each.connection.close()
@@ -119,9 +120,8 @@ def _pid_in(name: str) -> Optional[int]:
     return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else None
 
 
-def _converse(asked: List[_Asked], what: str, deadline: float) -> None:
+def _converse(asked: List[_Asked], request: bytes, deadline: float) -> None:
     """Send the request on all connections, and read the answers until the deadline."""
-    request = f"{what}\n".encode()
     with selectors.DefaultSelector() as selector:
         for each in asked:
             with contextlib.suppress(OSError):

@@ -34,11 +34,13 @@ PREFIX = "collectives-"
 LONGEST = 256 * 1024
 """Bytes of an answer."""
 LONGEST_REQUEST = 64
-WHAT = ("status", "recent", "full")
+WHAT = ("status", "recent", "full", "times")
 BUFFER = 512
 """Collectives that are recorded. PyTorch documents 2000; a quarter still holds some steps."""
 RENAMED = (2, 9)
 """The version of torch whose recorder reads TORCH_FR_BUFFER_SIZE."""
+MOST_TIMES = 2048
+"""Collectives in an answer to `times`."""
 PER_GROUP = 32
 """The last collectives of each group in a `full` answer."""
 MOST_FRAMES = 12
@@ -147,11 +149,11 @@ def _converse(client: socket.socket) -> None:
         if not piece:
             return
         asked += piece
-    what = asked.strip().decode("ascii", "replace")
+    what, _, since = asked.strip().decode("ascii", "replace").partition(" ")
     if what not in WHAT:
         return
     try:
-        told = answer(what)
+        told = times(float(since)) if what == "times" else answer(what)
     except Exception as error:  # noqa: BLE001 - a private interface of torch may have changed
         told = {"error": f"{type(error).__name__}: {error}"[:MOST_NAME]}
     client.sendall(_bounded(told))
@@ -196,6 +198,52 @@ def answer(what: str) -> "Dict[str, Any]":
         entries = _last_of_each_group(entries)
     start = f"{os.getcwd()}/"
     return {**told, "entries": [_entry(entry, start) for entry in entries]}
+
+
+def times(since: float) -> "Dict[str, Any]":
+    """Return in short when the process entered the collectives after a time.
+
+    `times`: per group `group`, `backend`, `ranks`, `kinds` (operations with their sizes) and
+    `calls`: the number of each collective, the index of its kind, when it was entered, and the
+    seconds that it took (None: unknown). `spent`: seconds of CPU time that this took.
+    """
+    began = time.thread_time()
+    members = {group["name"]: group["ranks"] for group in _groups()}
+    found: "Dict[str, Dict[str, Any]]" = {}
+    indexes: "Dict[Any, int]" = {}
+    entries = [
+        entry
+        for dump in _dumps("recent")
+        for entry in dump.get("entries", ())
+        if not entry["is_p2p"] and entry["time_created_ns"] > since * 1e9
+    ]
+    for entry in entries[-MOST_TIMES:]:
+        name = str(entry["process_group"][0])[:MOST_NAME]
+        backend, _, operation = str(entry["profiling_name"]).rpartition(":")
+        group = found.setdefault(
+            name,
+            {
+                "group": name,
+                "backend": backend[:MOST_NAME],
+                "ranks": members.get(name, []),
+                "kinds": [],
+                "calls": [],
+            },
+        )
+        kind = f"{operation} {entry['input_sizes']}"[:MOST_NAME]
+        index = indexes.setdefault((name, kind), len(group["kinds"]))
+        if index == len(group["kinds"]):
+            group["kinds"].append(kind)
+        took = entry.get("duration_ms")
+        group["calls"].append(
+            [
+                entry["collective_seq_id"],
+                index,
+                entry["time_created_ns"] / 1e9,
+                took / 1e3 if took is not None else None,
+            ]
+        )
+    return {"now": time.time(), "times": list(found.values()), "spent": time.thread_time() - began}
 
 
 def _dumps(what: str) -> "List[Dict[str, Any]]":

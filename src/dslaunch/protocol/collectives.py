@@ -4,9 +4,9 @@ values."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, Strict, TypeAdapter, model_validator
 
 from dslaunch.protocol.values import Count, Pid, RankKey, Sent, Several, Short, Time, adapter_of
 
@@ -57,6 +57,27 @@ class SentGroup(Sent):
     completed: Count | None = None
 
 
+Duration = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Call = Annotated[tuple[Count, Count, Time, Duration | None], Strict(False)]
+"""A collective: its number, the index of its kind, when it was entered, the seconds it took."""
+
+
+class SentTimes(Sent):
+    """When a rank entered the collectives of a process group."""
+
+    group: Short
+    backend: Short
+    ranks: Annotated[Several[MemberRank], Field(max_length=2**20)] = ()
+    kinds: Annotated[Several[Short], Field(max_length=MOST_ENTRIES)]
+    calls: Annotated[Several[Call], Field(max_length=MOST_ENTRIES)]
+
+    @model_validator(mode="after")
+    def _kinds_are_listed(self) -> Self:
+        if any(index >= len(self.kinds) for _, index, _, _ in self.calls):
+            raise ValueError("a kind that is not listed")
+        return self
+
+
 class SentRecord(Sent):
     """The answer of a rank's process."""
 
@@ -64,6 +85,9 @@ class SentRecord(Sent):
     initialized: bool = False
     groups: Annotated[Several[SentGroup], Field(max_length=MOST_GROUPS)] = ()
     entries: Annotated[Several[SentCollective], Field(max_length=MOST_ENTRIES)] = ()
+    times: Annotated[Several[SentTimes], Field(max_length=MOST_GROUPS)] = ()
+    spent: Duration = 0.0
+    """Seconds of CPU time that the answer took in the rank."""
     error: Short | None = None
     """Why there is no record."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
@@ -36,8 +36,10 @@ two to ten days."""
 CARRIED = 0.5
 """Share of a delay that is still there at the next collective, at least, if the ranks have not
 waited for each other in between."""
-MOST_COLLECTIVES = 400
+MOST_COLLECTIVES = 200
 """Collectives of one step, at most."""
+SUSPECT_STEPS = 12
+"""The latest steps by which a rank may be slow, before that is certain."""
 SAME_KIND = 0.9
 """Share of collectives that are of the same kind one step later, at least."""
 PERIOD_TOLERANCE = 0.15
@@ -94,13 +96,53 @@ class StepLateness:
     waits: int
     """How often in one step the ranks wait for each other."""
 
-    def shares(self) -> dict[int, float]:
-        """Return the lateness of each rank as a share of the step time, as a median."""
-        columns = zip(*self.steps, strict=True)
-        return {
-            rank: median(column) / self.seconds
-            for rank, column in zip(self.ranks, columns, strict=True)
-        }
+    def shares(self, latest: int) -> tuple[float, ...]:
+        """Return the median lateness of each rank in the latest steps, as a share of the step."""
+        columns = zip(*self.steps[-latest:], strict=True)
+        return tuple(median(column) / self.seconds for column in columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How late the ranks of a run are."""
+
+    shares: Mapping[int, float]
+    """By how much each rank was later than the median one in the latest steps, as a share of the
+    step time; of several groups, the one in which it was the latest."""
+    slow: tuple[LateRank, ...]
+    """The ranks that the others wait for, by their number."""
+    suspected: bool
+    """Whether a rank may be slow that is not in `slow`."""
+    step_seconds: float
+
+
+def lateness_of(groups: Iterable[Group]) -> Lateness | None:
+    """Return how late all ranks are; None: no group has steps that can be told apart."""
+    shares: dict[int, float] = {}
+    slow: dict[int, LateRank] = {}
+    suspects: set[int] = set()
+    seconds = []
+    for group in groups:
+        found = step_lateness(group)
+        if found is None:
+            continue
+        seconds.append(found.seconds)
+        for each in slow_in(found, group.clock_errors):
+            if each.rank not in slow or slow[each.rank].cost < each.cost:
+                slow[each.rank] = each
+        latest = zip(found.ranks, found.shares(STEPS[0]), found.shares(SUSPECT_STEPS), strict=True)
+        for rank, share, lately in latest:
+            shares[rank] = max(share, shares.get(rank, share))
+            if lately >= LATE:
+                suspects.add(rank)
+    if not seconds:
+        return None
+    return Lateness(
+        shares=shares,
+        slow=tuple(slow[rank] for rank in sorted(slow)),
+        suspected=not suspects <= set(slow),
+        step_seconds=max(seconds),
+    )
 
 
 def late_ranks(group: Group) -> tuple[LateRank, ...]:
@@ -117,10 +159,15 @@ def step_lateness(group: Group) -> StepLateness | None:
     """Return how late each rank was in each step; None: the steps cannot be told apart yet."""
     if len(group.ranks) < 2:
         return None
-    period = step_length(group.collectives)
+    period = step_length(group.collectives[-3 * MOST_COLLECTIVES :])
     if period is None:
         return None
-    places = _places(group.collectives, period)
+    seconds = _step_seconds(group.collectives[-3 * MOST_COLLECTIVES :], period)
+    if seconds is None:
+        return None
+    steps_kept = max(STEPS[-1], math.ceil(SECONDS / seconds)) + 2
+    collectives = group.collectives[-steps_kept * period :]
+    places = _places(collectives, period)
     if not places:
         return None
     waits = _where_ranks_wait(places, period)
@@ -129,8 +176,7 @@ def step_lateness(group: Group) -> StepLateness | None:
         for number, late in place.late.items():
             steps[number // period].append(late)
     complete = sorted(step for step, several in steps.items() if len(several) == len(waits))
-    seconds = _step_seconds(group.collectives, period)
-    if not complete or seconds is None:
+    if not complete:
         return None
     return StepLateness(
         ranks=group.ranks,
@@ -301,7 +347,7 @@ def _slow_ranks(
         found = [_delay(at, others, steps, lateness, clock_errors) for at in slow]
         if all(_is_slow(delay, others=len(others), sets=sets) for delay in found):
             return tuple(
-                LateRank(lateness.ranks[at], lateness.hosts[at], delay.cost)
+                LateRank(lateness.ranks[at], lateness.hosts[at], round(delay.cost, 3))
                 for at, delay in sorted(zip(slow, found, strict=True))
             )
     return ()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dslaunch.protocol.usage import COUNTERS, MOST_OUTPUT, NodeCounters
+from dslaunch.run.collective_times import CollectiveTimes
 from dslaunch.run.events import Line
+from dslaunch.run.late_ranks import Lateness
 from dslaunch.run.lines import printable
 from dslaunch.run.progress import Progress, RunProgress
 from dslaunch.run.usage import GpuUsage, NodeUsage, RankUsage
@@ -57,6 +59,10 @@ class UsageSample:
     """Nodes that have not answered in time."""
     progress: Progress | None = None
     """Of the lowest rank that prints any."""
+    lateness: Lateness | None = None
+    """Who enters collectives late; None: unknown."""
+    lateness_interval: float | None = None
+    """Seconds after which the ranks are asked for it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,7 @@ class UsageMonitor:
     def __init__(self, formats: Sequence[str] = ()) -> None:
         """`formats`: `Cluster.progress`."""
         self.progress = RunProgress(formats)
+        self.collectives = CollectiveTimes()
         self._order: dict[str, None] = {}
         self._asked: dict[str, _Asked] = {}
         self._readings: dict[str, Reading] = {}
@@ -100,15 +107,20 @@ class UsageMonitor:
                 continue
             answer = session.request("usage", COUNTERS, output=output)
             self._asked[session.host] = _Asked(answer, session.ranks, now)
+        self.collectives.begin(several)
 
     @property
     def complete(self) -> bool:
         """Return whether all nodes that were asked have answered."""
-        return all(asked.answer.done() for asked in self._asked.values())
+        return all(answer.done() for answer in self._waiting)
 
     def wait(self, seconds: float) -> None:
         """Wait until all have answered, at most so many seconds."""
-        wait([asked.answer for asked in self._asked.values()], seconds)
+        wait(self._waiting, seconds)
+
+    @property
+    def _waiting(self) -> list[Future[Any]]:
+        return [*(asked.answer for asked in self._asked.values()), *self.collectives.waiting]
 
     def end(self) -> UsageSample:
         """Return what has arrived since `begin`."""
@@ -121,15 +133,30 @@ class UsageMonitor:
             counters = _answer(asked.answer)
             if counters is not None:
                 self._take(Reading(now, host, _own_ranks(counters, asked.ranks)))
-        nodes = tuple(self._usages[host] for host in self._order if host in self._usages)
+        lateness = self.collectives.end()
+        shares = lateness.shares if lateness is not None else {}
+        nodes = tuple(
+            _with_lateness(self._usages[host], shares)
+            for host in self._order
+            if host in self._usages
+        )
         ranks = sorted(
             (rank for node in nodes for rank in self._ranks(node)), key=lambda each: each.rank
         )
-        return UsageSample(now, nodes, tuple(ranks), tuple(self._asked), self.progress.latest)
+        return UsageSample(
+            time=now,
+            nodes=nodes,
+            ranks=tuple(ranks),
+            unanswered=tuple(self._asked),
+            progress=self.progress.latest,
+            lateness=lateness,
+            lateness_interval=self.collectives.interval,
+        )
 
     def forget(self, host: str) -> None:
         """Drop a node that has left the run."""
         self._asked.pop(host, None)
+        self.collectives.forget(host)
         self._order.pop(host, None)
 
     def _take(self, reading: Reading) -> None:
@@ -173,6 +200,15 @@ def _answer(future: Future[NodeCounters]) -> NodeCounters | None:
         return future.result(0)
     except LostError:  # the node is lost, or has sent something invalid
         return None
+
+
+def _with_lateness(node: NodeUsage, shares: Mapping[int, float]) -> NodeUsage:
+    """Return a node with the lateness of its ranks, as far as it is known."""
+    ranks = tuple(
+        replace(rank, late=round(shares[rank.rank], 4)) if rank.rank in shares else rank
+        for rank in node.ranks
+    )
+    return replace(node, ranks=ranks)
 
 
 def _own_ranks(counters: NodeCounters, ranks: range) -> NodeCounters:
