@@ -42,6 +42,7 @@ from dslaunch.report.live import JsonView, TerminalView, decision_rows
 from dslaunch.report.metrics import Measured, metrics_text
 from dslaunch.report.status import run_row
 from dslaunch.report.usage_table import Choice, Size, page
+from dslaunch.run.collective_times import CollectiveTimes
 from dslaunch.run.collectives import records as collective_records
 from dslaunch.run.evidence import Inquiry, gather
 from dslaunch.run.follow import read_kept
@@ -340,6 +341,11 @@ RECORDED: dict[str, Any] = {
              "completed": False, "p2p": False, "timeout": 1800.0,
              "frames": [{"file": "train.py", "line": 3, "function": "step"}]},
         ],
+        "times": [
+            {"group": "0", "backend": "gloo", "ranks": [2, 3], "kinds": ["all_reduce [[4]]"],
+             "calls": [[at, 0, 1.0 + at, None] for at in range(40)]},
+        ],
+        "spent": 0.1,
         "error": "none",
     },
 }  # fmt: skip
@@ -352,6 +358,34 @@ def test_no_recorded_collective_does_more_than_fail_its_node(variants: int) -> N
         except InvalidAnswer:
             continue
         within_time(lambda told=told: collective_records("bad", told, offset=0.5))  # type: ignore[misc]
+
+
+class Telling(Scripted):
+    """A session whose ranks tell these collectives."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        super().__init__("bad")
+        self.told, self.clock_error = told, 0.0
+
+    def request(self, operation: str, form: object, **message: object) -> Future[Any]:
+        answer: Future[Any] = Future()
+        answer.set_result(self.told)
+        return answer
+
+
+def test_no_times_of_collectives_do_more_than_fail_their_node(variants: int) -> None:
+    for changed in sample({"2": RECORDED, "3": RECORDED}, 4 * variants):
+        try:
+            told = parse(COLLECTIVES, changed.value)
+        except InvalidAnswer:
+            continue
+
+        def compare(told: Any = told) -> None:
+            times = CollectiveTimes()
+            times.begin([Telling(told)])  # type: ignore[list-item]
+            times.end()
+
+        within_time(compare)
 
 
 MEASURED: dict[str, Any] = {

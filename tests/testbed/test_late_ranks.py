@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -22,20 +24,24 @@ for step in range(steps):
     pending = []
     for bucket in buckets:  # as DDP: each begins while the next gradients are computed
         time.sleep(STEP / len(buckets) * longer)
+        until = time.thread_time() + WORK / len(buckets)
+        while time.thread_time() < until:
+            pass
         pending.append(dist.all_reduce(bucket, async_op=True))
     for work in pending:
         work.wait()
     if dist.get_rank() == 0:
         print("step", step, "time", time.time(), flush=True)
 """
-STEP = 0.2
+STEP, WORK = 0.2, 0.015
+"""Seconds of a step in which a rank sleeps and computes: 8 ranks share the CPUs of a machine."""
 NONE = -1
 BEGIN = 40
 
 
 def train(project: Project, slow: int, steps: int) -> list[dict[str, Any]]:
     """Train on 8 ranks; return the events `slow`, each with the last `step` before it."""
-    project.write("train.py", TRAINING.replace("STEP", str(STEP)))
+    project.write("train.py", TRAINING.replace("STEP", str(STEP)).replace("WORK", str(WORK)))
     words = ("train.py", str(slow), str(BEGIN), str(steps))
     done = project.run("c.yaml", *words)
     assert project.outcome()["status"] == "ok"
@@ -62,6 +68,26 @@ def test_a_rank_that_is_slower_by_a_tenth_is_named_within_50_steps(project: Proj
         "control", project.command("status", "latest", "--json"), cwd=project.path
     )
     assert json.loads(status.stdout)["slower"] == [slow]
+
+
+@pytest.mark.torch
+@pytest.mark.long
+def test_a_cpu_limit_is_the_reason_why_the_ranks_of_a_node_are_late(project: Project) -> None:
+    with fault(project, "node3", "cpu", "12"):
+        events = train(project, slow=NONE, steps=100)
+    assert {event["host"] for event in events} == {"node3"}
+    named = [slow for event in events for slow in event["slower"]]
+    assert {slow["rank"] for slow in named} <= {4, 5}
+    assert [slow for slow in named if "cpu-limit" not in slow["reasons"]] == []
+
+
+@contextmanager
+def fault(project: Project, node: str, *words: str) -> Iterator[None]:
+    project.cluster.fault(node, *words)
+    try:
+        yield
+    finally:
+        project.cluster.heal(node)
 
 
 @pytest.mark.torch

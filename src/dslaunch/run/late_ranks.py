@@ -40,6 +40,8 @@ MOST_COLLECTIVES = 200
 """Collectives of one step, at most."""
 SUSPECT_STEPS = 12
 """The latest steps by which a rank may be slow, before that is certain."""
+NEGLIGIBLE = 1e-3
+"""Differences between the delays of steps that do not count, as a share of their mean."""
 SAME_KIND = 0.9
 """Share of collectives that are of the same kind one step later, at least."""
 PERIOD_TOLERANCE = 0.15
@@ -413,7 +415,7 @@ def _independent(delays: Sequence[float]) -> float:
     mean = fmean(delays)
     off = [delay - mean for delay in delays]
     total = sum(each * each for each in off)
-    if total <= 0:
+    if total <= len(delays) * (NEGLIGIBLE * mean) ** 2:  # such as rounding
         return 1.0
     correlation = sum(this * after for this, after in pairwise(off)) / total
     notable = max(0.0, correlation - 1 / math.sqrt(len(delays)))

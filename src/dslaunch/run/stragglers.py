@@ -180,8 +180,8 @@ def late_in(sample: UsageSample) -> tuple[SlowerRank, ...]:
     late = sample.lateness.slow if sample.lateness is not None else ()
     slow_hosts = {each.host for each in late}
     numbers = {each.rank for each in late}
-    of_host = [each.rank for each in sample.ranks if each.host in slow_hosts]
-    is_node = len(slow_hosts) == 1 and len(numbers) > 1 and numbers == set(of_host)
+    of_host = {each.rank for each in sample.ranks if each.host in slow_hosts}
+    is_node = len(slow_hosts) == 1 and len(numbers) > 1 and numbers == of_host
     found = []
     for each in late:
         reasons = _reasons_of_late(each.rank, sample)
@@ -280,7 +280,7 @@ class Streak:
 
     def _late_after(self, sample: UsageSample) -> tuple[SlowerRank, ...]:
         found = late_in(sample)
-        if self.sample is None:
+        if self.sample is None or not self.sample.ranks:  # the first one has no rates yet
             return found
         before = replace(self.sample, lateness=sample.lateness)
         return tuple(map(_with_common_reasons, late_in(before), found))
