@@ -398,7 +398,7 @@ def _is_slow(delay: _Delay, *, others: int, sets: int) -> bool:
     sign test.
 
     `sets`: from how many sets of ranks the latest one was chosen. A step that resembles the one
-    before is no evidence of its own.
+    before does not count in full.
     """
     steps = len(delay.certain)
     last = sum(seconds > 0 for seconds in delay.certain) / steps

@@ -166,10 +166,14 @@ class Session(Wire):
         return self._offset_error + DRIFT * (time.monotonic() - self._offset_measured)
 
     def _set_offset(self, measured: Future[Clock]) -> None:
-        """Keep the more exact one of two measurements."""
-        if measured.exception() is None and measured.result().error <= self.clock_error:
-            self.offset = measured.result().offset
-            self._offset_error = measured.result().error
+        """Keep the more exact one of two measurements, unless the clock was set in between."""
+        if measured.exception() is not None:
+            return
+        found, error = measured.result(), self.clock_error
+        was_set = abs(found.offset - self.offset) > found.error + error
+        if found.error <= error or was_set:
+            self.offset = found.offset
+            self._offset_error = found.error
             self._offset_measured = time.monotonic()
 
     def follow(self, *, hold: bool) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.unit.report.recorded_runs import LENGTH, START, hosts_of, usage_of
-from tests.unit.run.usage_samples import node, rank
+from tests.unit.run.usage_samples import node
+from tests.unit.run.usage_samples import rank as rank_sample
 
 from dslaunch.run.events import Event, Line
 from dslaunch.run.json_lines import SkippedLines
@@ -101,12 +102,15 @@ def test_ranks_that_were_late_most_of_the_time_are_listed() -> None:
     shares = {0: [0.0, 0.0, 0.0], 1: [0.0, 0.2, 0.1], 2: [0.3, 0.0, 0.0], 3: [0.2, 0.3, 0.4]}
     usage = [
         node(
-            "n1", ranks=tuple(rank(number, late=late[at]).usage for number, late in shares.items())
+            "n1",
+            ranks=tuple(
+                rank_sample(number, late=late[at]).usage for number, late in shares.items()
+            ),
         )
         for at in range(3)
     ]
     assert [(each.rank, each.late) for each in notably_late(usage)] == [(3, 0.3), (1, 0.1)]
-    assert notably_late([node("n1", ranks=(rank(0).usage,))]) == ()
+    assert notably_late([node("n1", ranks=(rank_sample(0).usage,))]) == ()
 
 
 def test_damaged_lines_of_usage_are_skipped(tmp_path: Path) -> None:
