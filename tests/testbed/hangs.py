@@ -1,28 +1,34 @@
 """Trainings that hang, each in one way: data for the judge's tests and for `test_hangs`.
 
-`python -m tests.testbed.hangs record FILE` runs each of them with 4 ranks on this machine and
-records what their processes and their recorders answer, for the unit tests.
+- `python -m tests.testbed.hangs record FILE` runs each of them with 4 ranks on this machine and
+  records what their processes and their recorders answer, for the unit tests.
+- `python -m tests.testbed.hangs alone FILE` records what PyTorch alone reports, with a timeout of
+  10 s for its process groups.
+- `python -m tests.testbed.hangs page ROWS ALONE` prints docs/reference/hangs.md from what
+  `test_hangs` has recorded and from that.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dslaunch.node import collectives, rank_hooks, stacks
+from dslaunch.node import collectives, processes, rank_hooks, stacks
 
 JOB = '''\
 """Trains in some steps, and hangs in the way that its first argument names."""
-import os, sys, threading, time
+import datetime, os, sys, threading, time
 import torch, torch.distributed as dist
 import torch.utils.data
 
@@ -69,7 +75,8 @@ def load():
 
 
 def train(how):
-    dist.init_process_group("gloo")
+    seconds = float(os.environ.get("GROUP_TIMEOUT", 1800))
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=seconds))
     rank, world = dist.get_rank(), dist.get_world_size()
     odd = world // 2 + 1
     value = torch.ones(16)
@@ -153,6 +160,8 @@ CASES = (
     Case("dead", "dead"),
     Case("slow", "slow", "compute"),
 )
+NETWORK = Case("network", "network")
+"""Needs nodes: one of them accepts no packets but those of SSH."""
 
 
 def odd(world: int) -> int:
@@ -162,49 +171,133 @@ def odd(world: int) -> int:
 
 # ------------------------------------------------------------ recording
 
+WAIT = 6.0
+"""Seconds until all ranks of a case wait."""
+GROUP_TIMEOUT, PATIENCE = 10, 30
+"""Seconds: the timeout of PyTorch's process groups, and how long its errors are waited for."""
 
-def record() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what 4 ranks on this machine answer in each case."""
+
+@contextmanager
+def forked(how: str, **variables: str) -> Iterator[tuple[Path, list[int], Path]]:
+    """Run a case with 4 ranks, forked from one process that has imported torch; yield their
+    directory, processes and the file with what they print."""
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
         (directory / "train.py").write_text(JOB)
         (directory / "forks.py").write_text(FORKS)
         environment = {**os.environ, **rank_hooks.arm(place, {}), "RANK": "0", "WORLD_SIZE": "4"}
-        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29731"}
-        for case in CASES:
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29731", **variables}
+        with (directory / "errors").open("w") as errors:
             process = subprocess.Popen(
-                [sys.executable, "forks.py", case.how],
+                [sys.executable, "forks.py", how],
                 cwd=directory,
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                stderr=errors,
                 text=True,
                 start_new_session=True,
             )
-            assert process.stdout is not None
-            pids = [int(word) for word in process.stdout.readline().split()]
-            for _ in pids:
-                process.stdout.readline()
-            time.sleep(6)
-            by_rank = dict(enumerate(pids))
-            ranks = {rank: pid for rank, pid in by_rank.items() if stacks.processes.alive([pid])}
-            yield (
-                case.how,
-                {
-                    "time": time.time(),
-                    "collectives": collectives.collect(ranks, place, "full", 5.0),
-                    "stacks": stacks.collect(ranks, 10.0),
-                    "ended": [rank for rank in by_rank if rank not in ranks],
-                },
-            )
+        assert process.stdout is not None
+        pids = [int(word) for word in process.stdout.readline().split()]
+        for _ in pids:
+            process.stdout.readline()
+        try:
+            yield directory, pids, directory / "errors"
+        finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
 
+def record(case: Case) -> dict[str, Any]:
+    """Return what 4 ranks on this machine answer."""
+    with forked(case.how) as (directory, pids, _):
+        time.sleep(WAIT)
+        by_rank = dict(enumerate(pids))
+        ranks = {rank: pid for rank, pid in by_rank.items() if processes.alive([pid])}
+        return {
+            "time": time.time(),
+            "collectives": collectives.collect(ranks, str(directory), "full", 5.0),
+            "stacks": stacks.collect(ranks, 10.0),
+            "ended": [rank for rank in by_rank if rank not in ranks],
+        }
+
+
+def alone(case: Case) -> str:
+    """Return the first error of PyTorch in a case; "": none."""
+    with forked(case.how, GROUP_TIMEOUT=str(GROUP_TIMEOUT)) as (_, _, errors):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            found = re.search(
+                r"^(?:\[rank\d+\]: )?(\w*Error: .*)", errors.read_text(), re.MULTILINE
+            )
+            if found:
+                return found[1]
+            time.sleep(0.5)
+    return ""
+
+
+# ------------------------------------------------------------ the page
+
+HEAD = """\
+# What is reported when a training hangs
+
+Generated by `python -m tests.testbed.hangs` from a run of the tests ({dates}): four virtual nodes with
+real sshd, two ranks each, PyTorch with gloo on CPUs, `--hang-timeout {limit:g}`; the rank that hangs
+is {odd}. "After" is the time from the hang to the verdict. Beside it is what PyTorch alone reports
+when the timeout of its process groups is over: 30 minutes with gloo, 10 with NCCL, here {timeout} s.
+
+| the rank | code | after | dslaunch | PyTorch alone |
+|---|---|---|---|---|
+"""
+MEANINGS = {
+    "not-entered": "sleeps in other code",
+    "busy": "computes in a loop that does not end",
+    "mismatch-operation": "calls another collective",
+    "mismatch-order": "calls collectives of two groups in another order",
+    "filesystem": "waits for a file",
+    "lock": "waits for a lock",
+    "dataloader": "waits for a worker of its data loader",
+    "stopped": "is stopped by SIGSTOP",
+    "dead": "has exited with 0; a child holds its connections",
+    "slow": "computes, as all others do",
+    "network": "is on a node that packets do not reach",
+}
+LIMIT = 10.0
+"""Seconds of `--hang-timeout` in the tests."""
+
+
+def page(rows: list[dict[str, Any]], found: dict[str, str]) -> str:
+    """Return the table as Markdown."""
+    by_how = {row["how"]: row for row in rows if row["ranks"] == 8}
+    dates = sorted({row["date"] for row in by_how.values()})
+    head = HEAD.format(
+        dates=" to ".join(dict.fromkeys((dates[0], dates[-1]))),
+        limit=LIMIT,
+        odd=odd(8),
+        timeout=GROUP_TIMEOUT,
+    )
+    cases = [case for case in (*CASES, NETWORK) if case.how in by_how]
+    return head + "".join(_row(by_how[case.how], found) for case in cases)
+
+
+def _row(row: dict[str, Any], found: dict[str, str]) -> str:
+    how = row["how"]
+    said = found.get(how, "not measured") or "nothing"
+    cells = (MEANINGS[how], f"`{row['code']}`", f"{row['after']} s", row["said"], said)
+    return f"| {' | '.join(cells)} |\n"
+
+
 def main() -> None:
-    """Write the recorded answers."""
-    found = dict(record())
-    Path(sys.argv[2]).write_text(json.dumps(found, indent=1) + "\n")
+    """Do what the first argument names."""
+    what, *files = sys.argv[1:]
+    if what == "page":
+        rows = [json.loads(line) for line in Path(files[0]).read_text().splitlines()]
+        sys.stdout.write(page(rows, json.loads(Path(files[1]).read_text())))
+        return
+    work = {"record": record, "alone": alone}[what]
+    text = json.dumps({case.how: work(case) for case in CASES}, indent=1)
+    Path(files[0]).write_text(f"{text}\n")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ PyTorch numbers the collectives of each process group, equally on all its ranks.
 that some rank has entered and not completed is what its group waits for:
 
 - a member that has not entered it is what the others wait for, unless it waits in a collective of
-  another group; then the same is asked there. The kind of its own wait gives the code.
+  another group; then the same is asked there. What it waits for itself gives the code.
 - members that entered different operations, sizes or types under the same number will not complete
   it, nor will ranks that wait for each other in different groups (`torch.distributed`, "Flight
   Recorder": collective mismatch);
@@ -29,7 +29,7 @@ from dslaunch.run.reasons import RankSource
 from dslaunch.run.waits import Frame, Wait, WaitKind, wait
 
 MOST_WORKERS = 64
-"""Processes below a rank that are looked at."""
+"""Processes below a rank that are inspected."""
 _BY_RANK = (
     HangCode.DEAD,
     HangCode.STOPPED,
