@@ -163,19 +163,20 @@ class HangWatch:
 
     def _conclude(self, inquiry: _Inquiry, ended: Ended, now: float) -> Stall | None:
         """Return the verdict once the nodes have answered, unless there was progress meanwhile."""
-        progress = self._numbers.moved > inquiry.began
-        if inquiry.over and not progress:
-            known = self._numbers.are_known
-            progress = self._heard > inquiry.began if known else False
-        if progress:
+        unmoved = now - self._numbers.moved
+        quiet = self._quiet(inquiry.sessions, now)
+        # while the nodes answered there may have been progress
+        if inquiry.over and self.limit is not None and quiet <= self.limit:
+            self._inquiry = None
+            return None
+        if not inquiry.over and unmoved <= self.notice:
             self._inquiry = None
             return None
         stall = inquiry.result(ended, now)
         if stall is None:
             return None
         self._inquiry = None
-        seconds = self._quiet(inquiry.sessions, now) if inquiry.over else now - self._numbers.moved
-        stall = replace(stall, seconds=seconds)
+        stall = replace(stall, seconds=quiet if inquiry.over else unmoved)
         if inquiry.over:
             return stall
         self._again = now + self.notice

@@ -18,4 +18,4 @@ class Timeouts:
     reconnect: float = 20.0
     """For reconnecting, before the node, or the run, is given up."""
     hang_timeout: float | None = None
-    """Without progress of any rank (`run.hang_watch`), before the run is stopped; None: no limit."""
+    """Without progress of any rank (`hang_watch.py`), before the run is stopped; None: no limit."""

@@ -22,6 +22,7 @@ from dslaunch.run.faulty import faulty_nodes
 from dslaunch.run.hang import RankView, judge, place, views
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.hang_watch import Numbers
+from dslaunch.run.local_runs import read_outcome
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.recorded_events import read_events
@@ -183,6 +184,13 @@ def test_an_event_with_a_verdict_is_read_back(tmp_path: Path) -> None:
     event = Event(1.0, "stalled", hang=verdict_of(RECORDED["mismatch-order"]))
     (tmp_path / EVENTS).write_text(json.dumps(event.as_data()) + "\n")
     assert read_events(tmp_path) == [event]
+
+
+def test_an_outcome_with_a_verdict_is_read_back() -> None:
+    outcome = hung(verdict_of(RECORDED["mismatch-order"]))
+    read = read_outcome(json.dumps(outcome.as_data()).encode())
+    assert read is not None
+    assert read.reason == outcome.reason
 
 
 # ------------------------------------------------------------ progress
