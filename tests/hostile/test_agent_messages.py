@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from dslaunch.errors import DslaunchError, NodeError, NodeFailure
 from dslaunch.launch.job import Job
 from dslaunch.launch.planner import make_plan
 from dslaunch.node import frames
-from dslaunch.protocol.collectives import COLLECTIVES
+from dslaunch.protocol.collectives import COLLECTIVES, RankAnswer
 from dslaunch.protocol.messages import HELLO, Hello, Incoming, NodeEvent, ProtocolError, Reply
 from dslaunch.protocol.queries import (
     CLEAN,
@@ -44,8 +44,11 @@ from dslaunch.report.status import run_row
 from dslaunch.report.usage_table import Choice, Size, page
 from dslaunch.run.collective_times import CollectiveTimes
 from dslaunch.run.collectives import records as collective_records
+from dslaunch.run.collectives import with_collectives
 from dslaunch.run.evidence import Inquiry, gather
 from dslaunch.run.follow import read_kept
+from dslaunch.run.hang import judge, views
+from dslaunch.run.hang_text import hang_text
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.job_files import JobFiles
 from dslaunch.run.prepare import decide
@@ -357,7 +360,17 @@ def test_no_recorded_collective_does_more_than_fail_its_node(variants: int) -> N
             told = parse(COLLECTIVES, changed.value)
         except InvalidAnswer:
             continue
-        within_time(lambda told=told: collective_records("bad", told, offset=0.5))  # type: ignore[misc]
+        within_time(lambda told=told: judge_hang(told))  # type: ignore[misc]
+
+
+def judge_hang(told: Mapping[str, RankAnswer]) -> None:
+    """Do with what ranks have recorded all that a hang does with it."""
+    found = collective_records("bad", told, offset=0.5)
+    shown = with_collectives({"bad": {"2": [PROCESS], "3": [PROCESS]}}, found)
+    verdict = judge(views(shown, found, {}), now=2.0)
+    hang_text(verdict)
+    json.dumps(verdict.as_data())
+    stacks.page(stacks.fold(shown), 80)
 
 
 class Telling(Scripted):

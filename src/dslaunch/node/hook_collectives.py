@@ -9,6 +9,8 @@ has imported all that this module needs.
   TORCH_NCCL_TRACE_BUFFER_SIZE before. It is read when the first group is made, so it is set here,
   by the version of torch, unless the user has set one of the two.
 - `_dump_fr_trace` has the collectives of gloo, `_dump_nccl_trace` those of NCCL (torch 2.2).
+- The entries of NCCL have events of the GPU, which are queried when entries are asked for; for the
+  numbers alone (`status`) none is.
 - Stacks are taken only where `torch._inductor.codecache` has been imported: torch 2.13 imports it
   to symbolize them, which takes seconds of CPU time and 800 modules.
 - The thread is none of `threading`: it is in no list of threads, and no exit waits for it.

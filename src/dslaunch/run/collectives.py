@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dslaunch.protocol.collectives import (
     COLLECTIVES,
@@ -118,6 +118,34 @@ class RankRecord:
         is in none."""
         waiting = [entry for entry in self.entries if not entry.completed]
         return max(waiting, key=lambda entry: entry.entered, default=None)
+
+
+def with_collectives(
+    stacks: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]],
+    found: Mapping[int, RankRecord],
+) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Return stacks (host -> rank -> processes) with `collective` in the first process of each
+    rank: the one that it is in, or has completed last; without it where none is recorded."""
+    return {
+        host: {
+            key: [
+                {**process, **(_recorded(found.get(int(key))) if index == 0 else {})}
+                for index, process in enumerate(processes)
+            ]
+            for key, processes in ranks.items()
+        }
+        for host, ranks in stacks.items()
+    }
+
+
+def _recorded(record: RankRecord | None) -> dict[str, Any]:
+    if record is None or not record.entries:
+        return {}
+    shown = record.current or max(record.entries, key=lambda entry: entry.entered)
+    names = {group.name: group.description for group in record.groups}
+    told = asdict(shown)
+    del told["frames"]
+    return {"collective": {**told, "group": names.get(shown.group) or shown.group}}
 
 
 def gather_collectives(

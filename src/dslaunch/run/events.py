@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from dslaunch.errors import FailureKind
 from dslaunch.protocol.messages import Evidence
+from dslaunch.run.hang_verdict import HangVerdict
 from dslaunch.run.reasons import EndReason, OwnProcess, Restart
 from dslaunch.run.slower_rank import SlowerRank
 
@@ -27,6 +28,8 @@ Kind = Literal[
     "restarting",
     "noticed",
     "slow",
+    "stalled",
+    "continued",
 ]
 
 
@@ -54,7 +57,8 @@ class Event:
     contained: Literal["cgroup", "descendants"] | None = None
     """How the node tracks the processes of the run."""
     seconds: float | None = None
-    """For how long a node was unreachable; of a stop, how long the ranks have to end."""
+    """For how long a node was unreachable, or no collective has completed; of a stop, how long the
+    ranks have to end."""
     ranks: int | None = None
     """Of a stop: how many ranks have not exited."""
     nodes: int | None = None
@@ -73,6 +77,9 @@ class Event:
     slower: tuple[SlowerRank, ...] | None = None
     """Ranks of the node that the others wait for; each is named once."""
 
+    hang: HangVerdict | None = None
+    """Of a stall: what the ranks wait for."""
+
     def as_data(self) -> dict[str, Any]:
         """Return the fields that are set, for JSON."""
         pairs = ((name, getattr(self, name)) for name in self.__slots__)
@@ -83,6 +90,8 @@ class Event:
             found["reason"] = self.reason.as_data()
         if self.restart is not None:
             found["restart"] = asdict(self.restart) | {"after": self.restart.after.as_data()}
+        if self.hang is not None:
+            found["hang"] = self.hang.as_data()
         if self.slower is not None:
             found["slower"] = [asdict(each) for each in self.slower]
         return found
