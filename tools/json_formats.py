@@ -182,8 +182,10 @@ FORMATS = (
             "progress": "Of the lowest rank that prints any; of a SLURM job by its output.",
             "nodes": "For each node: CPUs, memory, network, fabric, disks and `gpus`.",
             "ranks": "For each rank `rank`, `host`, `gpu`, `progress`, `step_seconds`, "
-            "`last_line`.",
-            "stragglers": "The ranks that the others wait for, with `evidence` and `reasons`.",
+            "`late` (by which share of the step time it enters collectives later than the median "
+            "rank), `last_line`.",
+            "stragglers": "The ranks that the others wait for, with `evidence`, `reasons` and "
+            "`cost`: the share of the step time for which they wait; `null`: unknown.",
             "unanswered": "The nodes that did not answer.",
         },
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 
@@ -14,11 +15,45 @@ from dslaunch.report.live import decision_rows
 from dslaunch.report.outcome_rows import RunExtent, outcome_rows
 from dslaunch.run.endings import BY_EVIDENCE
 from dslaunch.run.events import Event
+from dslaunch.run.hang_text import hang_hint
+from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place, Side
 from dslaunch.run.known_endings import built_in
 from dslaunch.run.outcome import Outcome, SecondaryFailure
 from dslaunch.run.outcome_text import message, stop_text
 from dslaunch.run.reasons import EndCode, EndReason, Restart
 
+STEP, SAVE = Place("train.py", 30, "step"), Place("train.py", 41, "save")
+WAITING = HangVerdict(
+    HangCode.NOT_ENTERED,
+    ranks=(("n4", 7),),
+    place=SAVE,
+    waiting=(0, 1, 2, 3, 4, 5, 6),
+    operation="all_reduce",
+    group="default_pg",
+    number=12,
+    waiting_place=STEP,
+)
+ODD = Side((7,), "all_reduce", "default_pg", sizes=((8,),), dtypes=("Float",), place=SAVE)
+MOST = Side((0, 1, 2), "all_reduce", "default_pg", sizes=((8, 2),), dtypes=("Float",), place=STEP)
+PAIRS = (("n1", "n4"), ("n2", "n4"))
+VERDICTS = (
+    WAITING,
+    replace(WAITING, code=HangCode.DEAD, exit_code=0, place=None),
+    replace(WAITING, code=HangCode.DEAD, signal=9, place=None),
+    replace(WAITING, code=HangCode.STOPPED),
+    replace(WAITING, code=HangCode.FILESYSTEM, on="/data/x", ranks=(("n3", 6), ("n4", 7))),
+    replace(WAITING, code=HangCode.LOCK),
+    replace(WAITING, code=HangCode.DATALOADER, workers=2),
+    replace(WAITING, code=HangCode.BUSY),
+    replace(WAITING, code=HangCode.MISMATCH, sides=(ODD, MOST)),
+    replace(WAITING, code=HangCode.MISMATCH, sides=(replace(ODD, operation="barrier"), MOST)),
+    replace(WAITING, code=HangCode.MISMATCH, sides=(replace(ODD, group="pair"), MOST)),
+    replace(WAITING, code=HangCode.NETWORK, ranks=(), unreachable=PAIRS),
+    replace(WAITING, code=HangCode.UNKNOWN, ranks=()),
+    HangVerdict(HangCode.SLOW, ranks=(("n1", 0), ("n2", 1)), place=STEP),
+    HangVerdict(HangCode.FILESYSTEM, ranks=(("n1", 0), ("n2", 1)), place=SAVE),
+    HangVerdict(HangCode.UNKNOWN),
+)
 FAILED = EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=1)
 REASONS = (
     EndReason(EndCode.SUCCEEDED),
@@ -57,6 +92,7 @@ REASONS = (
     EndReason(EndCode.EXIT_TIMEOUT, seconds=300.0, ranks=(("n1", 1), ("n1", 2))),
     EndReason(EndCode.EXIT_TIMEOUT, seconds=0.5),
     EndReason(EndCode.HANG, seconds=61.4),
+    *(EndReason(EndCode.HANG, seconds=61.4, hang=verdict) for verdict in VERDICTS),
     EndReason(EndCode.SLURM_JOB, job="job 12 reached its time limit"),
 )
 INTERRUPTED = EndReason(EndCode.INTERRUPTED)
@@ -67,6 +103,8 @@ EVENTS = (
     Event(1.0, "noticed", signal=10),
     Event(1.0, "noticed", signal=10, sent=6, unhandled=(0, 1)),
     Event(1.0, "noticed", signal=12, sent=0, unhandled=(0, 1, 2, 7)),
+    Event(1.0, "stalled", seconds=61.4, hang=WAITING),
+    Event(1.0, "continued", seconds=75.0),
     Event(1.0, "stopping", reason=FAILED),
     Event(1.0, "stopping", reason=FAILED, seconds=10.0, ranks=7, nodes=2),
     Event(1.0, "stopping", reason=INTERRUPTED, seconds=10.0, ranks=8, nodes=2),
@@ -259,3 +297,8 @@ def test_a_run_that_succeeded_is_one_line(golden: Callable[[str, str], None]) ->
     golden(
         "run/success.txt", _lines(outcome_rows(well, Path("/runs/1"), brief=False, extent=extent))
     )
+
+
+def test_every_hang_has_a_text_and_a_hint(golden: Callable[[str, str], None]) -> None:
+    assert {verdict.code for verdict in VERDICTS} == set(HangCode)
+    golden("run/hang-hints.txt", _lines(f"{code}: {hang_hint(code)}" for code in HangCode))

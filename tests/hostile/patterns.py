@@ -24,7 +24,7 @@ METHODS = {"match", "search", "fullmatch", "findall", "finditer", "sub", "split"
 REPEATS = (code.MAX_REPEAT, code.MIN_REPEAT, code.POSSESSIVE_REPEAT)
 BOUNDED = {
     "dslaunch.deepspeed.shards._PATTERNS": "file names",
-    "dslaunch.report.waits._RULES": "500 characters of a name",
+    "dslaunch.run.waits._RULES": "500 characters of a name",
 }
 """Patterns in tables whose text is short before it is matched."""
 

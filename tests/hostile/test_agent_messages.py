@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from dslaunch.errors import DslaunchError, NodeError, NodeFailure
 from dslaunch.launch.job import Job
 from dslaunch.launch.planner import make_plan
 from dslaunch.node import frames
+from dslaunch.protocol.collectives import COLLECTIVES, RankAnswer
 from dslaunch.protocol.messages import HELLO, Hello, Incoming, NodeEvent, ProtocolError, Reply
 from dslaunch.protocol.queries import (
     CLEAN,
@@ -42,8 +43,13 @@ from dslaunch.report.live import JsonView, TerminalView, decision_rows
 from dslaunch.report.metrics import Measured, metrics_text
 from dslaunch.report.status import run_row
 from dslaunch.report.usage_table import Choice, Size, page
+from dslaunch.run.collective_times import CollectiveTimes
+from dslaunch.run.collectives import records as collective_records
+from dslaunch.run.collectives import with_collectives
 from dslaunch.run.evidence import Inquiry, gather
 from dslaunch.run.follow import read_kept
+from dslaunch.run.hang import judge, views
+from dslaunch.run.hang_text import hang_text
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.job_files import JobFiles
 from dslaunch.run.prepare import decide
@@ -330,6 +336,79 @@ def test_no_stack_does_more_than_fail_its_node(variants: int) -> None:
             continue
         stacks.page(stacks.fold({"bad": told}), 80)
         json.dumps(told)
+
+
+RECORDED: dict[str, Any] = {
+    "state": "answered",
+    "pid": 9,
+    "told": {
+        "now": 1.0,
+        "initialized": True,
+        "groups": [
+            {"id": 0, "name": "0", "description": "default_pg", "backend": "gloo", "ranks": [2, 3],
+             "enqueued": 2, "started": 1, "completed": 1},
+        ],
+        "entries": [
+            {"group": "0", "seq": 2, "operation": "all_reduce", "backend": "gloo",
+             "sizes": [[4, 2]], "tensors": 1, "dtypes": ["Float"], "entered": 1.0,
+             "completed": False, "p2p": False, "timeout": 1800.0,
+             "frames": [{"file": "train.py", "line": 3, "function": "step"}]},
+        ],
+        "times": [
+            {"group": "0", "backend": "gloo", "ranks": [2, 3], "kinds": ["all_reduce [[4]]"],
+             "calls": [[at, 0, 1.0 + at, None] for at in range(40)]},
+        ],
+        "spent": 0.1,
+        "error": "none",
+    },
+}  # fmt: skip
+
+
+def test_no_recorded_collective_does_more_than_fail_its_node(variants: int) -> None:
+    for changed in sample({"2": RECORDED, "3": RECORDED}, 4 * variants):
+        try:
+            told = parse(COLLECTIVES, changed.value)
+        except InvalidAnswer:
+            continue
+        within_time(lambda told=told: judge_hang(told))  # type: ignore[misc]
+
+
+def judge_hang(told: Mapping[str, RankAnswer]) -> None:
+    """Do with what ranks have recorded all that a hang does with it."""
+    found = collective_records("bad", told, offset=0.5)
+    shown = with_collectives({"bad": {"2": [PROCESS], "3": [PROCESS]}}, found)
+    verdict = judge(views(shown, found, {}), now=2.0)
+    hang_text(verdict)
+    json.dumps(verdict.as_data())
+    stacks.page(stacks.fold(shown), 80)
+
+
+class Telling(Scripted):
+    """A session whose ranks tell these collectives."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        super().__init__("bad")
+        self.told, self.clock_error = told, 0.0
+
+    def request(self, operation: str, form: object, **message: object) -> Future[Any]:
+        answer: Future[Any] = Future()
+        answer.set_result(self.told)
+        return answer
+
+
+def test_no_times_of_collectives_do_more_than_fail_their_node(variants: int) -> None:
+    for changed in sample({"2": RECORDED, "3": RECORDED}, 4 * variants):
+        try:
+            told = parse(COLLECTIVES, changed.value)
+        except InvalidAnswer:
+            continue
+
+        def compare(told: Any = told) -> None:
+            times = CollectiveTimes()
+            times.begin([Telling(told)])  # type: ignore[list-item]
+            times.end()
+
+        within_time(compare)
 
 
 MEASURED: dict[str, Any] = {

@@ -105,7 +105,7 @@ HangTimeout = Annotated[
     typer.Option(
         metavar="SECONDS",
         min=1,
-        help="Stop the run when no rank has printed or used the CPU for this time.",
+        help="Stop the run when no rank has made progress for this time, and say why.",
     ),
 ]
 ReconnectTimeout = Annotated[

@@ -88,7 +88,7 @@ HangTimeout = Annotated[
     typer.Option(
         metavar="SECONDS",
         min=1,
-        help="With --supervised: stop when no rank has printed or used the CPU for this time.",
+        help="With --supervised: stop when no rank has made progress for this time.",
     ),
 ]
 NoPreflight = Annotated[

@@ -20,6 +20,7 @@ from collections import deque
 from dslaunch.node import (
     bridge,
     cgroup,
+    collectives,
     directories,
     files,
     frames,
@@ -375,6 +376,19 @@ class Agent:
         pids = self.ranks.pids() if self.ranks else {}
         timeout = message["timeout"]
         self.in_thread(client, message["id"], lambda: stacks.collect(pids, timeout))
+
+    def do_collectives(self, client: AgentClient, message: frames.Message) -> None:
+        """Reply with what every rank has recorded of its collectives."""
+        pids = self.ranks.pids() if self.ranks else {}
+        directory = self.directory
+        what, timeout, since = message["what"], message["timeout"], message.get("since", 0.0)
+
+        def ask() -> Dict[str, Any]:
+            if not directory:
+                return {}
+            return collectives.collect(pids, directory, what, timeout, since=since)
+
+        self.in_thread(client, message["id"], ask)
 
     def do_usage(self, client: AgentClient, message: frames.Message) -> None:
         """Reply with what the node and every rank use; with `jobs`, the ranks of SLURM jobs, which

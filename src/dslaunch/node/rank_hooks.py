@@ -18,7 +18,7 @@ import os
 import threading
 from importlib.util import find_spec
 
-from dslaunch.node import hook_stacks, private
+from dslaunch.node import hook_collectives, hook_stacks, private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 
 ARCHIVE = "python.zip"
 """The archive in the run's directory that is put into PYTHONPATH."""
-HOOKS: "Hooks" = {hook_stacks: None}
+HOOKS: "Hooks" = {hook_stacks: None, hook_collectives: hook_collectives.AFTER}
 """The modules, each with the module after whose import it is started; None: at once."""
 _SITECUSTOMIZE = '''\
 """Starts the hooks of dslaunch, and makes way for the sitecustomize behind it."""

@@ -7,6 +7,7 @@ from dslaunch.durations import elapsed_text
 from dslaunch.plural import counted
 from dslaunch.report.straggler_text import straggler_rows
 from dslaunch.run.events import Event
+from dslaunch.run.hang_text import hang_text
 from dslaunch.run.outcome import SecondaryFailure
 from dslaunch.run.outcome_text import (
     describe,
@@ -30,6 +31,12 @@ def event_text(event: Event) -> str | None:
         return f"{event.host}: reconnected after {after:.0f} s; no output was lost"
     if event.kind == "noticed":
         return _forwarded_text(event)
+    if event.kind == "stalled" and event.hang is not None:
+        return (
+            f"no collective has completed for {event.seconds or 0:.0f} s: {hang_text(event.hang)}"
+        )
+    if event.kind == "continued":
+        return f"collectives complete again, after {elapsed_text(event.seconds or 0)}"
     if event.slower:
         return "; ".join(straggler_rows(event.slower))
     return None

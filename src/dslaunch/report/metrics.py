@@ -212,6 +212,13 @@ METRICS = (
         _of_ranks(lambda rank: rank.usage.busy),
     ),
     Metric(
+        "rank_late_ratio",
+        "By how much a rank enters collectives later than the median one, as a share of the step "
+        "time; below 0: earlier.",
+        _RANK,
+        _of_ranks(lambda rank: rank.usage.late),
+    ),
+    Metric(
         "rank_step", "Last step that a rank printed.", _RANK, _of_progress(lambda said: said.step)
     ),
     Metric("rank_step_seconds", "Time per step.", _RANK, _of_ranks(lambda rank: rank.step_seconds)),

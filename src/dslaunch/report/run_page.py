@@ -21,6 +21,7 @@ from dslaunch.report.curves_svg import Axes, CurvePoint, curve
 from dslaunch.report.event_text import secondary_text
 from dslaunch.report.page import SIGNS, WORDS
 from dslaunch.report.status import state_text, unknown_text
+from dslaunch.report.straggler_text import straggler_rows
 from dslaunch.report.timeline import timeline
 from dslaunch.report.timeline_svg import drawing, legend
 from dslaunch.run.compare_runs import Change, config_changes, folded_values
@@ -153,6 +154,8 @@ def run_page(details: RunDetails) -> str:
         clock=clock_text,
         training=training_charts(details),
         slower_ranks=slowest_ranks(details.progress.paces),
+        late_ranks=details.late,
+        stragglers=straggler_rows(details.status.slower),
         resources=resource_charts(details),
         warnings=[each for each in decisions if each.what == "warning"][:MOST_LISTED],
         decisions=[each for each in decisions if each.what != "warning"][:MOST_LISTED],

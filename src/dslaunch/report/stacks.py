@@ -14,7 +14,7 @@ from typing import Any
 
 from dslaunch.cluster.nodeset import fold as fold_names
 from dslaunch.plural import counted
-from dslaunch.report.waits import IDLE, OTHERS, Frame, Wait, wait
+from dslaunch.run.waits import IDLE, OTHERS, Frame, Wait, wait
 from dslaunch.terminal import one_line
 
 Member = tuple[str, int]
@@ -65,6 +65,8 @@ class StackGroup:
     """Number of processes; more than members where a rank has several such children."""
     note: str = ""
     """Why no stack is available, and what else is known."""
+    collectives: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """The collectives that the ranks are in, or were in last, with these ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class _Process:
     main: Thread
     others: tuple[Thread, ...]
     note: str
+    collective: str
 
 
 def fold(stacks: Told, *, exact: bool = True) -> list[StackGroup]:
@@ -121,7 +124,16 @@ def _group(processes: list[_Process]) -> StackGroup:
         command=first.command,
         count=len(processes),
         note=first.note,
+        collectives=_collectives(processes),
     )
+
+
+def _collectives(processes: Iterable[_Process]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    ranks: dict[str, list[int]] = {}
+    for process in processes:
+        if process.collective:
+            ranks.setdefault(process.collective, []).append(process.member[1])
+    return tuple((text, tuple(several)) for text, several in ranks.items())
 
 
 def _members(processes: Iterable[_Process]) -> tuple[Member, ...]:
@@ -156,7 +168,22 @@ def _process(member: Member, command: str, told: Mapping[str, Any]) -> _Process:
         main, note = _thread(mains[0], state, call), ""
     else:
         main, note = Thread("", (), wait((), state, call)), _note(told)
-    return _Process(member=member, command=command, main=main, others=others, note=note)
+    return _Process(
+        member=member,
+        command=command,
+        main=main,
+        others=others,
+        note=note,
+        collective=_collective(told.get("collective")),
+    )
+
+
+def _collective(told: Mapping[str, Any] | None) -> str:
+    """Return the text of a collective as `run.collectives.with_collectives` tells it."""
+    if not told:
+        return ""
+    verb = "last completed" if told["completed"] else "in"
+    return one_line(f"{verb} {told['operation']}, number {told['seq']} of group {told['group']}")
 
 
 def _thread(told: Mapping[str, Any], state: str = "", call: str = "") -> Thread:
@@ -225,6 +252,8 @@ def page(groups: Sequence[StackGroup], width: int | None = None) -> str:
 
 def _section(group: StackGroup, width: int) -> list[str]:
     rows = textwrap.wrap(_head(group), width, subsequent_indent="    ")
+    for text in _collective_rows(group):
+        rows += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
     rows += _rows(group.main, group.lines, width)
     waits = [other.thread.wait for other in group.others]
     idle = [wait.kind for wait in waits if wait is not None and wait.kind in IDLE]
@@ -235,6 +264,19 @@ def _section(group: StackGroup, width: int) -> list[str]:
         kinds = ", ".join(dict.fromkeys(idle))
         rows.append(f"  and {counted(len(idle), 'idle thread')}: {kinds}")
     return rows
+
+
+def _collective_rows(group: StackGroup) -> list[str]:
+    """Return for example `in all_reduce, number 4 of group default_pg`, per collective."""
+    if len(group.collectives) == 1:
+        text, ranks = group.collectives[0]
+        if len(ranks) == len(group.members):
+            return [text]
+    return [f"{_numbered(ranks)}: {text}" for text, ranks in group.collectives]
+
+
+def _numbered(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {_spans(ranks)}"
 
 
 def _other(other: Others, group: StackGroup, width: int) -> list[str]:
@@ -289,7 +331,7 @@ def who(members: Sequence[Member]) -> str:
     """Return for example `ranks 0-5,7 on node[1-3]`."""
     ranks = sorted({rank for _, rank in members})
     hosts = fold_names(host for host, _ in members)
-    return f"rank{'s' if len(ranks) > 1 else ''} {_spans(ranks)} on {hosts}"
+    return f"{_numbered(ranks)} on {hosts}"
 
 
 def _spans(numbers: Sequence[int]) -> str:

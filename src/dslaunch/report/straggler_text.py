@@ -14,6 +14,7 @@ _EVIDENCE: Mapping[Evidence, str] = {
     Evidence.GPU_IDLE: "GPU partly idle while the others are busy",
     Evidence.GPU_THROTTLED: "GPU clock lower than that of the others",
     Evidence.GPU_POWER: "GPU computes while the others only wait",
+    Evidence.COLLECTIVES: "last in most collectives",
 }
 _REASONS: Mapping[Reason, str] = {
     Reason.CPU_LIMIT: "CPU limit of a control group reached",
@@ -22,6 +23,9 @@ _REASONS: Mapping[Reason, str] = {
     Reason.POWER_BRAKE: "GPU slowed down by the power supply",
     Reason.HARDWARE: "GPU slowed down by the hardware",
     Reason.LINK_ERRORS: "errors on the node's links",
+    Reason.CLOCK: "GPU clock lower than that of the others",
+    Reason.DISK: "disks of the node busier than those of the others",
+    Reason.NODE: "all ranks of the node are slow",
 }
 
 
@@ -35,9 +39,16 @@ def straggler_rows(stragglers: tuple[SlowerRank, ...]) -> list[str]:
         why = "; ".join(reason_text(reason) for reason in several[0].reasons)
         noun = "rank" if len(several) == 1 else "ranks"
         reason = f" ({why})" if why else ""
-        text = f"slow: {noun} {ranks} on {host}: {_EVIDENCE[several[0].evidence]}{reason}"
+        evidence = _EVIDENCE[several[0].evidence]
+        text = f"slow: {noun} {ranks} on {host}: {evidence}{_cost(several)}{reason}"
         rows.append(one_line(text))
     return rows
+
+
+def _cost(slow: list[SlowerRank]) -> str:
+    """Return how long the others wait for the slowest of these ranks, if that is known."""
+    costs = [each.cost for each in slow if each.cost is not None]
+    return f", the others wait for {100 * max(costs):.0f} % of each step" if costs else ""
 
 
 def reason_text(reason: Reason) -> str:

@@ -15,6 +15,7 @@ from dslaunch.cluster.nodeset import fold, fold_numbers
 from dslaunch.plural import counted
 from dslaunch.report.straggler_text import straggler_rows
 from dslaunch.run.events import Event
+from dslaunch.run.hang_text import hang_text
 from dslaunch.run.outcome import failed
 from dslaunch.run.outcome_text import describe, restart_text, signal_name, stop_text
 
@@ -413,6 +414,8 @@ def _moment_text(event: Event) -> str:
         return f"{who} ended: {describe(event.code, event.signal)}{while_stopping}"
     if event.kind == "noticed":
         return f"{signal_name(event.signal or 0)} forwarded to all ranks"
+    if event.hang is not None:
+        return f"no collective completes: {hang_text(event.hang)}"
     if event.slower:
         return "; ".join(straggler_rows(event.slower))
     text = _MOMENTS.get(event.kind, event.kind)
@@ -427,6 +430,7 @@ _MOMENTS: Mapping[str, str] = {
     "joined": "joined the process group",
     "away": "connection lost, reconnecting",
     "back": "reconnected",
+    "continued": "collectives complete again",
     "lost": "node lost",
     "ending": "the node ends its part",
     "ended": "all processes of the node have exited",

@@ -32,4 +32,6 @@ def _rank(rank: RankSample) -> dict[str, Any]:
         found["gpu"] = rank.gpu.index
     if rank.step_seconds is not None:
         found["step_seconds"] = rank.step_seconds
+    if rank.usage.late is not None:
+        found["late"] = rank.usage.late
     return found

@@ -140,6 +140,12 @@ def _step_time(rank: RankSample) -> str:
     return "" if rank.step_seconds is None else short_time_text(rank.step_seconds)
 
 
+def _late(rank: RankSample) -> str:
+    """Return how late a rank is; earlier than the median one is not late."""
+    late = rank.usage.late
+    return "" if late is None else _percent(max(0.0, late))
+
+
 RANK_COLUMNS: tuple[Column[RankSample], ...] = (
     Column("RANK", lambda rank: str(rank.rank)),
     Column("NODE", lambda rank: rank.host, left=True, drop=3),
@@ -152,6 +158,7 @@ RANK_COLUMNS: tuple[Column[RankSample], ...] = (
     Column("MEMORY", lambda rank: _bytes(rank.usage.memory), drop=5),
     Column("STEP", _step),
     Column("STEP TIME", _step_time, drop=1),
+    Column("LATE", _late, drop=6),
 )
 LAST_LINE: Column[RankSample] = Column(
     "LAST LINE", lambda rank: without_color(rank.last_line), left=True

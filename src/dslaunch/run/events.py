@@ -9,6 +9,7 @@ from dslaunch.errors import FailureKind
 from dslaunch.protocol.messages import Evidence
 from dslaunch.protocol.usage import RankNumber
 from dslaunch.protocol.values import Count, Pid, Time
+from dslaunch.run.hang_verdict import HangVerdict
 from dslaunch.run.reasons import EndReason, OwnProcess, Restart
 from dslaunch.run.recorded_values import Duration, ExitCode, Host, Signal
 from dslaunch.run.slower_rank import SlowerRank
@@ -30,6 +31,8 @@ Kind = Literal[
     "restarting",
     "noticed",
     "slow",
+    "stalled",
+    "continued",
 ]
 
 
@@ -57,7 +60,8 @@ class Event:
     contained: Literal["cgroup", "descendants"] | None = None
     """How the node tracks the processes of the run."""
     seconds: Duration | None = None
-    """For how long a node was unreachable; of a stop, how long the ranks have to end."""
+    """For how long a node was unreachable, or no collective has completed; of a stop, how long the
+    ranks have to end."""
     ranks: Count | None = None
     """Of a stop: how many ranks have not exited."""
     nodes: Count | None = None
@@ -76,6 +80,9 @@ class Event:
     slower: tuple[SlowerRank, ...] | None = None
     """Ranks of the node that the others wait for; each is named once."""
 
+    hang: HangVerdict | None = None
+    """Of a stall: what the ranks wait for."""
+
     def as_data(self) -> dict[str, Any]:
         """Return the fields that are set, for JSON."""
         pairs = ((name, getattr(self, name)) for name in self.__slots__)
@@ -86,6 +93,8 @@ class Event:
             found["reason"] = self.reason.as_data()
         if self.restart is not None:
             found["restart"] = asdict(self.restart) | {"after": self.restart.after.as_data()}
+        if self.hang is not None:
+            found["hang"] = self.hang.as_data()
         if self.slower is not None:
             found["slower"] = [asdict(each) for each in self.slower]
         return found

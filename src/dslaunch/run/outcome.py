@@ -11,6 +11,7 @@ from dslaunch.protocol.usage import RankNumber
 from dslaunch.run import endings
 from dslaunch.run.endings import Diagnosis, diagnose
 from dslaunch.run.events import Event
+from dslaunch.run.hang_text import hang_hint
 from dslaunch.run.outcome_text import message
 from dslaunch.run.reasons import EndCode, EndReason, RankSource
 from dslaunch.run.recorded_values import ExitCode, Host, Signal
@@ -127,6 +128,18 @@ class History:
         running = (source for source in started - exited if source[1] is not None)
         return tuple(sorted(running, key=_rank_of))
 
+    def ended(self) -> dict[RankSource, tuple[int | None, int | None]]:
+        """Return the ranks that have exited, and were not started again, with their exit code and
+        signal."""
+        found: dict[RankSource, tuple[int | None, int | None]] = {}
+        for event in self.events:
+            source = (event.host or "", event.rank)
+            if event.kind == "exit" and event.rank is not None:
+                found[source] = event.code, event.signal
+            elif event.kind == "started":
+                found.pop(source, None)
+        return found
+
     def _count(self, event: Event) -> None:
         if event.host is None:
             return
@@ -200,7 +213,9 @@ def _interrupted(history: History) -> Outcome:
 
 def _without_failure(history: History) -> Outcome:
     if history.gave_up is not None:
-        return Outcome("failed", 1, history.gave_up)
+        hang = history.gave_up.hang
+        hint = hang_hint(hang.code) if hang is not None else None
+        return Outcome("failed", 1, history.gave_up, hint=hint)
     return Outcome("ok", 0, EndReason(EndCode.SUCCEEDED))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 
 from dslaunch.launch.replacement import Replacement
+from dslaunch.run.hang_text import hang_text
 from dslaunch.run.reasons import EndCode, EndReason, RankSource, Restart
 
 _OOM_KILLER = "by the out-of-memory killer"
@@ -35,7 +36,7 @@ _MESSAGES = {
     EndCode.PROCESS_FAILED: "the {process} on {host} failed: {error}",
     EndCode.NODE_ENDED: "{ended_by}{error}",
     EndCode.EXIT_TIMEOUT: "{running} did not exit within {seconds:g} s after the first success",
-    EndCode.HANG: "hang: no rank printed or computed for {seconds:.0f} s",
+    EndCode.HANG: "hang: no progress for {seconds:.0f} s{hang}",
     EndCode.SLURM_JOB: "",
 }
 _STOPPING = _MESSAGES | {
@@ -48,6 +49,7 @@ _STOPPING = _MESSAGES | {
     EndCode.PROCESS_FAILED: "the {process} on {host} failed",
     EndCode.NODE_ENDED: "a node ended",
     EndCode.EXIT_TIMEOUT: "not all ranks exited within {seconds:g} s after the first success",
+    EndCode.HANG: "hang: no progress for {seconds:.0f} s",
 }
 
 
@@ -120,6 +122,7 @@ def _filled(texts: dict[EndCode, str], reason: EndReason) -> str:
         by_signal=f" by {signal_name(reason.signal)}" if reason.signal else "",
         ended_by=f"{host} ended the run: " if host else "",
         error=reason.error,
+        hang=f": {hang_text(reason.hang)}" if reason.hang is not None else "",
         by=reason.by,
         seconds=reason.seconds or 0.0,
         nodes=reason.nodes,

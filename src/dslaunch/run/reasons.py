@@ -14,6 +14,7 @@ from dslaunch.errors import ErrorCode, FailureKind
 from dslaunch.launch.replacement import Replacement
 from dslaunch.protocol.usage import RankNumber
 from dslaunch.protocol.values import Count
+from dslaunch.run.hang_verdict import HangVerdict
 from dslaunch.run.recorded_values import Duration, ExitCode, Host, Signal
 
 OwnProcess = Literal["agent", "guardian"]
@@ -81,6 +82,8 @@ class EndReason:
     """On how many nodes it succeeded."""
     ranks: tuple[RankSource, ...] = ()
     """Those that had not exited, or that a failed rank probably waited for."""
+    hang: HangVerdict | None = None
+    """What the ranks wait for."""
     job: str | None = None
     """Verdict of the SLURM job (`slurm/verdict_text.py`); its codes are in the outcome's jobs."""
     not_restarted: str | None = None
@@ -89,7 +92,10 @@ class EndReason:
     def as_data(self) -> dict[str, Any]:
         """The fields that are set, for JSON."""
         pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {name: value for name, value in pairs if value not in (None, ())}
+        found = {name: value for name, value in pairs if value not in (None, ())}
+        if self.hang is not None:
+            found["hang"] = self.hang.as_data()
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from dslaunch.run.run_directory import LOGS
 from dslaunch.run.run_state import State
 from dslaunch.run.status import Reports, RunStatus
 from dslaunch.run.usage import read_usage
-from dslaunch.run.usage_history import UsageCurve, usage_curves
+from dslaunch.run.usage_history import RankLateness, UsageCurve, notably_late, usage_curves
 
 MOST_OUTPUT = 64 << 20
 """Bytes of output that are read; of more, parts of every log."""
@@ -47,6 +47,8 @@ class RunDetails:
     last_lines: Mapping[RankSource, tuple[str, ...]] = field(default_factory=dict)
     """The last output of each rank, and of the launchers of the nodes (rank None)."""
     usage: tuple[UsageCurve, ...] = ()
+    late: tuple[RankLateness, ...] = ()
+    """The ranks that entered collectives late, the latest first."""
     damaged_lines: int = 0
     """Lines of the recorded events that were skipped."""
     notices: tuple[str, ...] = ()
@@ -104,7 +106,7 @@ def run_details(run: RunHandle, local: LocalRun | None) -> RunDetails:
         return details
     end = details.ended or details.time
     curves = usage_curves(read_usage(local.directory), details.started, end)
-    return replace(details, usage=curves)
+    return replace(details, usage=curves, late=notably_late(read_usage(local.directory)))
 
 
 def _status(run: RunHandle, local: LocalRun | None, notices: list[str]) -> RunStatus:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import math
 import socket
 import threading
 import time
@@ -51,6 +52,9 @@ CLOSED = 5.0
 reachable: a running launcher reconnects at once."""
 EXIT_TIMEOUT = 2.0
 """Seconds for the exit code of a program whose connection has ended."""
+DRIFT = 50e-6
+"""Seconds per second by which two clocks may drift apart: quartz crystals are specified for 20 to
+50 ppm."""
 LEAST_TRY = 3.0
 """Seconds for one reconnect, at least."""
 
@@ -98,6 +102,9 @@ class Session(Wire):
         self.hello: Future[Hello] = Future()
         self.offset = 0.0
         """Seconds by which the node's clock is ahead of ours."""
+        self._offset_error = math.inf
+        self._offset_measured = 0.0
+        """By how much that was off at most when it was measured; when, on the monotonic clock."""
         self.idle = 0.0
         """Seconds without output or computation of its ranks, as last reported."""
         self._agent, self._inbox, self._transport = agent, inbox, transport
@@ -153,9 +160,21 @@ class Session(Wire):
         future.add_done_callback(self._set_offset)
         return future
 
+    @property
+    def clock_error(self) -> float:
+        """Return by how many seconds `offset` may be off; infinite: it was not measured."""
+        return self._offset_error + DRIFT * (time.monotonic() - self._offset_measured)
+
     def _set_offset(self, measured: Future[Clock]) -> None:
-        if measured.exception() is None:
-            self.offset = measured.result().offset
+        """Keep the more exact one of two measurements, unless the clock was set in between."""
+        if measured.exception() is not None:
+            return
+        found, error = measured.result(), self.clock_error
+        was_set = abs(found.offset - self.offset) > found.error + error
+        if found.error <= error or was_set:
+            self.offset = found.offset
+            self._offset_error = found.error
+            self._offset_measured = time.monotonic()
 
     def follow(self, *, hold: bool) -> None:
         """Request events and output. With `hold` the run ends if we are unreachable for too long,

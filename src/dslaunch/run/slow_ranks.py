@@ -35,13 +35,13 @@ class SlowRanks:
         """Return the seconds between two measurements; None: as usual."""
         if self.undecided:
             return CLOSE
-        progress = self._latest.progress if self._latest is not None else None
-        if self._latest is None or progress is None or progress.step is None:
+        if self._latest is None:
             return None
-        if not progress.steps_per_second:
-            return CLOSE  # the next step tells how long one takes
-        wanted = STEPS_BETWEEN / progress.steps_per_second
-        return max(CLOSE, len(self._latest.nodes) / NODES_PER_SECOND, wanted)
+        wanted = [_by_steps(self._latest), _by_collectives(self._latest)]
+        shortest = min((each for each in wanted if each is not None), default=None)
+        if shortest is None:
+            return None
+        return max(CLOSE, len(self._latest.nodes) / NODES_PER_SECOND, shortest)
 
     @property
     def undecided(self) -> bool:
@@ -62,3 +62,18 @@ class SlowRanks:
 
     def _new(self, slower: tuple[SlowerRank, ...]) -> tuple[SlowerRank, ...]:
         return tuple(each for each in slower if each.rank not in self._named)
+
+
+def _by_steps(sample: UsageSample) -> float | None:
+    """Return the seconds between two measurements, by the steps that the ranks print."""
+    progress = sample.progress
+    if progress is None or progress.step is None:
+        return None
+    if not progress.steps_per_second:
+        return CLOSE  # the next step tells how long one takes
+    return STEPS_BETWEEN / progress.steps_per_second
+
+
+def _by_collectives(sample: UsageSample) -> float | None:
+    """Return the seconds between two measurements, by the collectives of the ranks."""
+    return sample.lateness_interval if sample.lateness is not None else None

@@ -19,6 +19,8 @@ class Evidence(StrEnum):
     """Its GPU has a lower clock than the others, and is throttled."""
     GPU_POWER = "gpu-power"
     """Its GPU draws much more power than those of all others."""
+    COLLECTIVES = "collectives"
+    """It is the last one to enter collectives, in most steps."""
 
 
 class Reason(StrEnum):
@@ -33,6 +35,12 @@ class Reason(StrEnum):
     HARDWARE = "hardware"
     LINK_ERRORS = "link-errors"
     """Links of its node have errors, and those of no other node."""
+    CLOCK = "clock"
+    """Its GPU has a lower clock than the others."""
+    DISK = "disk"
+    """The disks of its node read or write much more than those of all other nodes."""
+    NODE = "node"
+    """All ranks of its node are slow, and no other rank is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +51,5 @@ class SlowerRank:
     host: str
     evidence: Evidence
     reasons: tuple[Reason, ...] = ()
+    cost: float | None = None
+    """Share of the step time for which the others wait for it; None: unknown."""

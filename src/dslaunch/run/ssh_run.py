@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import DslaunchError, NodeError, NodeFailure
+from dslaunch.run.collectives import Question, gather_collectives, with_collectives
 from dslaunch.run.events import Event
 from dslaunch.run.follow import Follower, nothing_reached, read_kept
 from dslaunch.run.handle import (
@@ -345,9 +346,15 @@ class SshRun(RunHandle):
         with self._reached(self.cluster) as reached:
             if not reached.sessions:
                 raise nothing_reached(reached, self.name)
-            told = gather_stacks(list(reached.sessions.values()), timeout)
-            unresponsive = tuple(host for host in reached.sessions if host not in told)
-            return RankStacks(told, unresponsive, _unreachable(reached))
+            sessions = list(reached.sessions.values())
+            # before the stacks: a process that writes its stack answers nothing else
+            records = gather_collectives(sessions, Question.FULL, timeout / 3)
+            told = gather_stacks(sessions, timeout)
+            return RankStacks(
+                stacks=with_collectives(told, records),
+                unresponsive=tuple(host for host in reached.sessions if host not in told),
+                failures=_unreachable(reached),
+            )
 
     @contextmanager
     def usage_source(self, hosts: Collection[str] = ()) -> Iterator[UsageSource]:

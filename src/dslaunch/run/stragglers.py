@@ -1,4 +1,4 @@
-"""Which rank the others wait for, by what all ranks and nodes use. Pure.
+"""Which rank the others wait for, by what all ranks and nodes use, and by who is late. Pure.
 
 In synchronous training every step takes as long as in the slowest rank, so step times are equal
 everywhere. What differs is what ranks do while they wait:
@@ -11,6 +11,8 @@ everywhere. What differs is what ranks do while they wait:
 
 A rank is named only if it differs clearly from all others, in several measurements in a row, during
 which the training has made steps: a rank that writes a checkpoint is waited for too, and is sound.
+
+Where the ranks record their collectives, `late_ranks.py` also finds one that is slower by a little.
 """
 
 from __future__ import annotations
@@ -42,6 +44,12 @@ MORE_POWER = 1.35
 LIMITED, WAITED, OTHERS_LOAD = 0.1, 0.2, 0.5
 """Evidence for a reason: share of periods in which a CPU limit was reached; share of the time for
 which a rank waited for a CPU; CPUs that others on the node use."""
+LATE_LIMITED, LATE_WAITED, LATE_CLOCK = 0.03, 0.05, 0.95
+"""The same for a rank that is late in collectives, and may be slower by a little: share of periods;
+share of the time beyond what the others wait; clock as a share of the median of the others."""
+BUSY_DISK, MORE_DISK = 50e6, 4
+"""Bytes per second of a disk that may be a reason, at least; and as a multiple of the busiest one
+of the other nodes."""
 HARMFUL = frozenset({"thermal", "power-brake", "hardware"})
 """Reasons of throttling that a sound GPU does not have; each reaches its power limit."""
 
@@ -163,6 +171,58 @@ def _load_of_others(node: NodeUsage) -> float:
     return node.cpu * (node.cpus or 0) - sum(rank.cpu for rank in node.ranks)
 
 
+# ---------------------------------------------------------------- ranks that are late
+
+
+def late_in(sample: UsageSample) -> tuple[SlowerRank, ...]:
+    """Return the ranks that are late in collectives, by their number, with the reasons that this
+    measurement shows."""
+    late = sample.lateness.slow if sample.lateness is not None else ()
+    slow_hosts = {each.host for each in late}
+    numbers = {each.rank for each in late}
+    of_host = {each.rank for each in sample.ranks if each.host in slow_hosts}
+    is_node = len(slow_hosts) == 1 and len(numbers) > 1 and numbers == of_host
+    found = []
+    for each in late:
+        reasons = _reasons_of_late(each.rank, sample)
+        if is_node:
+            reasons = (Reason.NODE, *reasons)
+        found.append(SlowerRank(each.rank, each.host, Evidence.COLLECTIVES, reasons, each.cost))
+    return tuple(found)
+
+
+def _reasons_of_late(number: int, sample: UsageSample) -> tuple[Reason, ...]:
+    late = sample.lateness.slow if sample.lateness is not None else ()
+    numbers = {each.rank for each in late}
+    own = [each for each in sample.ranks if each.rank == number]
+    others = [each for each in sample.ranks if each.rank not in numbers]
+    if not own or not others:
+        return ()
+    (slow,) = own
+    nodes = {node.host: node for node in sample.nodes}
+    node = nodes[slow.host]
+    other_nodes = [each for host, each in nodes.items() if host not in {one.host for one in late}]
+    found = list(_reasons(slow, nodes))
+    usual_wait = median(each.usage.cpu_wait or 0 for each in others)
+    waits = (slow.usage.cpu_wait or 0) - usual_wait >= LATE_WAITED
+    if (node.cpu_throttled or 0) >= LATE_LIMITED:
+        found.append(Reason.CPU_LIMIT)
+    elif waits and _load_of_others(node) >= OTHERS_LOAD:
+        found.append(Reason.OTHER_LOAD)
+    clocks = [each.gpu.clock for each in others if each.gpu is not None and each.gpu.clock]
+    clock = slow.gpu.clock if slow.gpu is not None else None
+    if clock and clocks and clock <= LATE_CLOCK * median(clocks):
+        found.append(Reason.CLOCK)
+    busiest = max(map(_disk_rate, other_nodes), default=None)
+    if busiest is not None and _disk_rate(node) >= max(BUSY_DISK, MORE_DISK * busiest):
+        found.append(Reason.DISK)
+    return tuple(dict.fromkeys(found))
+
+
+def _disk_rate(node: NodeUsage) -> float:
+    return (node.disk_read or 0) + (node.disk_written or 0)
+
+
 # ---------------------------------------------------------------- in a row
 
 
@@ -183,12 +243,17 @@ class Streak:
     """Of the training, since the first measurement."""
     step: int | None = None
     """The latest step of the training; None: no rank prints its step."""
+    sample: UsageSample | None = None
+    """The latest measurement."""
+    late: tuple[SlowerRank, ...] = ()
+    """The ranks that are late in collectives, with the reasons that the latest two measurements
+    have."""
 
     @property
     def named(self) -> tuple[SlowerRank, ...]:
         """Return the slow ranks, once the evidence is sufficient."""
-        if self.step is None:
-            return self.slower if self.measurements >= IN_A_ROW_WITHOUT_STEPS else ()
+        if self.step is None and self.measurements >= IN_A_ROW_WITHOUT_STEPS:
+            return self._with_late(self.slower)
         return self.established
 
     @property
@@ -198,10 +263,29 @@ class Streak:
         Without steps the others may also wait for a rank that prepares the data once.
         """
         enough = self.with_steps >= IN_A_ROW and self.steps >= STEPS
-        return self.slower if enough else ()
+        return self._with_late(self.slower if enough else ())
+
+    def _with_late(self, slower: tuple[SlowerRank, ...]) -> tuple[SlowerRank, ...]:
+        """Return slow ranks by their number: also those that are late, whose cost is known."""
+        late = {each.rank: each for each in self.late}
+        found = dict(late)
+        for each in slower:
+            cost = late[each.rank].cost if each.rank in late else None
+            found[each.rank] = each if cost is None else replace(each, cost=cost)
+        return tuple(found[rank] for rank in sorted(found))
 
     def after(self, sample: UsageSample) -> Streak:
         """Return the streak after another measurement."""
+        return replace(self._after(sample), sample=sample, late=self._late_after(sample))
+
+    def _late_after(self, sample: UsageSample) -> tuple[SlowerRank, ...]:
+        found = late_in(sample)
+        if self.sample is None or not self.sample.ranks:  # the first one has no rates yet
+            return found
+        before = replace(self.sample, lateness=sample.lateness)
+        return tuple(map(_with_common_reasons, late_in(before), found))
+
+    def _after(self, sample: UsageSample) -> Streak:
         found = suspects(sample)
         step = sample.progress.step if sample.progress is not None else None
         if not found:

@@ -14,7 +14,9 @@ from dslaunch.launch.plan import NodePlan, Plan
 from dslaunch.node.frames import Output
 from dslaunch.protocol.messages import Gone, NodeEvent
 from dslaunch.protocol.queries import STACKS
+from dslaunch.run.collectives import with_collectives
 from dslaunch.run.events import Event
+from dslaunch.run.hang_watch import Continued, HangWatch, Stall
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.outcome import Outcome, failed, fatal, reason_of
 from dslaunch.run.outcome_text import stop_text
@@ -54,6 +56,8 @@ class Supervisor:
         self.interrupts, self.timeouts = interrupts, timeouts
         self.usage = usage
         self.slow_ranks = SlowRanks()
+        self.hangs: HangWatch | None = None
+        """From the start of the ranks on."""
         self.sessions = sessions
         self.running = {session.host: session for session in sessions}
         self.history = watch.history
@@ -74,6 +78,7 @@ class Supervisor:
             session.expect(ranks_of(node))
             session.follow(hold=True)
             session.send(**start_message(plan, node, secrets), notice=self.interrupts.notice)
+        self.hangs = HangWatch(self.timeouts.hang_timeout, near=plan.rendezvous.address)
         while self.running:
             self._step()
         return replace(
@@ -97,6 +102,8 @@ class Supervisor:
     def _take(self, session: Session, arrival: Arrival) -> None:
         if isinstance(arrival, Output):
             self.watch.take(session.host, arrival, session.offset)
+            if self.hangs is not None:
+                self.hangs.heard()
         elif isinstance(arrival, NodeEvent):
             self._take_event(session, arrival)
         elif isinstance(arrival, Lost):
@@ -223,13 +230,20 @@ class Supervisor:
             self._lost(session, NodeFailure(session.host, "lost", why))
 
     def _check_for_hang(self) -> None:
-        limit = self.timeouts.hang_timeout
-        if limit is None or self.stop_deadline is not None or not self.running:
+        if self.hangs is None or self.stop_deadline is not None or not self.running:
             return
-        idle = min(session.idle for session in self.running.values())
-        if idle > limit:
-            self.stacks = gather_stacks(list(self.running.values()))
-            self._give_up(EndReason(EndCode.HANG, seconds=idle))
+        found = self.hangs.look(list(self.running.values()), self.history.ended())
+        if isinstance(found, Continued):
+            self._happened(Event(time.time(), "continued", seconds=found.seconds))
+        elif found is not None and not found.over:
+            self._happened(Event(time.time(), "stalled", seconds=found.seconds, hang=found.verdict))
+        elif found is not None:
+            self._end_hang(found)
+
+    def _end_hang(self, stall: Stall) -> None:
+        self.stacks = with_collectives(stall.stacks, stall.collectives)
+        reason = EndReason(EndCode.HANG, seconds=stall.seconds, hang=stall.verdict)
+        self._give_up(reason)
 
     def _give_up(self, reason: EndReason) -> None:
         self.history.gave_up = reason

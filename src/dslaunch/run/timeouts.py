@@ -18,4 +18,4 @@ class Timeouts:
     reconnect: float = 20.0
     """For reconnecting, before the node, or the run, is given up."""
     hang_timeout: float | None = None
-    """Without output or computation of any rank, before the run is stopped; None: no limit."""
+    """Without progress of any rank (`hang_watch.py`), before the run is stopped; None: no limit."""

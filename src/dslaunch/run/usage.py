@@ -15,6 +15,7 @@ from dslaunch.protocol.usage import Degrees, Quantity, RankNumber, Share, Thrott
 from dslaunch.protocol.values import Count, Several, Short, Time
 from dslaunch.run.json_lines import valid_line, valid_lines
 
+Lateness = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 USAGE = "usage.jsonl"
 """The file of a run directory with one `NodeUsage` per line, in the order of arrival."""
 
@@ -54,6 +55,9 @@ class RankUsage:
     rank that waits for others does neither."""
     cpu_wait: Share | None = None
     """Share of the time in which that thread waited for a CPU."""
+    late: Lateness | None = None
+    """By how much it entered collectives later than the median rank, as a share of the step time:
+    a median; below 0: earlier."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,35 @@ class UsageCurve:
     """The node with the highest average."""
 
 
+@dataclass(frozen=True, slots=True)
+class RankLateness:
+    """How late one rank was during a run."""
+
+    rank: int
+    host: str
+    late: float
+    """By how much it entered collectives later than the median rank, as a share of the step time;
+    a median over the run."""
+
+
+NOTABLE_LATENESS = 0.05
+"""From here on a rank is listed."""
+MOST_LATE = 10
+"""Ranks that are listed, at most."""
+
+
+def notably_late(usage: Iterable[NodeUsage]) -> tuple[RankLateness, ...]:
+    """Return the ranks that were notably late, the latest first."""
+    shares: dict[tuple[int, str], list[float]] = {}
+    for sample in usage:
+        for rank in sample.ranks:
+            if rank.late is not None:
+                shares.setdefault((rank.rank, sample.host), []).append(rank.late)
+    found = [RankLateness(rank, host, median(several)) for (rank, host), several in shares.items()]
+    notable = [each for each in found if each.late >= NOTABLE_LATENESS]
+    return tuple(sorted(notable, key=lambda each: (-each.late, each.rank)))[:MOST_LATE]
+
+
 def usage_curves(usage: Iterable[NodeUsage], start: float, end: float) -> tuple[UsageCurve, ...]:
     """Return a curve for each measure that any node reports between two times."""
     span = max(end - start, 1.0)

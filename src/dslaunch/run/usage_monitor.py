@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from queue import Empty
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dslaunch.protocol.usage import COUNTERS, MOST_OUTPUT, NodeCounters
+from dslaunch.run.collective_times import CollectiveTimes
 from dslaunch.run.events import Line
+from dslaunch.run.late_ranks import Lateness
 from dslaunch.run.lines import printable
 from dslaunch.run.progress import Progress, RunProgress
 from dslaunch.run.usage import GpuUsage, NodeUsage, RankUsage
@@ -57,6 +59,10 @@ class UsageSample:
     """Nodes that have not answered in time."""
     progress: Progress | None = None
     """Of the lowest rank that prints any."""
+    lateness: Lateness | None = None
+    """Who enters collectives late; None: unknown."""
+    lateness_interval: float | None = None
+    """Seconds after which the ranks are asked for it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,7 @@ class UsageMonitor:
         node have in their environment."""
         self.progress = RunProgress(formats)
         self._jobs = jobs or {}
+        self.collectives = CollectiveTimes()
         self._order: dict[str, None] = {}
         self._asked: dict[str, _Asked] = {}
         self._readings: dict[str, Reading] = {}
@@ -105,15 +112,20 @@ class UsageMonitor:
             jobs = list(self._jobs.get(session.host, ()))
             answer = session.request("usage", COUNTERS, output=output, jobs=jobs)
             self._asked[session.host] = _Asked(answer, session.ranks, now)
+        self.collectives.begin(several)
 
     @property
     def complete(self) -> bool:
         """Return whether all nodes that were asked have answered."""
-        return all(asked.answer.done() for asked in self._asked.values())
+        return all(answer.done() for answer in self._waiting)
 
     def wait(self, seconds: float) -> None:
         """Wait until all have answered, at most so many seconds."""
-        wait([asked.answer for asked in self._asked.values()], seconds)
+        wait(self._waiting, seconds)
+
+    @property
+    def _waiting(self) -> list[Future[Any]]:
+        return [*(asked.answer for asked in self._asked.values()), *self.collectives.waiting]
 
     def end(self) -> UsageSample:
         """Return what has arrived since `begin`."""
@@ -126,15 +138,30 @@ class UsageMonitor:
             counters = _answer(asked.answer)
             if counters is not None:
                 self._take(Reading(now, host, _own_ranks(counters, asked.ranks)))
-        nodes = tuple(self._usages[host] for host in self._order if host in self._usages)
+        lateness = self.collectives.end()
+        shares = lateness.shares if lateness is not None else {}
+        nodes = tuple(
+            _with_lateness(self._usages[host], shares)
+            for host in self._order
+            if host in self._usages
+        )
         ranks = sorted(
             (rank for node in nodes for rank in self._ranks(node)), key=lambda each: each.rank
         )
-        return UsageSample(now, nodes, tuple(ranks), tuple(self._asked), self.progress.latest)
+        return UsageSample(
+            time=now,
+            nodes=nodes,
+            ranks=tuple(ranks),
+            unanswered=tuple(self._asked),
+            progress=self.progress.latest,
+            lateness=lateness,
+            lateness_interval=self.collectives.interval,
+        )
 
     def forget(self, host: str) -> None:
         """Drop a node that has left the run."""
         self._asked.pop(host, None)
+        self.collectives.forget(host)
         self._order.pop(host, None)
 
     def _take(self, reading: Reading) -> None:
@@ -178,6 +205,15 @@ def _answer(future: Future[NodeCounters]) -> NodeCounters | None:
         return future.result(0)
     except LostError:  # the node is lost, or has sent something invalid
         return None
+
+
+def _with_lateness(node: NodeUsage, shares: Mapping[int, float]) -> NodeUsage:
+    """Return a node with the lateness of its ranks, as far as it is known."""
+    ranks = tuple(
+        replace(rank, late=round(shares[rank.rank], 4)) if rank.rank in shares else rank
+        for rank in node.ranks
+    )
+    return replace(node, ranks=ranks)
 
 
 def _own_ranks(counters: NodeCounters, ranks: range) -> NodeCounters:

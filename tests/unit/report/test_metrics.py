@@ -77,7 +77,9 @@ def unescaped(text: str) -> str:
 def measured(host: str = "node1", run: str = "1123-train") -> Measured:
     progress = Progress(step=7, loss=2.5, tokens_per_second=1e4)
     one = replace(
-        rank(0, host, gpu=gpu(throttled=("thermal", "power"))), progress=progress, step_seconds=0.5
+        rank(0, host, gpu=gpu(throttled=("thermal", "power")), late=0.02),
+        progress=progress,
+        step_seconds=0.5,
     )
     network = {"received": 5.0, "sent": 6.0, "fabric_received": 7.0, "fabric_sent": 8.0}
     more = {"disk_read": 1.0, "disk_written": 2.0, "cpu_throttled": 0.0, "link_errors": 0}

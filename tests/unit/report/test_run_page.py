@@ -19,7 +19,9 @@ from dslaunch.run.run_details import RunDetails
 from dslaunch.run.run_inputs import RecordedConfig, RecordedFinding, RecordedVersions, RunInputs
 from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import State
+from dslaunch.run.slower_rank import Evidence, SlowerRank
 from dslaunch.run.status import RunStatus
+from dslaunch.run.usage_history import RankLateness
 
 LARGEST = 500_000
 """Bytes of the page of any run."""
@@ -58,6 +60,22 @@ def test_page_of_a_failed_run_has_all_sections() -> None:
         "DeepSpeed config",
         "Job and environment",
     ]
+
+
+def test_page_lists_late_ranks_and_those_that_were_named() -> None:
+    details = details_of(2, fails=False)
+    slow = SlowerRank(3, "node002", Evidence.COLLECTIVES, cost=0.09)
+    page = run_page(
+        replace(
+            details,
+            progress=ProgressHistory(),
+            status=replace(details.status, slower=(slow,)),
+            late=(RankLateness(3, "node002", 0.12),),
+        )
+    )
+    assert "Uneven step times" in headings(page)
+    assert "the others wait for 9 % of each step" in page
+    assert '<th scope="row">3</th><td>node002</td><td>12 %</td>' in page
 
 
 def test_page_of_a_run_without_any_record_has_the_rest() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dslaunch.report.stacks import as_data, fold, page
-from dslaunch.report.waits import Frame, WaitKind, wait
+from dslaunch.run.waits import Frame, WaitKind, wait
 
 SITE = "/opt/venv/lib/python3.11/site-packages/"
 LIB = "/usr/lib/python3.11/"

@@ -82,6 +82,12 @@ def test_columns_without_a_value_are_left_out() -> None:
     assert ranks.split() == ["RANK", "NODE", "CPU", "BUSY", "MEMORY"]
 
 
+def test_ranks_have_their_lateness_where_it_is_known() -> None:
+    found = sample(rank(0, late=-0.02), rank(1, late=0.093))
+    first, second = lines(found, Size(200, 40))[-2:]
+    assert (first.split()[-2:], second.split()[-2:]) == (["0", "%"], ["9", "%"])
+
+
 def test_rows_that_do_not_fit_are_counted() -> None:
     shown = lines(many(64, 8), Size(80, 23))
     assert [line for line in shown if "more" in line] == ["... 57 nodes more", "... 504 ranks more"]

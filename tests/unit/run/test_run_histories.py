@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.unit.report.recorded_runs import LENGTH, START, hosts_of, usage_of
+from tests.unit.run.usage_samples import node
+from tests.unit.run.usage_samples import rank as rank_sample
 
 from dslaunch.run.events import Event, Line
 from dslaunch.run.json_lines import SkippedLines
@@ -21,7 +23,7 @@ from dslaunch.run.recorded_events import read_events
 from dslaunch.run.recorded_output import sample_output
 from dslaunch.run.run_directory import EVENTS, RunDirectory
 from dslaunch.run.usage import USAGE, NodeUsage, read_usage
-from dslaunch.run.usage_history import MOST_BUCKETS, Measure, usage_curves
+from dslaunch.run.usage_history import MOST_BUCKETS, Measure, notably_late, usage_curves
 
 
 def collected(*lines: tuple[float, int, str]) -> ProgressCollector:
@@ -94,6 +96,21 @@ def test_curves_are_bounded() -> None:
 def test_samples_far_outside_of_the_run_are_ignored() -> None:
     (sample,) = usage_of(hosts_of(1), samples=1)
     assert usage_curves([sample], START + 10 * LENGTH, START + 11 * LENGTH) == ()
+
+
+def test_ranks_that_were_late_most_of_the_time_are_listed() -> None:
+    shares = {0: [0.0, 0.0, 0.0], 1: [0.0, 0.2, 0.1], 2: [0.3, 0.0, 0.0], 3: [0.2, 0.3, 0.4]}
+    usage = [
+        node(
+            "n1",
+            ranks=tuple(
+                rank_sample(number, late=late[at]).usage for number, late in shares.items()
+            ),
+        )
+        for at in range(3)
+    ]
+    assert [(each.rank, each.late) for each in notably_late(usage)] == [(3, 0.3), (1, 0.1)]
+    assert notably_late([node("n1", ranks=(rank_sample(0).usage,))]) == ()
 
 
 def test_damaged_lines_of_usage_are_skipped(tmp_path: Path) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.run.usage_samples import gpu, rank, sample
 
+from dslaunch.run.late_ranks import Lateness, LateRank
 from dslaunch.run.progress import Progress
 from dslaunch.run.slow_ranks import CLOSE, MOST_CLOSE, SlowRanks
 from dslaunch.run.slower_rank import Evidence, Reason, SlowerRank
-from dslaunch.run.stragglers import IN_A_ROW, IN_A_ROW_WITHOUT_STEPS, Streak, suspects
+from dslaunch.run.stragglers import IN_A_ROW, IN_A_ROW_WITHOUT_STEPS, Streak, late_in, suspects
 from dslaunch.run.usage_monitor import RankSample, UsageSample
 
 LIMITED = {"cpu_throttled": 0.8}
@@ -241,3 +243,77 @@ def test_nodes_are_measured_every_few_steps(
     slow_ranks = SlowRanks()
     slow_ranks.take(replace(sample(*map(rank, range(nodes))), progress=progress))
     assert slow_ranks.interval == interval
+
+
+# ---------------------------------------------------------------- ranks that are late
+
+
+def late(*ranks: RankSample, slow: int = 1, cost: float = 0.09, **nodes: Any) -> UsageSample:
+    """A measurement in which a rank is late in collectives."""
+    (host,) = (each.host for each in ranks if each.rank == slow)
+    found = Lateness({slow: 0.1}, (LateRank(slow, host, cost),), suspected=False, step_seconds=0.2)
+    return replace(sample(*ranks, **nodes), lateness=found, lateness_interval=3.2)
+
+
+def test_a_rank_that_is_late_in_collectives_is_named_at_once_and_with_its_cost() -> None:
+    slow_ranks = SlowRanks()
+    events = [event for _ in range(5) for event in slow_ranks.take(late(rank(0), rank(1), rank(2)))]
+    expected = SlowerRank(1, "node1", Evidence.COLLECTIVES, (), 0.09)
+    assert [(e.kind, e.host, e.slower) for e in events] == [("slow", "node1", (expected,))]
+
+
+def test_a_late_rank_that_is_also_busy_is_named_with_evidence_and_cost() -> None:
+    ranks = [rank(0, busy=0.3), rank(1, busy=0.95)]
+    streak = Streak()
+    for step in (1, 3, 5):
+        streak = streak.after(replace(late(*ranks), progress=Progress(step=step)))
+    assert streak.named == (SlowerRank(1, "node1", Evidence.CPU, (), 0.09),)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "reason"),
+    [
+        ([rank(0), rank(1), rank(2)], {"node1": {"cpu_throttled": 0.05}}, Reason.CPU_LIMIT),
+        ([rank(0), rank(1, cpu_wait=0.1), rank(2)], {"node1": {"cpu": 0.9}}, Reason.OTHER_LOAD),
+        ([rank(0), rank(1), rank(2)], {"node1": {"link_errors": 3}}, Reason.LINK_ERRORS),
+        ([rank(0), rank(1), rank(2)], {"node1": {"disk_read": 2e8}}, Reason.DISK),
+        (
+            [rank(0, gpu=gpu()), rank(1, gpu=gpu(clock=1800)), rank(2, gpu=gpu())],
+            {},
+            Reason.CLOCK,
+        ),
+        (
+            [rank(0, gpu=gpu()), rank(1, gpu=gpu(throttled=("thermal",))), rank(2, gpu=gpu())],
+            {},
+            Reason.THERMAL,
+        ),
+    ],
+)
+def test_a_late_rank_has_the_reason_that_its_node_shows(
+    ranks: list[RankSample], nodes: dict[str, Any], reason: Reason
+) -> None:
+    streak = Streak().after(late(*ranks, **nodes)).after(late(*ranks, **nodes))
+    assert [each.reasons for each in streak.named] == [(reason,)]
+
+
+def test_a_late_rank_has_a_reason_although_the_measurement_before_had_no_rates() -> None:
+    ranks = [rank(0), rank(1), rank(2)]
+    streak = Streak().after(sample()).after(late(*ranks, node1={"cpu_throttled": 0.05}))
+    assert [each.reasons for each in streak.named] == [(Reason.CPU_LIMIT,)]
+
+
+def test_a_slow_node_is_the_reason_for_all_of_its_ranks() -> None:
+    ranks = [rank(number, f"node{number // 2}") for number in range(6)]
+    slow = tuple(LateRank(number, "node1", 0.1) for number in (2, 3))
+    found = Lateness({}, slow, suspected=False, step_seconds=1.0)
+    named = late_in(replace(sample(*ranks), lateness=found))
+    assert [(each.rank, each.reasons) for each in named] == [
+        (2, (Reason.NODE,)),
+        (3, (Reason.NODE,)),
+    ]
+
+
+def test_nodes_are_measured_as_often_as_their_collectives_are_compared() -> None:
+    slow_ranks = SlowRanks()
+    slow_ranks.take(late(rank(0), rank(1), rank(2)))
+    assert slow_ranks.interval == 3.2

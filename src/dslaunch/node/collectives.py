@@ -1,0 +1,177 @@
+"""The collectives of the ranks, as their own processes record them: see `hook_collectives.py`.
+
+Every rank that has initialized a process group listens in the run's directory. All are asked at
+once; one that does not answer in time, because it is stopped or a thread of it holds the
+interpreter, is named as such.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import stat
+import struct
+import time
+
+from dslaunch.node import private, processes
+from dslaunch.node.hook_collectives import LONGEST, PREFIX, WHAT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Dict, List, Optional
+
+ANSWERED, SILENT, ABSENT = "answered", "silent", "absent"
+"""How a rank's process answered; `absent`: it does not listen (yet)."""
+MOST_BYTES = 8 << 20
+"""Of all answers of a node; a message has at most 16 MiB."""
+_PIECE = 64 * 1024
+_CREDENTIALS = struct.Struct("3i")
+
+
+class _Asked:
+    """A connection to a process that has been asked."""
+
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self.connection, self.pid = connection, pid
+        self.data = b""
+        self.over = False
+
+
+def collect(
+    pids: Dict[int, int], directory: str, what: str, timeout: float, since: float = 0.0
+) -> Dict[str, Dict[str, Any]]:
+    """Return how every rank answered, within `timeout` seconds. Raises OSError if the directory is
+    not ours, ValueError if there is no such question.
+
+    `pids` is rank -> process; `what`: see `hook_collectives.answer`, and `hook_collectives.times`,
+    which has only collectives after `since`. Of each rank: `state`, `pid`
+    (the process that answered, the rank's own or one below it), and if it answered `told`.
+    """
+    if what not in WHAT:
+        raise ValueError(f"no such question: {what}")
+    deadline = time.monotonic() + timeout
+    asked = _connect_to_all(directory)
+    try:
+        _converse(asked, f"{what} {since!r}\n".encode(), deadline)
+    finally:
+        for each in asked:
+            each.connection.close()
+    owners = _owners(pids, [each.pid for each in asked])
+    found: Dict[str, Dict[str, Any]] = {
+        str(rank): {"state": ABSENT, "pid": pid} for rank, pid in pids.items()
+    }
+    room = MOST_BYTES
+    for each in asked:
+        rank = owners.get(each.pid)
+        if rank is None:
+            continue
+        told = _parsed(each) if len(each.data) <= room else None
+        room -= len(each.data) if told is not None else 0
+        before = found[str(rank)]
+        if told is not None:
+            found[str(rank)] = {"state": ANSWERED, "pid": each.pid, "told": told}
+        elif before["state"] == ABSENT:
+            found[str(rank)] = {"state": SILENT, "pid": each.pid}
+    return found
+
+
+def _connect_to_all(directory: str) -> List[_Asked]:
+    """Return connections to all processes that listen; sockets of those that ended are removed."""
+    asked = []
+    with private.opened(directory) as within:
+        for name in sorted(os.listdir(within)):
+            if name.startswith(PREFIX) and stat.S_ISSOCK(os.lstat(name, dir_fd=within).st_mode):
+                each = _connect(name, within)
+                if each is not None:
+                    asked.append(each)
+    return asked
+
+
+def _connect(name: str, within: int) -> Optional[_Asked]:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.setblocking(False)
+    try:
+        connection.connect(f"/proc/self/fd/{within}/{name}")
+        about = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, user, _ = _CREDENTIALS.unpack(about)
+        if user == os.geteuid():
+            return _Asked(connection, pid)
+    except ConnectionRefusedError:  # its process has ended
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=within)
+    except BlockingIOError:  # it has accepted none of the last connections
+        pid = _pid_in(name)
+        if pid is not None:
+            silent = _Asked(connection, pid)
+            silent.over = True
+            return silent
+    except OSError:
+        pass
+    connection.close()
+    return None
+
+
+def _pid_in(name: str) -> Optional[int]:
+    """Return the process in a socket's name, which is right unless it is in a container."""
+    parts = name[len(PREFIX) :].split("-")
+    return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else None
+
+
+def _converse(asked: List[_Asked], request: bytes, deadline: float) -> None:
+    """Send the request on all connections, and read the answers until the deadline."""
+    with selectors.DefaultSelector() as selector:
+        for each in asked:
+            with contextlib.suppress(OSError):
+                if not each.over:
+                    each.connection.send(request)
+                    selector.register(each.connection, selectors.EVENT_READ, each)
+        while selector.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            for key, _ in selector.select(left):
+                _read(key.data)
+                if key.data.over:
+                    selector.unregister(key.fileobj)
+
+
+def _read(each: _Asked) -> None:
+    try:
+        piece = each.connection.recv(_PIECE)
+    except BlockingIOError:
+        return
+    except OSError:
+        piece = b""
+    each.data += piece
+    if not piece or len(each.data) > LONGEST:
+        each.over = True
+
+
+def _parsed(each: _Asked) -> Optional[Any]:
+    """Return the answer; None if there is none, or only a part of it."""
+    if not each.over or len(each.data) > LONGEST:
+        return None
+    try:
+        told = json.loads(each.data)
+    except (ValueError, RecursionError):
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def _owners(pids: Dict[int, int], found: List[int]) -> Dict[int, int]:
+    """Return the rank that each process belongs to: it is the rank's own, or one below it."""
+    ranks = {pid: rank for rank, pid in pids.items()}
+    owners = {}
+    for process in found:
+        above: Optional[int] = process
+        for _ in range(64):
+            if above is None or above in ranks:
+                break
+            fields = processes.stat(above)
+            above = int(fields[1]) if fields else None
+        if above in ranks:
+            owners[process] = ranks[above]
+    return owners

@@ -1,0 +1,104 @@
+"""What ranks have recorded of their collectives (`node/collectives.py`), as typed and bounded
+values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, Strict, TypeAdapter, model_validator
+
+from dslaunch.protocol.values import Count, Pid, RankKey, Sent, Several, Short, Time, adapter_of
+
+MOST_RANKS = 4096
+MOST_GROUPS = 4096
+MOST_ENTRIES = 4096
+MOST_DIMENSIONS = 64
+MOST_FRAMES = 64
+MemberRank = Annotated[int, Field(ge=0, le=2**20)]
+Dimensions = Annotated[Several[Count], Field(max_length=MOST_DIMENSIONS)]
+
+
+class SentFrame(Sent):
+    """One call of the stack of a collective."""
+
+    file: Short
+    line: Count
+    function: Short
+
+
+class SentCollective(Sent):
+    """One collective; fields as of `run.collectives.Collective`."""
+
+    group: Short
+    seq: Count
+    operation: Short
+    backend: Short
+    sizes: Annotated[Several[Dimensions], Field(max_length=MOST_DIMENSIONS)] = ()
+    tensors: Count = 0
+    dtypes: Annotated[Several[Short], Field(max_length=MOST_DIMENSIONS)] = ()
+    entered: Time
+    completed: bool
+    p2p: bool = False
+    timeout: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] | None = None
+    frames: Annotated[Several[SentFrame], Field(max_length=MOST_FRAMES)] = ()
+
+
+class SentGroup(Sent):
+    """One process group; fields as of `run.collectives.Group`."""
+
+    id: Count | None = None
+    name: Short | None = None
+    description: Short = ""
+    backend: Short = ""
+    ranks: Annotated[Several[MemberRank], Field(max_length=2**20)] = ()
+    enqueued: Count | None = None
+    started: Count | None = None
+    completed: Count | None = None
+
+
+Duration = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Call = Annotated[tuple[Count, Count, Time, Duration | None], Strict(False)]
+"""A collective: its number, the index of its kind, when it was entered, the seconds it took."""
+
+
+class SentTimes(Sent):
+    """When a rank entered the collectives of a process group."""
+
+    group: Short
+    backend: Short
+    ranks: Annotated[Several[MemberRank], Field(max_length=2**20)] = ()
+    kinds: Annotated[Several[Short], Field(max_length=MOST_ENTRIES)]
+    calls: Annotated[Several[Call], Field(max_length=MOST_ENTRIES)]
+
+    @model_validator(mode="after")
+    def _kinds_are_listed(self) -> Self:
+        if any(index >= len(self.kinds) for _, index, _, _ in self.calls):
+            raise ValueError("a kind that is not listed")
+        return self
+
+
+class SentRecord(Sent):
+    """The answer of a rank's process."""
+
+    now: Time | None = None
+    initialized: bool = False
+    groups: Annotated[Several[SentGroup], Field(max_length=MOST_GROUPS)] = ()
+    entries: Annotated[Several[SentCollective], Field(max_length=MOST_ENTRIES)] = ()
+    times: Annotated[Several[SentTimes], Field(max_length=MOST_GROUPS)] = ()
+    spent: Duration = 0.0
+    """Seconds of CPU time that the answer took in the rank."""
+    error: Short | None = None
+    """Why there is no record."""
+
+
+class RankAnswer(Sent):
+    """How a rank answered; fields as of `run.collectives.RankRecord`."""
+
+    state: Literal["answered", "silent", "absent"]
+    pid: Pid
+    told: SentRecord | None = None
+
+
+RankAnswers = Annotated[dict[RankKey, RankAnswer], Field(max_length=MOST_RANKS)]
+COLLECTIVES: TypeAdapter[Mapping[str, RankAnswer]] = adapter_of(RankAnswers)

@@ -1,0 +1,258 @@
+"""Ask the ranks of a run when they entered their collectives, round by round."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from dslaunch.protocol.collectives import COLLECTIVES, RankAnswer, SentTimes
+from dslaunch.run.late_ranks import Collective, Group, Lateness, lateness_of
+from dslaunch.transport.wire import LostError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dslaunch.run.session import Session
+
+    Answer = Mapping[str, RankAnswer]
+
+STEPS_BETWEEN = 16
+"""Steps of training between two rounds."""
+SHORTEST, LONGEST = 2.0, 30.0
+"""Seconds between two rounds."""
+SHARE_OF_NODE, SHARE_OF_LAUNCHER = 0.005, 0.02
+"""Share of one CPU that the rounds take, at most: on a node for all of its ranks, and here."""
+MOST_CLOSE = 30
+"""Rounds in a row that may be close because a rank may be slow."""
+RANK_TIMEOUT = 2.0
+"""Seconds in which a rank must answer its node."""
+ASK_AGAIN = 30.0
+"""Seconds after which a node that has not answered is asked again."""
+MOST_GROUPS = 16
+"""Process groups that are compared, the largest first."""
+MOST_TIMES, MOST_COLLECTIVES = 400_000, 8192
+"""What is kept of a group: times of all its ranks, and collectives."""
+BY_ENTRY = "gloo"
+"""The backend whose collectives run when they are called. A GPU runs them later, so for all others
+their duration is needed: the last rank has the shortest (NCCL: TORCH_NCCL_ENABLE_TIMING=1)."""
+ALL_WAIT = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "barrier")
+"""Parts of the names of operations that complete in no rank before all have entered."""
+ALL_TO_ALL = ("all_to_all", "alltoall")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    answer: Future[Answer]
+    session: Session
+    at: float
+    """On the monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One rank in one collective."""
+
+    kind: str
+    entered: float
+    """By the launcher's clock."""
+    took: float | None
+    """Seconds, where it is to be compared by its duration."""
+
+
+class _GroupTimes:
+    """The collectives of one process group."""
+
+    def __init__(self, ranks: tuple[int, ...]) -> None:
+        self.ranks = ranks
+        self.complete: list[Collective] = []
+        self._open: defaultdict[int, dict[int, _Call]] = defaultdict(dict)
+        """Those that some ranks have not entered yet, or not told of: by number and rank."""
+        self._most = min(MOST_COLLECTIVES, MOST_TIMES // len(ranks))
+
+    def add(self, rank: int, number: int, call: _Call) -> None:
+        """Add a call; what is known already is left as it is."""
+        if not self.complete or number > self.complete[-1].number:
+            self._open[number][rank] = call
+
+    def finish(self) -> None:
+        """Move the collectives that all ranks have entered to those that are compared."""
+        for number in sorted(self._open):
+            calls = self._open[number]
+            if len(calls) == len(self.ranks):
+                made = _collective(number, [calls[rank] for rank in self.ranks])
+                if made is not None:
+                    self.complete.append(made)
+        if self.complete:
+            last = self.complete[-1].number
+            for number in [each for each in self._open if each <= last]:
+                del self._open[number]
+        for number in sorted(self._open)[: -self._most]:
+            del self._open[number]
+        del self.complete[: -self._most]
+
+
+def _collective(number: int, calls: Sequence[_Call]) -> Collective | None:
+    """Return a collective of all ranks; None if they do not agree which it is, or if some have no
+    duration."""
+    kind = calls[0].kind
+    if any(call.kind != kind for call in calls):
+        return None
+    entered = [call.entered for call in calls]
+    if not kind.startswith(BY_ENTRY):
+        took = [call.took for call in calls if call.took is not None]
+        if len(took) < len(calls):
+            return None
+        end = median(entered) + max(took)
+        entered = [end - each for each in took]
+    operation = kind.lower().partition(" ")[0]
+    all_wait = any(name in operation for name in (*ALL_WAIT, *ALL_TO_ALL))
+    return Collective(number, kind, tuple(entered), all_wait)
+
+
+class CollectiveTimes:
+    """Collects the collectives of all ranks, and compares them."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, _Asked] = {}
+        self._due = 0.0
+        """When the next round begins, on the monotonic clock."""
+        self._close = 0
+        """Rounds in a row that were close because a rank may be slow."""
+        self._since: dict[str, float] = {}
+        """Up to when all ranks of a node have told, by its clock."""
+        self._pids: dict[int, int] = {}
+        self._hosts: dict[int, str] = {}
+        self._groups: dict[str, _GroupTimes] = {}
+        self._clock_errors: dict[str, float] = {}
+        self._spent_on_node = self._spent_here = 0.0
+        """Seconds of CPU time in the last round: of the ranks of one node, and of this process."""
+        self._latest: Lateness | None = None
+
+    @property
+    def waiting(self) -> list[Future[Answer]]:
+        """Return the answers that have not been read."""
+        return [asked.answer for asked in self._asked.values()]
+
+    @property
+    def interval(self) -> float:
+        """Return the seconds between two rounds."""
+        found = self._latest
+        if found is not None and found.suspected and self._close < MOST_CLOSE:
+            return SHORTEST
+        steps = STEPS_BETWEEN * found.step_seconds if found is not None else SHORTEST
+        affordable = max(self._spent_on_node / SHARE_OF_NODE, self._spent_here / SHARE_OF_LAUNCHER)
+        return min(LONGEST, max(SHORTEST, steps, affordable))
+
+    def begin(self, sessions: Iterable[Session]) -> None:
+        """Ask the nodes if it is time; one that has not answered is not asked again for a while."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + self.interval
+        for session in sessions:
+            before = self._asked.get(session.host)
+            if before is not None and now - before.at < ASK_AGAIN:
+                continue
+            session.measure_clock()
+            answer = session.request(
+                "collectives",
+                COLLECTIVES,
+                what="times",
+                timeout=RANK_TIMEOUT,
+                since=self._since.get(session.host, 0.0),
+            )
+            self._asked[session.host] = _Asked(answer, session, now)
+
+    def end(self) -> Lateness | None:
+        """Return what is known with the answers that have arrived; None: nothing yet."""
+        began = time.thread_time()
+        arrived = [asked for asked in self._asked.values() if asked.answer.done()]
+        for asked in arrived:
+            del self._asked[asked.session.host]
+            self._take(asked)
+        if arrived:
+            for group in self._groups.values():
+                group.finish()
+            self._latest = self._compared()
+            suspected = self._latest is not None and self._latest.suspected
+            self._close = self._close + 1 if suspected else 0
+            self._spent_here = time.thread_time() - began
+        return self._latest
+
+    def forget(self, host: str) -> None:
+        """Drop a node that has left the run."""
+        self._asked.pop(host, None)
+
+    def _take(self, asked: _Asked) -> None:
+        session = asked.session
+        try:
+            answers = asked.answer.result(0)
+        except LostError:  # the node is lost, or has sent something invalid
+            return
+        own = {int(key): each for key, each in answers.items() if int(key) in session.ranks}
+        self._clock_errors[session.host] = session.clock_error
+        self._begin_again_if_restarted(own)
+        latest, spent = [], 0.0
+        for rank, answer in own.items():
+            if answer.told is None:
+                continue
+            spent += answer.told.spent
+            self._hosts[rank] = session.host
+            for times in answer.told.times:
+                self._add(rank, times, session.offset)
+            entered = [call[2] for times in answer.told.times for call in times.calls]
+            if entered:
+                latest.append(max(entered))
+        self._spent_on_node = max(spent, self._spent_on_node / 2)
+        if latest:
+            self._since[session.host] = min(latest)
+
+    def _begin_again_if_restarted(self, answers: Mapping[int, RankAnswer]) -> None:
+        """Forget everything if a rank has another process than before: torchrun has started all
+        ranks again, and their groups count from 1."""
+        pids = {rank: each.pid for rank, each in answers.items() if each.state == "answered"}
+        if any(self._pids.get(rank, pid) != pid for rank, pid in pids.items()):
+            self._groups.clear()
+            self._since.clear()
+            self._pids.clear()
+            self._latest = None
+        self._pids.update(pids)
+
+    def _add(self, rank: int, times: SentTimes, offset: float) -> None:
+        ranks = tuple(sorted(set(times.ranks)))
+        if len(ranks) < 2 or rank not in ranks:
+            return
+        group = self._groups.get(times.group)
+        if group is None:
+            group = self._groups[times.group] = _GroupTimes(ranks)
+            self._drop_small_groups()
+        if group.ranks != ranks:  # not the same group, whatever its name
+            return
+        for number, index, entered, took in times.calls:
+            kind = f"{times.backend}:{times.kinds[index]}"
+            group.add(rank, number, _Call(kind, entered - offset, took))
+
+    def _drop_small_groups(self) -> None:
+        if len(self._groups) > MOST_GROUPS:
+            largest_first = sorted(
+                self._groups, key=lambda name: (-len(self._groups[name].ranks), name)
+            )
+            del self._groups[largest_first[-1]]
+
+    def _compared(self) -> Lateness | None:
+        groups = [
+            Group(
+                ranks=group.ranks,
+                hosts=tuple(self._hosts[rank] for rank in group.ranks),
+                collectives=group.complete,
+                clock_errors=self._clock_errors,
+            )
+            for group in self._groups.values()
+            if group.complete
+        ]
+        return lateness_of(groups)

@@ -1,0 +1,220 @@
+"""The collectives of the ranks of a run, as their own processes recorded them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import wait
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from dslaunch.protocol.collectives import (
+    COLLECTIVES,
+    RankAnswer,
+    SentCollective,
+    SentGroup,
+)
+from dslaunch.run.session import Session
+
+OF_NODE = 2 / 3
+"""The part of a timeout that a node has for its ranks; the rest is for the way back."""
+
+
+class Question(StrEnum):
+    """How much is asked (`node/hook_collectives.py`)."""
+
+    STATUS = "status"
+    """The numbers of each group's last collectives; takes less than a millisecond."""
+    RECENT = "recent"
+    """Also the groups' names and ranks, and all recorded collectives, up to 512."""
+    FULL = "full"
+    """The last 32 collectives of each group, with their stacks where torch has them available."""
+
+
+class RankState(StrEnum):
+    """How a rank answered."""
+
+    ANSWERED = "answered"
+    SILENT = "silent"
+    """It listens but did not answer: it is stopped, or a thread holds the interpreter."""
+    ABSENT = "absent"
+    """It has not initialized a process group, or is no Python program of ours."""
+
+
+class Frame(NamedTuple):
+    """One call."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective, or one transfer between two ranks (`p2p`), that a rank has entered."""
+
+    group: str
+    """The name of the process group, which is equal in all its ranks."""
+    seq: int
+    """Counted from 1 in each group; for a transfer by transfers."""
+    operation: str
+    """Such as `all_reduce`."""
+    backend: str
+    """Such as `gloo`."""
+    entered: float
+    """Seconds since the epoch by the launcher's clock."""
+    completed: bool
+    sizes: tuple[tuple[int, ...], ...] = ()
+    """Of the first 8 input tensors."""
+    tensors: int = 0
+    """Number of input tensors."""
+    dtypes: tuple[str, ...] = ()
+    p2p: bool = False
+    timeout: float | None = None
+    """Seconds after which PyTorch gives it up."""
+    frames: tuple[Frame, ...] = ()
+    """The innermost first; empty: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group as one of its ranks knows it. Of an answer to `STATUS` only `id` and the
+    numbers are known."""
+
+    id: int | None
+    """The process's own number of it; None: no collective is recorded."""
+    name: str | None
+    """Equal in all its ranks."""
+    description: str = ""
+    """Such as `default_pg`."""
+    backend: str = ""
+    ranks: tuple[int, ...] = ()
+    enqueued: int | None = None
+    """Number of the last collective that was entered; None: none, or unknown."""
+    started: int | None = None
+    completed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankRecord:
+    """What one rank has recorded."""
+
+    rank: int
+    host: str
+    state: RankState
+    pid: int
+    """The process that answered, or the rank's own."""
+    initialized: bool = False
+    """Whether it has a default process group."""
+    groups: tuple[Group, ...] = ()
+    entries: tuple[Collective, ...] = ()
+    """The oldest first."""
+    error: str | None = None
+    """Why it has no record, such as a PyTorch without a recorder."""
+
+    @property
+    def current(self) -> Collective | None:
+        """Return the collective that it entered last and has not completed; None: unknown, or it
+        is in none."""
+        waiting = [entry for entry in self.entries if not entry.completed]
+        return max(waiting, key=lambda entry: entry.entered, default=None)
+
+
+def with_collectives(
+    stacks: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]],
+    found: Mapping[int, RankRecord],
+) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Return stacks (host -> rank -> processes) with `collective` in the first process of each
+    rank: the one that it is in, or has completed last; without it where none is recorded."""
+    return {
+        host: {
+            key: [
+                {**process, **(_recorded(found.get(int(key))) if index == 0 else {})}
+                for index, process in enumerate(processes)
+            ]
+            for key, processes in ranks.items()
+        }
+        for host, ranks in stacks.items()
+    }
+
+
+def _recorded(record: RankRecord | None) -> dict[str, Any]:
+    if record is None or not record.entries:
+        return {}
+    shown = record.current or max(record.entries, key=lambda entry: entry.entered)
+    names = {group.name: group.description for group in record.groups}
+    told = asdict(shown)
+    del told["frames"]
+    return {"collective": {**told, "group": names.get(shown.group) or shown.group}}
+
+
+def gather_collectives(
+    sessions: Sequence[Session], question: Question, timeout: float = 5.0
+) -> dict[int, RankRecord]:
+    """Return the record of every rank, by its number, of the nodes that answer in `timeout`
+    seconds. Never raises."""
+    asked = {
+        session: session.request(
+            "collectives", COLLECTIVES, what=question.value, timeout=timeout * OF_NODE
+        )
+        for session in sessions
+    }
+    wait(asked.values(), timeout)
+    found: dict[int, RankRecord] = {}
+    for session, future in asked.items():
+        if future.done() and future.exception() is None:
+            own = {key: each for key, each in future.result().items() if int(key) in session.ranks}
+            found.update(records(session.host, own, session.offset))
+    return dict(sorted(found.items()))
+
+
+def records(host: str, answers: Mapping[str, RankAnswer], offset: float) -> dict[int, RankRecord]:
+    """Return the records of a node's ranks. `offset`: seconds by which its clock is ahead."""
+    return {int(key): _record(host, int(key), each, offset) for key, each in answers.items()}
+
+
+def _record(host: str, rank: int, answer: RankAnswer, offset: float) -> RankRecord:
+    told = answer.told
+    state = RankState(answer.state)
+    if told is None:
+        return RankRecord(rank=rank, host=host, state=state, pid=answer.pid)
+    return RankRecord(
+        rank=rank,
+        host=host,
+        state=state,
+        pid=answer.pid,
+        initialized=told.initialized,
+        groups=tuple(map(_group, told.groups)),
+        entries=tuple(_collective(entry, offset) for entry in told.entries),
+        error=told.error,
+    )
+
+
+def _group(sent: SentGroup) -> Group:
+    return Group(
+        id=sent.id,
+        name=sent.name,
+        description=sent.description,
+        backend=sent.backend,
+        ranks=sent.ranks,
+        enqueued=sent.enqueued,
+        started=sent.started,
+        completed=sent.completed,
+    )
+
+
+def _collective(sent: SentCollective, offset: float) -> Collective:
+    return Collective(
+        group=sent.group,
+        seq=sent.seq,
+        operation=sent.operation,
+        backend=sent.backend,
+        entered=sent.entered - offset,
+        completed=sent.completed,
+        sizes=sent.sizes,
+        tensors=sent.tensors,
+        dtypes=sent.dtypes,
+        p2p=sent.p2p,
+        timeout=sent.timeout,
+        frames=tuple(Frame(frame.file, frame.line, frame.function) for frame in sent.frames),
+    )

@@ -1,0 +1,477 @@
+"""Why the ranks of a run make no progress: which rank the others wait for, and what it does. Pure.
+
+PyTorch numbers the collectives of each process group, equally on all its ranks. The oldest number
+that some rank has entered and not completed is what its group waits for:
+
+- a member that has not entered it is what the others wait for, unless it waits in a collective of
+  another group; then the same is asked there. What it waits for itself gives the code.
+- members that entered different operations, sizes or types under the same number will not complete
+  it, nor will ranks that wait for each other in different groups (`torch.distributed`, "Flight
+  Recorder": collective mismatch);
+- if all have entered it equally, the data between them does not arrive.
+
+Without a recorder, as with gloo in an older PyTorch, the stacks show which ranks are in a
+collective; which one is not known.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dslaunch.run.collectives import Collective, RankRecord
+from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place, Side
+from dslaunch.run.reasons import RankSource
+from dslaunch.run.waits import Frame, Wait, WaitKind, wait
+
+MOST_WORKERS = 64
+"""Processes below a rank that are inspected."""
+_BY_RANK = (
+    HangCode.DEAD,
+    HangCode.STOPPED,
+    HangCode.FILESYSTEM,
+    HangCode.LOCK,
+    HangCode.DATALOADER,
+    HangCode.BUSY,
+    HangCode.NOT_ENTERED,
+)
+"""Codes about single ranks; the first that holds for one of several ranks is the verdict."""
+_SAME_SIZES = re.compile(r"_?(?:all_?reduce|broadcast|reduce|all_?gather)\w*")
+"""Operations whose input has the same number of elements on all ranks. Of others, such as
+all_to_all and scatter, it may differ."""
+_LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib/python3\.\d+t?)/|^<")
+_DATA = re.compile(r"torch/utils/data/")
+_BATON = re.compile(r"torch/utils/file_baton\.py$|filelock/\w+\.py$")
+"""Locks in files: of PyTorch's extension builds, and of the package filelock."""
+_OF_FILES = (WaitKind.STORAGE, WaitKind.KERNEL)
+_LOCKS = (WaitKind.LOCK, WaitKind.FILE_LOCK, WaitKind.QUEUE)
+_OPENS = ("openat", "newfstatat", "statx", "getdents64", "fsync")
+_READS = ("read", "pread64", "write")
+_NO_FILE = re.compile(r"^(?:|socket:.*|pipe:.*|anon_inode:.*|/dev/pts/.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of a rank, as its node saw it."""
+
+    pid: int
+    state: str = ""
+    """A letter of /proc/PID/stat; "": unknown."""
+    frames: tuple[Frame, ...] = ()
+    """Of the main thread, the innermost first; empty: unknown."""
+    syscall: str = ""
+    on: str = ""
+    """The file that the system call waits for."""
+    command: str = ""
+
+    @property
+    def wait(self) -> Wait | None:
+        """Return what its main thread waits for."""
+        return wait(self.frames, self.state, self.syscall)
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """All that is known of one rank."""
+
+    rank: int
+    host: str
+    record: RankRecord | None = None
+    """None: its node has not answered."""
+    process: Process | None = None
+    """None: unknown, or it has ended."""
+    children: tuple[Process, ...] = ()
+    """Processes below it, such as workers of its data loader."""
+    exit_code: int | None = None
+    """It has ended with this code."""
+    signal: int | None = None
+    """It was ended by this signal."""
+    ended: bool = False
+
+    @property
+    def source(self) -> tuple[str, int]:
+        """Return its host and number."""
+        return self.host, self.rank
+
+
+# ---------------------------------------------------------------- what the nodes have told
+
+
+def views(
+    stacks: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]],
+    records: Mapping[int, RankRecord],
+    ended: Mapping[RankSource, tuple[int | None, int | None]],
+) -> dict[int, RankView]:
+    """Return the view of every rank. `stacks`: host -> rank -> processes, as of
+    `node.stacks.collect`; `ended`: exit code and signal of ranks that have ended."""
+    found = {
+        record.rank: RankView(rank=record.rank, host=record.host, record=record)
+        for record in records.values()
+    }
+    for host, ranks in stacks.items():
+        for key, processes in ranks.items():
+            rank = int(key)
+            seen = [_process(each) for each in processes[: MOST_WORKERS + 1]]
+            found[rank] = RankView(
+                rank=rank,
+                host=host,
+                record=records.get(rank),
+                process=seen[0] if seen else None,
+                children=tuple(seen[1:]),
+            )
+    for (host, number), (code, signal) in ended.items():
+        if number is not None:
+            found[number] = RankView(
+                rank=number, host=host, exit_code=code, signal=signal, ended=True
+            )
+    return dict(sorted(found.items()))
+
+
+def _process(told: Mapping[str, Any]) -> Process:
+    threads = told.get("threads") or []
+    main = [thread for thread in threads if thread.get("main")]
+    frames = main[0]["frames"] if main else []
+    return Process(
+        pid=told["pid"],
+        state=str(told.get("state", "")),
+        frames=tuple(Frame(f["file"], f["line"], f["function"]) for f in frames),
+        syscall=str(told.get("syscall", "")),
+        on=str(told.get("on", "")),
+        command=str(told.get("command", "")),
+    )
+
+
+# ---------------------------------------------------------------- the verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """What a group of ranks waits for."""
+
+    group: str
+    description: str
+    number: int
+    entered: dict[int, Collective]
+    """The members that have entered it."""
+    missing: tuple[int, ...]
+    """The members that have not."""
+
+
+@dataclass(slots=True)
+class _Situation:
+    """The views, and what follows from the records of all ranks together."""
+
+    views: Mapping[int, RankView]
+    waits: list[_Wait] = field(default_factory=list)
+
+    @property
+    def waiting(self) -> set[int]:
+        """Return the ranks that are in a collective that others of its group are not in, or that
+        does not complete."""
+        recorded = {rank for each in self.waits for rank in each.entered}
+        return recorded | {rank for rank, view in self.views.items() if _seen_waiting(view)}
+
+
+def judge(views: Mapping[int, RankView], now: float | None = None) -> HangVerdict:
+    """Return why the ranks make no progress. `now`: seconds since the epoch, for `since`."""
+    situation = _Situation(views, _waits(views))
+    halted = [view for view in views.values() if _halted(view) is not None]
+    if situation.waits:
+        members = {rank for each in situation.waits for rank in (*each.missing, *each.entered)}
+        halted = [view for view in halted if view.rank in members]
+    if halted and situation.waiting:
+        return _about_ranks(situation, halted, now)
+    different = _different_operations(situation, now)
+    if different is not None:
+        return different
+    roots = _roots(situation)
+    if roots:
+        return _about_ranks(situation, [views[rank] for rank in roots], now)
+    if situation.waits:
+        return _all_have_entered(situation, now)
+    if halted:
+        return _about_ranks(situation, halted, now)
+    return _without_collectives(situation)
+
+
+def _waits(views: Mapping[int, RankView]) -> list[_Wait]:
+    """Return the oldest collective of each group that some member has not completed, the one that
+    was entered first first."""
+    members: dict[str, set[int]] = {}
+    descriptions: dict[str, str] = {}
+    for view in views.values():
+        for group in view.record.groups if view.record is not None else ():
+            if group.name is not None:
+                members.setdefault(group.name, set()).update(group.ranks or {view.rank})
+                descriptions.setdefault(group.name, group.description)
+    found = []
+    for name, ranks in members.items():
+        oldest = {rank: _oldest(views[rank], name) for rank in ranks if rank in views}
+        numbers = [each.seq for each in oldest.values() if each is not None]
+        if not numbers:
+            continue
+        number = min(numbers)
+        entered = {
+            rank: entry
+            for rank in sorted(ranks & views.keys())
+            if (entry := _entry(views[rank], name, number)) is not None
+        }
+        missing = [
+            rank
+            for rank in sorted(ranks & views.keys())
+            if not _has_entered(views[rank], name, number)
+        ]
+        found.append(_Wait(name, descriptions[name], number, entered, tuple(missing)))
+    return sorted(found, key=lambda each: min(e.entered for e in each.entered.values()))
+
+
+def _entries(view: RankView, group: str) -> Iterable[Collective]:
+    entries = view.record.entries if view.record is not None else ()
+    return (entry for entry in entries if entry.group == group and not entry.p2p)
+
+
+def _oldest(view: RankView, group: str) -> Collective | None:
+    """Return the oldest collective of a group that a rank has not completed."""
+    waiting = (entry for entry in _entries(view, group) if not entry.completed)
+    return min(waiting, key=lambda entry: entry.seq, default=None)
+
+
+def _entry(view: RankView, group: str, number: int) -> Collective | None:
+    return next((entry for entry in _entries(view, group) if entry.seq == number), None)
+
+
+def _has_entered(view: RankView, group: str, number: int) -> bool:
+    """Return whether a rank has entered a collective; one that has not answered has not."""
+    return any(entry.seq >= number for entry in _entries(view, group))
+
+
+def _seen_waiting(view: RankView) -> bool:
+    """Return whether the stack of a rank without a record shows that it waits for others."""
+    recorded = view.record is not None and (view.record.entries or view.record.initialized)
+    if recorded or view.process is None:
+        return False
+    seen = view.process.wait
+    return seen is not None and seen.kind in (WaitKind.COLLECTIVE, WaitKind.STORE)
+
+
+def _roots(situation: _Situation) -> list[int]:
+    """Return the ranks that others wait for and that do not wait in a collective themselves."""
+    waiting = situation.waiting
+    missing = {rank for each in situation.waits for rank in each.missing}
+    roots = sorted(missing - waiting)
+    if roots or situation.waits or not waiting:
+        return roots
+    # only stacks tell: those that are not in a collective
+    return sorted(situation.views.keys() - waiting)
+
+
+def _different_operations(situation: _Situation, now: float | None) -> HangVerdict | None:
+    """Return the verdict if ranks have entered different collectives, under the same number or in
+    groups that wait for each other."""
+    for each in situation.waits:
+        sides = _sides(each, situation)
+        if len(sides) > 1:
+            return _mismatch(each, sides, situation, now)
+    if (
+        len(situation.waits) > 1
+        and not _roots(situation)
+        and any(w.missing for w in situation.waits)
+    ):
+        crossed = [each for each in situation.waits if each.missing]
+        sides = [side for each in crossed for side in _sides(each, situation)]
+        if len(sides) > 1:
+            return _mismatch(crossed[0], sides, situation, now)
+    return None
+
+
+def _sides(each: _Wait, situation: _Situation) -> list[Side]:
+    alike: dict[object, list[int]] = {}
+    for rank, entry in each.entered.items():
+        alike.setdefault(_kind(entry), []).append(rank)
+    return [
+        Side(
+            ranks=tuple(ranks),
+            operation=each.entered[ranks[0]].operation,
+            group=each.description or each.group,
+            sizes=each.entered[ranks[0]].sizes,
+            dtypes=each.entered[ranks[0]].dtypes,
+            place=_place_in(situation.views[ranks[0]], each.entered[ranks[0]]),
+        )
+        for ranks in alike.values()
+    ]
+
+
+def _kind(entry: Collective) -> object:
+    """Return what must be equal on all ranks."""
+    if not _SAME_SIZES.fullmatch(entry.operation):
+        return entry.operation
+    elements = sum(math.prod(sizes) for sizes in entry.sizes)
+    return entry.operation, elements, entry.dtypes
+
+
+def _mismatch(
+    each: _Wait, sides: list[Side], situation: _Situation, now: float | None
+) -> HangVerdict:
+    sides = sorted(sides, key=lambda side: (len(side.ranks), side.ranks))
+    minority = sides[0]
+    return HangVerdict(
+        code=HangCode.MISMATCH,
+        ranks=tuple(situation.views[rank].source for rank in minority.ranks),
+        place=minority.place,
+        waiting=tuple(sorted(rank for side in sides[1:] for rank in side.ranks)),
+        operation=sides[-1].operation,
+        group=sides[-1].group,
+        number=each.number,
+        waiting_place=sides[-1].place,
+        sides=tuple(sides),
+        since=_since(each, now),
+    )
+
+
+def _all_have_entered(situation: _Situation, now: float | None) -> HangVerdict:
+    """Return the verdict for a collective that all members have entered equally."""
+    each = situation.waits[0]
+    hosts = {situation.views[rank].host for rank in each.entered}
+    code = HangCode.NETWORK if len(hosts) > 1 else HangCode.UNKNOWN
+    return _waited_for(situation, HangVerdict(code), each, now)
+
+
+def _waited_for(
+    situation: _Situation, verdict: HangVerdict, each: _Wait, now: float | None
+) -> HangVerdict:
+    """Return the verdict with the collective that is waited for."""
+    guilty = {rank for _, rank in verdict.ranks}
+    waiting = tuple(rank for rank in each.entered if rank not in guilty)
+    entry = each.entered[waiting[0]] if waiting else next(iter(each.entered.values()))
+    where = _place_in(situation.views[waiting[0]], entry) if waiting else None
+    return replace(
+        verdict,
+        waiting=waiting,
+        operation=entry.operation,
+        group=each.description or each.group,
+        number=each.number,
+        waiting_place=where,
+        since=_since(each, now),
+    )
+
+
+def _since(each: _Wait, now: float | None) -> float | None:
+    if now is None:
+        return None
+    return max(0.0, now - min(entry.entered for entry in each.entered.values()))
+
+
+def _place_in(view: RankView, entry: Collective) -> Place | None:
+    frames = [Frame(*frame) for frame in entry.frames]
+    return place(frames or (view.process.frames if view.process is not None else ()))
+
+
+def place(frames: Sequence[Frame]) -> Place | None:
+    """Return the innermost line of the user's program; of a library if there is none."""
+    for frame in frames:
+        if not _LIBRARY.search(frame.file):
+            return Place(frame.file, frame.line, frame.function)
+    return Place(frames[0].file, frames[0].line, frames[0].function) if frames else None
+
+
+# ---------------------------------------------------------------- single ranks
+
+
+def _about_ranks(
+    situation: _Situation, guilty: Sequence[RankView], now: float | None
+) -> HangVerdict:
+    """Return the verdict about ranks that the others wait for."""
+    codes = {view.rank: _code(view) for view in guilty}
+    code = next(each for each in _BY_RANK if each in codes.values())
+    those = [view for view in guilty if codes[view.rank] is code]
+    first = those[0]
+    process = first.process
+    seen = process.wait if process is not None else None
+    verdict = HangVerdict(
+        code=code,
+        ranks=tuple(view.source for view in those),
+        place=place(process.frames) if process is not None else None,
+        wait=seen.kind if seen is not None else None,
+        on=process.on if process is not None and code is HangCode.FILESYSTEM else "",
+        exit_code=first.exit_code,
+        signal=first.signal,
+        workers=len(_bad_workers(first)) if code is HangCode.DATALOADER else None,
+    )
+    numbers = {view.rank for view in those}
+    relevant = [each for each in situation.waits if numbers & {*each.missing, *each.entered}]
+    if relevant:
+        return _waited_for(situation, verdict, relevant[0], now)
+    seen_waiting = sorted(situation.waiting - numbers)
+    if not seen_waiting:
+        return verdict
+    others = situation.views[seen_waiting[0]].process
+    where = place(others.frames) if others is not None else None
+    return replace(verdict, waiting=tuple(seen_waiting), waiting_place=where)
+
+
+def _halted(view: RankView) -> HangCode | None:
+    """Return why a rank runs no code at all; None: it may."""
+    if view.ended:
+        return HangCode.DEAD
+    state = view.process.state if view.process is not None else ""
+    if state and state in "ZX":
+        return HangCode.DEAD
+    return HangCode.STOPPED if state and state in "Tt" else None
+
+
+def _code(view: RankView) -> HangCode:
+    """Return why a rank does not enter the collective that others wait in."""
+    halted = _halted(view)
+    if halted is not None:
+        return halted
+    process = view.process
+    if process is None:
+        return HangCode.NOT_ENTERED
+    seen = process.wait
+    checks: tuple[tuple[HangCode, Callable[[], bool]], ...] = (
+        (HangCode.LOCK, lambda: any(_BATON.search(frame.file) for frame in process.frames[:12])),
+        (HangCode.DATALOADER, lambda: _in_data_loader(process)),
+        (HangCode.FILESYSTEM, lambda: _waits_for_file(process, seen)),
+        (HangCode.LOCK, lambda: seen is not None and seen.kind in _LOCKS),
+        (HangCode.BUSY, lambda: process.state == "R"),
+    )
+    return next((code for code, holds in checks if holds()), HangCode.NOT_ENTERED)
+
+
+def _in_data_loader(process: Process) -> bool:
+    return any(_DATA.search(frame.file) for frame in process.frames)
+
+
+def _bad_workers(view: RankView) -> list[Process]:
+    return [child for child in view.children if child.state in ("T", "t", "D", "Z")]
+
+
+def _waits_for_file(process: Process, seen: Wait | None) -> bool:
+    if seen is not None and seen.kind in _OF_FILES:
+        return True
+    if process.state == "R":
+        return False
+    if process.syscall in _OPENS:
+        return True
+    return process.syscall in _READS and not _NO_FILE.match(process.on)
+
+
+def _without_collectives(situation: _Situation) -> HangVerdict:
+    """Return the verdict if no rank is in a collective: what most ranks do."""
+    codes = Counter(_code(view) for view in situation.views.values())
+    if not codes:
+        return HangVerdict(HangCode.UNKNOWN)
+    code, count = codes.most_common(1)[0]
+    sources = tuple(view.source for view in situation.views.values() if _code(view) is code)
+    if count == len(situation.views) and code not in (HangCode.BUSY, HangCode.NOT_ENTERED):
+        return _about_ranks(situation, list(situation.views.values()), None)
+    first = situation.views[sources[0][1]].process
+    return HangVerdict(
+        code=HangCode.SLOW,
+        ranks=sources,
+        place=place(first.frames) if first is not None else None,
+    )

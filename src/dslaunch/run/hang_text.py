@@ -1,0 +1,153 @@
+"""The texts of a hang's verdict, and what to do: the one place where its codes become text. Pure.
+
+They are here and not in `report/`, since the run record holds the message of the end too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dslaunch.cluster.nodeset import fold, fold_numbers
+from dslaunch.plural import counted
+from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place, Side
+
+MOST_SIZES = 3
+"""Sizes of tensors that are shown of one side of a mismatch."""
+_ABOUT: Mapping[HangCode, str] = {
+    HangCode.DEAD: "{who} {has} exited{ending}",
+    HangCode.STOPPED: "{who} {is_} stopped by a signal or a debugger{where}",
+    HangCode.FILESYSTEM: "{who} {has} not entered it and {waits} for a file{on}{where}",
+    HangCode.LOCK: "{who} {has} not entered it and {waits} for a lock{where}",
+    HangCode.DATALOADER: "{who} {has} not entered it and {waits} for the data loader{workers}"
+    "{where}",
+    HangCode.BUSY: "{who} {has} not entered it and {computes}{where}",
+    HangCode.NOT_ENTERED: "{who} {has} not entered it{where}",
+    HangCode.NETWORK: "all have entered it and it does not complete{pairs}",
+    HangCode.UNKNOWN: "all have entered it and it does not complete",
+}
+_WITHOUT_COLLECTIVE: Mapping[HangCode, str] = {
+    HangCode.FILESYSTEM: "{who} {waits} for a file{on}{where}",
+    HangCode.LOCK: "{who} {waits} for a lock{where}",
+    HangCode.DATALOADER: "{who} {waits} for the data loader{workers}{where}",
+    HangCode.BUSY: "{who} {computes}{where}",
+    HangCode.SLOW: "no rank waits for another one; {who} {is_}{inside}",
+    HangCode.NOT_ENTERED: "{who} {is_}{inside}",
+    HangCode.UNKNOWN: "it is not known what the ranks wait for",
+}
+_HINTS: Mapping[HangCode, str] = {
+    HangCode.DEAD: "let a rank exit with a code other than 0 if it cannot continue; look for "
+    "`sys.exit` and `break` that depend on the rank",
+    HangCode.STOPPED: "continue the process with `kill -CONT`, or look for what stops it: a "
+    "debugger or a job control signal",
+    HangCode.FILESYSTEM: "check the file system on the node: `timeout 5 stat PATH`, "
+    "`dmesg | grep -i nfs`, `df`",
+    HangCode.LOCK: "look for a lock that is never released, or that a killed process has left; of "
+    "PyTorch's extension builds remove the file `lock` below ~/.cache/torch_extensions",
+    HangCode.DATALOADER: "look at the data set and the workers: `dslaunch stacks` shows them; try "
+    "`num_workers=0`, or a `timeout` of the DataLoader",
+    HangCode.BUSY: "look for a loop that does not end, or work that only this rank does; raise "
+    "--hang-timeout if it is to take so long",
+    HangCode.NOT_ENTERED: "look for code that only some ranks run: the others wait for it; raise "
+    "--hang-timeout if it is to take so long",
+    HangCode.MISMATCH: "all ranks must call the same collectives in the same order with equal "
+    "sizes; look for conditions that depend on the rank or its data",
+    HangCode.NETWORK: "check the network between the nodes: `dslaunch preflight --deep`, "
+    "firewalls, NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME",
+    HangCode.SLOW: "raise --hang-timeout if a step is to take so long; `dslaunch stacks` shows "
+    "what the ranks compute",
+    HangCode.UNKNOWN: "`dslaunch stacks` shows what every rank does",
+}
+
+
+def hang_hint(code: HangCode) -> str:
+    """Return what to do about a hang."""
+    return _HINTS[code]
+
+
+def hang_text(verdict: HangVerdict) -> str:
+    """Return what the ranks wait for, in one line."""
+    if verdict.code is HangCode.MISMATCH:
+        return "; ".join(_side(side, verdict) for side in verdict.sides)
+    waiting = _waiting(verdict)
+    texts = _ABOUT if waiting and verdict.code in _ABOUT else {**_ABOUT, **_WITHOUT_COLLECTIVE}
+    return "; ".join(part for part in (waiting, _filled(texts[verdict.code], verdict)) if part)
+
+
+def _waiting(verdict: HangVerdict) -> str:
+    if not verdict.waiting:
+        return ""
+    verb = "waits" if len(verdict.waiting) == 1 else "wait"
+    operation = verdict.operation or "a collective"
+    return f"{_ranks(verdict.waiting)} {verb} in {operation}{_in_brackets(verdict.waiting_place)}"
+
+
+def _filled(text: str, verdict: HangVerdict) -> str:
+    several = len(verdict.ranks) > 1
+    where = place_text(verdict.place)
+    return text.format(
+        who=_who(verdict.ranks),
+        has="have" if several else "has",
+        is_="are" if several else "is",
+        waits="wait" if several else "waits",
+        computes="compute" if several else "computes",
+        where=f": in {where}" if where else "",
+        inside=f" in {where}" if where else " in unknown code",
+        on=f" ({verdict.on})" if verdict.on else "",
+        ending=_ending(verdict),
+        workers=f" ({counted(verdict.workers, 'worker')} blocked)" if verdict.workers else "",
+        pairs="".join(f"; {a} cannot connect to {b}" for a, b in verdict.unreachable),
+    )
+
+
+def _ending(verdict: HangVerdict) -> str:
+    if verdict.signal is not None:
+        return f" (signal {verdict.signal})"
+    return f" (exit code {verdict.exit_code})" if verdict.exit_code is not None else ""
+
+
+def _side(side: Side, verdict: HangVerdict) -> str:
+    verb = "is" if len(side.ranks) == 1 else "are"
+    same = len({each.operation for each in verdict.sides}) < len(verdict.sides)
+    groups = {each.group for each in verdict.sides}
+    what = side.operation
+    if len(groups) > 1:
+        what += f" of group {side.group}"
+    elif same:
+        what += f" of {_tensors(side)}"
+    hosts = {rank: host for host, rank in verdict.ranks}
+    on = fold(hosts[rank] for rank in side.ranks) if set(side.ranks) <= hosts.keys() else ""
+    who = f"{_ranks(side.ranks)} on {on}" if on else _ranks(side.ranks)
+    return f"{who} {verb} in {what}{_in_brackets(side.place)}"
+
+
+def _tensors(side: Side) -> str:
+    dtypes = [*side.dtypes, *("?" for _ in side.sizes)]
+    shown = [
+        f"{dtype}[{', '.join(map(str, sizes))}]"
+        for dtype, sizes in zip(dtypes, side.sizes[:MOST_SIZES], strict=False)
+    ]
+    more = ["..."] if len(side.sizes) > MOST_SIZES else []
+    return ", ".join([*shown, *more]) or "no tensors"
+
+
+def place_text(place: Place | None) -> str:
+    """Return for example `save_checkpoint (train.py:41)`."""
+    return f"{place.function}{_in_brackets(place)}" if place is not None else ""
+
+
+def _in_brackets(place: Place | None) -> str:
+    if place is None:
+        return ""
+    return f" ({place.file}:{place.line})" if place.line else f" ({place.file})"
+
+
+def _who(sources: Iterable[tuple[str, int]]) -> str:
+    several = list(sources)
+    if not several:
+        return "no rank"
+    return f"{_ranks(rank for _, rank in several)} on {fold(host for host, _ in several)}"
+
+
+def _ranks(numbers: Iterable[int]) -> str:
+    several = list(numbers)
+    return f"{'rank' if len(several) == 1 else 'ranks'} {fold_numbers(several)}"

@@ -1,0 +1,104 @@
+"""What a run without progress waits for: codes with typed parameters.
+
+`hang.py` decides; `hang_text.py` has the texts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from dslaunch.run.waits import WaitKind
+
+
+class HangCode(StrEnum):
+    """Why there is no progress."""
+
+    DEAD = "dead"
+    """The process of a rank has ended, and the others wait for it."""
+    STOPPED = "stopped"
+    """A rank is stopped by a signal or a debugger."""
+    FILESYSTEM = "filesystem"
+    """A rank waits for a file."""
+    LOCK = "lock"
+    """A rank waits for a lock."""
+    DATALOADER = "dataloader"
+    """A rank waits for its data loader."""
+    BUSY = "busy"
+    """A rank computes and does not enter the collective."""
+    NOT_ENTERED = "not-entered"
+    """A rank has not entered the collective, and its wait is of none of these kinds."""
+    MISMATCH = "mismatch"
+    """Ranks have entered different collectives."""
+    NETWORK = "network"
+    """All ranks have entered the same collective, and it does not complete."""
+    SLOW = "slow"
+    """No rank waits for another one: all compute, or wait for something outside of the run."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a program."""
+
+    file: str
+    line: int
+    """0: unknown."""
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Ranks that have entered the same collective, in a mismatch."""
+
+    ranks: tuple[int, ...]
+    operation: str
+    group: str = ""
+    sizes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HangVerdict:
+    """Why there is no progress; docs/reference/codes.md lists the codes."""
+
+    code: HangCode
+    ranks: tuple[tuple[str, int], ...] = ()
+    """Host and number of the ranks that the others wait for; of a mismatch the smaller side."""
+    place: Place | None = None
+    """Where the first of them is, in the user's program if possible."""
+    waiting: tuple[int, ...] = ()
+    """Ranks that wait in the collective."""
+    operation: str | None = None
+    """Such as `all_reduce`; None: unknown, or none."""
+    group: str | None = None
+    """The process group's description, or its name."""
+    number: int | None = None
+    """Of the collective in its group."""
+    waiting_place: Place | None = None
+    """Where the first of the waiting ranks is."""
+    sides: tuple[Side, ...] = ()
+    """Of a mismatch; the smallest first."""
+    wait: WaitKind | None = None
+    """What the rank's main thread waits for."""
+    on: str = ""
+    """The file that it waits for."""
+    exit_code: int | None = None
+    signal: int | None = None
+    workers: int | None = None
+    """Of a data loader: how many of its worker processes are stopped or blocked."""
+    unreachable: tuple[tuple[str, str], ...] = ()
+    """Of `network`: pairs of nodes of which the first could not connect to the second."""
+    since: float | None = None
+    """Seconds for which the collective has been waited for; None: unknown."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the nodes of the ranks that the others wait for."""
+        return tuple(dict.fromkeys(host for host, _ in self.ranks))
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the fields that are set, for JSON."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, (), "")}

@@ -1,0 +1,246 @@
+"""Notice that the ranks of a run make no progress, and find out why.
+
+The numbers of the ranks' last collectives are asked for every few seconds (`run.collectives`). They
+are the progress of a run, with its output: a rank that waits in a loop uses the CPU (NCCL, and
+`while True`). Only where no rank tells such numbers, the use of the CPU is what counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dslaunch.protocol.collectives import COLLECTIVES, RankAnswer
+from dslaunch.protocol.queries import STACKS
+from dslaunch.run.collectives import Question, RankRecord, RankState, records
+from dslaunch.run.hang import judge, views
+from dslaunch.run.hang_verdict import HangCode, HangVerdict
+from dslaunch.run.node_pairs import NodePairs
+from dslaunch.run.reasons import RankSource
+from dslaunch.run.session import Session
+
+LOOK = 5.0
+"""Seconds between two looks at the numbers, at most."""
+LOOKS = 4
+"""Looks within a timeout, at least."""
+LEAST = 0.5
+"""Seconds between two looks, at least."""
+STALL_NOTICE = 60.0
+"""Seconds without a completed collective, while ranks wait in one, after which that is shown."""
+ANSWER = 15.0
+"""Seconds for the nodes to answer what their ranks do."""
+FOR_RANKS = 10.0
+"""Seconds of these that a node has for its ranks."""
+
+Ended = Mapping[RankSource, tuple[int | None, int | None]]
+"""Exit code and signal of the ranks that have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """No rank makes progress."""
+
+    verdict: HangVerdict
+    seconds: float
+    """Since when."""
+    over: bool
+    """Whether the timeout is over, so that the run must end; else it is only to be shown."""
+    stacks: Mapping[str, Any]
+    """Host -> rank -> processes."""
+    collectives: Mapping[int, RankRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """Collectives complete again after a stall that was shown."""
+
+    seconds: float
+    """For which none did."""
+
+
+class Numbers:
+    """The numbers of the ranks' collectives, and when they last changed. Pure."""
+
+    def __init__(self, now: float) -> None:
+        self.moved = now
+        """When a number last changed, on the clock of `take`."""
+        self.waiting = False
+        """Whether a rank was in a collective at the last look."""
+        self._known: dict[int, tuple[object, ...]] = {}
+
+    @property
+    def are_known(self) -> bool:
+        """Return whether any rank has entered a collective that its recorder has counted."""
+        return bool(self._known)
+
+    def take(self, found: Mapping[int, RankRecord], now: float) -> None:
+        """Compare with what is known. A rank that has not answered keeps its numbers."""
+        waiting = False
+        for rank, record in found.items():
+            if record.state is not RankState.ANSWERED:
+                continue
+            groups = [group for group in record.groups if group.enqueued is not None]
+            if not groups:
+                continue
+            numbers = (
+                record.pid,
+                *((each.id, each.enqueued, each.started, each.completed) for each in groups),
+            )
+            if self._known.get(rank) != numbers:
+                self._known[rank] = numbers
+                self.moved = now
+            waiting = waiting or any(g.enqueued != (g.completed or 0) for g in groups)
+        self.waiting = waiting
+
+
+class HangWatch:
+    """Watches one attempt of a run."""
+
+    def __init__(
+        self, limit: float | None, notice: float = STALL_NOTICE, near: str | None = None
+    ) -> None:
+        """`limit`: `Timeouts.hang_timeout`; `near`: an address in the network of the ranks."""
+        self.limit, self.notice = limit, notice
+        shortest = notice if limit is None else min(limit, notice)
+        self.interval = max(min(LOOK, shortest / LOOKS), LEAST)
+        now = time.monotonic()
+        self._numbers = Numbers(now)
+        self._heard = self._looked = now
+        self._near = near
+        self._asked: list[tuple[Session, Future[Mapping[str, RankAnswer]]]] = []
+        self._inquiry: _Inquiry | None = None
+        self._shown_at: float | None = None
+        """`moved` of the stall that was shown; None: none."""
+        self._again = now
+        """When an inquiry for a notice may begin."""
+
+    def heard(self) -> None:
+        """Note that a rank has printed."""
+        self._heard = time.monotonic()
+
+    def look(self, sessions: Sequence[Session], ended: Ended) -> Stall | Continued | None:
+        """Ask the nodes when it is time, and return what is new. Never waits."""
+        now = time.monotonic()
+        self._look_at_numbers(sessions, now)
+        if self._shown_at is not None and self._numbers.moved != self._shown_at:
+            seconds, self._shown_at = self._numbers.moved - self._shown_at, None
+            return Continued(seconds)
+        if self._inquiry is not None:
+            return self._conclude(self._inquiry, ended, now)
+        quiet = self._quiet(sessions, now)
+        over = self.limit is not None and quiet > self.limit
+        stalled = self._numbers.are_known and self._numbers.waiting
+        unmoved = now - self._numbers.moved > self.notice
+        show = stalled and unmoved and self._shown_at is None and now >= self._again
+        if sessions and (over or show):
+            self._inquiry = _Inquiry(sessions, now, over=over, near=self._near)
+        return None
+
+    def _quiet(self, sessions: Sequence[Session], now: float) -> float:
+        """Return for how many seconds no rank has made progress."""
+        if self._numbers.are_known:
+            return now - max(self._numbers.moved, self._heard)
+        return min((session.idle for session in sessions), default=0.0)
+
+    def _look_at_numbers(self, sessions: Sequence[Session], now: float) -> None:
+        due = now - self._looked >= self.interval
+        if self._asked and (due or all(future.done() for _, future in self._asked)):
+            self._numbers.take(_records(self._asked), now)
+            self._asked = []
+        if due:
+            self._looked = now
+            what = Question.STATUS.value
+            self._asked = [
+                (
+                    each,
+                    each.request("collectives", COLLECTIVES, what=what, timeout=self.interval / 2),
+                )
+                for each in sessions
+            ]
+
+    def _conclude(self, inquiry: _Inquiry, ended: Ended, now: float) -> Stall | None:
+        """Return the verdict once the nodes have answered, unless there was progress meanwhile."""
+        unmoved = now - self._numbers.moved
+        quiet = self._quiet(inquiry.sessions, now)
+        # while the nodes answered there may have been progress
+        if inquiry.over and self.limit is not None and quiet <= self.limit:
+            self._inquiry = None
+            return None
+        if not inquiry.over and unmoved <= self.notice:
+            self._inquiry = None
+            return None
+        stall = inquiry.result(ended, now)
+        if stall is None:
+            return None
+        self._inquiry = None
+        stall = replace(stall, seconds=quiet if inquiry.over else unmoved)
+        if inquiry.over:
+            return stall
+        self._again = now + self.notice
+        since = stall.verdict.since
+        if not stall.verdict.waiting or since is None or since < self.notice:
+            return None  # ranks do not wait for each other, or not for so long
+        self._shown_at = self._numbers.moved
+        return stall
+
+
+class _Inquiry:
+    """Asks all nodes what their ranks do."""
+
+    def __init__(
+        self, sessions: Sequence[Session], now: float, *, over: bool, near: str | None
+    ) -> None:
+        self.began, self.over, self.sessions = now, over, list(sessions)
+        what = Question.FULL.value
+        self._records = [
+            (each, each.request("collectives", COLLECTIVES, what=what, timeout=FOR_RANKS))
+            for each in sessions
+        ]
+        self._stacks = {
+            each: each.request("stacks", STACKS, timeout=FOR_RANKS) for each in sessions
+        }
+        self._near = near
+        self._pairs: NodePairs | None = None
+
+    def result(self, ended: Ended, now: float) -> Stall | None:
+        """Return the verdict; None: not all nodes have answered, and there is time."""
+        recorded = all(future.done() for _, future in self._records)
+        complete = recorded and all(future.done() for future in self._stacks.values())
+        if not complete and now - self.began < ANSWER:
+            return None
+        found = _records(self._records)
+        stacks = _stacks(self._stacks)
+        verdict = judge(views(stacks, found, ended), time.time())
+        if verdict.code is HangCode.NETWORK and len(self.sessions) > 1:
+            if self._pairs is None:
+                self._pairs = NodePairs(self.sessions, self._near)
+            unreachable = self._pairs.result()
+            if unreachable is None:
+                return None
+            verdict = replace(verdict, unreachable=unreachable)
+        return Stall(verdict=verdict, seconds=0.0, over=self.over, stacks=stacks, collectives=found)
+
+
+def _records(
+    asked: Sequence[tuple[Session, Future[Mapping[str, RankAnswer]]]],
+) -> dict[int, RankRecord]:
+    """Return the records that have arrived, without ranks that a node does not have."""
+    found: dict[int, RankRecord] = {}
+    for session, future in asked:
+        if future.done() and future.exception() is None:
+            own = {key: each for key, each in future.result().items() if int(key) in session.ranks}
+            found.update(records(session.host, own, session.offset))
+    return found
+
+
+def _stacks(asked: Mapping[Session, Future[Any]]) -> dict[str, Any]:
+    return {
+        session.host: {
+            rank: each for rank, each in future.result().items() if int(rank) in session.ranks
+        }
+        for session, future in asked.items()
+        if future.done() and future.exception() is None
+    }

@@ -1,0 +1,115 @@
+"""Which nodes of a run can connect to which, asked of their agents while the run is running."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from dslaunch.protocol import queries
+from dslaunch.protocol.queries import Answers
+from dslaunch.run.session import Session
+
+PORTS = (46000, 46040)
+"""The first and the last port that is tried."""
+CONNECT = 3.0
+"""Seconds for a connection."""
+ANSWER = 8.0
+"""Seconds for each of the two rounds of questions."""
+
+
+class NodePairs:
+    """Lets every node listen at a port and connect to all others. Never waits."""
+
+    def __init__(self, sessions: Sequence[Session], near: str | None) -> None:
+        """`near`: an address in the network that the ranks use, such as the rendezvous address."""
+        self._sessions, self._near = list(sessions), near
+        self._token = secrets.token_hex(8)
+        self._began = time.monotonic()
+        listen = {"ports": list(range(*PORTS)), "token": self._token}
+        questions: queries.Questions = {queries.INTERFACES: None, queries.LISTEN: listen}
+        self._first = {each: each.ask(questions) for each in self._sessions}
+        self._second: dict[Session, Future[Answers]] | None = None
+
+    def result(self) -> tuple[tuple[str, str], ...] | None:
+        """Return the pairs of which the first could not connect to the second; None: not known
+        yet."""
+        late = time.monotonic() - self._began > ANSWER
+        if self._second is None:
+            if not late and not _all_done(self._first):
+                return None
+            self._second = self._dial()
+            self._began = time.monotonic()
+            return None
+        if not late and not _all_done(self._second):
+            return None
+        return tuple(
+            (session.host, other)
+            for session, answers in _arrived(self._second).items()
+            for other in _not_reached(answers)
+        )
+
+    def _dial(self) -> dict[Session, Future[Answers]]:
+        targets: dict[str, dict[str, list[str | int]]] = {}
+        first = _arrived(self._first)
+        name = next(
+            filter(None, (_interface_of(self._near, each) for each in first.values())), None
+        )
+        for session, answers in first.items():
+            listening = answers.get(queries.LISTEN)
+            port = listening["port"] if listening is not None else None
+            if port is not None:
+                targets[session.host] = {
+                    f"{session.host} {address}": [address, port]
+                    for address in _addresses(answers, name, self._near)
+                }
+        asked = {}
+        for session in self._sessions:
+            others = {
+                key: where
+                for host, several in targets.items()
+                if host != session.host
+                for key, where in several.items()
+            }
+            if others:
+                dial = {"targets": others, "token": self._token, "timeout": CONNECT}
+                asked[session] = session.ask({queries.DIAL: dial})
+        return asked
+
+
+def _interface_of(address: str | None, answers: Answers) -> str | None:
+    held = answers.get(queries.INTERFACES) or ()
+    return next((each["name"] for each in held if each["address"] == address), None)
+
+
+def _addresses(answers: Answers, name: str | None, near: str | None) -> list[str]:
+    """Return the addresses of a node on the interface of this name; without it, all."""
+    version = ":" in (near or "")
+    usable = [
+        each
+        for each in answers.get(queries.INTERFACES) or ()
+        if each["up"] and not each["loopback"] and (":" in each["address"]) == version
+    ]
+    same = [each for each in usable if each["name"] == name]
+    return [each["address"] for each in same or usable]
+
+
+def _not_reached(answers: Answers) -> list[str]:
+    """Return the nodes of which no address was reached."""
+    by_host: dict[str, list[bool]] = {}
+    for key, dialed in (answers.get(queries.DIAL) or {}).items():
+        by_host.setdefault(key.partition(" ")[0], []).append(not dialed.get("error"))
+    return [host for host, reached in by_host.items() if not any(reached)]
+
+
+def _all_done(asked: dict[Session, Future[Answers]]) -> bool:
+    return all(future.done() for future in asked.values())
+
+
+def _arrived(asked: dict[Session, Future[Answers]]) -> dict[Session, Answers]:
+    return {
+        session: future.result()
+        for session, future in asked.items()
+        if future.done() and future.exception() is None
+    }

@@ -1,0 +1,160 @@
+"""What real ranks answer about their collectives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dslaunch.node import collectives, rank_hooks, stacks
+from dslaunch.protocol.collectives import COLLECTIVES
+from dslaunch.protocol.values import parse
+from dslaunch.run.collectives import RankRecord, RankState, records
+
+TRAIN = """
+import os, threading, time, torch, torch.distributed as dist
+dist.init_process_group(
+    "gloo", init_method="file://" + os.path.abspath("meeting"), rank=int(os.environ["RANK"]),
+    world_size=2,
+)
+value = torch.ones(4, 2)
+dist.all_reduce(value)
+alone = [dist.new_group([rank], group_desc=f"alone-{rank}") for rank in range(2)]
+child = os.fork()
+if not child:
+    time.sleep(600)
+print("threads", threading.active_count(), flush=True)
+if dist.get_rank() == 1:
+    dist.all_reduce(value, group=alone[1])
+    time.sleep(600)
+dist.all_reduce(value)
+"""
+
+
+class Ranks:
+    """Two armed ranks of one program."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, program: str, **more: str) -> None:
+        script = self.directory / "train.py"
+        script.write_text(program)
+        variables = rank_hooks.arm(str(self.directory), {})
+        for rank in range(2):
+            environment = {**os.environ, **variables, **more, "RANK": str(rank)}
+            process = subprocess.Popen(
+                [sys.executable, script.name],
+                env=environment,
+                cwd=self.directory,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+            self.processes.append(process)
+
+    @property
+    def pids(self) -> dict[int, int]:
+        return {rank: process.pid for rank, process in enumerate(self.processes)}
+
+    def line(self, rank: int) -> str:
+        stream = self.processes[rank].stdout
+        assert stream is not None
+        return stream.readline()
+
+    def ask(self, what: str, timeout: float = 10.0) -> dict[int, RankRecord]:
+        told = collectives.collect(self.pids, str(self.directory), what, timeout)
+        return records("node1", parse(COLLECTIVES, told), offset=0.0)
+
+    def ask_until(self, what: str, holds: Callable[[dict[int, RankRecord]], bool]) -> Any:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            found = self.ask(what)
+            if holds(found):
+                return found
+        raise AssertionError(found)
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[Ranks]:
+    tmp_path.chmod(0o700)
+    started = Ranks(tmp_path)
+    yield started
+    for process in started.processes:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def waits_in_the_second(found: dict[int, RankRecord]) -> bool:
+    current = found[0].current
+    numbers = [group.completed for group in found[1].groups]
+    return current is not None and current.seq == 2 and numbers == [1, 1]
+
+
+def test_ranks_answer_which_collective_they_are_in(ranks: Ranks) -> None:
+    ranks.start(TRAIN)
+    # no thread of `threading`, and no output of ours
+    assert [ranks.line(0), ranks.line(1)] == ["threads 1\n", "threads 1\n"]
+
+    found = ranks.ask_until("full", waits_in_the_second)
+    waiting, other = found[0], found[1]
+    assert [waiting.state, other.state] == [RankState.ANSWERED] * 2
+    assert (waiting.pid, other.pid) == (ranks.pids[0], ranks.pids[1])
+    current = waiting.current
+    assert current is not None
+    assert (current.operation, current.group, current.backend) == ("all_reduce", "0", "gloo")
+    assert (current.sizes, current.dtypes) == (((4, 2),), ("Float",))
+    assert abs(time.time() - current.entered) < 60
+    default, alone = other.groups
+    assert (default.description, default.ranks, default.completed) == ("default_pg", (0, 1), 1)
+    assert (alone.description, alone.ranks, alone.enqueued) == ("alone-1", (1,), 1)
+    assert other.current is None
+
+    status = ranks.ask("status")
+    assert [(each.enqueued, each.completed) for each in status[0].groups] == [(2, 1)]
+    assert status[0].entries == ()
+
+    # our thread is in no stack
+    shown = stacks.collect({0: ranks.pids[0]}, 20)["0"][0]
+    files = {frame["file"] for thread in shown["threads"] for frame in thread["frames"]}
+    assert "train.py" in files
+    assert not [file for file in files if "hook_collectives" in file]
+
+    os.kill(ranks.pids[1], signal.SIGSTOP)
+    stopped = ranks.ask("status", timeout=1.0)
+    assert [stopped[0].state, stopped[1].state] == [RankState.ANSWERED, RankState.SILENT]
+
+    for process in ranks.processes:
+        os.killpg(process.pid, signal.SIGKILL)
+    assert {each.state for each in ranks.ask_until("status", all_absent).values()} == {"absent"}
+    assert not list(ranks.directory.glob("collectives-*"))
+
+
+def all_absent(found: dict[int, RankRecord]) -> bool:
+    return {each.state for each in found.values()} == {RankState.ABSENT}
+
+
+@pytest.mark.long
+def test_a_buffer_size_of_the_user_is_kept(ranks: Ranks) -> None:
+    ranks.start(TRAIN, TORCH_FR_BUFFER_SIZE="0")
+    assert ranks.line(0) == "threads 1\n"
+    record = ranks.ask("full")[0]
+    assert (record.state, record.initialized, record.entries) == (RankState.ANSWERED, True, ())
+
+
+@pytest.mark.long
+def test_a_directory_that_others_can_read_is_not_used(ranks: Ranks) -> None:
+    ranks.directory.chmod(0o755)
+    ranks.start(TRAIN)
+    assert ranks.line(0) == "threads 1\n"
+    assert not list(ranks.directory.glob("collectives-*"))
+    with pytest.raises(PermissionError):
+        ranks.ask("status")

@@ -1,0 +1,104 @@
+"""Trainings that hang on the virtual cluster, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.testbed.hangs import CASES, JOB, LIMIT, NETWORK, Case, odd
+from tests.testbed.test_faults import Watched
+from tests.testbed.test_runs import Project, project
+
+__all__ = ["project"]
+pytestmark = pytest.mark.torch
+RECORD = "DSLAUNCH_HANGS"
+"""Names a file to which each case adds a line of JSON."""
+IN_TIME = 60.0
+"""Seconds from the hang to the verdict, at most."""
+ALL_BUT_SSH = "1024-65535"
+
+
+def parameter(case: Case, ranks: int) -> object:
+    """One case with 4 ranks is for every run of the tests; the others are long."""
+    marks = () if ranks == 4 else (pytest.mark.long,)
+    return pytest.param(case, ranks, id=f"{case.how}-{ranks}", marks=marks)
+
+
+PARAMETERS = [
+    parameter(CASES[1], 4),
+    *(parameter(case, 8) for case in (*CASES, NETWORK)),
+    *(parameter(case, 64) for case in (*CASES, NETWORK)),
+]
+
+
+@pytest.mark.parametrize(("case", "ranks"), PARAMETERS)
+def test_a_hang_ends_with_the_rank_that_the_others_wait_for(
+    project: Project, case: Case, ranks: int
+) -> None:
+    nodes = 2 if ranks == 4 else 4
+    project.write("train.py", JOB)
+    project.describe(f"nodes: [{{host: 'node[1-{nodes}]', slots: {ranks // nodes}}}]")
+    hung_node = f"node{odd(ranks) // (ranks // nodes) + 1}"
+    with project.start("--hang-timeout", f"{LIMIT:g}", "c.yaml", "train.py", case.how) as running:
+        watched = Watched(running)
+        watched.wait_for("│up", times=ranks)
+        if case is NETWORK:
+            project.cluster.fault(hung_node, "block", ALL_BUT_SSH)
+        began = time.time()
+        code = watched.end(300)
+    project.cluster.heal()
+    assert code == 1, watched.text()
+    reason = project.outcome()["reason"]
+    hang = reason["hang"]
+    assert (reason["code"], hang["code"]) == ("hang", case.code), watched.text()
+    if case is NETWORK:
+        assert all(hung_node in pair for pair in hang["unreachable"]), watched.text()
+        assert len(hang["unreachable"]) > 1
+    elif case.code != "slow":
+        assert hang["ranks"] == [[hung_node, odd(ranks)]], watched.text()
+    if case.function:
+        assert (hang["place"]["file"], hang["place"]["function"]) == ("train.py", case.function)
+    stopping = next(each for each in project.events() if each["kind"] == "stopping")
+    after = stopping["time"] - began
+    assert after < IN_TIME
+    assert project.all_nodes_confirmed()
+    if RECORD in os.environ:
+        row = {
+            "date": datetime.now(UTC).date().isoformat(),
+            "how": case.how,
+            "ranks": ranks,
+            "code": hang["code"],
+            "after": round(after, 1),
+            "said": project.outcome()["message"],
+        }
+        with Path(os.environ[RECORD]).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+WAITS = """\
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+if dist.get_rank() == 1:
+    time.sleep(75)
+dist.all_reduce(torch.ones(1))
+dist.barrier()
+"""
+
+
+@pytest.mark.long
+def test_a_stall_is_shown_once_and_does_not_end_the_run(project: Project) -> None:
+    project.write("train.py", WAITS)
+    project.describe("nodes: [{host: 'node[1-2]', slots: 1}]")
+    done = project.run("c.yaml", "train.py", timeout=240)
+    assert done.returncode == 0, done.stderr
+    told = [each for each in project.events() if each["kind"] in ("stalled", "continued")]
+    assert [each["kind"] for each in told] == ["stalled", "continued"]
+    hang = told[0]["hang"]
+    assert (hang["code"], hang["ranks"], hang["waiting"]) == ("not-entered", [["node2", 1]], [0])
+    assert done.stderr.count("no collective has completed for") == 1

@@ -1,0 +1,97 @@
+"""A rank that is slower by a tenth is named by the times of its collectives, and no other is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.testbed.test_runs import Project, project
+
+__all__ = ["project"]
+TRAINING = """\
+import sys, time, torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+slow, begin, steps = map(int, sys.argv[1:])
+buckets = [torch.ones(1000) for _ in range(3)]
+for step in range(steps):
+    longer = 1.1 if dist.get_rank() == slow and step >= begin else 1
+    pending = []
+    for bucket in buckets:  # as DDP: each begins while the next gradients are computed
+        time.sleep(STEP / len(buckets) * longer)
+        until = time.thread_time() + WORK / len(buckets)
+        while time.thread_time() < until:
+            pass
+        pending.append(dist.all_reduce(bucket, async_op=True))
+    for work in pending:
+        work.wait()
+    if dist.get_rank() == 0:
+        print("step", step, "time", time.time(), flush=True)
+"""
+STEP, WORK = 0.2, 0.015
+"""Seconds of a step in which a rank sleeps and computes: 8 ranks share the CPUs of a machine."""
+NONE = -1
+BEGIN = 40
+
+
+def train(project: Project, slow: int, steps: int) -> list[dict[str, Any]]:
+    """Train on 8 ranks; return the events `slow`, each with the last `step` before it."""
+    project.write("train.py", TRAINING.replace("STEP", str(STEP)).replace("WORK", str(WORK)))
+    words = ("train.py", str(slow), str(BEGIN), str(steps))
+    done = project.run("c.yaml", *words)
+    assert project.outcome()["status"] == "ok"
+    times = {
+        int(step): float(time)
+        for step, time in re.findall(r"step (\d+) time ([\d.]+)", done.stdout)
+    }
+    return [
+        event | {"step": max(step for step, time in times.items() if time <= event["time"])}
+        for event in project.events()
+        if event["kind"] == "slow"
+    ]
+
+
+@pytest.mark.torch
+def test_a_rank_that_is_slower_by_a_tenth_is_named_within_50_steps(project: Project) -> None:
+    (event,) = train(project, slow=5, steps=BEGIN + 55)
+    (slow,) = event["slower"]
+    assert (event["host"], slow["rank"], slow["host"]) == ("node3", 5, "node3")
+    assert (slow["evidence"], slow["reasons"]) == ("collectives", [])
+    assert 0.04 <= slow["cost"] <= 0.12
+    assert BEGIN <= event["step"] <= BEGIN + 50
+    status = project.cluster.run(
+        "control", project.command("status", "latest", "--json"), cwd=project.path
+    )
+    assert json.loads(status.stdout)["slower"] == [slow]
+
+
+@pytest.mark.torch
+@pytest.mark.long
+def test_a_cpu_limit_is_the_reason_why_the_ranks_of_a_node_are_late(project: Project) -> None:
+    with fault(project, "node3", "cpu", "12"):
+        events = train(project, slow=NONE, steps=100)
+    assert {event["host"] for event in events} == {"node3"}
+    named = [slow for event in events for slow in event["slower"]]
+    assert {slow["rank"] for slow in named} <= {4, 5}
+    assert [slow for slow in named if "cpu-limit" not in slow["reasons"]] == []
+
+
+@contextmanager
+def fault(project: Project, node: str, *words: str) -> Iterator[None]:
+    project.cluster.fault(node, *words)
+    try:
+        yield
+    finally:
+        project.cluster.heal(node)
+
+
+@pytest.mark.torch
+@pytest.mark.long
+@pytest.mark.parametrize("attempt", range(20))
+def test_no_rank_of_a_sound_run_is_named(project: Project, attempt: int) -> None:
+    assert train(project, slow=NONE, steps=100) == [], attempt

@@ -1,0 +1,124 @@
+"""Simulated trainings: when each rank enters its collectives, by models of what delays it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from dslaunch.run.late_ranks import Collective, Group
+
+Noise = Callable[[Random], float]
+"""Returns by which share of the step time one step of one rank differs from the usual one."""
+NETWORK = 0.001
+"""Seconds of a collective after the last rank has entered."""
+
+
+def normal(sigma: float) -> Noise:
+    return lambda random: random.gauss(0, sigma)
+
+
+def lognormal(sigma: float) -> Noise:
+    return lambda random: math.exp(random.gauss(0, sigma)) - 1
+
+
+def heavy_tails(scale: float) -> Noise:
+    """A Pareto distribution without a variance: most steps are equal, some take many times as
+    long."""
+    return lambda random: min(5.0, scale * (random.paretovariate(1.5) - 1))
+
+
+def none() -> Noise:
+    return lambda random: 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedJob:
+    """A training of which every step ends when all ranks have entered its last collective."""
+
+    ranks: int = 8
+    nodes: int = 4
+    steps: int = 50
+    seconds: float = 0.1
+    """Of a step without noise."""
+    buckets: int = 3
+    """Collectives of a step. They begin while the backward pass computes the next gradients."""
+    waits_in_between: bool = False
+    """Whether all ranks wait in each of them instead."""
+    noise: Noise = field(default_factory=lambda: normal(0.02))
+    memory: float = 0.0
+    """Correlation of the noise of a step with that of the step before."""
+    slower: Mapping[int, float] = field(default_factory=dict)
+    """By which share of the step time ranks are slower."""
+    begin: int = 0
+    """From which step on they are."""
+    pauses: tuple[int, int, float] | None = None
+    """A rank that pauses every so many steps for so many seconds."""
+    offsets: Sequence[float] = ()
+    """Seconds by which the clocks of the nodes are wrong."""
+    drift: Sequence[float] = ()
+    """Seconds per second by which they become more wrong."""
+    clock_error: float = 0.0005
+    """What is known of that."""
+    lost: float = 0.0
+    """Share of the collectives that were not recorded of all ranks."""
+
+    def node_of(self, rank: int) -> int:
+        return rank * self.nodes // self.ranks
+
+    def group(self, random: Random) -> Group:
+        """Return what the ranks have recorded."""
+        collectives: list[Collective] = []
+        released, number = 0.0, 0
+        noise = [0.0] * self.ranks
+        for step in range(self.steps):
+            noise = [self._noise(random, before) for before in noise]
+            at = [released] * self.ranks
+            for bucket, share in enumerate(self._shares()):
+                if self.waits_in_between:
+                    noise = [self._noise(random, before) for before in noise]
+                at = [
+                    time + self._compute(rank, step, share * self.seconds, noise[rank])
+                    for rank, time in enumerate(at)
+                ]
+                if bucket == 0:
+                    at = [time + self._pause(rank, step) for rank, time in enumerate(at)]
+                if random.random() >= self.lost:
+                    shown = tuple(self._shown(rank, time) for rank, time in enumerate(at))
+                    collectives.append(Collective(number, "gloo:all_reduce [[1000]]", shown))
+                number += 1
+                last = bucket == self.buckets - 1
+                if self.waits_in_between or last:
+                    released = max(at) + NETWORK
+                    at = [released] * self.ranks
+        hosts = tuple(f"node{self.node_of(rank)}" for rank in range(self.ranks))
+        errors = dict.fromkeys(hosts, self.clock_error)
+        return Group(tuple(range(self.ranks)), hosts, collectives, errors)
+
+    def _shares(self) -> list[float]:
+        """Return the share of the computation before each collective: half before the first one,
+        since the forward pass has none."""
+        if self.buckets == 1:
+            return [1.0]
+        return [0.5, *[0.5 / (self.buckets - 1)] * (self.buckets - 1)]
+
+    def _noise(self, random: Random, before: float) -> float:
+        return self.memory * before + math.sqrt(1 - self.memory**2) * self.noise(random)
+
+    def _compute(self, rank: int, step: int, seconds: float, noise: float) -> float:
+        slower = self.slower.get(rank, 0.0) if step >= self.begin else 0.0
+        return seconds * max(0.2, 1 + noise) * (1 + slower)
+
+    def _pause(self, rank: int, step: int) -> float:
+        if self.pauses is None:
+            return 0.0
+        paused, every, seconds = self.pauses
+        return seconds if rank == paused and step % every == 0 else 0.0
+
+    def _shown(self, rank: int, time: float) -> float:
+        """Return a time as the clock of the rank's node shows it."""
+        node = self.node_of(rank)
+        offset = self.offsets[node] if self.offsets else 0.0
+        drift = self.drift[node] if self.drift else 0.0
+        return time + offset + drift * time

@@ -1,0 +1,225 @@
+"""When ranks entered their collectives: from the answers of nodes to what is compared."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from dslaunch.protocol.collectives import COLLECTIVES, RankAnswer
+from dslaunch.protocol.values import InvalidAnswer, parse
+from dslaunch.run.collective_times import (
+    LONGEST,
+    SHARE_OF_NODE,
+    SHORTEST,
+    STEPS_BETWEEN,
+    CollectiveTimes,
+)
+from dslaunch.transport.wire import Clock
+
+KIND = "all_reduce [[1000]]"
+STEP = 0.1
+SLOW = 0.01
+
+
+def answer(
+    ranks: range, numbers: range, *, world: int = 4, slow: int = 3, **more: Any
+) -> dict[str, Any]:
+    """What ranks of a node answer that have entered these collectives, one per step."""
+    told: dict[str, Any] = {}
+    for rank in ranks:
+        late = SLOW if rank == slow else 0.0
+        calls = [[number, 0, 1e9 + number * STEP + late, None] for number in numbers]
+        times = {
+            "group": "0",
+            "backend": "gloo",
+            "ranks": list(range(world)),
+            "kinds": [KIND],
+            "calls": calls,
+        }
+        told[str(rank)] = {
+            "state": "answered",
+            "pid": 100 + rank,
+            "told": {"times": [times | more], "spent": 0.001},
+        }
+    return told
+
+
+class Node:
+    """The session of a node with two ranks."""
+
+    def __init__(self, number: int, offset: float = 0.0) -> None:
+        self.host = f"node{number}"
+        self.ranks = range(2 * number, 2 * number + 2)
+        self.offset, self.clock_error = offset, 0.0
+        self.asked: list[Future[dict[str, RankAnswer]]] = []
+        self.messages: list[dict[str, object]] = []
+
+    def measure_clock(self) -> Future[Clock]:
+        return Future()
+
+    def request(self, operation: str, form: object, **message: object) -> Future[Any]:
+        assert (operation, form) == ("collectives", COLLECTIVES)
+        self.messages.append(message)
+        self.asked.append(Future())
+        return self.asked[-1]
+
+    def tell(self, told: dict[str, Any]) -> None:
+        self.asked[-1].set_result(dict(parse(COLLECTIVES, told)))
+
+
+class Asking(CollectiveTimes):
+    """Asks in every round."""
+
+    @property
+    def interval(self) -> float:
+        return 0.0
+
+
+def rounds(*numbers: range, nodes: tuple[Node, Node] | None = None, **more: Any) -> CollectiveTimes:
+    """What is known after rounds in which two nodes have told these collectives."""
+    times = Asking()
+    asked = nodes or (Node(0), Node(1))
+    for several in numbers:
+        times.begin(asked)  # type: ignore[arg-type]
+        for node in asked:
+            node.tell(answer(node.ranks, several, **more))
+        times.end()
+    return times
+
+
+def test_a_late_rank_is_named_by_the_answers_of_all_nodes() -> None:
+    found = rounds(range(40)).end()
+    assert found is not None
+    assert [(each.rank, each.host) for each in found.slow] == [(3, "node1")]
+    assert found.shares[3] == pytest.approx(SLOW / STEP, rel=1e-3)
+    assert found.shares[0] == 0
+
+
+def test_answers_of_several_rounds_are_joined() -> None:
+    found = rounds(range(20), range(15, 40)).end()
+    assert found is not None
+    assert [each.rank for each in found.slow] == [3]
+    assert rounds(range(20)).end().slow == ()  # type: ignore[union-attr]
+
+
+def test_a_node_is_asked_only_for_what_is_new() -> None:
+    nodes = (Node(0), Node(1))
+    rounds(range(20), range(20, 40), nodes=nodes)
+    assert [message["since"] for message in nodes[0].messages] == [0.0, 1e9 + 19 * STEP]
+
+
+def test_times_are_compared_by_one_clock() -> None:
+    ahead = Node(1, offset=5.0)
+    told = answer(ahead.ranks, range(40), slow=99)
+    for each in told.values():
+        for call in each["told"]["times"][0]["calls"]:
+            call[2] += 5.0
+    times, other = Asking(), Node(0)
+    times.begin([other, ahead])  # type: ignore[list-item]
+    other.tell(answer(other.ranks, range(40)))
+    ahead.tell(told)
+    found = times.end()
+    assert found is not None
+    assert (found.slow, set(found.shares.values())) == ((), {0.0})
+
+
+def test_a_clock_that_is_not_known_exactly_names_no_rank() -> None:
+    nodes = (Node(0), Node(1))
+    nodes[1].clock_error = SLOW
+    found = rounds(range(40), nodes=nodes, slow=3).end()
+    assert found is not None
+    # rank 2 of the same node shows that rank 3 is late, but not that rank 2 is not early
+    assert found.slow == ()
+
+
+def test_ranks_that_were_started_again_are_compared_anew() -> None:
+    nodes = (Node(0), Node(1))
+    times = rounds(range(40), nodes=nodes)
+    times.begin(nodes)  # type: ignore[arg-type]
+    for node in nodes:
+        told = answer(node.ranks, range(5), slow=99)
+        for each in told.values():
+            each["pid"] += 1000
+        node.tell(told)
+    found = times.end()
+    assert found is None or found.slow == ()
+
+
+def test_collectives_of_a_gpu_are_compared_by_their_duration() -> None:
+    """The processes call them long before the GPU runs them; the last rank does not wait."""
+    nodes, times = (Node(0), Node(1)), Asking()
+    times.begin(nodes)  # type: ignore[arg-type]
+    for node in nodes:
+        told = answer(node.ranks, range(40), slow=99, backend="nccl")
+        for rank, each in told.items():
+            for call in each["told"]["times"][0]["calls"]:
+                call[3] = 0.002 if rank == "1" else 0.012
+        node.tell(told)
+    found = times.end()
+    assert found is not None
+    assert [each.rank for each in found.slow] == [1]
+
+
+def test_collectives_of_a_gpu_without_durations_are_not_compared() -> None:
+    assert rounds(range(40), backend="nccl").end() is None
+
+
+def test_ranks_that_disagree_about_their_group_are_not_compared() -> None:
+    nodes, times = (Node(0), Node(1)), Asking()
+    times.begin(nodes)  # type: ignore[arg-type]
+    nodes[0].tell(answer(nodes[0].ranks, range(40)))
+    nodes[1].tell(answer(nodes[1].ranks, range(40), world=6))
+    assert times.end() is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"calls": [[1, 1, 1e9, None]]},
+        {"calls": [[1, 0, float("nan"), None]]},
+        {"calls": [[1, 0, 1e9, -1.0]]},
+        {"calls": [[1, 0]]},
+        {"calls": [[-1, 0, 1e9, None]]},
+        {"kinds": ["x" * 100_000]},
+        {"backend": None},
+        {"group": None},
+    ],
+)
+def test_invalid_times_are_refused(wrong: dict[str, Any]) -> None:
+    parse(COLLECTIVES, answer(range(2), range(3)))
+    with pytest.raises(InvalidAnswer):
+        parse(COLLECTIVES, answer(range(2), range(3), **wrong))
+
+
+# ---------------------------------------------------------------- how often nodes are asked
+
+
+def asked_once(seconds: float, spent: float, slow: float = 0.0) -> CollectiveTimes:
+    """One round of two ranks with this step time, of which each answer took CPU time, and one is
+    slower by some seconds."""
+    times, node = CollectiveTimes(), Node(0)
+    times.begin([node])  # type: ignore[list-item]
+    told = answer(node.ranks, range(20), world=2)
+    for rank, each in told.items():
+        each["told"]["spent"] = spent
+        for call in each["told"]["times"][0]["calls"]:
+            call[2] = 1e9 + call[0] * seconds + slow * int(rank)
+    node.tell(told)
+    times.end()
+    return times
+
+
+def test_nodes_are_asked_every_few_steps() -> None:
+    assert asked_once(0.5, 0.0).interval == pytest.approx(STEPS_BETWEEN * 0.5)
+    assert asked_once(60.0, 0.0).interval == LONGEST
+
+
+def test_nodes_are_asked_less_often_if_the_answers_take_long() -> None:
+    """Of two ranks, each of which takes 10 ms."""
+    assert asked_once(0.5, 0.05).interval == pytest.approx(0.1 / SHARE_OF_NODE)
+
+
+def test_nodes_are_asked_closely_while_a_rank_may_be_slow() -> None:
+    assert asked_once(0.5, 0.05, slow=0.1).interval == SHORTEST

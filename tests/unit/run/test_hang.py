@@ -1,0 +1,248 @@
+"""Why ranks make no progress, judged by what real ranks have answered.
+
+`recorded_hangs.json` is written by `python -m tests.testbed.hangs record`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.testbed.hangs import CASES, Case, odd
+
+from dslaunch.protocol.collectives import COLLECTIVES
+from dslaunch.protocol.queries import STACKS
+from dslaunch.protocol.values import parse
+from dslaunch.run.collectives import RankRecord, RankState, records, with_collectives
+from dslaunch.run.events import Event
+from dslaunch.run.faulty import faulty_nodes
+from dslaunch.run.hang import RankView, judge, place, views
+from dslaunch.run.hang_verdict import HangCode, HangVerdict
+from dslaunch.run.hang_watch import Numbers
+from dslaunch.run.local_runs import read_outcome
+from dslaunch.run.outcome import Outcome
+from dslaunch.run.reasons import EndCode, EndReason
+from dslaunch.run.recorded_events import read_events
+from dslaunch.run.run_directory import EVENTS
+from dslaunch.run.waits import Frame
+
+RECORDED: dict[str, Any] = json.loads(
+    Path(__file__).with_name("recorded_hangs.json").read_text("utf-8")
+)
+HALF = 2
+"""Ranks on each of the two nodes."""
+
+
+def host(rank: int) -> str:
+    return f"node{rank // HALF + 1}"
+
+
+def seen(told: dict[str, Any]) -> dict[int, RankView]:
+    """Return the views of 4 ranks on two nodes."""
+    answers = parse(COLLECTIVES, told["collectives"])
+    found: dict[int, RankRecord] = {}
+    for key, answer in answers.items():
+        found.update(records(host(int(key)), {key: answer}, offset=0.0))
+    stacks: dict[str, dict[str, Any]] = {}
+    for key, processes in parse(STACKS, told["stacks"]).items():
+        stacks.setdefault(host(int(key)), {})[key] = processes
+    ended = {(host(rank), rank): (0, None) for rank in told["ended"]}
+    return views(stacks, found, ended)
+
+
+def verdict_of(told: dict[str, Any]) -> HangVerdict:
+    return judge(seen(told), told["time"])
+
+
+def changed(how: str) -> dict[str, Any]:
+    """Return a copy of what was recorded, to be changed."""
+    return copy.deepcopy(RECORDED[how])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.how)
+def test_a_hang_is_judged_by_what_its_ranks_have_answered(case: Case) -> None:
+    verdict = verdict_of(RECORDED[case.how])
+    assert verdict.code == case.code
+    if case.code != "slow":
+        assert verdict.ranks == (("node2", odd(4)),)
+        assert verdict.waiting == (0, 1, 2)
+        assert verdict.operation == "all_reduce"
+        assert verdict.waiting_place is not None
+        assert verdict.waiting_place.function == "train"
+        assert verdict.since is not None
+        assert 1 < verdict.since < 60
+    if case.function:
+        assert verdict.place is not None
+        assert (verdict.place.file, verdict.place.function) == ("train.py", case.function)
+
+
+def test_the_sides_of_a_mismatch_are_named_the_smaller_one_first() -> None:
+    sides = verdict_of(RECORDED["mismatch-operation"]).sides
+    assert [(side.ranks, side.operation) for side in sides] == [
+        ((3,), "barrier"),
+        ((0, 1, 2), "all_reduce"),
+    ]
+    sides = verdict_of(RECORDED["mismatch-order"]).sides
+    assert [(side.ranks, side.group) for side in sides] == [
+        ((3,), "pair"),
+        ((0, 1, 2), "default_pg"),
+    ]
+
+
+def test_other_sizes_of_the_same_operation_are_a_mismatch() -> None:
+    told = equally_entered()
+    told["collectives"]["1"]["told"]["entries"][-1]["sizes"] = [[8]]
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.ranks) == (HangCode.MISMATCH, (("node1", 1),))
+    assert [side.sizes for side in verdict.sides] == [((8,),), ((16,),)]
+
+
+@pytest.mark.parametrize(
+    ("operation", "sizes"),
+    [("all_reduce", [[4, 4]]), ("all_to_all", [[8]]), ("scatter", [])],
+)
+def test_sizes_that_may_differ_are_no_mismatch(operation: str, sizes: list[list[int]]) -> None:
+    told = equally_entered()
+    for answer in told["collectives"].values():
+        answer["told"]["entries"][-1]["operation"] = operation
+    told["collectives"]["1"]["told"]["entries"][-1]["sizes"] = sizes
+    assert verdict_of(told).code is HangCode.NETWORK
+
+
+def equally_entered() -> dict[str, Any]:
+    """Return what ranks answer that have all entered the same collective."""
+    told = changed("not-entered")
+    told["collectives"]["3"] = copy.deepcopy(told["collectives"]["0"])
+    told["stacks"]["3"] = copy.deepcopy(told["stacks"]["0"])
+    return told
+
+
+def test_a_collective_that_all_have_entered_waits_for_the_network_between_nodes() -> None:
+    verdict = verdict_of(equally_entered())
+    assert (verdict.code, verdict.ranks) == (HangCode.NETWORK, ())
+    assert verdict.waiting == (0, 1, 2, 3)
+
+
+def test_on_one_node_the_network_is_not_the_reason() -> None:
+    alone = {rank: view for rank, view in seen(equally_entered()).items() if rank < HALF}
+    assert judge(alone).code is HangCode.UNKNOWN
+
+
+def test_a_rank_that_does_not_answer_and_computes_is_named() -> None:
+    told = changed("busy")
+    told["collectives"]["3"] = {"state": "silent", "pid": 9}
+    told["stacks"]["3"][0].update(threads=[], error="no answer", tool="")
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.ranks) == (HangCode.BUSY, (("node2", 3),))
+
+
+def test_without_a_recorder_the_stacks_show_who_does_not_wait() -> None:
+    told = changed("not-entered")
+    told["collectives"] = {rank: {"state": "absent", "pid": 9} for rank in "0123"}
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.ranks) == (HangCode.NOT_ENTERED, (("node2", 3),))
+    assert verdict.waiting == (0, 1, 2)
+    assert verdict.operation is None
+
+
+def test_a_process_in_uninterruptible_sleep_waits_for_a_file() -> None:
+    told = changed("not-entered")
+    told["stacks"]["3"][0].update(state="D", syscall="read", on="/data/shard-7")
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.on) == (HangCode.FILESYSTEM, "/data/shard-7")
+
+
+def test_nothing_known_is_said_to_be_unknown() -> None:
+    assert judge({}) == HangVerdict(HangCode.UNKNOWN)
+
+
+def test_a_place_is_in_the_users_program_if_there_is_one() -> None:
+    library = Frame("/env/lib/python3.11/site-packages/torch/nn/module.py", 7, "forward")
+    frozen = Frame("<frozen runpy>", 88, "_run_code")
+    own = Frame("src/model.py", 3, "step")
+    found = place([library, frozen, own])
+    assert found is not None
+    assert (found.file, found.line, found.function) == own
+    only = place([library])
+    assert only is not None
+    assert only.function == "forward"
+
+
+def test_the_stacks_have_the_collective_of_each_rank() -> None:
+    told = RECORDED["not-entered"]
+    answers = parse(COLLECTIVES, told["collectives"])
+    found = with_collectives({"n": told["stacks"]}, records("n", answers, offset=0.0))
+    waiting, other = found["n"]["0"][0]["collective"], found["n"]["3"][0]["collective"]
+    assert (waiting["completed"], waiting["seq"], waiting["group"]) == (False, 4, "default_pg")
+    assert (other["completed"], other["seq"]) == (True, 3)
+
+
+def test_an_event_with_a_verdict_is_read_back(tmp_path: Path) -> None:
+    event = Event(1.0, "stalled", hang=verdict_of(RECORDED["mismatch-order"]))
+    (tmp_path / EVENTS).write_text(json.dumps(event.as_data()) + "\n")
+    assert read_events(tmp_path) == [event]
+
+
+def test_an_outcome_with_a_verdict_is_read_back() -> None:
+    outcome = hung(verdict_of(RECORDED["mismatch-order"]))
+    read = read_outcome(json.dumps(outcome.as_data()).encode())
+    assert read is not None
+    assert read.reason == outcome.reason
+
+
+# ------------------------------------------------------------ progress
+
+
+def record(rank: int, enqueued: int | None, completed: int | None, **more: Any) -> RankRecord:
+    group = {"id": 0, "enqueued": enqueued, "completed": completed}
+    told = {"initialized": True, "groups": [group]}
+    answer = {"state": "answered", "pid": rank + 1, "told": told, **more}
+    return records("n", parse(COLLECTIVES, {str(rank): answer}), offset=0.0)[rank]
+
+
+def test_numbers_that_change_are_progress() -> None:
+    numbers = Numbers(now=0.0)
+    numbers.take({0: record(0, None, None)}, now=1.0)
+    assert (numbers.are_known, numbers.moved) == (False, 0.0)
+    numbers.take({0: record(0, 1, None), 1: record(1, None, None)}, now=2.0)
+    assert (numbers.are_known, numbers.moved, numbers.waiting) == (True, 2.0, True)
+    numbers.take({0: record(0, 1, None), 1: record(1, None, None)}, now=3.0)
+    assert (numbers.moved, numbers.waiting) == (2.0, True)
+    numbers.take({0: record(0, 1, 1), 1: record(1, 1, 1)}, now=4.0)
+    assert (numbers.moved, numbers.waiting) == (4.0, False)
+
+
+def test_a_rank_that_does_not_answer_is_no_progress() -> None:
+    numbers = Numbers(now=0.0)
+    numbers.take({0: record(0, 1, None)}, now=1.0)
+    silent = RankRecord(rank=0, host="n", state=RankState.SILENT, pid=1)
+    numbers.take({0: silent}, now=2.0)
+    numbers.take({0: record(0, 1, None)}, now=3.0)
+    assert numbers.moved == 1.0
+
+
+# ------------------------------------------------------------ restarts
+
+
+def hung(verdict: HangVerdict) -> Outcome:
+    return Outcome("failed", 1, EndReason(EndCode.HANG, seconds=60.0, hang=verdict))
+
+
+def test_a_restart_excludes_the_node_whose_file_system_hangs() -> None:
+    verdict = verdict_of(RECORDED["filesystem"])
+    assert faulty_nodes([hung(verdict)]) == ("node2",)
+
+
+def test_a_hang_of_the_program_is_no_fault_of_a_node() -> None:
+    assert faulty_nodes([hung(verdict_of(RECORDED["not-entered"]))]) == ()
+
+
+def test_the_node_in_all_pairs_that_do_not_connect_is_excluded() -> None:
+    pairs = (("n1", "n3"), ("n3", "n2"))
+    assert faulty_nodes([hung(HangVerdict(HangCode.NETWORK, unreachable=pairs))]) == ("n3",)
+    both = (("n1", "n2"), ("n2", "n1"))
+    assert faulty_nodes([hung(HangVerdict(HangCode.NETWORK, unreachable=both))]) == ()
+    assert faulty_nodes([hung(HangVerdict(HangCode.NETWORK))]) == ()

@@ -1,0 +1,131 @@
+"""When a run counts as hung or stalled, by what its node answers."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import TypeAdapter
+
+from dslaunch.protocol.values import parse
+from dslaunch.run.hang_verdict import HangCode
+from dslaunch.run.hang_watch import Continued, HangWatch, Stall
+from dslaunch.run.session import Session
+
+RECORDED: dict[str, Any] = json.loads(
+    Path(__file__).with_name("recorded_hangs.json").read_text("utf-8")
+)
+SHORT = 0.6
+"""Seconds of a timeout in these tests."""
+
+
+class ScriptedNode:
+    """A node whose 4 ranks answer as was recorded."""
+
+    host, ranks, offset = "node1", range(4), 0.0
+
+    def __init__(self, how: str) -> None:
+        self.told = RECORDED[how]
+        self.idle = 0.0
+        self.asked: list[str] = []
+        self.completed = 0
+        """Collectives of a run that makes progress."""
+        self.state = "answered"
+
+    def request(self, operation: str, adapter: TypeAdapter[Any], **message: Any) -> Future[Any]:
+        """Answer at once."""
+        self.asked.append(message.get("what", operation))
+        future: Future[Any] = Future()
+        if operation == "stacks":
+            future.set_result(parse(adapter, self.told["stacks"]))
+        elif self.state == "absent":
+            future.set_result(parse(adapter, {"0": {"state": "absent", "pid": 1}}))
+        elif message["what"] == "status":
+            future.set_result(parse(adapter, self._status()))
+        else:
+            future.set_result(parse(adapter, self.told["collectives"]))
+        return future
+
+    def _status(self) -> dict[str, Any]:
+        moving = self.completed
+        if self.completed:
+            self.completed += 1
+        groups = [{"id": 0, "enqueued": 4 + moving, "completed": 3 + moving}]
+        answer = {"state": "answered", "pid": 9, "told": {"initialized": True, "groups": groups}}
+        return dict.fromkeys("0123", answer)
+
+
+def look(
+    watch: HangWatch, node: ScriptedNode, seconds: float = 4.0, until: type = Stall
+) -> Stall | Continued | None:
+    """Look again and again, as the supervisor does, until something is new."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = watch.look([cast(Session, node)], {})
+        if isinstance(found, until):
+            return found
+        threading.Event().wait(0.05)
+    return None
+
+
+def test_a_rank_that_the_others_wait_for_is_a_hang_after_the_timeout() -> None:
+    node = ScriptedNode("busy")
+    found = look(HangWatch(limit=SHORT), node)
+    assert isinstance(found, Stall)
+    assert (found.over, found.verdict.code) == (True, HangCode.BUSY)
+    assert found.seconds > SHORT
+
+
+def test_collectives_that_complete_are_progress() -> None:
+    node = ScriptedNode("busy")
+    node.completed = 1
+    assert look(HangWatch(limit=1.5), node, seconds=3.0) is None
+    assert set(node.asked) == {"status"}
+
+
+def test_output_is_progress() -> None:
+    watch, node = HangWatch(limit=1.0), ScriptedNode("busy")
+    deadline = time.monotonic() + 2.0
+    while time.monotonic() < deadline:
+        watch.heard()
+        assert watch.look([cast(Session, node)], {}) is None
+        threading.Event().wait(0.05)
+
+
+def test_without_a_recorder_the_use_of_the_cpu_counts() -> None:
+    node = ScriptedNode("not-entered")
+    node.state = "absent"
+    watch = HangWatch(limit=SHORT)
+    assert look(watch, node, seconds=1.5) is None
+    node.idle = 2 * SHORT
+    found = look(watch, node)
+    assert isinstance(found, Stall)
+    assert (found.over, found.verdict.ranks) == (True, (("node1", 3),))
+
+
+def test_a_stall_is_shown_once_and_its_end_too() -> None:
+    watch, node = HangWatch(limit=None, notice=SHORT), ScriptedNode("not-entered")
+    found = look(watch, node)
+    assert isinstance(found, Stall)
+    assert (found.over, found.verdict.code) == (False, HangCode.NOT_ENTERED)
+    assert look(watch, node, seconds=2.0) is None
+    node.completed = 1
+    continued = look(watch, node, until=Continued)
+    assert isinstance(continued, Continued)
+    assert continued.seconds > SHORT
+
+
+def test_a_run_that_has_entered_no_collective_is_not_stalled() -> None:
+    node = ScriptedNode("not-entered")
+    node.state, node.idle = "absent", 3600.0
+    assert look(HangWatch(limit=None, notice=SHORT), node, seconds=2.0) is None
+    assert set(node.asked) == {"status"}
+
+
+def test_ranks_that_compute_for_long_without_waiting_are_not_stalled() -> None:
+    node = ScriptedNode("slow")
+    assert look(HangWatch(limit=None, notice=SHORT), node, seconds=2.0) is None

@@ -1,0 +1,232 @@
+"""A rank that is slower by a tenth is named within 50 steps, and none of a sound run is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.run.simulated_job import (
+    Noise,
+    SimulatedJob,
+    heavy_tails,
+    lognormal,
+    none,
+    normal,
+)
+
+from dslaunch.run.late_ranks import (
+    FALSE_ALARMS,
+    STEPS,
+    Collective,
+    Group,
+    late_ranks,
+    lateness_of,
+    step_lateness,
+    step_length,
+)
+
+NOISES = [
+    pytest.param(none(), id="none"),
+    pytest.param(normal(0.03), id="normal"),
+    pytest.param(lognormal(0.03), id="lognormal"),
+    pytest.param(heavy_tails(0.01), id="heavy-tails"),
+]
+SLOW = 5
+TENTH = {SLOW: 0.1}
+
+
+def named(job: SimulatedJob, seed: int = 1) -> list[int]:
+    """The ranks that are named at the end of a job."""
+    return [each.rank for each in late_ranks(job.group(Random(seed)))]
+
+
+# ---------------------------------------------------------------- a slow rank
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize(
+    "job",
+    [
+        SimulatedJob(),
+        SimulatedJob(buckets=1),
+        SimulatedJob(buckets=2),
+        SimulatedJob(buckets=12),
+        SimulatedJob(begin=40, steps=90),
+        SimulatedJob(lost=0.05),
+        SimulatedJob(ranks=16, nodes=2),
+    ],
+    ids=[
+        "3-buckets",
+        "1-bucket",
+        "2-buckets",
+        "12-buckets",
+        "slow-from-step-40",
+        "lost",
+        "16-ranks",
+    ],
+)
+def test_a_rank_slower_by_a_tenth_is_named_within_50_steps(job: SimulatedJob, noise: Noise) -> None:
+    found = [named(replace(job, noise=noise, slower=TENTH), seed) for seed in range(20)]
+    assert found.count([SLOW]) >= 18
+    assert found.count([SLOW]) + found.count([]) == 20
+
+
+def test_the_cost_is_the_time_that_all_others_lose() -> None:
+    job = SimulatedJob(noise=none(), slower=TENTH)
+    (found,) = late_ranks(job.group(Random(1)))
+    assert found.cost == pytest.approx(0.1 / 1.11, abs=0.005)
+    (in_between,) = late_ranks(
+        replace(job, waits_in_between=True, noise=normal(0.001)).group(Random(1))
+    )
+    assert in_between.cost == pytest.approx(0.1 / 1.13, abs=0.01)
+
+
+def test_one_of_two_ranks_is_named() -> None:
+    job = SimulatedJob(ranks=2, nodes=2, slower={1: 0.1})
+    assert named(job) == [1]
+
+
+def test_all_ranks_of_a_slow_node_are_named() -> None:
+    assert named(SimulatedJob(slower={4: 0.1, 5: 0.1})) == [4, 5]
+    assert named(SimulatedJob(ranks=8, nodes=2, slower=dict.fromkeys(range(4), 0.1))) == [
+        0,
+        1,
+        2,
+        3,
+    ]
+
+
+def test_half_of_the_ranks_on_several_nodes_are_not_named() -> None:
+    assert named(SimulatedJob(slower=dict.fromkeys(range(0, 8, 2), 0.1))) == []
+
+
+def test_two_slow_ranks_of_different_nodes_are_named() -> None:
+    assert named(SimulatedJob(slower={1: 0.1, 6: 0.25})) == [1, 6]
+
+
+def test_a_rank_is_named_with_few_steps_only_if_they_take_long_enough() -> None:
+    job = SimulatedJob(noise=none(), slower=TENTH, seconds=0.01, clock_error=0.0)
+    assert named(replace(job, steps=STEPS[-1])) == []
+    assert named(replace(job, steps=350)) == [SLOW]
+
+
+# ---------------------------------------------------------------- a sound run
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize(
+    "job",
+    [
+        SimulatedJob(),
+        SimulatedJob(buckets=12),
+        SimulatedJob(waits_in_between=True),
+        SimulatedJob(ranks=2, nodes=2),
+        SimulatedJob(memory=0.8),
+        SimulatedJob(pauses=(0, 10, 1.0)),
+        SimulatedJob(slower={3: 0.03}),
+        SimulatedJob(lost=0.2),
+    ],
+    ids=["8", "buckets", "waits", "2-ranks", "memory", "pauses", "slower-by-3-%", "lost"],
+)
+def test_no_rank_of_a_sound_run_is_named(job: SimulatedJob, noise: Noise) -> None:
+    sound = replace(job, noise=noise, steps=100)
+    assert [found for seed in range(8) if (found := named(sound, seed))] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("noise", NOISES[1:])
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_no_rank_of_thousands_of_sound_runs_is_named(noise: Noise, ranks: int) -> None:
+    random = Random(7)
+    job = SimulatedJob(ranks=ranks, nodes=min(ranks, 4), noise=noise, steps=100)
+    assert sum(bool(late_ranks(job.group(random))) for _ in range(1500)) == 0
+    assert FALSE_ALARMS * 1500 < 1
+
+
+def test_a_clock_that_is_wrong_by_less_than_its_error_names_no_rank() -> None:
+    job = SimulatedJob(offsets=(0, 0, 0.009, 0), clock_error=0.005)
+    assert [found for seed in range(10) if (found := named(job, seed))] == []
+    drifting = SimulatedJob(drift=(0, 0, 50e-6, 0), steps=100)
+    assert [found for seed in range(10) if (found := named(drifting, seed))] == []
+
+
+def test_a_rank_is_named_by_others_of_its_node_whatever_the_clocks_show() -> None:
+    job = SimulatedJob(ranks=4, nodes=1, slower={2: 0.1}, clock_error=10.0)
+    assert named(job) == [2]
+
+
+@given(st.integers(0, 2**32), st.floats(0, 0.3), st.integers(2, 9), st.integers(1, 5))
+def test_the_median_rank_of_a_job_is_never_named(
+    seed: int, sigma: float, ranks: int, buckets: int
+) -> None:
+    job = SimulatedJob(
+        ranks=ranks, nodes=1, buckets=buckets, noise=normal(sigma), steps=40, slower={0: sigma}
+    )
+    assert len(named(job, seed)) <= ranks // 2
+
+
+# ---------------------------------------------------------------- steps
+
+
+@pytest.mark.parametrize("buckets", [1, 3, 12])
+def test_a_step_is_told_by_the_pauses_even_if_all_collectives_are_alike(buckets: int) -> None:
+    group = SimulatedJob(buckets=buckets).group(Random(1))
+    assert step_length(group.collectives) == buckets
+
+
+def test_a_step_is_told_by_the_kinds() -> None:
+    kinds = ["gloo:all_gather [[8]]", "gloo:all_reduce [[8]]"]
+    collectives = [
+        Collective(number, kinds[number % 2], (float(number), float(number)))
+        for number in range(60)
+    ]
+    assert step_length(collectives) == 2
+
+
+def test_collectives_that_do_not_repeat_have_no_steps() -> None:
+    collectives = [
+        Collective(number, f"gloo:all_reduce [[{number}]]", (float(number), float(number)))
+        for number in range(60)
+    ]
+    assert step_length(collectives) is None
+    assert step_length(collectives[:2]) is None
+
+
+def test_a_broadcast_delays_no_rank() -> None:
+    """Its root does not wait for the others."""
+    group = SimulatedJob(noise=none(), slower=TENTH).group(Random(1))
+    broadcasts = [replace(each, all_wait=False) for each in group.collectives]
+    assert step_lateness(replace(group, collectives=broadcasts)) is None
+
+
+def test_delays_in_collectives_that_overlap_count_once() -> None:
+    """The second bucket carries the delay of the first one along."""
+    found = step_lateness(SimulatedJob(noise=normal(0.01), slower=TENTH).group(Random(1)))
+    assert found is not None
+    assert found.waits == 1
+
+
+def test_a_rank_that_became_slow_is_suspected_before_it_is_named() -> None:
+    job = SimulatedJob(slower=TENTH, begin=40, steps=56)
+    found = lateness_of([job.group(Random(1))])
+    assert found is not None
+    assert (found.suspected, found.slow) == (True, ())
+    assert found.step_seconds == pytest.approx(0.1, rel=0.2)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 50), st.sampled_from("ab"), st.floats(-1e12, 1e12)),
+        max_size=60,
+    )
+)
+def test_any_times_are_compared(drawn: list[tuple[int, str, float]]) -> None:
+    by_number = {
+        number: Collective(number, kind, (time, -time, time / 3)) for number, kind, time in drawn
+    }
+    collectives = [by_number[number] for number in sorted(by_number)]
+    group = Group((0, 1, 2), ("a", "a", "b"), collectives, {"a": 0.0, "b": float("inf")})
+    lateness_of([group])
