@@ -26,6 +26,7 @@ from dslaunch.run.timeouts import Timeouts
 from dslaunch.run.watch import UNKNOWN_USER, Watch
 
 if TYPE_CHECKING:
+    from dslaunch.run.rehearsal import RehearsalMonitor
     from dslaunch.run.secret import Secret
     from dslaunch.run.usage_recorder import UsageRecorder
 
@@ -49,10 +50,12 @@ class Supervisor:
         interrupts: Interrupts,
         timeouts: Timeouts,
         usage: UsageRecorder | None = None,
+        rehearsal: RehearsalMonitor | None = None,
     ) -> None:
         self.inbox, self.watch = inbox, watch
         self.interrupts, self.timeouts = interrupts, timeouts
         self.usage = usage
+        self.rehearsal = rehearsal
         self.slow_ranks = SlowRanks()
         self.sessions = sessions
         self.running = {session.host: session for session in sessions}
@@ -73,9 +76,14 @@ class Supervisor:
         for session, node in zip(self.sessions, plan.nodes, strict=True):
             session.expect(ranks_of(node))
             session.follow(hold=True)
-            session.send(**start_message(plan, node, secrets), notice=self.interrupts.notice)
+            start = start_message(plan, node, secrets)
+            if self.rehearsal is not None:
+                start["rehearsal"] = self.rehearsal.limits.steps
+            session.send(**start, notice=self.interrupts.notice)
         while self.running:
             self._step()
+        if self.rehearsal is not None:
+            self.rehearsal.collect(self.sessions)
         return replace(
             self.watch.outcome(),
             unconfirmed=tuple(self.unconfirmed),
@@ -177,6 +185,7 @@ class Supervisor:
         self._check_heartbeats()
         self._check_confirmations()
         self._check_for_hang()
+        self._check_rehearsal()
         self._measure()
 
     def _measure(self) -> None:
@@ -230,6 +239,16 @@ class Supervisor:
         if idle > limit:
             self.stacks = gather_stacks(list(self.running.values()))
             self._give_up(EndReason(EndCode.HANG, seconds=idle))
+
+    def _check_rehearsal(self) -> None:
+        if self.rehearsal is None or self.stop_deadline is not None or not self.running:
+            return
+        reason = self.rehearsal.look(self.running.values())
+        if reason is None:
+            return
+        if reason.code is EndCode.REHEARSAL_LIMIT:
+            self.stacks = gather_stacks(list(self.running.values()))
+        self._give_up(reason)
 
     def _give_up(self, reason: EndReason) -> None:
         self.history.gave_up = reason
