@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from dslaunch.protocol.rehearsal import Ended, Held, Raised, Started, TorchImported, Unrecorded
+from dslaunch.protocol.rehearsal import (
+    Ended,
+    Held,
+    Loader,
+    Raised,
+    Saved,
+    Started,
+    TorchImported,
+    Unrecorded,
+)
 from dslaunch.rehearsal.configs import config_findings
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.measured import Measured, measure
@@ -16,6 +25,7 @@ from dslaunch.rehearsal.rules import RULES
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode
 from dslaunch.run.rehearsal import RehearsalLimits, Rehearsed
+from dslaunch.run.secret_names import masked_credentials
 
 ORDER = ("error", "warning", "info")
 
@@ -163,13 +173,11 @@ def _failure(outcome: Outcome, ranks: tuple[RankRecords, ...]) -> Finding:
         where=where,
         text=outcome.what or outcome.message,
         hint=outcome.hint or (FindingKind.FAILED.hint if outcome.ending is None else None),
-        evidence=evidence,
+        evidence=masked_credentials(evidence) if evidence is not None else None,
     )
 
 
 def _gaps(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> tuple[Gap, ...]:
-    from dslaunch.protocol.rehearsal import Loader, Saved
-
     if not any(rank.last(Started) for rank in ranks):
         return (Gap.NO_HOOK,)
     if not any(rank.last(TorchImported) for rank in ranks):

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dslaunch.errors import UsageError
 from dslaunch.rehearsal.judge import Rehearsal, judge_rehearsal
 from dslaunch.run.launch import run_job
 from dslaunch.run.rehearsal import RehearsalLimits, Rehearsed
@@ -32,13 +31,11 @@ def rehearse(
 ) -> tuple[Rehearsal, Path]:
     """Start the job with its ranks recorded, stop it after some steps, and judge what was recorded.
 
-    Returns the result and the run directory. Raises a DslaunchError for whatever prevents the
-    start, UsageError for a detached run.
+    Returns the result and the run directory. The job is neither detached nor restarted, whatever
+    the request says. Raises a DslaunchError for whatever prevents the start.
     """
-    if request.detached:
-        raise UsageError("a rehearsal cannot be detached", hint="leave out --detach")
     found: list[Rehearsed] = []
-    rehearsal = replace(request, rehearsal=limits, restarts=0)
+    rehearsal = replace(request, rehearsal=limits, restarts=0, detached=False)
     _, directory = run_job(rehearsal, show, stop, on_rehearsed=found.append)
     result = judge_rehearsal(found[0], limits)
     _record(directory, result)
