@@ -472,7 +472,8 @@ def _before_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
     if recorder.counts.get(id(optimizer), 0) >= recorder.steps:
         _hold()
     if recorder.before is None:
-        _note(_begin, _parameters(optimizer), optimizer, not args and not kwargs)
+        closure = any(callable(each) for each in (*args, *kwargs.values()))
+        _note(_begin, _parameters(optimizer), optimizer, not closure)
 
 
 def _after_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
@@ -628,9 +629,12 @@ def _watch_engine(recorder: "_Recorder", module: "Any") -> None:
             return function(self, *args, **kwargs)
         if recorder.counts.get(id(self), 0) >= recorder.steps:
             _hold()
+        rates: List[float] = []
+        # afterwards the scheduler has set those of the next step
+        _note(_note_rates, self, rates)
         result = function(self, *args, **kwargs)
         count = recorder.counts[id(self)] = recorder.counts.get(id(self), 0) + 1
-        _note(_engine_stepped, self, count)
+        _note(_engine_stepped, self, count, rates)
         return result
 
     setattr(engine, step, watched)
@@ -688,8 +692,11 @@ def _engine(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") ->
         )
 
 
-def _engine_stepped(recorder: "_Recorder", engine: "Any", count: int) -> None:
-    rates = [float(rate) for rate in (engine.get_lr() or [])[:8]]
+def _note_rates(recorder: "_Recorder", engine: "Any", rates: "List[float]") -> None:
+    rates += [float(rate) for rate in (engine.get_lr() or [])[:8]]
+
+
+def _engine_stepped(recorder: "_Recorder", engine: "Any", count: int, rates: "List[float]") -> None:
     _stepped(recorder, count, [], rates, skipped=int(engine.skipped_steps))
 
 

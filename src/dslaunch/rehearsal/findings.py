@@ -90,6 +90,12 @@ class FindingKind(Enum):
         "{optimizer} has no parameter of the wrapped model",
         "make the optimizer from the parameters of the model that is trained",
     )
+    WARMS_UP = (
+        "rehearsal.schedule-unused",
+        "warning",
+        "the learning rate is 0 in all {steps} steps of a schedule",
+        "rehearse more steps with --steps, or check the warmup",
+    )
     ZERO_RATE = (
         "rehearsal.schedule-unused",
         "error",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from dslaunch.notes import NoteCode
 from dslaunch.protocol.rehearsal import (
     Ended,
     Held,
@@ -38,17 +39,8 @@ class Verdict(StrEnum):
     NOT_REHEARSED = "not-rehearsed"
 
 
-class Gap(StrEnum):
-    """What could not be rehearsed. A member is `NAME = "code", text`."""
-
-    text: str
-
-    def __new__(cls, value: str, text: str) -> Gap:
-        """Make a member whose value is the code alone."""
-        member = str.__new__(cls, value)
-        member._value_ = value
-        member.text = text
-        return member
+class Gap(NoteCode):
+    """What could not be rehearsed, with its text."""
 
     LATER_STEPS = "later-steps", "what happens after the rehearsed steps: evaluation, end of epoch"
     NO_CHECKPOINT = "no-checkpoint", "checkpoints: none was written in the rehearsed steps"

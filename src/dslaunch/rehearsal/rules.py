@@ -158,29 +158,40 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
     trains = any(rate > 0 for step in steps for rate in step.lr)
     skips = any(step.skipped for step in steps)
     last = steps[-1].fingerprint
-    unchanged = bool(last) and last == optimizer.fingerprint
+    # a small step may be lost by rounding in bf16 and fp16
+    exact = set(optimizer.types) <= {"float32", "float64"}
+    unchanged = exact and bool(last) and last == optimizer.fingerprint
     return FindingKind.NO_UPDATE if unchanged and trains and not skips else None
 
 
 def schedule_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield learning rates of 0, and schedulers that make no step."""
     del rehearsed
-    zero: dict[int, list[int]] = defaultdict(list)
+    zero: dict[tuple[FindingKind, int], list[int]] = defaultdict(list)
     unused: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
         rates = [rate for step in rank.every(Step) for rate in step.lr]
+        known = rank.last(Schedulers)
+        schedulers = known.schedulers if known is not None else ()
         if rank.steps > 1 and rates and not any(rates):
-            zero[rank.steps].append(rank.rank)
-        schedulers = rank.last(Schedulers)
-        for each in schedulers.schedulers if schedulers is not None else ():
+            # a warmup may begin with several steps of 0, as that of DeepSpeed does
+            scheduled = schedulers or _engine_schedules(rank)
+            kind = FindingKind.WARMS_UP if scheduled else FindingKind.ZERO_RATE
+            zero[kind, rank.steps].append(rank.rank)
+        for each in schedulers:
             if each.optimizer_steps > 1 and not each.steps:
                 unused[each.scheduler].append(rank.rank)
-    for steps, several in zero.items():
-        yield finding(FindingKind.ZERO_RATE, ranks_text(several), steps=steps)
+    for (kind, steps), several in zero.items():
+        yield finding(kind, ranks_text(several), steps=steps)
     for name, several in unused.items():
         steps = max(rank.steps for rank in ranks)
         where = ranks_text(several)
         yield finding(FindingKind.SCHEDULER_UNUSED, where, scheduler=name, steps=steps)
+
+
+def _engine_schedules(rank: RankRecords) -> bool:
+    engine = rank.last(Engine)
+    return engine is not None and engine.scheduler is not None
 
 
 def loss_not_finite(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:

@@ -332,6 +332,19 @@ def test_a_learning_rate_of_zero_is_an_error_unless_it_warms_up() -> None:
     assert judged(*warm).findings == ()
 
 
+def test_a_schedule_that_begins_with_steps_of_zero_is_a_warning() -> None:
+    schedule: Sent = {"scheduler": "WarmupLR", "steps": 2, "optimizer_steps": 2}
+    schedulers: Sent = {"kind": "schedulers", "schedulers": [schedule]}
+    zero = [*without(sound(0), "step"), step(1, lr=[0.0]), step(2, lr=[0.0]), schedulers]
+    assert codes(judged(zero, zero)) == {("warning", "rehearsal.schedule-unused")}
+
+
+def test_small_steps_may_be_lost_in_bf16() -> None:
+    low = {**OPTIMIZER, "types": {"bfloat16": 100}, "fingerprint": [3.0, 4.0]}
+    ranks = [[low if r is OPTIMIZER else r for r in sound(rank)] for rank in range(2)]
+    assert judged(*ranks).findings == ()
+
+
 def test_a_loss_that_is_not_finite_at_the_last_step_is_an_error() -> None:
     nan = [[*without(sound(r), "step"), step(1), step(2, loss=None, finite=False)] for r in (0, 1)]
     assert codes(judged(*nan)) == {("error", "rehearsal.loss-not-finite")}
