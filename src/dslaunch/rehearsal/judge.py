@@ -52,14 +52,20 @@ class Gap(NoteCode):
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
-    """The result of a rehearsal."""
+class Judged:
+    """What a rehearsal has shown, as its page says it."""
 
     verdict: Verdict
     findings: tuple[Finding, ...]
     """The most severe first."""
     measured: Measured
     not_rehearsed: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal(Judged):
+    """The result of a rehearsal."""
+
     outcome: Outcome
     """How the run of the rehearsal ended."""
 

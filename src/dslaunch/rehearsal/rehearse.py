@@ -6,10 +6,12 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dslaunch.rehearsal.judge import Rehearsal, judge_rehearsal
+from dslaunch.rehearsal.findings import Finding
+from dslaunch.rehearsal.judge import Gap, Judged, Rehearsal, Verdict, judge_rehearsal
+from dslaunch.rehearsal.measured import Measured
 from dslaunch.run.launch import run_job
 from dslaunch.run.rehearsal import RehearsalLimits, Rehearsed
-from dslaunch.run.run_directory import write_private
+from dslaunch.run.run_directory import read_private, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 RESULT = "rehearsal.json"
 """The result of a rehearsal in its run directory."""
+LARGEST = 16 << 20
+"""Bytes of it that are read."""
 
 
 def rehearse(
@@ -40,6 +44,23 @@ def rehearse(
     result = judge_rehearsal(found[0], limits)
     _record(directory, result)
     return result, directory
+
+
+def recorded_rehearsal(directory: Path) -> Judged | None:
+    """Return what is recorded of a rehearsal in its run directory; None: nothing that is valid."""
+    from pydantic import TypeAdapter
+
+    gaps = {gap.value: gap for gap in Gap}
+    try:
+        data = json.loads(read_private(directory / RESULT, LARGEST))
+        return Judged(
+            verdict=Verdict(data["verdict"]),
+            findings=TypeAdapter(tuple[Finding, ...]).validate_python(data["findings"]),
+            measured=TypeAdapter(Measured).validate_python(data["measured"]),
+            not_rehearsed=tuple(gaps[each["code"]] for each in data["not_rehearsed"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _record(directory: Path, result: Rehearsal) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dslaunch.lint import Level
     from dslaunch.rehearsal.findings import Finding
-    from dslaunch.rehearsal.judge import Rehearsal
+    from dslaunch.rehearsal.judge import Judged
     from dslaunch.rehearsal.measured import Measured
 
 VERDICTS = {
@@ -31,7 +31,7 @@ NAME = 15
 
 
 def rehearsal_rows(
-    program: str, rehearsal: Rehearsal, width: int | None, *, color: bool = False
+    program: str, rehearsal: Judged, width: int | None, *, color: bool = False
 ) -> Iterator[str]:
     """Yield the verdict, the findings, what was measured, and what was not rehearsed."""
     yield from _wrapped(_head(program, rehearsal), width, "", "  ")
@@ -49,7 +49,7 @@ def rehearsal_rows(
             yield from _wrapped(gap.text, width, "  ", "    ")
 
 
-def _head(program: str, rehearsal: Rehearsal) -> str:
+def _head(program: str, rehearsal: Judged) -> str:
     measured = rehearsal.measured
     size = f"{counted(measured.ranks, 'rank')} on {counted(measured.nodes, 'node')}"
     steps = counted(measured.steps, "optimizer step")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from dslaunch.protocol.rehearsal import REHEARSAL, Record
 from dslaunch.protocol.values import parse
 from dslaunch.rehearsal.findings import Finding, FindingKind
 from dslaunch.rehearsal.judge import Gap, Rehearsal, Verdict, judge_rehearsal
+from dslaunch.rehearsal.rehearse import RESULT, recorded_rehearsal
 from dslaunch.report.rehearsal import rehearsal_rows
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import Outcome
@@ -529,3 +532,21 @@ def test_json_has_the_codes() -> None:
     data = judged(sound(0), sound(1)).as_data()
     assert data["verdict"] == "would-run"
     assert data["not_rehearsed"][0] == {"code": "later-steps", "text": Gap.LATER_STEPS.text}
+
+
+def test_a_recorded_result_gives_the_same_page(tmp_path: Path) -> None:
+    result = judged(*[without(sound(rank), "process-group") for rank in range(2)])
+    file = tmp_path / RESULT
+    file.write_text(json.dumps(result.as_data()))
+    file.chmod(0o600)
+    recorded = recorded_rehearsal(tmp_path)
+    assert recorded is not None
+    pages = [list(rehearsal_rows("train.py", each, 80)) for each in (recorded, result)]
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"verdict": "x"}', "[" * 100_000])
+def test_a_recorded_result_that_is_invalid_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / RESULT).write_text(text)
+    (tmp_path / RESULT).chmod(0o600)
+    assert recorded_rehearsal(tmp_path) is None
