@@ -437,7 +437,7 @@ def rehearse(
     preflight: bool = True,
     force: bool = False,
     grace: float = 10.0,
-    hang_timeout: float | None = None,
+    hang_timeout: float | None = 120.0,
     on_line: Callable[[Line], object] = ignore,
     on_event: Callable[[Event], object] = ignore,
 ) -> Rehearsal:

@@ -54,7 +54,7 @@ def rehearse(
     master_port: options.Port = None,
     no_sync: NoSync = False,
     no_preflight: NoPreflight = False,
-    hang_timeout: HangTimeout = None,
+    hang_timeout: HangTimeout = 120.0,
     grace: Grace = 10.0,
     json: Json = False,
     force: options.Force = False,
@@ -130,8 +130,9 @@ def rehearsed(request: RunRequest, limits: RehearsalLimits, *, quiet: bool = Fal
 
 def page(request: RunRequest, rehearsal: Rehearsal) -> str:
     """Return the page about a rehearsal."""
-    from dslaunch.report.rehearsal import rehearsal_rows
+    from dslaunch.report import width
+    from dslaunch.report.rehearsal import rehearsal_rows, stack_rows
 
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     rows = rehearsal_rows(request.job.program, rehearsal, ui.width(), color=color)
-    return "\n".join(rows)
+    return "\n".join([*rows, *stack_rows(rehearsal, (ui.width() or width.USUAL) - 2)])

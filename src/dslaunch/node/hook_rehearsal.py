@@ -150,7 +150,7 @@ def imported(name: str) -> None:
 def _note(work: "Callable[..., None]", *args: "Any") -> None:
     """Make a note; what fails there is noted instead."""
     recorder = _recorder
-    if recorder is None or recorder.noting:
+    if recorder is None or recorder.noting or _is_capturing():
         return
     recorder.noting = True
     try:
@@ -163,6 +163,17 @@ def _note(work: "Callable[..., None]", *args: "Any") -> None:
             pass
     finally:
         recorder.noting = False
+
+
+def _is_capturing() -> bool:
+    """Return whether a CUDA graph is being captured, which reading a value would break."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if not hasattr(cuda, "is_current_stream_capturing"):  # not imported completely
+        return False
+    return bool(
+        cuda.is_available() and cuda.is_initialized() and cuda.is_current_stream_capturing()
+    )
 
 
 def _watch(

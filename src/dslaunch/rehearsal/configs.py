@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dslaunch.deepspeed import config_text
 from dslaunch.deepspeed.arguments import Arguments
 from dslaunch.deepspeed.batch import parallelism
 from dslaunch.deepspeed.hardware import NodeHardware
 from dslaunch.deepspeed.lint import lint
-from dslaunch.deepspeed.lint import read as read_config
 from dslaunch.deepspeed.linted_config import LintedConfig, Reader
 from dslaunch.deepspeed.schema import table
 from dslaunch.errors import ConfigError
@@ -56,7 +56,8 @@ def _lint(rehearsed: Rehearsed, rank: RankRecords, config: GivenConfig) -> tuple
     reader: Reader = "native"
     name = config.path or IN_CODE
     try:
-        document, _ = read_config(config.text, name, reader=reader)
+        # the hook writes a dict as Python does, with Infinity
+        document = config_text.parse(config.text, name, by_python=config.path is None)
     except ConfigError:
         return ()
     sizes = rank.last(OptimizerBuilt)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dslaunch.lint import Level
     from dslaunch.rehearsal.findings import Finding
-    from dslaunch.rehearsal.judge import Judged
+    from dslaunch.rehearsal.judge import Judged, Rehearsal
     from dslaunch.rehearsal.measured import Measured
 
 VERDICTS = {
@@ -134,6 +134,16 @@ def _memory(measured: Measured) -> list[str | None]:
     if measured.gpu_memory is not None:
         gpu = f"{byte_count(measured.gpu_memory)} of GPU memory"
     return [cpu, gpu]
+
+
+def stack_rows(rehearsal: Rehearsal, width: int) -> list[str]:
+    """Return what the ranks were doing when they made no step in time; empty: they did."""
+    if not rehearsal.outcome.stacks:
+        return []
+    from dslaunch.report import stacks
+
+    text = stacks.page(stacks.fold(rehearsal.outcome.stacks), width)
+    return ["stacks of the ranks:", *(f"  {line}" for line in text.splitlines())]
 
 
 def _wrapped(words: str, width: int | None, first: str, further: str) -> list[str]:

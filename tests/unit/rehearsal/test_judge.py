@@ -239,6 +239,20 @@ def test_an_error_of_a_config_file_is_a_finding() -> None:
     assert (found.code, found.where, found.hint) == ("batch-sizes", "ds.json:2:3", "set 8")
 
 
+def test_the_config_that_deepspeed_got_is_linted_at_its_place() -> None:
+    text = '{"train_batch_size": 2,\n "zero_optimisation": {}}'
+    given: Sent = {"kind": "deepspeed-config", "path": "ds.json", "text": text}
+    result = judged([*sound(0), given], [*sound(1), given])
+    assert codes(result) == {("error", "ignored-key")}
+    assert only(result).where == "ds.json:2:2"
+
+
+def test_a_config_in_code_may_have_infinity() -> None:
+    text = '{"train_batch_size": 2, "steps_per_print": Infinity}'
+    given: Sent = {"kind": "deepspeed-config", "path": None, "text": text}
+    assert judged([*sound(0), given], [*sound(1), given]).findings == ()
+
+
 # ------------------------------------------------------------ ranks together
 
 
