@@ -57,8 +57,10 @@ def seen() -> Seen:
 
 
 @pytest.fixture
-def rehearse(tmp_path: Path, seen: Seen) -> Rehearse:
+def rehearse(tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Rehearse:
     """Rehearse a script with one rank on each of two nodes."""
+    # the directories of emulated nodes are below it
+    monkeypatch.setenv("DSLAUNCH_STATE", str(tmp_path / "state"))
 
     def start(
         script: str,
@@ -74,7 +76,7 @@ def rehearse(tmp_path: Path, seen: Seen) -> Rehearse:
             cluster,
             Job("train.py", launcher=launcher, secrets=secrets),
             cwd=tmp_path,
-            environ={**os.environ, "DSLAUNCH_STATE": str(tmp_path / "state"), **environ},
+            environ={**os.environ, **environ},
             time_limit=time_limit,
             on_line=seen.lines.append,
             on_event=seen.events.append,
