@@ -128,6 +128,22 @@ FORMATS = (
         "run --json cluster.yaml fail.py",
     ),
     Format(
+        "rehearse",
+        "An object.",
+        {
+            "verdict": "`would-run`, `would-fail` or `not-rehearsed`.",
+            "findings": "For each finding `code` "
+            "([of a rehearsal](codes.md#findings-of-rehearsals), "
+            "[of a known ending](known-endings.md) or a [lint rule](lint-rules.md)), `level`, "
+            "`where`, `text`, `hint`, `evidence` and `values`.",
+            "measured": "What the ranks did: steps, losses, model, optimizer, data, memory, "
+            "directories that were written to, hosts.",
+            "not_rehearsed": "What could not be rehearsed: `code` "
+            "([list](codes.md#what-a-rehearsal-does-not-show)) and `text`.",
+            "outcome": "How the run ended, with the keys of [run](#dslaunch-run).",
+        },
+    ),
+    Format(
         "slurm",
         "With `--detach`, one object; else the lines that [run](#dslaunch-run) prints. "
         "`--render` and `--check` have no JSON.",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # `typing` takes longer to import than all of this
         lint_script,
         plan,
         preflight,
+        rehearse,
         render,
         replay_preflight,
         run,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:  # `typing` takes longer to import than all of this
     from dslaunch.lint import Remark, Screened
     from dslaunch.preflight.judge import Report
     from dslaunch.preflight.recording import Recording
+    from dslaunch.rehearsal.judge import Rehearsal
     from dslaunch.render.launch import Rendered
     from dslaunch.run.compare_runs import RunComparison
     from dslaunch.run.events import Event, Line
@@ -88,6 +90,7 @@ __all__ = [
     "RankStacks",
     "Recording",
     "RefusedError",
+    "Rehearsal",
     "Remark",
     "Rendered",
     "Report",
@@ -114,6 +117,7 @@ __all__ = [
     "lint_script",
     "plan",
     "preflight",
+    "rehearse",
     "render",
     "replay_preflight",
     "run",
@@ -135,6 +139,7 @@ _VALUES = {
     "Outcome": "run.outcome",
     "Plan": "launch.plan",
     "Remark": "lint",
+    "Rehearsal": "rehearsal.judge",
     "Rendered": "render.launch",
     "RankStacks": "run.handle",
     "Recording": "preflight.recording",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dslaunch.preflight.check_selection import CheckSelection
     from dslaunch.preflight.judge import Report
     from dslaunch.preflight.recording import Recording
+    from dslaunch.rehearsal.judge import Rehearsal
     from dslaunch.render.launch import Rendered
     from dslaunch.run.compare_runs import RunComparison
     from dslaunch.run.events import Event, Line
@@ -421,6 +422,53 @@ def run(
     from dslaunch.run.started_run import Run
 
     return Run(request, on_line, on_event)
+
+
+@plugin_faults()
+def rehearse(
+    cluster: Cluster,
+    job: Job,
+    allocation: Allocation | None = None,
+    *,
+    steps: int = 2,
+    time_limit: float = 600.0,
+    cwd: PathText | None = None,
+    environ: Mapping[str, str] | None = None,
+    sync: bool = True,
+    preflight: bool = True,
+    force: bool = False,
+    grace: float = 10.0,
+    hang_timeout: float | None = 120.0,
+    on_line: Callable[[Line], object] = ignore,
+    on_event: Callable[[Event], object] = ignore,
+) -> Rehearsal:
+    """Run a job until all ranks have made some optimizer steps, and return what that has shown.
+
+    Files that the script writes are named in the result, and stay. `time_limit`: seconds after the
+    start of the ranks. Raises the DslaunchError that prevents the start.
+    """
+    from dslaunch.rehearsal.rehearse import rehearse as start
+    from dslaunch.run.interrupts import Interrupts
+    from dslaunch.run.rehearsal import RehearsalLimits
+    from dslaunch.run.started_run import PlanView
+    from dslaunch.run.timeouts import Timeouts
+
+    request = run_request(
+        cluster,
+        job,
+        allocation,
+        cwd=cwd,
+        environ=environ,
+        sync=sync,
+        preflight=preflight,
+        force=force,
+        timeouts=Timeouts(grace=grace, hang_timeout=hang_timeout),
+    )
+    if not force:
+        check_not_scheduled(cluster, request.environ)
+    view = PlanView(on_line, on_event)
+    result, _ = start(request, RehearsalLimits(steps, time_limit), lambda: view, Interrupts())
+    return result
 
 
 @plugin_faults()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import fields
 from pathlib import Path
 from string import Formatter
@@ -16,6 +17,8 @@ from dslaunch.errors import ErrorCode, FailureKind
 from dslaunch.launch.decisions import DecisionCode, parameters
 from dslaunch.notes import NoteCode
 from dslaunch.registry import PluginNote
+from dslaunch.rehearsal.findings import FindingKind
+from dslaunch.rehearsal.judge import Gap
 from dslaunch.render.notes import RenderNote
 from dslaunch.run.endings import BY_EVIDENCE
 from dslaunch.run.events import Event, Kind
@@ -27,6 +30,7 @@ from dslaunch.slurm.query_failures import QueryFailure
 from dslaunch.slurm.refusal import Refused
 from dslaunch.slurm.requeue import RequeueNote
 from dslaunch.slurm.verdict import Ending, JobVerdict
+from dslaunch.texts import parameter_names
 from dslaunch.topology import advice_codes
 from dslaunch.topology.notes import MatrixNote
 
@@ -44,6 +48,17 @@ def test_every_reason_of_an_end_is_documented() -> None:
     told = rows("Reasons of an end")
     assert told.keys() == {code.value for code in EndCode}
     assert set.union(*told.values()) <= {field.name for field in fields(EndReason)}
+
+
+def test_every_finding_of_a_rehearsal_is_documented_with_its_parameters() -> None:
+    expected: dict[str, set[str]] = defaultdict(set)
+    for kind in FindingKind:
+        expected[kind.code] |= set(parameter_names(kind.text, kind.hint))
+    assert rows("Findings of rehearsals") == expected
+
+
+def test_every_gap_of_a_rehearsal_is_documented() -> None:
+    assert rows("What a rehearsal does not show").keys() == {gap.value for gap in Gap}
 
 
 def test_every_error_is_documented_with_its_parameters() -> None:

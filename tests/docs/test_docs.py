@@ -34,7 +34,7 @@ def commands(page: Path) -> list[str]:
 
 
 WITH_COMMANDS = [page for page in PAGES if commands(page)]
-TRAINS_LIKE_ANOTHER = {"lost-nodes-and-hangs", "no-shared-storage", "recipes"}
+TRAINS_LIKE_ANOTHER = {"lost-nodes-and-hangs", "no-shared-storage", "recipes", "rehearse"}
 """Pages with the trainings of `detach` and `gather-checkpoints`; each takes a minute of a CPU."""
 
 

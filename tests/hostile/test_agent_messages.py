@@ -22,7 +22,9 @@ from dslaunch.cli.clean import cleaned, words
 from dslaunch.cli.status import page as status_page
 from dslaunch.cluster.model import Allocation, Cluster, Node
 from dslaunch.errors import DslaunchError, NodeError, NodeFailure
+from dslaunch.launch.facts import Facts, PortFact
 from dslaunch.launch.job import Job
+from dslaunch.launch.plan import NodePlan, Plan, Rendezvous
 from dslaunch.launch.planner import make_plan
 from dslaunch.node import frames
 from dslaunch.protocol.collectives import COLLECTIVES, RankAnswer
@@ -36,11 +38,14 @@ from dslaunch.protocol.queries import (
     Questions,
     parse_answers,
 )
+from dslaunch.protocol.rehearsal import REHEARSAL
 from dslaunch.protocol.usage import COUNTERS
 from dslaunch.protocol.values import InvalidAnswer, parse
+from dslaunch.rehearsal.judge import judge_rehearsal
 from dslaunch.report import stacks
 from dslaunch.report.live import JsonView, TerminalView, decision_rows
 from dslaunch.report.metrics import Measured, metrics_text
+from dslaunch.report.rehearsal import rehearsal_rows
 from dslaunch.report.status import run_row
 from dslaunch.report.usage_table import Choice, Size, page
 from dslaunch.run.collective_times import CollectiveTimes
@@ -52,9 +57,12 @@ from dslaunch.run.hang import judge, views
 from dslaunch.run.hang_text import hang_text
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.job_files import JobFiles
+from dslaunch.run.outcome import Outcome
 from dslaunch.run.prepare import decide
 from dslaunch.run.rank_signals import Order, send_signal
 from dslaunch.run.reach import ReachedNodes
+from dslaunch.run.reasons import EndCode, EndReason
+from dslaunch.run.rehearsal import RehearsalLimits, Rehearsed
 from dslaunch.run.session import Session
 from dslaunch.run.status import node_runs
 from dslaunch.run.usage import parse_usage, usage_line
@@ -436,6 +444,52 @@ def test_no_measurement_does_more_than_fail_its_node(variants: int) -> None:
             shown = UsageSample(2.0, (usage,), ())
             within_time(lambda shown=shown: page("r", shown, (), Choice(), Size(80, 24)))  # type: ignore[misc]
             metrics_text(Measured("r", shown))
+
+
+def rehearsal_records() -> dict[str, Any]:
+    """What two ranks of a rehearsal may record."""
+    sizes = {"parameters": 9, "trainable": 9, "types": {"float32": 9}, "devices": {"cpu": 9}}
+    config = {"kind": "deepspeed-config", "path": None, "text": '{"train_batch_size": 8}'}
+    records: list[dict[str, Any]] = [
+        {"kind": "start", "pid": 7, "world": 2, "python": "3.11", "cpus": 2, "threads": 1,
+         "cwd": "/w"},
+        {"kind": "process-group", "backend": "gloo", "world": 2, "rank": 0, "method": None,
+         "timeout": 60.0},
+        {"kind": "wrapped", "wrapper": "DistributedDataParallel", "model": "Net", "largest": 9,
+         "largest_name": "0", **sizes},
+        {"kind": "optimizer", "optimizer": "Adam", "lr": [0.1], "tensors": 1, "owned": 1,
+         "gradients": 1, "fingerprint": [1.0], **sizes},
+        {"kind": "loader", "number": 1, "batch": 4, "workers": 2, "dataset": "D", "samples": 64,
+         "batches": 8, "sampler": "S", "batch_sampler": "B", "replicas": 2, "replica": 0,
+         "seed": 0, "drop_last": False},
+        {"kind": "batch", "loader": 1, "index": 1, "size": 4, "digest": "a" * 16},
+        {"kind": "step", "step": 1, "seconds": 0.1, "lr": [0.1], "loss": 1.0, "finite": True,
+         "backwards": 1, "collectives": 2, "fingerprint": [2.0], "memory": 1, "gpus": 1,
+         "gpu_memory": 1, "gpu_total": 2, "skipped": 0},
+        {"kind": "saved", "by": "torch.save", "path": "/w/a.pt", "tensors": 1, "empty": 0},
+        {"kind": "written", "path": "/w/log"},
+        {"kind": "host", "host": "huggingface.co"},
+        {"kind": "exception", "error": "ValueError", "text": "x", "file": "a.py", "line": 1},
+        config,
+    ]  # fmt: skip
+    return {str(rank): {"records": records, "position": 9} for rank in range(2)}
+
+
+def test_no_record_of_a_rehearsal_does_more_than_fail_its_node(variants: int) -> None:
+    nodes = tuple(NodePlan(host, n, (0,), n, "/w", (), ()) for n, host in enumerate(("a", "b")))
+    plan = Plan("test", "torchrun", 2, Rendezvous("a", 29500), nodes)
+    facts = Facts((), PortFact(None))
+    outcome = Outcome("ok", 0, EndReason(EndCode.REHEARSED, steps=2))
+    for changed in sample(rehearsal_records(), 4 * variants):
+        try:
+            told = parse(REHEARSAL, changed.value)
+        except InvalidAnswer:
+            continue
+        records = {int(rank): new.records for rank, new in told.items()}
+        rehearsed = Rehearsed(plan, facts, outcome, records, (), 1.0)
+        result = judge_rehearsal(rehearsed, RehearsalLimits())
+        json.dumps(result.as_data(), allow_nan=False)
+        assert not any("\x1b" in row for row in rehearsal_rows("train.py", result, 80))
 
 
 def test_no_answer_about_a_signal_names_ranks_that_were_not_chosen(variants: int) -> None:

@@ -32,13 +32,16 @@ def report(
 
     Example: dslaunch report latest -o run.html
     """
+    from dslaunch.rehearsal.rehearse import recorded_rehearsal
     from dslaunch.report.run_page import run_page
 
     is_printed = output is not None and str(output) == "-"
     if not is_printed:
         check_writable("--output", output)
     details = api.run_details(lookup.find(run, file))
-    page = run_page(details)
+    directory = details.recorded.directory
+    rehearsal = recorded_rehearsal(directory) if directory is not None else None
+    page = run_page(details, rehearsal)
     if is_printed:
         ui.document(page)
     else:

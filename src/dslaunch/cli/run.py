@@ -100,6 +100,10 @@ MinNodes = Annotated[
         help="Keep going while at least N nodes are available (default: all).",
     ),
 ]
+Rehearse = Annotated[
+    bool,
+    typer.Option("--rehearse", help="Rehearse it first, and start it only if that finds no error."),
+]
 HangTimeout = Annotated[
     float | None,
     typer.Option(
@@ -148,6 +152,7 @@ def run(
     no_sync: NoSync = False,
     no_preflight: NoPreflight = False,
     dry_run: DryRun = False,
+    rehearse: Rehearse = False,
     quiet: Quiet = False,
     ranks: run_views.Ranks = None,
     fold: run_views.Fold = None,
@@ -229,6 +234,8 @@ def run(
     script_options.tell_of_own_options(words or [], "run", Path.cwd(), file=file)
     end = RunEnd(result, requeue, notifications.targets_of(notify))
     try:
+        if rehearse:
+            _rehearse_first(request, json=json)
         with run_metrics.exported(metrics) as on_usage:
             shown_output = Shown(ranks=shown, fold=fold, json=json, quiet=quiet)
             _run(request, shown_output, end, on_usage)
@@ -243,6 +250,20 @@ def _print_plan(request: RunRequest) -> None:
     from dslaunch.render.dry_run import dry_run
 
     ui.result(dry_run(api.assumed_plan(request)))
+
+
+def _rehearse_first(request: RunRequest, *, json: bool) -> None:
+    """Rehearse a job and show the result; exit unless the job would run."""
+    from dslaunch.cli.rehearse import page, rehearsed
+    from dslaunch.run.rehearsal import RehearsalLimits
+
+    rehearsal = rehearsed(request, RehearsalLimits(), quiet=json)
+    if json:
+        ui.result(json_text({"kind": "rehearsal"} | rehearsal.as_data()))
+    else:
+        ui.result(page(request, rehearsal), colors=True)
+    if rehearsal.exit_code:
+        raise typer.Exit(rehearsal.exit_code)
 
 
 @dataclass(frozen=True, slots=True)

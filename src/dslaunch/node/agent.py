@@ -402,6 +402,15 @@ class Agent:
 
         self.in_thread(client, message["id"], measure)
 
+    def do_rehearsal(self, client: AgentClient, message: frames.Message) -> None:
+        """Reply with what the ranks of a rehearsal have recorded since."""
+        from dslaunch.node import rehearsal
+
+        directory = self.node_directory()
+        ranks = self.ranks.expected if self.ranks else ()
+        after = message["after"]
+        self.in_thread(client, message["id"], lambda: rehearsal.records(directory, ranks, after))
+
     # ------------------------------------------------------------ questions and files
 
     def in_thread(self, client: AgentClient, id: int, work: Callable[[], Any]) -> None:
@@ -502,7 +511,17 @@ class Agent:
         }
         inherited = {name: os.environ[name] for name in os.environ if name != processes.PROGRAM}
         environment = {**inherited, **message["env"], **own}
-        environment.update(rank_hooks.arm(directory, environment))
+        hooks: rank_hooks.Hooks = rank_hooks.HOOKS
+        if message.get("rehearsal") is not None:
+            from dslaunch.node import rehearsal  # for few runs
+
+            try:
+                environment.update(rehearsal.prepare(directory, message["rehearsal"]))
+            except OSError as error:
+                self.refuse(str(error))
+                return
+            hooks = {**hooks, **rehearsal.HOOKS}
+        environment.update(rank_hooks.arm(directory, environment, hooks))
         self.ranks = Ranks(message, environment, self, self.group)
         threading.Thread(target=run_files.sweep, args=(self.home, self.host), daemon=True).start()
         network.hang_up()

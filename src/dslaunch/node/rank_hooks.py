@@ -5,10 +5,11 @@ Bytecode of an archive is never written to disk; for a module in a directory it 
 directories again if they were removed meanwhile.
 
 A hook is a module of this package with a function `start`, which gets the directory of the run on
-the node. It runs in the interpreter of the job
-(Python 3.8 or newer) and imports nothing of dslaunch. A module that needs another one to be there
-is loaded when that one has been imported, so that processes without it pay nothing. An exception of
-a hook is dropped: it must never become an error of the job.
+the node. It runs in the interpreter of the job (Python 3.8 or newer) and imports nothing of
+dslaunch. A module that needs another one to be there is loaded when that one has been imported, so
+that processes without it pay nothing. One that watches several is started at once, and its function
+`imported` is called after the import of each. An exception of a hook is dropped: it must never
+become an error of the job.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from dslaunch.node import hook_collectives, hook_stacks, private
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
     from types import ModuleType
-    from typing import Dict, Mapping, Optional
+    from typing import Dict, Mapping, Optional, Tuple, Union
 
-    Hooks = Mapping[ModuleType, Optional[str]]
+    Hooks = Mapping[ModuleType, Union[str, Tuple[str, ...], None]]
 
 ARCHIVE = "python.zip"
 """The archive in the run's directory that is put into PYTHONPATH."""
 HOOKS: "Hooks" = {hook_stacks: None, hook_collectives: hook_collectives.AFTER}
-"""The modules, each with the module after whose import it is started; None: at once."""
+"""The modules of every run, each with the module after whose import it is started; None: at once;
+several: at once, and `imported` is called after the import of each."""
 _SITECUSTOMIZE = '''\
 """Starts the hooks of dslaunch, and makes way for the sitecustomize behind it."""
 
@@ -87,11 +89,19 @@ def _start_hooks():
         module = type(sys)(name)
         exec(archive.get_code(name), module.__dict__)
         module.start(directory)
+        return module
+
+    def watch(name, several):
+        module = start(name)
+        for imported in several:
+            _started_after(imported, lambda imported=imported: module.imported(imported))
 
     for name, imported in _HOOKS.items():
         try:
             if imported is None:
                 start(name)
+            elif isinstance(imported, tuple):
+                watch(name, imported)
             else:
                 _started_after(imported, lambda name=name: start(name))
         except Exception:

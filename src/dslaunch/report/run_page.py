@@ -20,6 +20,7 @@ from dslaunch.render.templates import render_page
 from dslaunch.report.curves_svg import Axes, CurvePoint, curve
 from dslaunch.report.event_text import secondary_text
 from dslaunch.report.page import SIGNS, WORDS
+from dslaunch.report.rehearsal import rehearsal_rows
 from dslaunch.report.status import state_text, unknown_text
 from dslaunch.report.straggler_text import straggler_rows
 from dslaunch.report.timeline import timeline
@@ -34,6 +35,7 @@ from dslaunch.terminal import without_color
 
 if TYPE_CHECKING:
     from dslaunch.preflight.check import Level
+    from dslaunch.rehearsal.judge import Judged
     from dslaunch.run.events import Event
     from dslaunch.run.reasons import RankSource
     from dslaunch.run.recorded_run import PlannedDecision
@@ -51,6 +53,8 @@ MOST_STACKS = 30_000
 """Characters of stacks."""
 LONGEST = 400
 """Characters of a value or a line."""
+REHEARSAL_WIDTH = 100
+"""Columns of the text of a rehearsal."""
 MOST_CONFIG = 20_000
 """Characters of a DeepSpeed config."""
 STATE_SIGNS: Mapping[State, str] = {
@@ -129,8 +133,8 @@ class ShownFinding:
     finding: RecordedFinding
 
 
-def run_page(details: RunDetails) -> str:
-    """Return the page of a run."""
+def run_page(details: RunDetails, rehearsal: Judged | None = None) -> str:
+    """Return the page of a run. `rehearsal`: what it has shown if it was one."""
     status, recorded = details.status, details.recorded
     inputs, plan = recorded.inputs, recorded.plan
     end = details.ended or details.time
@@ -148,6 +152,7 @@ def run_page(details: RunDetails) -> str:
         made=_utc(details.time),
         facts=_facts(details),
         cause=None if outcome is None or outcome.status == "ok" else cause_of(details, outcome),
+        rehearsal=_rehearsal(details, rehearsal),
         timeline=drawing(course) if details.events else "",
         legend=legend(),
         course=course,
@@ -172,6 +177,14 @@ def run_page(details: RunDetails) -> str:
         directory=_short(str(recorded.directory or "")),
         counted=counted,
     )
+
+
+def _rehearsal(details: RunDetails, rehearsal: Judged | None) -> str:
+    """Return the page of a rehearsal as text; empty: the run was none."""
+    if rehearsal is None:
+        return ""
+    rows = rehearsal_rows(details.status.record.program, rehearsal, REHEARSAL_WIDTH)
+    return "\n".join(rows)
 
 
 def _summary(details: RunDetails) -> str:

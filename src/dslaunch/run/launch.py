@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
     from dslaunch.launch.plan import Plan
     from dslaunch.run.outcome import Outcome
+    from dslaunch.run.rehearsal import Rehearsed
     from dslaunch.run.usage_recorder import OnUsage, UsageFile, UsageRecorder
     from dslaunch.run.view import RunView
     from dslaunch.transport.base import Connection
@@ -47,20 +48,25 @@ def run_job(
     show: Callable[[], RunView],
     stop: Interrupts | None = None,
     on_usage: OnUsage = ignore,
+    on_rehearsed: Callable[[Rehearsed], object] = ignore,
 ) -> tuple[Outcome, Path]:
     """Run a job on its nodes to the end; return how it ended and the run directory.
 
     `show` returns the view, the same every time, and is first called while the nodes are being
     connected to. A detached run is only started. `stop` counts the requests to stop, and no signal
     is caught, as Python requires of threads; None: signals of this process stop the run.
-    `on_usage` is called with the name of the run and each sample of what its nodes use.
+    `on_usage` is called with the name of the run and each sample of what its nodes use,
+    `on_rehearsed` at the end of a rehearsal.
     Raises a DslaunchError for whatever prevents the first start; then nothing was started anywhere.
     """
     secrets = _check(request)
     caught = Interrupts(request.notice) if stop is None else contextlib.nullcontext(stop)
     with caught as interrupts:
         controller = RunController(request, show, interrupts, secrets, on_usage)
-        return controller.run_to_end()
+        ended = controller.run_to_end()
+        if controller.rehearsed is not None:
+            on_rehearsed(controller.rehearsed)
+        return ended
 
 
 def _check(request: RunRequest) -> dict[str, Secret]:
@@ -100,6 +106,8 @@ class RunController:
         self.allocation = request.allocation
         self.transport: Choice | None = None
         """How the nodes of this attempt are reached."""
+        self.rehearsed: Rehearsed | None = None
+        """What a rehearsal has recorded, once it has ended."""
         self.outcomes: list[Outcome] = []
         """How the attempts before ended."""
         self.connected: list[Event] = []

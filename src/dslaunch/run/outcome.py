@@ -212,10 +212,12 @@ def _interrupted(history: History) -> Outcome:
 
 
 def _without_failure(history: History) -> Outcome:
-    if history.gave_up is not None:
-        hang = history.gave_up.hang
-        hint = hang_hint(hang.code) if hang is not None else None
-        return Outcome("failed", 1, history.gave_up, hint=hint)
+    reason = history.gave_up
+    if reason is not None and reason.code is EndCode.REHEARSED:
+        return Outcome("ok", 0, reason)
+    if reason is not None:
+        hint = hang_hint(reason.hang.code) if reason.hang is not None else None
+        return Outcome("failed", 1, reason, hint=hint)
     return Outcome("ok", 0, EndReason(EndCode.SUCCEEDED))
 
 

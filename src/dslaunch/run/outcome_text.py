@@ -37,6 +37,8 @@ _MESSAGES = {
     EndCode.NODE_ENDED: "{ended_by}{error}",
     EndCode.EXIT_TIMEOUT: "{running} did not exit within {seconds:g} s after the first success",
     EndCode.HANG: "hang: no progress for {seconds:.0f} s{hang}",
+    EndCode.REHEARSED: "rehearsed {steps} optimizer steps on all ranks",
+    EndCode.REHEARSAL_LIMIT: "not all ranks made {steps} optimizer steps within {seconds:g} s",
     EndCode.SLURM_JOB: "",
 }
 _STOPPING = _MESSAGES | {
@@ -126,4 +128,5 @@ def _filled(texts: dict[EndCode, str], reason: EndReason) -> str:
         by=reason.by,
         seconds=reason.seconds or 0.0,
         nodes=reason.nodes,
+        steps=reason.steps,
     )

@@ -43,6 +43,8 @@ class EndCode(StrEnum):
     NODE_ENDED = "node-ended"
     EXIT_TIMEOUT = "exit-timeout"
     HANG = "hang"
+    REHEARSED = "rehearsed"
+    REHEARSAL_LIMIT = "rehearsal-limit"
     SLURM_JOB = "slurm-job"
 
 
@@ -80,6 +82,8 @@ class EndReason:
     seconds: Duration | None = None
     nodes: Count | None = None
     """On how many nodes it succeeded."""
+    steps: int | None = None
+    """Optimizer steps of a rehearsal."""
     ranks: tuple[RankSource, ...] = ()
     """Those that had not exited, or that a failed rank probably waited for."""
     hang: HangVerdict | None = None

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from dslaunch.cluster.model import Allocation, Cluster
     from dslaunch.launch.job import Job
+    from dslaunch.run.rehearsal import RehearsalLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class RunRequest:
     """Whether to start although the DeepSpeed config has errors."""
     notice: signal.Signals | None = None
     """A signal that the launcher forwards to the ranks; None: none."""
+    rehearsal: RehearsalLimits | None = None
+    """When a rehearsal ends; None: this is none."""
 
 
 def agent_run(run: str, count: int) -> str:

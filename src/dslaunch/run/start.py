@@ -18,6 +18,7 @@ from dslaunch.run.events import Event
 from dslaunch.run.evidence import ask_all, gather
 from dslaunch.run.gate import Gate
 from dslaunch.run.prepare import config_files, decide, inquiry, ship
+from dslaunch.run.rehearsal import RehearsalMonitor, Rehearsed
 from dslaunch.run.request import agent_run, job_of_attempt
 from dslaunch.run.resume import Attempt, prepare_resume
 from dslaunch.run.run_directory import numbered
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from dslaunch.launch.facts import Facts
     from dslaunch.launch.plan import Plan
+    from dslaunch.lint import Remark
     from dslaunch.run.agent_starter import AgentStarter
     from dslaunch.run.detach import Control
     from dslaunch.run.launch import RunController
@@ -52,7 +54,8 @@ def start(controller: RunController, count: int, starter: AgentStarter, inbox: I
     # what is on this machine is checked while the agents start
     in_code = config_files(question, request.cwd)
     errors = config_errors(job, request.cwd, controller.allocation, in_code)
-    if not request.force:
+    # those of a rehearsal are among its findings, with all that the start itself shows
+    if not request.force and request.rehearsal is None:
         refuse(errors)
     gate = Gate(question, job, starter.begun, request.cwd) if request.preflight else None
     sessions = _greeted(controller, starter)
@@ -97,8 +100,10 @@ def start(controller: RunController, count: int, starter: AgentStarter, inbox: I
         inbox,
         plan=plan,
         record=record,
+        facts=facts,
         control=control(request.cluster.network, facts, decided.rendezvous),
         offloads=offloads_to_host(request.job, request.cwd, in_code),
+        config_remarks=errors,
     )
     if resume is not None and not request.detached:
         resume.after()
@@ -177,8 +182,10 @@ def _run(
     *,
     plan: Plan,
     record: RunDirectory,
+    facts: Facts,
     control: Control,
     offloads: bool,
+    config_remarks: tuple[Remark, ...],
 ) -> Outcome:
     request = controller.request
     view, interrupts = controller.view, controller.interrupts
@@ -202,6 +209,7 @@ def _run(
             timeouts=request.timeouts,
             control=control,
         )
+    rehearsal = RehearsalMonitor(request.rehearsal) if request.rehearsal is not None else None
     supervisor = Supervisor(
         sessions=sessions,
         inbox=inbox,
@@ -209,5 +217,16 @@ def _run(
         interrupts=interrupts,
         timeouts=request.timeouts,
         usage=controller.usage_recorder(),
+        rehearsal=rehearsal,
     )
-    return supervisor.run(plan, controller.secrets)
+    outcome = supervisor.run(plan, controller.secrets)
+    if rehearsal is not None:
+        controller.rehearsed = Rehearsed(
+            plan=plan,
+            facts=facts,
+            outcome=outcome,
+            records={rank: tuple(several) for rank, several in rehearsal.records.items()},
+            config_errors=config_remarks,
+            seconds=rehearsal.seconds,
+        )
+    return outcome

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dslaunch.run.view import StartStep, View
 
 
-class _PlanView(Callbacks):
+class PlanView(Callbacks):
     """Hands lines and events on, and keeps the latest plan."""
 
     unseen = False
@@ -66,7 +66,7 @@ class Run:
     ) -> None:
         """Start it, and wait until it is planned. Raises the error that prevents the start."""
         self._environ = request.environ
-        self._view = view = _PlanView(on_line, on_event)
+        self._view = view = PlanView(on_line, on_event)
         self._interrupts = Interrupts()
         # Python waits for the thread when the program ends, so that no training is cut off
         pool = ThreadPoolExecutor(1, thread_name_prefix="dslaunch-run")

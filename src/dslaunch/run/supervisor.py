@@ -28,6 +28,7 @@ from dslaunch.run.timeouts import Timeouts
 from dslaunch.run.watch import UNKNOWN_USER, Watch
 
 if TYPE_CHECKING:
+    from dslaunch.run.rehearsal import RehearsalMonitor
     from dslaunch.run.secret import Secret
     from dslaunch.run.usage_recorder import UsageRecorder
 
@@ -51,10 +52,12 @@ class Supervisor:
         interrupts: Interrupts,
         timeouts: Timeouts,
         usage: UsageRecorder | None = None,
+        rehearsal: RehearsalMonitor | None = None,
     ) -> None:
         self.inbox, self.watch = inbox, watch
         self.interrupts, self.timeouts = interrupts, timeouts
         self.usage = usage
+        self.rehearsal = rehearsal
         self.slow_ranks = SlowRanks()
         self.hangs: HangWatch | None = None
         """From the start of the ranks on."""
@@ -77,10 +80,15 @@ class Supervisor:
         for session, node in zip(self.sessions, plan.nodes, strict=True):
             session.expect(ranks_of(node))
             session.follow(hold=True)
-            session.send(**start_message(plan, node, secrets), notice=self.interrupts.notice)
+            start = start_message(plan, node, secrets)
+            if self.rehearsal is not None:
+                start["rehearsal"] = self.rehearsal.limits.steps
+            session.send(**start, notice=self.interrupts.notice)
         self.hangs = HangWatch(self.timeouts.hang_timeout, near=plan.rendezvous.address)
         while self.running:
             self._step()
+        if self.rehearsal is not None:
+            self.rehearsal.collect(self.sessions)
         return replace(
             self.watch.outcome(),
             unconfirmed=tuple(self.unconfirmed),
@@ -184,6 +192,7 @@ class Supervisor:
         self._check_heartbeats()
         self._check_confirmations()
         self._check_for_hang()
+        self._check_rehearsal()
         self._measure()
 
     def _measure(self) -> None:
@@ -243,6 +252,16 @@ class Supervisor:
     def _end_hang(self, stall: Stall) -> None:
         self.stacks = with_collectives(stall.stacks, stall.collectives)
         reason = EndReason(EndCode.HANG, seconds=stall.seconds, hang=stall.verdict)
+        self._give_up(reason)
+
+    def _check_rehearsal(self) -> None:
+        if self.rehearsal is None or self.stop_deadline is not None or not self.running:
+            return
+        reason = self.rehearsal.look(self.running.values())
+        if reason is None:
+            return
+        if reason.code is EndCode.REHEARSAL_LIMIT:
+            self.stacks = gather_stacks(list(self.running.values()))
         self._give_up(reason)
 
     def _give_up(self, reason: EndReason) -> None:

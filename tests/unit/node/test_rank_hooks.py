@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dslaunch.node import rank_hooks
+from dslaunch.node import rank_hooks, rehearsal
 from dslaunch.transport import program
 
 HOOK = """\
@@ -25,7 +25,7 @@ Run = Callable[..., str]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a program with one hook, which is started after an import, and return its output."""
 
-    def start(text: str, *, hook: str, after: str | None) -> str:
+    def start(text: str, *, hook: str, after: str | tuple[str, ...] | None) -> str:
         (tmp_path / "own_hook.py").write_text(hook)
         monkeypatch.syspath_prepend(str(tmp_path))
         module = types.ModuleType("own_hook")
@@ -53,6 +53,15 @@ def test_a_hook_is_started_once_when_its_module_has_been_imported(run: Run, tmp_
     assert out == f"before\nstarted in {tmp_path}\nafter\nTrue SourceFileLoader\n"
 
 
+def test_a_hook_that_watches_several_modules_is_told_of_each_import(
+    run: Run, tmp_path: Path
+) -> None:
+    hook = HOOK + "def imported(name):\n    print('imported', name)\n"
+    text = "import colorsys\nimport wave\nimport colorsys"
+    out = run(text, hook=hook, after=("wave", "colorsys", "missing_module"))
+    assert out == f"started in {tmp_path}\nimported colorsys\nimported wave\n"
+
+
 def test_an_import_that_fails_fails_as_without_the_hook(run: Run, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("1 / 0\n")
     text = (
@@ -67,7 +76,7 @@ def test_an_import_that_fails_fails_as_without_the_hook(run: Run, tmp_path: Path
     ]
 
 
-@pytest.mark.parametrize("after", [None, "colorsys"])
+@pytest.mark.parametrize("after", [None, "colorsys", ("colorsys",)])
 def test_an_exception_of_a_hook_does_not_reach_the_program(run: Run, after: str | None) -> None:
     hook = "def start(directory):\n    raise RuntimeError(directory)\n"
     assert run("import colorsys\nprint('program')", hook=hook, after=after) == "program\n"
@@ -75,5 +84,6 @@ def test_an_exception_of_a_hook_does_not_reach_the_program(run: Run, after: str 
 
 def test_a_node_has_the_sources_of_the_hooks() -> None:
     sent = program.needed_modules("agent")
-    own = {module.__name__.rpartition(".")[2] for module in rank_hooks.HOOKS}
+    hooks = [*rank_hooks.HOOKS, *rehearsal.HOOKS]
+    own = {module.__name__.rpartition(".")[2] for module in hooks}
     assert own <= set(sent)

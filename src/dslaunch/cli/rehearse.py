@@ -1,0 +1,138 @@
+"""`dslaunch rehearse`: start a job for a few steps, and say whether it would run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dslaunch import api
+from dslaunch.cli import interruption, options, run_views, script_options, ui
+from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
+from dslaunch.cli.positional import JobOptions
+from dslaunch.cli.run import Grace, HangTimeout, NoPreflight, NoSync
+
+if TYPE_CHECKING:
+    from dslaunch.rehearsal.judge import Rehearsal
+    from dslaunch.report.live import JsonView, TerminalView
+    from dslaunch.run.rehearsal import RehearsalLimits
+    from dslaunch.run.request import RunRequest
+
+Steps = Annotated[
+    int, typer.Option("--steps", metavar="N", min=1, max=1000, help="Optimizer steps to rehearse.")
+]
+TimeLimit = Annotated[
+    float,
+    typer.Option("--time-limit", metavar="SECONDS", min=1, help="Stop after this time."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+CONTEXT = options.SCRIPT_LAST
+
+
+def rehearse(
+    words: Words = None,
+    steps: Steps = 2,
+    time_limit: TimeLimit = 600.0,
+    include: Include = "",
+    exclude: Exclude = "",
+    nodes: Nodes = None,
+    slots: Slots = None,
+    label: Label = None,
+    module: options.Module = False,
+    no_python: options.NoPython = False,
+    launcher: Launcher = None,
+    launcher_arg: options.LauncherArg = None,
+    env: Setting = None,
+    workdir: options.Workdir = None,
+    slurm: options.Allocated = False,
+    transport: options.TransportName = None,
+    master_port: options.Port = None,
+    no_sync: NoSync = False,
+    no_preflight: NoPreflight = False,
+    hang_timeout: HangTimeout = 120.0,
+    grace: Grace = 10.0,
+    json: Json = False,
+    force: options.Force = False,
+    file: options.ClusterOption = None,
+) -> None:
+    """Run a training for a few steps and check it.
+
+    The script runs on its nodes with all arguments, until all ranks have made some optimizer steps.
+    Then the run is stopped, and a page says whether it would run, what is wrong and what was
+    measured. Files that the script writes are named and not removed.
+
+    Example: dslaunch rehearse cluster.yaml train.py --epochs 3
+    """
+    from dslaunch.run.rehearsal import RehearsalLimits
+    from dslaunch.run.timeouts import Timeouts
+
+    how = JobOptions(
+        module=module,
+        no_python=no_python,
+        launcher=launcher,
+        launcher_args=tuple(launcher_arg or ()),
+        env=tuple(env or ()),
+    )
+    asked = options.read_job(words or [], how, file=file, workdir=workdir, slurm=slurm)
+    cluster = options.with_master_port(asked.cluster, master_port)
+    cluster = api.with_transport(cluster, transport, in_allocation=slurm)
+    request = api.run_request(
+        cluster,
+        asked.job,
+        api.select(
+            cluster,
+            include=include,
+            exclude=exclude,
+            nodes=nodes,
+            slots=slots,
+            labels=label or (),
+        ),
+        sync=not no_sync,
+        preflight=not no_preflight,
+        force=force,
+        timeouts=Timeouts(grace=grace, hang_timeout=hang_timeout),
+    )
+    if not (force or slurm or transport):
+        api.check_not_scheduled(cluster, os.environ)
+    script_options.tell_of_own_options(words or [], "rehearse", Path.cwd(), file=file)
+    rehearsal = rehearsed(request, RehearsalLimits(steps, time_limit), quiet=json)
+    if json:
+        ui.data(rehearsal.as_data())
+    else:
+        ui.result(page(request, rehearsal), colors=True)
+    raise typer.Exit(rehearsal.exit_code)
+
+
+def rehearsed(request: RunRequest, limits: RehearsalLimits, *, quiet: bool = False) -> Rehearsal:
+    """Rehearse a job, with the output of its ranks shown, and return the result."""
+    from dslaunch.rehearsal.rehearse import rehearse as start
+
+    interruption.leave_if_interrupted()
+    at_exit = ExitStack()
+
+    @cache
+    def view() -> JsonView | TerminalView:
+        made = run_views.make(
+            request.allocation.hosts, json=False, quiet=quiet, ranks=None, fold=None
+        )
+        at_exit.callback(made.close)
+        return made
+
+    with at_exit:
+        result, _ = start(request, limits, view)
+    return result
+
+
+def page(request: RunRequest, rehearsal: Rehearsal) -> str:
+    """Return the page about a rehearsal."""
+    from dslaunch.report import width
+    from dslaunch.report.rehearsal import rehearsal_rows, stack_rows
+
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    rows = rehearsal_rows(request.job.program, rehearsal, ui.width(), color=color)
+    return "\n".join([*rows, *stack_rows(rehearsal, (ui.width() or width.USUAL) - 2)])

@@ -1,0 +1,847 @@
+"""Runs in every rank of a rehearsal: records what the training does, and holds it after some steps.
+
+Records are lines of JSON in `rehearsal/RANK.jsonl` of the run's directory, which only this user can
+open; `rehearsal.py` reads them. Functions of PyTorch, DeepSpeed, Transformers and Accelerate are
+replaced by ones that call them and then note something: arguments, results and exceptions stay as
+they are. What cannot be recorded is noted as that, and never becomes an error of the job. How this
+module gets here: `rank_hooks.py`; it imports nothing that an ordinary Python process has not, not
+even `__future__`.
+
+A rank is held when it begins the step after the last one: what follows a step, such as a checkpoint
+or an evaluation, is rehearsed too, and no rank fails since another one has left.
+"""
+
+import functools
+import json
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Callable, Dict, Iterable, List, Optional, Set
+
+STEPS = "DSLAUNCH_REHEARSAL"
+"""The variable with the number of optimizer steps; scripts may read it too."""
+DIRECTORY = "rehearsal"
+MOST_RECORDS, MOST_BYTES, LONGEST = 2000, 2 << 20, 120_000
+"""Records and bytes of one rank; characters of one record."""
+MOST_TEXT = 1000
+MOST_NAMES = 64
+"""Hosts, and directories that are written to."""
+MOST_CONFIG = 100_000
+"""Bytes of a DeepSpeed config."""
+MOST_TENSORS, MOST_ELEMENTS = 64, 4096
+"""Tensors, and elements of each, that a fingerprint of the parameters is made of."""
+MOST_BATCHES = 4
+"""Batches of each data loader whose content is compared between ranks."""
+HOLD = 0.2
+TRAINER = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "learning_rate"),
+    *("num_train_epochs", "fp16", "bf16", "save_strategy", "save_steps", "save_on_each_node"),
+    *("output_dir", "ddp_find_unused_parameters", "ddp_backend", "dataloader_num_workers"),
+    *("gradient_checkpointing", "push_to_hub", "report_to", "use_cpu", "seed", "data_seed"),
+    *("group_by_length", "dataloader_drop_last", "load_best_model_at_end", "eval_strategy"),
+)
+"""Fields of TrainingArguments that are recorded."""
+
+
+class _Recorder:
+    """What this process has recorded."""
+
+    def __init__(self, path: str, steps: int) -> None:
+        self.path, self.steps = path, steps
+        self.pid = os.getpid()
+        self.records = self.bytes = 0
+        self.engine: Any = None
+        """The DeepSpeed engine: its steps count, not those of the optimizers inside."""
+        self.counts: Dict[int, int] = {}
+        """Steps of each optimizer, by its identity."""
+        self.model: Any = None
+        """The module that was wrapped last."""
+        self.sharded = False
+        self.before: Optional[List[float]] = None
+        """The fingerprint of the parameters before the first step."""
+        self.loss: Optional[float] = None
+        self.backwards = 0
+        """Backward passes since the last step."""
+        self.stepped_at: Optional[float] = None
+        self.collectives: Optional[int] = None
+        self.loaders = 0
+        self.schedulers: List[Any] = []
+        self.groups = 0
+        self.hosts: Set[str] = set()
+        self.written: Set[str] = set()
+        self.noting = False
+        """Whether a note is being made, which must not be noted itself."""
+
+    def write(self, kind: str, **values: "Any") -> None:
+        """Append a record. Raises OSError, TypeError, ValueError."""
+        if os.getpid() != self.pid or self.records >= MOST_RECORDS:
+            return
+        line = json.dumps({"kind": kind, **values}, default=_text).encode() + b"\n"
+        if len(line) > LONGEST or self.bytes + len(line) > MOST_BYTES:
+            line = json.dumps({"kind": "unrecorded", "what": kind, "error": "too long"}).encode()
+            line += b"\n"
+        self.records += 1
+        self.bytes += len(line)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(self.path, flags, 0o600)
+        try:
+            os.write(fd, line)
+        finally:
+            os.close(fd)
+
+
+_recorder: "Optional[_Recorder]" = None
+
+
+def start(directory: str) -> None:
+    """Begin to record in this process if it is a rank. Raises OSError, ValueError."""
+    global _recorder
+    rank = os.environ.get("RANK", "")
+    steps = os.environ.get(STEPS, "")
+    if not rank.isdigit() or not steps.isdigit() or _is_part_of_rank(rank):
+        return
+    path = os.path.join(directory, DIRECTORY, f"{int(rank)}.jsonl")
+    recorder = _Recorder(path, int(steps))
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    recorder.write(
+        "start",
+        pid=recorder.pid,
+        world=_number(os.environ.get("WORLD_SIZE")),
+        python=sys.version.split()[0],
+        cpus=cpus,
+        threads=_number(os.environ.get("OMP_NUM_THREADS")),
+        cwd=os.getcwd(),
+    )
+    _recorder = recorder
+    os.register_at_fork(after_in_child=_stop)
+    sys.addaudithook(_audited)
+    import atexit
+
+    atexit.register(_note, _ended)
+
+
+def _is_part_of_rank(rank: str) -> bool:
+    """Return whether the rank's own process has started this one."""
+    try:
+        with open(f"/proc/{os.getppid()}/environ", "rb") as file:
+            return f"RANK={rank}".encode() in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def _stop() -> None:
+    """Record nothing in a forked process, such as a worker of a data loader."""
+    global _recorder
+    _recorder = None
+
+
+def imported(name: str) -> None:
+    """Watch what the module offers that was imported."""
+    if _recorder is not None:
+        _note(_WATCHES[name], sys.modules[name])
+
+
+# ------------------------------------------------------------ noting
+
+
+def _note(work: "Callable[..., None]", *args: "Any") -> None:
+    """Make a note; what fails there is noted instead."""
+    recorder = _recorder
+    if recorder is None or recorder.noting or _is_capturing():
+        return
+    recorder.noting = True
+    try:
+        work(recorder, *args)
+    except Exception as error:  # noqa: BLE001 - it must not become an error of the job
+        try:
+            what = getattr(work, "__name__", "?").strip("_")
+            recorder.write("unrecorded", what=what, error=f"{type(error).__name__}: {error}"[:300])
+        except Exception:  # noqa: BLE001 - a full disk, a directory that is gone
+            pass
+    finally:
+        recorder.noting = False
+
+
+def _is_capturing() -> bool:
+    """Return whether a CUDA graph is being captured, which reading a value would break."""
+    torch = sys.modules.get("torch")
+    cuda: Any = getattr(torch, "cuda", None)
+    if not hasattr(cuda, "is_current_stream_capturing"):  # not imported completely
+        return False
+    return bool(
+        cuda.is_available() and cuda.is_initialized() and cuda.is_current_stream_capturing()
+    )
+
+
+def _watch(
+    owner: "Any",
+    name: str,
+    *,
+    before: "Optional[Callable[..., None]]" = None,
+    after: "Optional[Callable[..., None]]" = None,
+) -> None:
+    """Replace a function, so that `before` gets its arguments and `after` also its result."""
+    function = getattr(owner, name, None)
+    if function is None:
+        return
+
+    @functools.wraps(function)
+    def watched(*args: "Any", **kwargs: "Any") -> "Any":
+        if before is not None:
+            _note(before, args, kwargs)
+        result = function(*args, **kwargs)
+        if after is not None:
+            _note(after, args, kwargs, result)
+        return result
+
+    setattr(owner, name, watched)
+
+
+def _argument(args: "Any", kwargs: "Any", place: int, name: str) -> "Any":
+    return args[place] if len(args) > place else kwargs.get(name)
+
+
+def _text(value: "Any") -> str:
+    """Return what JSON cannot hold as a short text."""
+    return str(value)[:MOST_TEXT]
+
+
+def _number(text: "Optional[str]") -> "Optional[int]":
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _class(value: "Any") -> str:
+    return type(value).__name__[:200]
+
+
+def _plain(value: "Any") -> "Any":
+    """Return a setting as a number, a switch or a short text."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return _text(getattr(value, "value", value))
+
+
+# ------------------------------------------------------------ torch
+
+
+def _watch_torch(recorder: "_Recorder", torch: "Any") -> None:
+    recorder.write("torch", version=str(torch.__version__), cuda=torch.version.cuda is not None)
+    _watch(torch, "save", before=_saved)
+
+
+def _saved(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
+    file = _argument(args, kwargs, 1, "f")
+    file = getattr(file, "name", file)
+    if isinstance(file, (str, bytes, os.PathLike)):
+        tensors = _saved_tensors(_argument(args, kwargs, 0, "obj"), sys.modules["torch"], 0)
+        empty = sum(not each.numel() for each in tensors)
+        path = _path(file)
+        recorder.write("saved", by="torch.save", path=path, tensors=len(tensors), empty=empty)
+
+
+def _saved_tensors(value: "Any", torch: "Any", depth: int) -> "List[Any]":
+    """Return the tensors of a state dict."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if not isinstance(value, dict) or depth > 2:
+        return []
+    parts = list(value.values())[:1000]
+    return [each for part in parts for each in _saved_tensors(part, torch, depth + 1)]
+
+
+def _path(file: "Any") -> str:
+    return os.path.realpath(os.fsdecode(os.fspath(file)))[:4096]
+
+
+def _watch_distributed_checkpoint(recorder: "_Recorder", module: "Any") -> None:
+    _watch(module, "save", before=_saved_shards)
+
+
+def _saved_shards(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
+    place = kwargs.get("checkpoint_id") or getattr(kwargs.get("storage_writer"), "path", None)
+    if place is not None:
+        recorder.write("saved", by="distributed.checkpoint", path=_path(place))
+
+
+def _watch_groups(recorder: "_Recorder", module: "Any") -> None:
+    _watch(module, "init_process_group", after=_initialized)
+    _watch(module, "new_group", after=_grouped)
+
+
+def _initialized(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    group = sys.modules["torch.distributed.distributed_c10d"]
+    timeout = _argument(args, kwargs, 2, "timeout")
+    recorder.write(
+        "process-group",
+        backend=str(group.get_backend()),
+        world=group.get_world_size(),
+        rank=group.get_rank(),
+        method=_plain(_argument(args, kwargs, 1, "init_method")),
+        timeout=timeout.total_seconds() if timeout is not None else None,
+    )
+
+
+def _grouped(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    recorder.groups += 1
+    ranks = _argument(args, kwargs, 0, "ranks")
+    if recorder.groups <= MOST_NAMES:
+        recorder.write("group", size=len(ranks) if ranks is not None else None)
+
+
+def _collectives() -> "Optional[int]":
+    """Return how many collectives the groups have begun so far; None: unknown."""
+    group = sys.modules.get("torch.distributed.distributed_c10d")
+    if group is None or not group.is_initialized():
+        return None
+    groups = list(group._world.pg_map)
+    return sum(int(each._get_sequence_number_for_group()) for each in groups)
+
+
+def _watch_backward(recorder: "_Recorder", module: "Any") -> None:
+    _watch(module, "backward", before=_differentiated)
+
+
+def _differentiated(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
+    tensors = _argument(args, kwargs, 0, "tensors")
+    recorder.backwards += 1
+    first = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
+    if first is not None and first.numel() == 1:
+        recorder.loss = float(first.detach())
+
+
+def _watch_ddp(recorder: "_Recorder", module: "Any") -> None:
+    _watch(
+        module.DistributedDataParallel,
+        "__init__",
+        after=functools.partial(_wrapped, wrapper="DistributedDataParallel", place=1),
+    )
+
+
+def _watch_fsdp(recorder: "_Recorder", module: "Any") -> None:
+    _watch(
+        module.FullyShardedDataParallel,
+        "__init__",
+        before=functools.partial(_sharded, place=1),
+    )
+
+
+def _watch_fsdp2(recorder: "_Recorder", module: "Any") -> None:
+    _watch(module, "fully_shard", before=functools.partial(_sharded, place=0))
+
+
+def _wrapped(
+    recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any", wrapper: str, place: int
+) -> None:
+    module = _argument(args, kwargs, place, "module")
+    recorder.model = module
+    recorder.write("wrapped", wrapper=wrapper, **_described(module))
+
+
+def _sharded(recorder: "_Recorder", args: "Any", kwargs: "Any", place: int) -> None:
+    recorder.sharded = True
+    module = _argument(args, kwargs, place, "module")
+    if recorder.records < MOST_RECORDS // 4:  # each layer may be wrapped by itself
+        recorder.write("wrapped", wrapper="FullyShardedDataParallel", **_described(module))
+
+
+def _described(module: "Any") -> "Dict[str, Any]":
+    """Return the size of a model."""
+    largest, largest_name = 0, ""
+    for name, each in module.named_modules():
+        own = sum(_elements(p) for p in each._parameters.values() if p is not None)
+        if own > largest:
+            largest, largest_name = own, name
+    return {
+        "model": _class(module),
+        "largest": largest,
+        "largest_name": largest_name[:200],
+        **_sizes(module.parameters()),
+    }
+
+
+def _sizes(parameters: "Iterable[Any]") -> "Dict[str, Any]":
+    """Return numbers of parameters, and by data type and by device."""
+    total = trainable = 0
+    types: Dict[str, int] = {}
+    devices: Dict[str, int] = {}
+    for each in parameters:
+        count = _elements(each)
+        total += count
+        trainable += count if each.requires_grad else 0
+        kind = str(each.dtype).replace("torch.", "")
+        types[kind] = types.get(kind, 0) + count
+        devices[each.device.type] = devices.get(each.device.type, 0) + count
+    return {"parameters": total, "trainable": trainable, "types": types, "devices": devices}
+
+
+def _elements(parameter: "Any") -> int:
+    """Return the elements of a parameter, also of one that ZeRO-3 has partitioned."""
+    return int(getattr(parameter, "ds_numel", None) or parameter.numel())
+
+
+# ------------------------------------------------------------ data
+
+
+def _watch_data(recorder: "_Recorder", module: "Any") -> None:
+    _watch(module.DataLoader, "__init__", after=_loader)
+    _watch(module._BaseDataLoaderIter, "__init__", after=_iterated)
+    _watch(module._BaseDataLoaderIter, "__next__", after=_batch)
+
+
+def _loader(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    loader = args[0]
+    sampler = getattr(loader, "sampler", None)
+    by_batches = getattr(loader, "batch_sampler", None)
+    if recorder.loaders >= MOST_NAMES:
+        return
+    recorder.loaders += 1
+    loader.__dict__["_dslaunch_number"] = recorder.loaders
+    recorder.write(
+        "loader",
+        number=recorder.loaders,
+        batch=loader.batch_size,
+        workers=loader.num_workers,
+        dataset=_class(loader.dataset),
+        samples=_length(loader.dataset),
+        batches=_length(loader),
+        sampler=_class(sampler),
+        batch_sampler=_class(by_batches),
+        replicas=_integer(getattr(sampler, "num_replicas", None)),
+        replica=_integer(getattr(sampler, "rank", None)),
+        seed=_integer(getattr(sampler, "seed", None)),
+        drop_last=bool(getattr(loader, "drop_last", False)),
+    )
+
+
+def _iterated(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    iterator, loader = args[0], _argument(args, kwargs, 1, "loader")
+    iterator.__dict__["_dslaunch"] = [loader.__dict__.get("_dslaunch_number", 0), 0]
+
+
+def _batch(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    torch = sys.modules["torch"]
+    place = args[0].__dict__.get("_dslaunch")
+    if place is None or place[1] >= MOST_BATCHES or not torch.is_grad_enabled():
+        return
+    place[1] += 1
+    tensors = _tensors(result, torch, 0)
+    if tensors:
+        size = tensors[0].shape[0] if tensors[0].dim() else 1
+        digest = _digest(tensors)
+        recorder.write("batch", loader=place[0], index=place[1], size=size, digest=digest)
+
+
+def _tensors(batch: "Any", torch: "Any", depth: int) -> "List[Any]":
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    if depth > 4:
+        return []
+    parts: Any = ()
+    if hasattr(batch, "values") and hasattr(batch, "keys"):
+        parts = list(batch.values())
+    elif isinstance(batch, (list, tuple)):
+        parts = batch
+    return [each for part in list(parts)[:16] for each in _tensors(part, torch, depth + 1)]
+
+
+def _digest(tensors: "List[Any]") -> str:
+    import hashlib
+
+    digest = hashlib.sha256()
+    for tensor in tensors[:8]:
+        sample = tensor.detach().reshape(-1)[: 4 * MOST_ELEMENTS]
+        digest.update(repr((tuple(tensor.shape), sample.cpu().tolist())).encode())
+    return digest.hexdigest()[:16]
+
+
+def _length(value: "Any") -> "Optional[int]":
+    try:
+        return len(value)
+    except Exception:  # noqa: BLE001 - a stream has no length; a faulty one says so later
+        return None
+
+
+def _integer(value: "Any") -> "Optional[int]":
+    return value if isinstance(value, int) and abs(value) < 2**62 else None
+
+
+# ------------------------------------------------------------ steps
+
+
+def _watch_optimizers(recorder: "_Recorder", module: "Any") -> None:
+    module.register_optimizer_step_pre_hook(_before_step)
+    module.register_optimizer_step_post_hook(_after_step)
+
+
+def _before_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
+    recorder = _recorder
+    if recorder is None or recorder.engine is not None:
+        return
+    if recorder.counts.get(id(optimizer), 0) >= recorder.steps:
+        _hold()
+    if recorder.before is None:
+        closure = any(callable(each) for each in (*args, *kwargs.values()))
+        _note(_begin, _parameters(optimizer), optimizer, not closure)
+
+
+def _after_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
+    recorder = _recorder
+    if recorder is None or recorder.engine is not None:
+        return
+    count = recorder.counts.get(id(optimizer), 0) + 1
+    recorder.counts[id(optimizer)] = count
+    if len(recorder.counts) < MOST_NAMES and count == max(recorder.counts.values()):
+        _note(_stepped, count, _parameters(optimizer), _rates(optimizer))
+
+
+def _parameters(optimizer: "Any") -> "List[Any]":
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def _rates(optimizer: "Any") -> "List[float]":
+    rates = [float(group["lr"]) for group in optimizer.param_groups[:8] if "lr" in group]
+    return [rate for rate in rates if _is_finite(rate)]
+
+
+def _begin(
+    recorder: "_Recorder", parameters: "List[Any]", optimizer: "Any", has_gradients: bool
+) -> None:
+    """Note the optimizer, and the parameters before its first step. `has_gradients`: the step has
+    no closure that computes them."""
+    owned = None
+    if recorder.model is not None and not recorder.sharded:
+        inside = {id(each) for each in recorder.model.parameters()}
+        owned = sum(id(each) in inside for each in parameters)
+    recorder.collectives = _collectives()
+    recorder.stepped_at = time.monotonic()
+    recorder.before = _fingerprint(_compared(recorder, parameters))
+    recorder.write(
+        "optimizer",
+        optimizer=_class(optimizer),
+        lr=_rates(optimizer),
+        tensors=len(parameters),
+        owned=owned,
+        gradients=sum(p.grad is not None for p in parameters) if has_gradients else None,
+        fingerprint=recorder.before,
+        **_sizes(parameters),
+    )
+
+
+def _compared(recorder: "_Recorder", parameters: "List[Any]") -> "List[Any]":
+    """Return the parameters that are the same on all ranks if these train together."""
+    if recorder.sharded:
+        return []
+    return list(recorder.model.parameters()) if recorder.model is not None else parameters
+
+
+def _fingerprint(parameters: "List[Any]") -> "List[float]":
+    """Return sums of some elements of some parameters; empty: some are not finite."""
+    every = max(1, -(-len(parameters) // MOST_TENSORS))
+    chosen = [each.detach().reshape(-1)[:MOST_ELEMENTS] for each in parameters[::every]]
+    sums = [float(each.double().sum()) for each in chosen if each.numel()]
+    return sums if all(map(_is_finite, sums)) else []
+
+
+def _is_finite(value: float) -> bool:
+    return value - value == 0
+
+
+def _stepped(
+    recorder: "_Recorder", count: int, parameters: "List[Any]", rates: "List[float]", **more: "Any"
+) -> None:
+    now = time.monotonic()
+    seconds = now - recorder.stepped_at if recorder.stepped_at is not None else None
+    collectives, recorder.stepped_at = _collectives(), now
+    during = None
+    if collectives is not None and recorder.collectives is not None:
+        during = collectives - recorder.collectives
+    recorder.collectives = collectives
+    fingerprint = _fingerprint(_compared(recorder, parameters)) if count <= recorder.steps else []
+    loss = recorder.loss
+    recorder.write(
+        "step",
+        step=count,
+        seconds=seconds,
+        lr=rates,
+        # JSON has no NaN
+        loss=loss if loss is not None and _is_finite(loss) else None,
+        finite=loss is None or _is_finite(loss),
+        backwards=recorder.backwards,
+        collectives=during,
+        fingerprint=fingerprint,
+        **_memory(),
+        **more,
+    )
+    recorder.backwards = 0
+    if count == recorder.steps:
+        recorder.write("schedulers", schedulers=[_scheduler(each) for each in recorder.schedulers])
+        recorder.write("steps-done", step=count)
+
+
+def _memory() -> "Dict[str, int]":
+    import resource
+
+    torch = sys.modules["torch"]
+    found = {"memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    found["gpus"] = torch.cuda.device_count()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        found["gpu_memory"] = torch.cuda.max_memory_reserved()
+        found["gpu_total"] = torch.cuda.get_device_properties(
+            torch.cuda.current_device()
+        ).total_memory
+    return found
+
+
+def _hold() -> None:
+    """Keep this rank here until the run is stopped."""
+    _note(lambda recorder: recorder.write("held"))
+    while _recorder is not None:
+        time.sleep(HOLD)
+
+
+def _watch_schedulers(recorder: "_Recorder", module: "Any") -> None:
+    kind = getattr(module, "LRScheduler", None) or module._LRScheduler
+    _watch(kind, "__init__", after=_scheduled)
+
+
+def _scheduled(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    if len(recorder.schedulers) < MOST_NAMES:
+        recorder.schedulers.append(args[0])
+
+
+def _scheduler(scheduler: "Any") -> "Dict[str, Any]":
+    optimizer = getattr(scheduler, "optimizer", None)
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+    counts = _recorder.counts if _recorder is not None else {}
+    return {
+        "scheduler": _class(scheduler),
+        "steps": max(int(getattr(scheduler, "_step_count", 1)) - 1, 0),
+        "optimizer_steps": counts.get(id(optimizer), 0),
+    }
+
+
+# ------------------------------------------------------------ DeepSpeed
+
+
+def _watch_engine(recorder: "_Recorder", module: "Any") -> None:
+    engine = module.DeepSpeedEngine
+    step = "_take_model_step" if hasattr(engine, "_take_model_step") else "step"
+    _watch(engine, "__init__", after=_engine)
+    _watch(engine, "save_checkpoint", before=_checkpoint)
+    function = getattr(engine, step)
+
+    @functools.wraps(function)
+    def watched(self: "Any", *args: "Any", **kwargs: "Any") -> "Any":
+        recorder = _recorder
+        if recorder is None:
+            return function(self, *args, **kwargs)
+        if recorder.counts.get(id(self), 0) >= recorder.steps:
+            _hold()
+        rates: List[float] = []
+        # afterwards the scheduler has set those of the next step
+        _note(_note_rates, self, rates)
+        result = function(self, *args, **kwargs)
+        count = recorder.counts[id(self)] = recorder.counts.get(id(self), 0) + 1
+        _note(_engine_stepped, self, count, rates)
+        return result
+
+    setattr(engine, step, watched)
+
+
+def _watch_config(recorder: "_Recorder", module: "Any") -> None:
+    _watch(module.DeepSpeedConfig, "__init__", before=_config)
+
+
+def _config(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
+    """Note the config as it was given: DeepSpeed adds defaults to it."""
+    config = _argument(args, kwargs, 1, "config")
+    if isinstance(config, dict):
+        text = json.dumps(config, default=_text, indent=1)
+        recorder.write("deepspeed-config", path=None, text=text[:MOST_CONFIG])
+    elif isinstance(config, str) and os.path.isfile(config):
+        with open(config, "rb") as file:
+            text = file.read(MOST_CONFIG).decode(errors="replace")
+        recorder.write("deepspeed-config", path=config[:4096], text=text)
+
+
+def _engine(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    engine = args[0]
+    recorder.engine = engine
+    stage = int(engine.zero_optimization_stage())
+    recorder.sharded = stage == 3
+    recorder.model = engine.module
+    recorder.write("wrapped", wrapper="DeepSpeedEngine", **_described(engine.module))
+    recorder.write(
+        "engine",
+        stage=stage,
+        data_parallel=int(engine.dp_world_size),
+        train_batch=int(engine.train_batch_size()),
+        micro_batch=int(engine.train_micro_batch_size_per_gpu()),
+        accumulation=int(engine.gradient_accumulation_steps()),
+        pipeline=_class(engine) == "PipelineEngine",
+        model_parallel=engine.mpu is not None,
+        optimizer=_class(engine.basic_optimizer),
+        scheduler=_class(engine.lr_scheduler) if engine.lr_scheduler is not None else None,
+    )
+    recorder.collectives = _collectives()
+    recorder.stepped_at = time.monotonic()
+    recorder.before = _fingerprint(_compared(recorder, []))
+    if engine.basic_optimizer is not None:
+        parameters = _parameters(engine.basic_optimizer)
+        recorder.write(
+            "optimizer",
+            optimizer=_class(engine.basic_optimizer),
+            lr=_rates(engine.basic_optimizer),
+            tensors=len(parameters),
+            owned=None,
+            gradients=None,
+            fingerprint=recorder.before,
+            **_sizes(engine.module.parameters()),
+        )
+
+
+def _note_rates(recorder: "_Recorder", engine: "Any", rates: "List[float]") -> None:
+    rates += [float(rate) for rate in (engine.get_lr() or [])[:8]]
+
+
+def _engine_stepped(recorder: "_Recorder", engine: "Any", count: int, rates: "List[float]") -> None:
+    _stepped(recorder, count, [], rates, skipped=int(engine.skipped_steps))
+
+
+def _checkpoint(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
+    directory = _argument(args, kwargs, 1, "save_dir")
+    recorder.write("saved", by="save_checkpoint", path=_path(directory))
+
+
+# ------------------------------------------------------------ Transformers, Accelerate, safetensors
+
+
+def _watch_arguments(recorder: "_Recorder", module: "Any") -> None:
+    _watch(module.TrainingArguments, "__post_init__", after=_arguments)
+
+
+def _arguments(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    given = args[0]
+    values = {name: _plain(getattr(given, name, None)) for name in TRAINER}
+    for name in ("deepspeed", "fsdp"):
+        values[name] = bool(getattr(given, name, None))
+    recorder.write("trainer", arguments=values)
+
+
+def _watch_models(recorder: "_Recorder", module: "Any") -> None:
+    _watch(module.PreTrainedModel, "save_pretrained", before=_pretrained)
+
+
+def _pretrained(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
+    if kwargs.get("is_main_process", True):
+        directory = _argument(args, kwargs, 1, "save_directory")
+        recorder.write("saved", by="save_pretrained", path=_path(directory))
+
+
+def _watch_accelerator(recorder: "_Recorder", module: "Any") -> None:
+    _watch(module.Accelerator, "__init__", after=_accelerator)
+
+
+def _accelerator(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    accelerator = args[0]
+    names = ("mixed_precision", "gradient_accumulation_steps", "distributed_type", "num_processes")
+    recorder.write(
+        "accelerator",
+        settings={name: _plain(getattr(accelerator, name, None)) for name in names},
+    )
+
+
+def _watch_safetensors(recorder: "_Recorder", module: "Any") -> None:
+    _watch(module, "save_file", before=_saved_file)
+
+
+def _saved_file(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
+    file = _argument(args, kwargs, 1, "filename")
+    recorder.write("saved", by="safetensors", path=_path(file))
+
+
+# ------------------------------------------------------------ the process
+
+
+def _audited(event: str, args: "Any") -> None:
+    """Note names that are resolved, and files that are opened for writing."""
+    if event == "socket.getaddrinfo":
+        _note(_resolved, args[0])
+    elif event == "open" and _writes(args):
+        _note(_opened, args[0])
+
+
+def _writes(args: "Any") -> bool:
+    mode, flags = args[1], args[2]
+    if isinstance(mode, str):
+        return any(letter in mode for letter in "wax+")
+    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR))
+
+
+def _resolved(recorder: "_Recorder", host: "Any") -> None:
+    name = os.fsdecode(host)[:253] if isinstance(host, (str, bytes)) else ""
+    own = ("localhost", "", os.environ.get("MASTER_ADDR", ""), os.uname().nodename)
+    if name in own or name in recorder.hosts or len(recorder.hosts) >= MOST_NAMES:
+        return
+    recorder.hosts.add(name)
+    recorder.write("host", host=name)
+
+
+def _opened(recorder: "_Recorder", file: "Any") -> None:
+    if not isinstance(file, (str, bytes, os.PathLike)):
+        return
+    path = _path(file)
+    directory = os.path.dirname(path)
+    if path.startswith(("/dev/", "/proc/", "/sys/")) or "__pycache__" in path:
+        return
+    if directory in recorder.written or len(recorder.written) >= MOST_NAMES:
+        return
+    recorder.written.add(directory)
+    recorder.write("written", path=path)
+
+
+def _ended(recorder: "_Recorder") -> None:
+    """Note that the script has ended, and the exception that ended it."""
+    error = getattr(sys, "last_value", None)
+    if error is not None:
+        recorder.write("exception", **_raised(error, sys.last_traceback))
+    recorder.write("ended", steps=max(recorder.counts.values(), default=0))
+
+
+def _raised(error: "Any", trace: "Any") -> "Dict[str, Any]":
+    """Return an exception with the innermost line of the user's own code."""
+    found: Dict[str, Any] = {"file": None, "line": None}
+    cwd = os.getcwd()
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        path = os.path.join(cwd, file)
+        own = path.startswith(cwd + os.sep) and "site-packages" not in path
+        if own and not file.startswith("<"):
+            found = {"file": os.path.relpath(path, cwd)[:4096], "line": trace.tb_lineno}
+        trace = trace.tb_next
+    return {"error": type(error).__name__, "text": str(error)[:MOST_TEXT], **found}
+
+
+_WATCHES: "Dict[str, Callable[..., None]]" = {
+    "torch": _watch_torch,
+    "torch.autograd": _watch_backward,
+    "torch.distributed.distributed_c10d": _watch_groups,
+    "torch.nn.parallel.distributed": _watch_ddp,
+    "torch.distributed.fsdp.fully_sharded_data_parallel": _watch_fsdp,
+    "torch.distributed.fsdp._fully_shard._fully_shard": _watch_fsdp2,
+    "torch.utils.data.dataloader": _watch_data,
+    "torch.distributed.checkpoint.state_dict_saver": _watch_distributed_checkpoint,
+    "torch.optim.optimizer": _watch_optimizers,
+    "torch.optim.lr_scheduler": _watch_schedulers,
+    "deepspeed.runtime.engine": _watch_engine,
+    "deepspeed.runtime.config": _watch_config,
+    "transformers.training_args": _watch_arguments,
+    "transformers.modeling_utils": _watch_models,
+    "accelerate.accelerator": _watch_accelerator,
+    "safetensors.torch": _watch_safetensors,
+}
+IMPORTS = tuple(_WATCHES)
+"""The modules after whose import `imported` is called."""

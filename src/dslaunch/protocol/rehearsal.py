@@ -1,0 +1,338 @@
+"""What the ranks of a rehearsal have recorded (`node/hook_rehearsal.py`), as typed values.
+
+The records are made in the processes of the job. One that is invalid is dropped and counted: it
+must not end the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, TypeAdapter
+
+from dslaunch.protocol.values import (
+    Count,
+    InvalidAnswer,
+    Path,
+    Pid,
+    RankKey,
+    Sent,
+    Several,
+    Short,
+    Text,
+    adapter_of,
+    parse,
+)
+
+MOST_RECORDS = 10_000
+"""Records of one rank in one answer."""
+MOST_NUMBERS = 64
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Numbers = Annotated[Several[Number], Field(max_length=MOST_NUMBERS)]
+Counts = Annotated[Mapping[Short, Count], Field(max_length=MOST_NUMBERS)]
+Setting = bool | int | Number | Short | None
+Settings = Annotated[Mapping[Short, Setting], Field(max_length=MOST_NUMBERS)]
+Integer = Annotated[int, Field(ge=-(2**62), le=2**62)]
+
+
+class Started(Sent):
+    """A rank's process has started."""
+
+    kind: Literal["start"]
+    pid: Pid
+    world: Count | None
+    python: Short
+    cpus: Count | None
+    """CPUs that the process may use."""
+    threads: Count | None
+    """`OMP_NUM_THREADS`."""
+    cwd: Path
+
+
+class TorchImported(Sent):
+    """PyTorch was imported."""
+
+    kind: Literal["torch"]
+    version: Short
+    cuda: bool
+    """Whether it is built with CUDA."""
+
+
+class ProcessGroup(Sent):
+    """The default process group was initialized."""
+
+    kind: Literal["process-group"]
+    backend: Short
+    world: Count
+    rank: Count
+    method: Short | None
+    timeout: Number | None
+    """Seconds; None: the default."""
+
+
+class Group(Sent):
+    """A further group was made."""
+
+    kind: Literal["group"]
+    size: Count | None
+    """None: all ranks."""
+
+
+class _Sizes(Sent):
+    parameters: Count
+    trainable: Count
+    types: Counts
+    """Parameters by data type: float32, bfloat16."""
+    devices: Counts
+    """Parameters by kind of device: cpu, cuda."""
+
+
+class Wrapped(_Sizes):
+    """A model was wrapped for training on several ranks."""
+
+    kind: Literal["wrapped"]
+    wrapper: Short
+    model: Short
+    largest: Count
+    """Parameters of the module with the most, without its children."""
+    largest_name: Short
+
+
+class OptimizerBuilt(_Sizes):
+    """An optimizer makes its first step; the sizes are of its parameters."""
+
+    kind: Literal["optimizer"]
+    optimizer: Short
+    lr: Numbers
+    tensors: Count
+    owned: Count | None
+    """How many of its tensors are of the wrapped model; None: there is none, or it is sharded."""
+    gradients: Count | None
+    """How many of its tensors have a gradient then; None: unknown."""
+    fingerprint: Numbers
+    """Sums of some parameters before the step."""
+
+
+class Loader(Sent):
+    """A data loader was made."""
+
+    kind: Literal["loader"]
+    number: Count
+    batch: Count | None
+    workers: Count
+    dataset: Short
+    samples: Count | None
+    batches: Count | None
+    sampler: Short
+    batch_sampler: Short
+    replicas: Count | None
+    replica: Count | None
+    seed: Integer | None
+    drop_last: bool
+
+
+class Batch(Sent):
+    """A data loader has returned a batch for training."""
+
+    kind: Literal["batch"]
+    loader: Count
+    index: Count
+    size: Count
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+
+
+class Step(Sent):
+    """An optimizer step was made."""
+
+    kind: Literal["step"]
+    step: Count
+    seconds: Number | None
+    """Since the step before."""
+    lr: Numbers
+    loss: Number | None
+    finite: bool
+    """Whether the loss is."""
+    backwards: Count
+    """Backward passes since the step before."""
+    collectives: Count | None
+    """Collectives that were begun since the step before; None: unknown."""
+    fingerprint: Numbers
+    memory: Count
+    """Largest resident memory so far, in bytes."""
+    gpus: Count
+    gpu_memory: Count | None = None
+    """Largest memory that PyTorch has reserved on the GPU, in bytes."""
+    gpu_total: Count | None = None
+    skipped: Count | None = None
+    """Steps that DeepSpeed has skipped since gradients overflowed."""
+
+
+class SchedulerUse(Sent):
+    """How often a scheduler and its optimizer have made a step."""
+
+    scheduler: Short
+    steps: Count
+    optimizer_steps: Count
+
+
+class Schedulers(Sent):
+    """The schedulers after the last step."""
+
+    kind: Literal["schedulers"]
+    schedulers: Annotated[Several[SchedulerUse], Field(max_length=MOST_NUMBERS)]
+
+
+class StepsDone(Sent):
+    """All steps of the rehearsal were made."""
+
+    kind: Literal["steps-done"]
+    step: Count
+
+
+class Held(Sent):
+    """The rank waits at the beginning of the step after the last one."""
+
+    kind: Literal["held"]
+
+
+class GivenConfig(Sent):
+    """A DeepSpeed config as DeepSpeed got it."""
+
+    kind: Literal["deepspeed-config"]
+    path: Path | None
+    """None: it was given as a dict."""
+    text: Text
+
+
+class Engine(Sent):
+    """A DeepSpeed engine was made."""
+
+    kind: Literal["engine"]
+    stage: Annotated[int, Field(ge=0, le=3)]
+    data_parallel: Count
+    train_batch: Count
+    micro_batch: Count
+    accumulation: Count
+    pipeline: bool
+    model_parallel: bool
+    optimizer: Short
+    scheduler: Short | None
+
+
+class TrainerArguments(Sent):
+    """TrainingArguments were made."""
+
+    kind: Literal["trainer"]
+    arguments: Settings
+
+
+class AcceleratorBuilt(Sent):
+    """An Accelerator was made."""
+
+    kind: Literal["accelerator"]
+    settings: Settings
+
+
+class Saved(Sent):
+    """A checkpoint or another file of tensors is written."""
+
+    kind: Literal["saved"]
+    by: Short
+    path: Path
+    tensors: Count = 0
+    empty: Count = 0
+    """How many of its tensors have no elements."""
+
+
+class Written(Sent):
+    """A file was opened for writing; the first one in its directory."""
+
+    kind: Literal["written"]
+    path: Path
+
+
+class Host(Sent):
+    """The name of another host was resolved."""
+
+    kind: Literal["host"]
+    host: Short
+
+
+class Raised(Sent):
+    """An exception has ended the script."""
+
+    kind: Literal["exception"]
+    error: Short
+    text: Text
+    file: Path | None
+    """The innermost file of the script itself, relative to the working directory."""
+    line: Count | None
+
+
+class Ended(Sent):
+    """The script has ended."""
+
+    kind: Literal["ended"]
+    steps: Count
+
+
+class Unrecorded(Sent):
+    """Something could not be recorded."""
+
+    kind: Literal["unrecorded"]
+    what: Short
+    error: Short
+
+
+Record = (
+    Started
+    | TorchImported
+    | ProcessGroup
+    | Group
+    | Wrapped
+    | OptimizerBuilt
+    | Loader
+    | Batch
+    | Step
+    | Schedulers
+    | StepsDone
+    | Held
+    | GivenConfig
+    | Engine
+    | TrainerArguments
+    | AcceleratorBuilt
+    | Saved
+    | Written
+    | Host
+    | Raised
+    | Ended
+    | Unrecorded
+)
+_RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+
+
+def _valid_records(value: object) -> tuple[Record, ...]:
+    if not isinstance(value, list) or len(value) > MOST_RECORDS:
+        raise ValueError("not a list, or too long")
+    return tuple(record for record in map(_valid_record, value) if record is not None)
+
+
+def _valid_record(value: object) -> Record | None:
+    try:
+        return parse(_RECORD, value)
+    except InvalidAnswer:
+        return Unrecorded(kind="unrecorded", what="record", error="invalid")
+
+
+class NewRecords(Sent):
+    """What one rank has recorded since it was asked before."""
+
+    records: Annotated[tuple[Record, ...], BeforeValidator(_valid_records)]
+    position: Count
+    """Where the next ones begin."""
+
+
+REHEARSAL: TypeAdapter[Mapping[str, NewRecords]] = adapter_of(
+    Annotated[Mapping[RankKey, NewRecords], Field(max_length=MOST_RECORDS)]
+)

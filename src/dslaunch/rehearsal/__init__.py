@@ -1,0 +1,1 @@
+"""What a rehearsal has shown: whether the job would run, what is wrong, what was measured."""

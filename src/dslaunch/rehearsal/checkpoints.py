@@ -1,0 +1,172 @@
+"""What is wrong with the checkpoints that a rehearsal has written. Pure."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from dslaunch.cluster.nodeset import fold
+from dslaunch.protocol.rehearsal import Engine, GivenConfig, Saved, Started, TrainerArguments
+from dslaunch.rehearsal.findings import Finding, FindingKind, finding
+from dslaunch.rehearsal.ranks import RankRecords, is_shared, ranks_text
+from dslaunch.run.rehearsal import Rehearsed
+
+TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")
+SHARDED = "distributed.checkpoint"
+LOCAL_STORAGE = 'set "checkpoint": {"use_node_local_storage": true} in the DeepSpeed config'
+EACH_NODE = "set save_on_each_node=True, or write to shared storage"
+SHARED_STORAGE = "write to storage that all nodes share"
+COPY = "write to shared storage, or copy it to all nodes before you resume"
+Ranks = tuple[RankRecords, ...]
+
+
+def checkpoints(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield what is wrong with the files that ranks save."""
+    if not any(rank.last(Saved) for rank in ranks):
+        yield from _planned(rehearsed, ranks)
+        return
+    yield from _overwritten(rehearsed, ranks)
+    yield from _incomplete(rehearsed, ranks)
+    yield from _empty(ranks)
+    yield from _temporary(ranks)
+
+
+def _overwritten(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield files that several ranks write. Nodes without shared storage have one each."""
+    writers: dict[str, list[RankRecords]] = defaultdict(list)
+    for rank in ranks:
+        for path in {saved.path for saved in rank.every(Saved) if _is_one_file(saved)}:
+            writers[path].append(rank)
+    for path, several in list(writers.items())[:8]:
+        hosts = {rank.host for rank in several}
+        shared = len(hosts) > 1 and is_shared(rehearsed.facts, path, hosts) is True
+        at_once = [rank.rank for rank in several] if shared else _on_one_host(several)
+        if len(at_once) > 1:
+            yield finding(FindingKind.CHECKPOINT_OVERWRITTEN, ranks_text(at_once), path=path)
+            return
+
+
+def _is_one_file(saved: Saved) -> bool:
+    """Return whether a record is about a file: calls that all ranks make write one each."""
+    return saved.by in ("torch.save", "safetensors", "save_pretrained")
+
+
+def _on_one_host(ranks: list[RankRecords]) -> list[int]:
+    by_host: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        by_host[rank.host].append(rank.rank)
+    return max(by_host.values(), key=len)
+
+
+def _incomplete(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield checkpoints of which some nodes have only a part, or nothing."""
+    hosts = {rank.host for rank in ranks}
+    if len(hosts) < 2:
+        return
+    engine = ranks[0].last(Engine)
+    writers: dict[str, list[RankRecords]] = defaultdict(list)
+    for rank in ranks:
+        for by in {saved.by for saved in rank.every(Saved) if _is_local(rehearsed, saved, hosts)}:
+            writers[by].append(rank)
+    if "save_checkpoint" in writers:
+        several = writers["save_checkpoint"]
+        local = engine is not None and _uses_local_storage(ranks[0])
+        if not local:
+            yield _parts(several, "save_checkpoint", LOCAL_STORAGE)
+        return
+    if SHARDED in writers:
+        yield _parts(writers[SHARDED], SHARDED, SHARED_STORAGE)
+        return
+    writing = {rank.host for several in writers.values() for rank in several}
+    if writing and writing < hosts:
+        yield _lacking(ranks, writers)
+
+
+def _is_local(rehearsed: Rehearsed, saved: Saved, hosts: set[str]) -> bool:
+    return is_shared(rehearsed.facts, saved.path, hosts) is False
+
+
+def _parts(ranks: list[RankRecords], by: str, advice: str) -> Finding:
+    path = next(saved.path for saved in ranks[0].every(Saved) if saved.by == by)
+    hosts = fold({rank.host for rank in ranks})
+    code = FindingKind.CHECKPOINT_IN_PARTS
+    return finding(code, ranks_text(r.rank for r in ranks), path=path, hosts=hosts, advice=advice)
+
+
+def _lacking(ranks: Ranks, writers: dict[str, list[RankRecords]]) -> Finding:
+    writing = sorted({rank.rank for several in writers.values() for rank in several})
+    first = next(rank for rank in ranks if rank.rank == writing[0])
+    path = next(saved.path for saved in first.every(Saved))
+    trainer = first.last(TrainerArguments)
+    return finding(
+        FindingKind.CHECKPOINT_INCOMPLETE,
+        ranks_text(writing),
+        path=posixpath.dirname(path),
+        ranks=ranks_text(writing),
+        advice=EACH_NODE if trainer is not None else COPY,
+    )
+
+
+def _uses_local_storage(rank: RankRecords) -> bool:
+    given = rank.last(GivenConfig)
+    try:
+        config: Any = json.loads(given.text) if given is not None else {}
+    except ValueError:  # HJSON: known only as DeepSpeed read it
+        return True
+    section = config.get("checkpoint") if isinstance(config, dict) else None
+    return isinstance(section, dict) and bool(section.get("use_node_local_storage"))
+
+
+def _planned(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield what the Trainer's arguments say of checkpoints that were not written yet."""
+    hosts = {rank.host for rank in ranks}
+    first = ranks[0]
+    trainer, started = first.last(TrainerArguments), first.last(Started)
+    if trainer is None or started is None or len(hosts) < 2:
+        return
+    arguments = trainer.arguments
+    output = arguments.get("output_dir")
+    if not isinstance(output, str) or arguments.get("save_strategy") == "no":
+        return
+    path = posixpath.normpath(posixpath.join(started.cwd, output))
+    shared = is_shared(rehearsed.facts, path, hosts)
+    each_node = arguments.get("save_on_each_node") is True
+    if shared is False and not each_node:
+        where = ranks_text([first.rank])
+        yield finding(
+            FindingKind.CHECKPOINT_INCOMPLETE, where, path=path, ranks=where, advice=EACH_NODE
+        )
+    if shared is True and each_node:
+        where = ranks_text(rank.rank for rank in ranks)
+        yield finding(FindingKind.CHECKPOINT_OVERWRITTEN, where, path=path)
+
+
+def _empty(ranks: Ranks) -> Iterator[Finding]:
+    """Yield files whose tensors are mostly empty, as those of partitioned parameters are."""
+    for rank in ranks:
+        for saved in rank.every(Saved):
+            if rank.sharded and saved.tensors and saved.empty > saved.tensors / 2:
+                yield finding(
+                    FindingKind.CHECKPOINT_EMPTY,
+                    ranks_text([rank.rank]),
+                    path=saved.path,
+                    empty=saved.empty,
+                    tensors=saved.tensors,
+                )
+                return
+
+
+def _temporary(ranks: Ranks) -> Iterator[Finding]:
+    """Yield checkpoints in directories that are emptied, outside of the working directory."""
+    for rank in ranks:
+        started = rank.last(Started)
+        cwd = started.cwd if started is not None else "/"
+        for saved in rank.every(Saved):
+            is_inside = saved.path.startswith(f"{cwd}/")
+            if saved.path.startswith(TEMPORARY) and not is_inside:
+                where = ranks_text([rank.rank])
+                yield finding(FindingKind.CHECKPOINT_TEMPORARY, where, path=saved.path)
+                return

@@ -1,0 +1,99 @@
+"""The existing rules for DeepSpeed configs, applied to what really reached DeepSpeed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dslaunch.deepspeed import config_text
+from dslaunch.deepspeed.arguments import Arguments
+from dslaunch.deepspeed.batch import parallelism
+from dslaunch.deepspeed.hardware import NodeHardware
+from dslaunch.deepspeed.lint import lint
+from dslaunch.deepspeed.linted_config import LintedConfig, Reader
+from dslaunch.deepspeed.schema import table
+from dslaunch.errors import ConfigError
+from dslaunch.lint import Remark
+from dslaunch.protocol.rehearsal import Engine, GivenConfig, OptimizerBuilt, TrainerArguments
+from dslaunch.rehearsal.findings import Finding
+from dslaunch.rehearsal.ranks import RankRecords
+from dslaunch.run.rehearsal import Rehearsed
+
+IN_CODE = "config in code"
+"""The place of a config that was given as a dict."""
+
+
+def config_findings(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> Iterator[Finding]:
+    """Yield the findings about the config that DeepSpeed got, and about the config files."""
+    remarks = [*_effective(rehearsed, ranks), *rehearsed.config_errors]
+    seen: set[tuple[str, str]] = set()
+    for remark in remarks:
+        if (remark.rule, remark.path) not in seen and remark.level != "info":
+            seen.add((remark.rule, remark.path))
+            yield _finding(remark)
+
+
+def _finding(remark: Remark) -> Finding:
+    place = f"{remark.file}:{remark.line}:{remark.column}" if remark.line else remark.file
+    if remark.file == IN_CODE:
+        place = IN_CODE
+    text = ": ".join(part for part in (remark.path, remark.message) if part)
+    return Finding(remark.rule, remark.level, place, text, remark.fix)
+
+
+def _effective(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> tuple[Remark, ...]:
+    """Return the findings of the lint about the config of the first rank that has one."""
+    for rank in ranks:
+        config = rank.last(GivenConfig)
+        if config is not None:
+            return _lint(rehearsed, rank, config)
+    return ()
+
+
+def _lint(rehearsed: Rehearsed, rank: RankRecords, config: GivenConfig) -> tuple[Remark, ...]:
+    trainer = rank.last(TrainerArguments)
+    # frameworks have filled in `auto` by then
+    reader: Reader = "native"
+    name = config.path or IN_CODE
+    try:
+        # the hook writes a dict as Python does, with Infinity
+        document = config_text.parse(config.text, name, by_python=config.path is None)
+    except ConfigError:
+        return ()
+    sizes = rank.last(OptimizerBuilt)
+    subject = LintedConfig(
+        document=document,
+        table=table(),
+        reader=reader,
+        arguments=_arguments(trainer),
+        parallelism=parallelism(document.data, rehearsed.plan.world_size),
+        nodes=_hardware(rehearsed),
+        parameters=sizes.parameters if sizes is not None else None,
+    )
+    found = lint(subject)
+    return tuple(remark for remark in found if not _refuted(remark, rank))
+
+
+def _refuted(remark: Remark, rank: RankRecords) -> bool:
+    """Return whether a rehearsal has shown that DeepSpeed accepts what a rule calls fatal: it has
+    made an engine from it."""
+    return remark.rule in ("batch-missing",) and rank.last(Engine) is not None
+
+
+def _arguments(trainer: TrainerArguments | None) -> Arguments | None:
+    if trainer is None:
+        return None
+    given: Mapping[str, Any] = trainer.arguments
+    return Arguments({name: value for name, value in given.items() if value is not None})
+
+
+def _hardware(rehearsed: Rehearsed) -> tuple[NodeHardware, ...]:
+    by_host = {node.host: node for node in rehearsed.facts.nodes}
+    return tuple(
+        NodeHardware(
+            host=node.host,
+            slots=len(node.slots),
+            gpus=by_host[node.host].gpus if node.host in by_host else None,
+        )
+        for node in rehearsed.plan.nodes
+    )

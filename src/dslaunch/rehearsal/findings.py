@@ -1,0 +1,272 @@
+"""The findings of a rehearsal: codes with parameters, their severity, text and hint. Pure.
+
+docs/reference/rehearsal-findings.md lists the codes. Findings of other tables, those of the lint of
+DeepSpeed configs and the known endings, keep their codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+from dslaunch.lint import Level
+from dslaunch.texts import Value, filled
+
+
+class FindingKind(Enum):
+    """What only a rehearsal sees. A member is `NAME = "code", severity, text, hint`.
+
+    Kinds of one mistake that is seen in different ways share its code. Errors are what surely fails
+    or trains wrongly; all else are warnings and notes.
+    """
+
+    def __init__(self, code: str, level: Level, text: str, hint: str) -> None:
+        self.code, self.level, self.text, self.hint = code, level, text, hint
+
+    FAILED = "rehearsal.failed", "error", "{what}", "correct the first error in the output"
+    HANGS = (
+        "rehearsal.hangs",
+        "error",
+        "{what}",
+        "compare the stacks of the ranks: each collective must be entered by all of them",
+    )
+    NO_STEPS = (
+        "rehearsal.no-steps",
+        "warning",
+        "the script exited without an optimizer step",
+        "check that the data set is not empty, and that training is enabled in the arguments",
+    )
+    TOO_SLOW = (
+        "rehearsal.too-slow",
+        "warning",
+        "{done} of {wanted} steps within the time limit of {seconds:g} s",
+        "give it more time with --time-limit",
+    )
+    UNEVEN_STEPS = (
+        "rehearsal.uneven-steps",
+        "error",
+        "the script ended after {steps} steps, while other ranks began another one",
+        "give all ranks the same number of batches: drop_last, or a sampler that pads",
+    )
+    NOT_DISTRIBUTED = (
+        "rehearsal.not-distributed",
+        "error",
+        "trains alone: {world} of {ranks} ranks in its process group",
+        "call torch.distributed.init_process_group without a fixed rank and world size, and start "
+        "one script per rank",
+    )
+    NOT_SYNCHRONIZED = (
+        "rehearsal.not-synchronized",
+        "error",
+        "different parameters after step {step}, and no gradients were exchanged",
+        "wrap the model: DistributedDataParallel(model), fully_shard(model) or "
+        "deepspeed.initialize(model=model)",
+    )
+    PARAMETERS_DIFFER = (
+        "rehearsal.parameters-differ",
+        "warning",
+        "different parameters after step {step}",
+        "check that all forward passes use the wrapped model, and that no_sync() is left before "
+        "the last micro-batch",
+    )
+    NO_GRADIENTS = (
+        "rehearsal.no-update",
+        "error",
+        "no parameter of {optimizer} has a gradient",
+        "make the optimizer from the parameters of the model that is trained, after it was wrapped",
+    )
+    NO_UPDATE = (
+        "rehearsal.no-update",
+        "error",
+        "{optimizer} did not change the parameters in {steps} steps",
+        "make the optimizer from the parameters of the model that is trained, after it was wrapped "
+        "and moved",
+    )
+    OTHER_PARAMETERS = (
+        "rehearsal.no-update",
+        "error",
+        "{optimizer} has no parameter of the wrapped model",
+        "make the optimizer from the parameters of the model that is trained",
+    )
+    WARMS_UP = (
+        "rehearsal.schedule-unused",
+        "warning",
+        "the learning rate is 0 in all {steps} steps of a schedule",
+        "rehearse more steps with --steps, or check the warmup",
+    )
+    ZERO_RATE = (
+        "rehearsal.schedule-unused",
+        "error",
+        "the learning rate is 0 in all {steps} steps",
+        "set the learning rate, and check the warmup of the scheduler",
+    )
+    SCHEDULER_UNUSED = (
+        "rehearsal.schedule-unused",
+        "warning",
+        "{scheduler} made no step in {steps} optimizer steps",
+        "call scheduler.step() after each optimizer step, unless it is meant per epoch",
+    )
+    LOSS_NOT_FINITE = (
+        "rehearsal.loss-not-finite",
+        "error",
+        "the loss of step {step} is NaN or infinite",
+        "check the data and the learning rate; with fp16, use bf16 or a lower loss scale",
+    )
+    SAME_DATA_IN_WORKERS = (
+        "rehearsal.same-data",
+        "error",
+        "the {workers} workers of a data loader return the same samples",
+        "split the data set in __iter__ by torch.utils.data.get_worker_info()",
+    )
+    SEEDS_DIFFER = (
+        "rehearsal.same-data",
+        "error",
+        "the samplers have different seeds: their parts of the data overlap",
+        "use the same seed for the DistributedSampler of all ranks",
+    )
+    SAME_DATA = (
+        "rehearsal.same-data",
+        "error",
+        "all read the same samples in the same order",
+        "use DistributedSampler, or split the data by rank",
+    )
+    PLAIN_SAMPLER = (
+        "rehearsal.plain-sampler",
+        "warning",
+        "{sampler} draws from all {samples} samples in each rank",
+        "use DistributedSampler: otherwise an epoch reads every sample once per rank",
+    )
+    LENGTHS_DIFFER = (
+        "rehearsal.lengths-differ",
+        "warning",
+        "data loaders of different lengths: {lengths} batches",
+        "make them equal: the ranks with more batches wait at the end of the epoch",
+    )
+    BATCHES_DIFFER = (
+        "rehearsal.batch-differs",
+        "warning",
+        "different batch sizes: {sizes}",
+        "gradients are averaged over ranks, not samples: use one batch size",
+    )
+    BATCH_DIFFERS = (
+        "rehearsal.batch-differs",
+        "warning",
+        "the data loader has batches of {loader}, train_micro_batch_size_per_gpu is {micro}",
+        "use one value for both: DeepSpeed counts samples by its config",
+    )
+    CONFIGS_DIFFER = (
+        "rehearsal.config-differs",
+        "error",
+        "different DeepSpeed configs",
+        "use the same config on all nodes",
+    )
+    MODELS_DIFFER = (
+        "rehearsal.model-differs",
+        "error",
+        "models with different numbers of parameters: {sizes}",
+        "build the same model in all ranks",
+    )
+    ACCUMULATION_UNUSED = (
+        "rehearsal.accumulation-unused",
+        "warning",
+        "gradient accumulation of {wanted} is configured, and a step has {found} backward passes",
+        "use `with accelerator.accumulate(model)`, or remove the setting",
+    )
+    CHECKPOINT_OVERWRITTEN = (
+        "rehearsal.checkpoint-overwritten",
+        "warning",
+        "all write {path}",
+        "let rank 0 write it, or put the rank into its name",
+    )
+    CHECKPOINT_IN_PARTS = (
+        "rehearsal.checkpoint-incomplete",
+        "warning",
+        "{path} is not shared: each of {hosts} has only its own part",
+        "{advice}",
+    )
+    CHECKPOINT_INCOMPLETE = (
+        "rehearsal.checkpoint-incomplete",
+        "warning",
+        "{path} is not shared, and only {ranks} wrote to it",
+        "{advice}",
+    )
+    CHECKPOINT_EMPTY = (
+        "rehearsal.checkpoint-incomplete",
+        "error",
+        "{path} has {empty} of {tensors} tensors without elements",
+        "gather the parameters first: engine.save_16bit_model, or save_checkpoint and "
+        "zero_to_fp32.py",
+    )
+    CHECKPOINT_TEMPORARY = (
+        "rehearsal.checkpoint-temporary",
+        "warning",
+        "{path} is in a directory for temporary files",
+        "write checkpoints to storage that outlasts the job",
+    )
+    PARAMETERS_ON_CPU = (
+        "rehearsal.parameters-on-cpu",
+        "warning",
+        "parameters are on the CPU, although {gpus} GPUs are visible",
+        "move the model to its GPU: model.to(local_rank)",
+    )
+    MANY_WORKERS = (
+        "rehearsal.many-workers",
+        "warning",
+        "{workers} data loader workers in {ranks} ranks on {cpus} CPUs",
+        "reduce num_workers",
+    )
+    MANY_THREADS = (
+        "rehearsal.many-threads",
+        "warning",
+        "OMP_NUM_THREADS={threads} in {ranks} ranks on {cpus} CPUs",
+        "set OMP_NUM_THREADS to the CPUs per rank",
+    )
+    GPU_MEMORY = (
+        "rehearsal.gpu-memory",
+        "warning",
+        "{used} of {total} GPU memory in use after {steps} steps",
+        "use a smaller micro-batch: longer sequences and fragmentation need more",
+    )
+    NETWORK = (
+        "rehearsal.network",
+        "info",
+        "connects to {hosts}",
+        "download models and data before the run, and set HF_HUB_OFFLINE=1",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding."""
+
+    code: str
+    level: Level
+    where: str
+    """A file with line and column, or ranks: `ds_config.json:4:3`, `ranks 0-3`."""
+    text: str
+    """What was found: lower case, no full stop."""
+    hint: str | None = None
+    evidence: str | None = None
+    """What shows it, such as an exception."""
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return all fields, for JSON."""
+        return asdict(self)
+
+
+def finding(
+    kind: FindingKind, where: str, *, evidence: str | None = None, **values: Value
+) -> Finding:
+    """Return a finding of this table."""
+    return Finding(
+        code=kind.code,
+        level=kind.level,
+        where=where,
+        text=filled(kind.text, values),
+        hint=filled(kind.hint, values),
+        evidence=evidence,
+        values=values,
+    )

@@ -1,0 +1,215 @@
+"""Judge a rehearsal: would the job run, and train as it should? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from dslaunch.notes import NoteCode
+from dslaunch.protocol.rehearsal import (
+    Ended,
+    Held,
+    Loader,
+    Raised,
+    Saved,
+    Started,
+    TorchImported,
+    Unrecorded,
+)
+from dslaunch.rehearsal.configs import config_findings
+from dslaunch.rehearsal.findings import Finding, FindingKind, finding
+from dslaunch.rehearsal.measured import Measured, measure
+from dslaunch.rehearsal.ranks import RankRecords, ranks_of, ranks_text
+from dslaunch.rehearsal.rules import RULES
+from dslaunch.run.hang_text import hang_hint, hang_text
+from dslaunch.run.hang_verdict import HangCode
+from dslaunch.run.outcome import Outcome
+from dslaunch.run.reasons import EndCode
+from dslaunch.run.rehearsal import RehearsalLimits, Rehearsed
+from dslaunch.run.secret_names import masked_credentials
+
+ORDER = ("error", "warning", "info")
+
+
+class Verdict(StrEnum):
+    """What a rehearsal says of a job."""
+
+    WOULD_RUN = "would-run"
+    WOULD_FAIL = "would-fail"
+    NOT_REHEARSED = "not-rehearsed"
+
+
+class Gap(NoteCode):
+    """What could not be rehearsed, with its text."""
+
+    LATER_STEPS = "later-steps", "what happens after the rehearsed steps: evaluation, end of epoch"
+    NO_CHECKPOINT = "no-checkpoint", "checkpoints: none was written in the rehearsed steps"
+    NO_LOADER = "no-loader", "the data of the ranks: they use no DataLoader of PyTorch"
+    NO_HOOK = "no-hook", "what the ranks do: Python ran with -I, -E or -S, or in a container"
+    NO_TORCH = "no-torch", "the training: no rank imported PyTorch"
+    SHARDED = "sharded", "whether ranks have equal parameters: they are sharded"
+    NOT_RECORDED = "not-recorded", "some records could not be made"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a rehearsal has shown, as its page says it."""
+
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    """The most severe first."""
+    measured: Measured
+    not_rehearsed: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal(Judged):
+    """The result of a rehearsal."""
+
+    outcome: Outcome
+    """How the run of the rehearsal ended."""
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code of the command; docs/reference/exit-codes.md lists them."""
+        if self.outcome.status == "interrupted":
+            return self.outcome.exit_code
+        return 0 if self.verdict is Verdict.WOULD_RUN else 1
+
+    def as_data(self) -> dict[str, Any]:
+        """Return all fields, for JSON."""
+        return {
+            "verdict": self.verdict.value,
+            "findings": [each.as_data() for each in self.findings],
+            "measured": self.measured.as_data(),
+            "not_rehearsed": [{"code": gap.value, "text": gap.text} for gap in self.not_rehearsed],
+            "outcome": self.outcome.as_data(),
+        }
+
+
+def judge_rehearsal(rehearsed: Rehearsed, limits: RehearsalLimits) -> Rehearsal:
+    """Return what a rehearsal has shown."""
+    ranks = ranks_of(rehearsed.plan, rehearsed.records)
+    found = [
+        *_of_the_end(rehearsed, ranks, limits),
+        *config_findings(rehearsed, ranks),
+        *(each for rule in RULES for each in rule(rehearsed, ranks)),
+    ]
+    unique = list({(each.code, each.where, each.text): each for each in found}.values())
+    ordered = tuple(sorted(unique, key=lambda each: ORDER.index(each.level)))
+    return Rehearsal(
+        verdict=_verdict(rehearsed.outcome, ordered, ranks),
+        findings=ordered,
+        measured=measure(rehearsed, ranks),
+        not_rehearsed=_gaps(rehearsed, ranks),
+        outcome=rehearsed.outcome,
+    )
+
+
+def _verdict(
+    outcome: Outcome, findings: Iterable[Finding], ranks: tuple[RankRecords, ...]
+) -> Verdict:
+    if any(each.level == "error" for each in findings):
+        return Verdict.WOULD_FAIL
+    stepped = bool(ranks) and all(rank.steps for rank in ranks)
+    in_time = outcome.status == "ok" or outcome.reason.code is EndCode.REHEARSAL_LIMIT
+    return Verdict.WOULD_RUN if stepped and in_time else Verdict.NOT_REHEARSED
+
+
+def _of_the_end(
+    rehearsed: Rehearsed, ranks: tuple[RankRecords, ...], limits: RehearsalLimits
+) -> Iterator[Finding]:
+    """Yield how the run itself ended, if that says something."""
+    outcome = rehearsed.outcome
+    if outcome.reason.code is EndCode.REHEARSAL_LIMIT:
+        yield from _too_slow(ranks, limits)
+    elif outcome.reason.code is EndCode.HANG:
+        yield _hang(outcome, ranks)
+    elif outcome.status == "failed":
+        yield _failure(outcome, ranks)
+    elif outcome.status == "ok":
+        without = [rank.rank for rank in ranks if rank.last(Ended) and not rank.steps]
+        if without and len(without) == len(ranks):
+            yield finding(FindingKind.NO_STEPS, ranks_text(without))
+        yield from _uneven(ranks)
+
+
+def _hang(outcome: Outcome, ranks: tuple[RankRecords, ...]) -> Finding:
+    """Return why there was no progress, with the code of the verdict."""
+    verdict = outcome.reason.hang
+    if verdict is None:
+        where = ranks_text(rank.rank for rank in ranks)
+        return finding(FindingKind.HANGS, where, what=outcome.message)
+    late = [rank for _, rank in verdict.ranks] or [rank.rank for rank in ranks]
+    place = verdict.place
+    return Finding(
+        code=f"hang.{verdict.code}",
+        # with more time, ranks that do not wait for each other may make their steps
+        level="warning" if verdict.code in (HangCode.SLOW, HangCode.UNKNOWN) else "error",
+        where=f"{place.file}:{place.line}" if place is not None else ranks_text(late),
+        text=hang_text(verdict),
+        hint=hang_hint(verdict.code),
+        evidence=outcome.message,
+    )
+
+
+def _too_slow(ranks: tuple[RankRecords, ...], limits: RehearsalLimits) -> Iterator[Finding]:
+    done = min(rank.steps for rank in ranks)
+    late = [rank.rank for rank in ranks if rank.steps < limits.steps]
+    yield finding(
+        FindingKind.TOO_SLOW,
+        ranks_text(late),
+        done=done,
+        wanted=limits.steps,
+        seconds=limits.time_limit,
+    )
+
+
+def _uneven(ranks: tuple[RankRecords, ...]) -> Iterator[Finding]:
+    held = any(rank.last(Held) for rank in ranks)
+    ended = [rank for rank in ranks if rank.last(Ended) and not rank.last(Held)]
+    if held and ended:
+        steps = min(rank.steps for rank in ended)
+        yield finding(FindingKind.UNEVEN_STEPS, ranks_text(r.rank for r in ended), steps=steps)
+
+
+def _failure(outcome: Outcome, ranks: tuple[RankRecords, ...]) -> Finding:
+    """Return the failure of the run with its known ending, if there is one."""
+    cause = outcome.cause
+    mine = [rank for rank in ranks if cause is not None and rank.rank == cause.rank]
+    raised = mine[0].last(Raised) if mine else None
+    where = ranks_text(rank.rank for rank in mine) if mine else (outcome.reason.host or "run")
+    if raised is not None and raised.file is not None:
+        where = f"{raised.file}:{raised.line}"
+    evidence = f"{raised.error}: {raised.text}" if raised is not None else None
+    if evidence is None and outcome.last_lines:
+        evidence = outcome.last_lines[-1]
+    return Finding(
+        code=outcome.ending or FindingKind.FAILED.code,
+        level="error",
+        where=where,
+        text=outcome.what or outcome.message,
+        hint=outcome.hint or (FindingKind.FAILED.hint if outcome.ending is None else None),
+        evidence=masked_credentials(evidence) if evidence is not None else None,
+    )
+
+
+def _gaps(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> tuple[Gap, ...]:
+    if not any(rank.last(Started) for rank in ranks):
+        return (Gap.NO_HOOK,)
+    if not any(rank.last(TorchImported) for rank in ranks):
+        return (Gap.NO_TORCH,)
+    gaps = []
+    if rehearsed.outcome.reason.code is EndCode.REHEARSED:
+        gaps.append(Gap.LATER_STEPS)
+    if not any(rank.last(Saved) for rank in ranks):
+        gaps.append(Gap.NO_CHECKPOINT)
+    if not any(rank.last(Loader) for rank in ranks):
+        gaps.append(Gap.NO_LOADER)
+    if any(rank.sharded for rank in ranks):
+        gaps.append(Gap.SHARDED)
+    if any(rank.last(Unrecorded) for rank in ranks):
+        gaps.append(Gap.NOT_RECORDED)
+    return tuple(gaps)

@@ -1,0 +1,93 @@
+"""The records of a rehearsal's ranks, as the rules of its judge ask for them. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dslaunch.cluster.nodeset import fold_numbers
+from dslaunch.launch.facts import Facts
+from dslaunch.launch.plan import Plan
+from dslaunch.protocol.rehearsal import Batch, Engine, Group, Loader, Record, Step, Wrapped
+
+Kind = TypeVar("Kind", bound=Record)
+SHARDED = "FullyShardedDataParallel"
+
+
+@dataclass(frozen=True)
+class RankRecords:
+    """What one rank has recorded."""
+
+    rank: int
+    host: str
+    records: tuple[Record, ...] = ()
+
+    def every(self, kind: type[Kind]) -> tuple[Kind, ...]:
+        """Return the records of a kind."""
+        return tuple(record for record in self.records if isinstance(record, kind))
+
+    def last(self, kind: type[Kind]) -> Kind | None:
+        """Return the last record of a kind."""
+        return next((r for r in reversed(self.records) if isinstance(r, kind)), None)
+
+    @property
+    def steps(self) -> int:
+        """Return how many optimizer steps it has made."""
+        return max((step.step for step in self.every(Step)), default=0)
+
+    @property
+    def sharded(self) -> bool:
+        """Return whether no rank has all parameters."""
+        engine = self.last(Engine)
+        wrapped = any(each.wrapper == SHARDED for each in self.every(Wrapped))
+        return wrapped or (engine is not None and engine.stage == 3)
+
+    @property
+    def trained_loaders(self) -> tuple[Loader, ...]:
+        """Return the data loaders whose batches were trained on."""
+        used = {batch.loader for batch in self.every(Batch)}
+        return tuple(loader for loader in self.every(Loader) if loader.number in used)
+
+    def splits_model(self, world: int) -> bool:
+        """Return whether ranks may have different parts of the model, or the same data by
+        intent: tensor, pipeline, sequence or expert parallelism."""
+        engine = self.last(Engine)
+        if engine is not None and (engine.pipeline or engine.model_parallel):
+            return True
+        if engine is not None and engine.data_parallel < world:
+            return True
+        sizes = (group.size for group in self.every(Group))
+        return any(size is not None and 1 < size < world for size in sizes)
+
+
+def ranks_of(plan: Plan, records: Mapping[int, tuple[Record, ...]]) -> tuple[RankRecords, ...]:
+    """Return all ranks of a plan in their order."""
+    return tuple(
+        RankRecords(rank, node.host, records.get(rank, ()))
+        for node in plan.nodes
+        for rank in range(node.first_rank, node.first_rank + len(node.slots))
+    )
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Return `rank 3`, `ranks 0-2,5`."""
+    numbers = sorted(ranks)
+    noun = "rank" if len(numbers) == 1 else "ranks"
+    return f"{noun} {fold_numbers(numbers)}"
+
+
+def is_shared(facts: Facts, path: str, hosts: Collection[str]) -> bool | None:
+    """Return whether nodes share the directory that a path is in; None: it was not tested."""
+    for node in facts.nodes:
+        around = [d for d in node.directories if _is_below(path, d.path)]
+        if node.host in hosts and around:
+            nearest = max(around, key=lambda directory: len(directory.path))
+            return set(hosts) <= set(nearest.seen)
+    return None
+
+
+def _is_below(path: str, directory: str) -> bool:
+    wanted = posixpath.normpath(directory)
+    return path == wanted or path.startswith(f"{wanted.rstrip('/')}/")

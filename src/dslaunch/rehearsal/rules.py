@@ -1,0 +1,388 @@
+"""What is wrong with a job although it runs: one rule per kind of mistake. Pure.
+
+A rule gets the rehearsal and its ranks, and yields findings. Errors are what surely trains wrongly;
+a rule that may err yields warnings.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from dslaunch.plural import byte_count
+from dslaunch.protocol.rehearsal import (
+    AcceleratorBuilt,
+    Batch,
+    Engine,
+    GivenConfig,
+    Host,
+    OptimizerBuilt,
+    ProcessGroup,
+    Schedulers,
+    Started,
+    Step,
+    Wrapped,
+)
+from dslaunch.rehearsal.checkpoints import checkpoints
+from dslaunch.rehearsal.findings import Finding, FindingKind, finding
+from dslaunch.rehearsal.ranks import RankRecords, ranks_text
+from dslaunch.run.rehearsal import Rehearsed
+
+Ranks = tuple[RankRecords, ...]
+Rule = Callable[[Rehearsed, Ranks], Iterator[Finding]]
+DIFFERS = 0.01
+"""Share of the change of a parameter from which on two ranks differ; rounding is far below."""
+FULL = 0.95
+"""Share of the GPU memory from which on it is short."""
+HUBS = ("huggingface.co", "hf.co", "modelscope.cn", "wandb.ai", "github.com", "s3.amazonaws.com")
+
+
+# ------------------------------------------------------------ ranks together
+
+
+def not_distributed(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks that train without the others."""
+    wanted = rehearsed.plan.world_size
+    alone: dict[int, list[int]] = defaultdict(list)
+    for rank in ranks:
+        group = rank.last(ProcessGroup)
+        world = group.world if group is not None else 1
+        if rank.steps and world < wanted:
+            alone[world].append(rank.rank)
+    for world, several in alone.items():
+        where = ranks_text(several)
+        yield finding(FindingKind.NOT_DISTRIBUTED, where, world=world, ranks=wanted)
+
+
+def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield that ranks have different parameters after a step, though each has all of them."""
+    world = len(ranks)
+    if world < 2 or not all(_joined(rank) and _may_compare(rank, world) for rank in ranks):
+        return
+    step = min(rank.steps for rank in ranks)
+    after = [_step(rank, step) for rank in ranks]
+    before = [_first_fingerprint(rank) for rank in ranks]
+    prints = [each.fingerprint if each is not None else () for each in after]
+    if not prints[0] or len({len(each) for each in (*prints, *before)}) > 1:
+        return
+    if not _differ(before, prints):
+        return
+    exchanged = any((each.collectives or 0) > 0 for rank in ranks for each in rank.every(Step))
+    wrapped = any(rank.last(Wrapped) for rank in ranks)
+    unknown = all(each.collectives is None for rank in ranks for each in rank.every(Step))
+    sure = not (exchanged or wrapped or unknown)
+    code = FindingKind.NOT_SYNCHRONIZED if sure else FindingKind.PARAMETERS_DIFFER
+    yield finding(code, ranks_text(rank.rank for rank in ranks), step=step)
+
+
+def _joined(rank: RankRecords) -> bool:
+    group = rank.last(ProcessGroup)
+    return rank.steps > 0 and group is not None and group.world > 1
+
+
+def _may_compare(rank: RankRecords, world: int) -> bool:
+    return not rank.sharded and not rank.splits_model(world)
+
+
+def _step(rank: RankRecords, number: int) -> Step | None:
+    return next((each for each in rank.every(Step) if each.step == number), None)
+
+
+def _first_fingerprint(rank: RankRecords) -> tuple[float, ...]:
+    optimizer = rank.last(OptimizerBuilt)
+    return optimizer.fingerprint if optimizer is not None else ()
+
+
+def _differ(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> bool:
+    """Return whether ranks differ by more than rounding, compared with the change of a step."""
+    for values in zip(zip(*before, strict=True), zip(*after, strict=True), strict=True):
+        old, new = values
+        change = max(abs(n - o) for o, n in zip(old, new, strict=True))
+        if max(new) - min(new) > DIFFERS * change and change > 0:
+            return True
+    return False
+
+
+def models_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield that ranks have models of different sizes."""
+    del rehearsed
+    compared = [rank for rank in ranks if _may_compare(rank, len(ranks))]
+    sizes = {}
+    for rank in compared:
+        built = rank.last(Wrapped) or rank.last(OptimizerBuilt)
+        if built is not None:
+            sizes[rank.rank] = built.parameters
+    if len(set(sizes.values())) > 1:
+        text = " and ".join(str(size) for size in sorted(set(sizes.values()))[:4])
+        yield finding(FindingKind.MODELS_DIFFER, ranks_text(sizes), sizes=text)
+
+
+def configs_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield that ranks got different DeepSpeed configs."""
+    del rehearsed
+    texts: dict[int, str] = {}
+    for rank in ranks:
+        config = rank.last(GivenConfig)
+        if config is not None:
+            texts[rank.rank] = config.text
+    if len(set(texts.values())) > 1:
+        first = texts[min(texts)]
+        others = [rank for rank, text in texts.items() if text != first]
+        yield finding(FindingKind.CONFIGS_DIFFER, ranks_text(others))
+
+
+# ------------------------------------------------------------ steps
+
+
+def no_update(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks whose optimizer does not train the model."""
+    del rehearsed
+    found: dict[tuple[FindingKind, str, int], list[int]] = defaultdict(list)
+    for rank in ranks:
+        code = _without_update(rank)
+        optimizer = rank.last(OptimizerBuilt)
+        if code is not None and optimizer is not None:
+            found[code, optimizer.optimizer, rank.steps].append(rank.rank)
+    for (code, name, steps), several in found.items():
+        yield finding(code, ranks_text(several), optimizer=name, steps=steps)
+
+
+def _without_update(rank: RankRecords) -> FindingKind | None:
+    optimizer, steps = rank.last(OptimizerBuilt), rank.every(Step)
+    if optimizer is None or not steps:
+        return None
+    if optimizer.owned == 0 and optimizer.tensors:
+        return FindingKind.OTHER_PARAMETERS
+    if optimizer.gradients == 0:
+        return FindingKind.NO_GRADIENTS
+    trains = any(rate > 0 for step in steps for rate in step.lr)
+    skips = any(step.skipped for step in steps)
+    last = steps[-1].fingerprint
+    # a small step may be lost by rounding in bf16 and fp16
+    exact = set(optimizer.types) <= {"float32", "float64"}
+    unchanged = exact and bool(last) and last == optimizer.fingerprint
+    return FindingKind.NO_UPDATE if unchanged and trains and not skips else None
+
+
+def schedule_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield learning rates of 0, and schedulers that make no step."""
+    del rehearsed
+    zero: dict[tuple[FindingKind, int], list[int]] = defaultdict(list)
+    unused: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        rates = [rate for step in rank.every(Step) for rate in step.lr]
+        known = rank.last(Schedulers)
+        schedulers = known.schedulers if known is not None else ()
+        if rank.steps > 1 and rates and not any(rates):
+            # a warmup may begin with several steps of 0, as that of DeepSpeed does
+            scheduled = schedulers or _engine_schedules(rank)
+            kind = FindingKind.WARMS_UP if scheduled else FindingKind.ZERO_RATE
+            zero[kind, rank.steps].append(rank.rank)
+        for each in schedulers:
+            if each.optimizer_steps > 1 and not each.steps:
+                unused[each.scheduler].append(rank.rank)
+    for (kind, steps), several in zero.items():
+        yield finding(kind, ranks_text(several), steps=steps)
+    for name, several in unused.items():
+        steps = max(rank.steps for rank in ranks)
+        where = ranks_text(several)
+        yield finding(FindingKind.SCHEDULER_UNUSED, where, scheduler=name, steps=steps)
+
+
+def _engine_schedules(rank: RankRecords) -> bool:
+    engine = rank.last(Engine)
+    return engine is not None and engine.scheduler is not None
+
+
+def loss_not_finite(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks whose last loss is NaN or infinite."""
+    del rehearsed
+    found: dict[int, list[int]] = defaultdict(list)
+    for rank in ranks:
+        steps = rank.every(Step)
+        if steps and not steps[-1].finite:
+            found[steps[-1].step].append(rank.rank)
+    for step, several in found.items():
+        yield finding(FindingKind.LOSS_NOT_FINITE, ranks_text(several), step=step)
+
+
+def accumulation_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield that gradient accumulation of Accelerate is configured, and steps do not accumulate."""
+    del rehearsed
+    for rank in ranks[:1]:
+        accelerator = rank.last(AcceleratorBuilt)
+        wanted = accelerator.settings.get("gradient_accumulation_steps") if accelerator else None
+        steps = rank.every(Step)
+        if not isinstance(wanted, int) or wanted < 2 or len(steps) < 2 or rank.last(Engine):
+            continue
+        found = max(step.backwards for step in steps)
+        if found and found < wanted:
+            where = ranks_text([rank.rank])
+            yield finding(FindingKind.ACCUMULATION_UNUSED, where, wanted=wanted, found=found)
+
+
+# ------------------------------------------------------------ data
+
+
+def same_data(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield that ranks, or the workers of one, read the same samples."""
+    del rehearsed
+    world = len(ranks)
+    if world > 1 and not any(rank.splits_model(world) for rank in ranks):
+        yield from _same_in_ranks(ranks)
+    for rank in ranks:
+        yield from _same_in_workers(rank)
+
+
+def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
+    where = ranks_text(rank.rank for rank in ranks)
+    batches = [{(b.loader, b.index): b.digest for b in rank.every(Batch)} for rank in ranks]
+    common = set.intersection(*(set(each) for each in batches))
+    digests = [[each[key] for key in sorted(common)] for each in batches]
+    # samples that are all the same tell nothing
+    varied = len(set(digests[0])) > 1
+    if varied and all(each == digests[0] for each in digests):
+        yield finding(FindingKind.SAME_DATA, where)
+        return
+    loaders = [loader for rank in ranks for loader in rank.trained_loaders]
+    if len({loader.seed for loader in loaders if loader.replicas is not None}) > 1:
+        yield finding(FindingKind.SEEDS_DIFFER, where)
+        return
+    plain = [each for each in loaders if each.replicas is None and _is_plain(each.sampler)]
+    plain = [each for each in plain if each.batch_sampler == "BatchSampler" and each.samples]
+    if plain and len({each.samples for each in plain}) == 1:
+        first = plain[0]
+        yield finding(
+            FindingKind.PLAIN_SAMPLER, where, sampler=first.sampler, samples=first.samples or 0
+        )
+
+
+def _is_plain(sampler: str) -> bool:
+    return sampler in ("RandomSampler", "SequentialSampler")
+
+
+def _same_in_workers(rank: RankRecords) -> Iterator[Finding]:
+    """Yield that the workers of a loader return each batch again: a, a, b."""
+    for loader in rank.trained_loaders:
+        digests = [each.digest for each in rank.every(Batch) if each.loader == loader.number]
+        if loader.workers < 2 or len(digests) <= loader.workers:
+            continue
+        first = set(digests[: loader.workers])
+        if len(first) == 1 and digests[loader.workers] not in first:
+            where = ranks_text([rank.rank])
+            yield finding(FindingKind.SAME_DATA_IN_WORKERS, where, workers=loader.workers)
+
+
+def batches_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield batch sizes and lengths that differ between ranks, or from the DeepSpeed config."""
+    del rehearsed
+    where = ranks_text(rank.rank for rank in ranks)
+    first = [rank.trained_loaders[:1] for rank in ranks]
+    loaders = [loader for several in first for loader in several]
+    sizes = {loader.batch for loader in loaders if loader.batch is not None}
+    lengths = {loader.batches for loader in loaders if loader.batches is not None}
+    if len(sizes) > 1:
+        yield finding(FindingKind.BATCHES_DIFFER, where, sizes=_joined_numbers(sizes))
+    if len(lengths) > 1:
+        yield finding(FindingKind.LENGTHS_DIFFER, where, lengths=_joined_numbers(lengths))
+    engine = next((rank.last(Engine) for rank in ranks), None)
+    if engine is None or len(sizes) != 1 or engine.pipeline:
+        return
+    size = next(iter(sizes))
+    if size != engine.micro_batch:
+        yield finding(FindingKind.BATCH_DIFFERS, where, loader=size, micro=engine.micro_batch)
+
+
+def _joined_numbers(numbers: Iterable[int]) -> str:
+    return " and ".join(map(str, sorted(numbers)[:4]))
+
+
+# ------------------------------------------------------------ resources
+
+
+def on_cpu(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks whose parameters are on the CPU of a node with GPUs."""
+    del rehearsed
+    found: dict[int, list[int]] = defaultdict(list)
+    for rank in ranks:
+        optimizer, step = rank.last(OptimizerBuilt), rank.last(Step)
+        if optimizer is None or step is None or rank.sharded or not step.gpus:
+            continue
+        if set(optimizer.devices) == {"cpu"}:
+            found[step.gpus].append(rank.rank)
+    for gpus, several in found.items():
+        yield finding(FindingKind.PARAMETERS_ON_CPU, ranks_text(several), gpus=gpus)
+
+
+def processors(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield nodes with more data loader workers or OpenMP threads than CPUs."""
+    for node in rehearsed.plan.nodes:
+        mine = [rank for rank in ranks if rank.host == node.host]
+        started = next((rank.last(Started) for rank in mine), None)
+        if started is None or started.cpus is None:
+            continue
+        count, cpus = len(mine), started.cpus
+        workers = sum(max((x.workers for x in rank.trained_loaders), default=0) for rank in mine)
+        if workers > max(cpus, count):
+            yield finding(
+                FindingKind.MANY_WORKERS, node.host, workers=workers, ranks=count, cpus=cpus
+            )
+        threads = started.threads or 0
+        if count > 1 and threads > 1 and threads * count > cpus:
+            yield finding(
+                FindingKind.MANY_THREADS, node.host, threads=threads, ranks=count, cpus=cpus
+            )
+
+
+def gpu_memory(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks whose GPU is almost full."""
+    del rehearsed
+    short = []
+    for rank in ranks:
+        step = rank.last(Step)
+        if step is None or step.gpu_memory is None or step.gpu_total is None:
+            continue
+        if step.gpu_memory > FULL * step.gpu_total:
+            short.append((rank, step.gpu_memory, step.gpu_total))
+    if short:
+        rank, used, total = max(short, key=lambda each: each[1])
+        yield finding(
+            FindingKind.GPU_MEMORY,
+            ranks_text(each.rank for each, _, _ in short),
+            used=byte_count(used),
+            total=byte_count(total),
+            steps=rank.steps,
+        )
+
+
+def network(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the hubs and trackers that ranks connect to."""
+    del rehearsed
+    asked: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        for each in rank.every(Host):
+            if each.host.endswith(HUBS):
+                asked[each.host].append(rank.rank)
+    if asked:
+        several = {rank for numbers in asked.values() for rank in numbers}
+        yield finding(FindingKind.NETWORK, ranks_text(several), hosts=", ".join(sorted(asked)))
+
+
+RULES: tuple[Rule, ...] = (
+    not_distributed,
+    not_synchronized,
+    models_differ,
+    configs_differ,
+    no_update,
+    schedule_unused,
+    loss_not_finite,
+    accumulation_unused,
+    same_data,
+    batches_differ,
+    on_cpu,
+    processors,
+    gpu_memory,
+    network,
+    checkpoints,
+)
+"""All rules, in the order of their findings."""

@@ -1,0 +1,157 @@
+"""A rehearsal while it is running: the records of its ranks, and when it is over.
+
+A rehearsal is an ordinary run whose ranks record what they do and are held after some optimizer
+steps (`node/hook_rehearsal.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dslaunch.protocol.rehearsal import REHEARSAL, Ended, Held, NewRecords, Record, Started
+from dslaunch.protocol.rehearsal import StepsDone as Done
+from dslaunch.run.reasons import EndCode, EndReason
+from dslaunch.transport.wire import LostError
+
+if TYPE_CHECKING:
+    from dslaunch.launch.facts import Facts
+    from dslaunch.launch.plan import Plan
+    from dslaunch.lint import Remark
+    from dslaunch.run.outcome import Outcome
+    from dslaunch.run.session import Session
+
+INTERVAL = 0.5
+"""Seconds between two questions for new records."""
+SETTLE = 30.0
+"""Seconds after the last step for what follows it, such as a checkpoint, until the next step."""
+COLLECT_TIMEOUT = 10.0
+"""Seconds to read the last records."""
+MOST_OF_RANK = 10_000
+"""Records of one rank that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalLimits:
+    """When a rehearsal ends."""
+
+    steps: int = 2
+    """Optimizer steps of each rank."""
+    time_limit: float = 600.0
+    """Seconds after the start of the ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """What a rehearsal has shown."""
+
+    plan: Plan
+    facts: Facts
+    outcome: Outcome
+    records: Mapping[int, tuple[Record, ...]]
+    """By rank."""
+    config_errors: tuple[Remark, ...]
+    """Errors of the DeepSpeed config files that a run would refuse."""
+    seconds: float
+    """Of the ranks, from their start."""
+
+
+class RehearsalMonitor:
+    """Reads the records of the ranks again and again."""
+
+    def __init__(self, limits: RehearsalLimits) -> None:
+        self.limits = limits
+        self.records: dict[int, list[Record]] = defaultdict(list)
+        self._began = time.monotonic()
+        self._asked_at: float | None = None
+        self._asked: dict[str, tuple[Session, Future[Mapping[str, NewRecords]]]] = {}
+        self._positions: dict[int, int] = {}
+        self._done_at: float | None = None
+        """When all ranks had made their steps."""
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it has taken so far."""
+        return time.monotonic() - self._began
+
+    def look(self, sessions: Iterable[Session]) -> EndReason | None:
+        """Read new records, and ask for more when it is time; return why it is over. Never waits.
+
+        `sessions`: of the nodes whose ranks are running.
+        """
+        several = list(sessions)
+        self._take_answers()
+        now = time.monotonic()
+        if self._asked_at is None or now - self._asked_at >= INTERVAL:
+            self._asked_at = now
+            self._ask(several)
+        return self._reason([rank for session in several for rank in session.ranks])
+
+    def collect(self, sessions: Iterable[Session]) -> None:
+        """Read all records that are left, when the ranks have ended."""
+        deadline = time.monotonic() + COLLECT_TIMEOUT
+        several = list(sessions)
+        before: dict[int, int] | None = None
+        while before != self._positions and time.monotonic() < deadline:
+            before = dict(self._positions)
+            self._wait(deadline)
+            self._ask([session for session in several if not session.over])
+            self._wait(deadline)
+
+    def _wait(self, deadline: float) -> None:
+        answers = [answer for _, answer in self._asked.values()]
+        wait(answers, max(deadline - time.monotonic(), 0))
+        self._take_answers()
+
+    def _ask(self, sessions: Iterable[Session]) -> None:
+        for session in sessions:
+            if session.host not in self._asked:
+                after = {str(rank): self._positions.get(rank, 0) for rank in session.ranks}
+                answer = session.request("rehearsal", REHEARSAL, after=after)
+                self._asked[session.host] = session, answer
+
+    def _take_answers(self) -> None:
+        for host, (session, answer) in list(self._asked.items()):
+            if not answer.done():
+                continue
+            del self._asked[host]
+            try:
+                found = answer.result(0)
+            except LostError:  # the node is lost, or its ranks could not be started
+                continue
+            for rank, new in found.items():
+                if int(rank) in session.ranks:
+                    self._take(int(rank), new)
+
+    def _take(self, rank: int, new: NewRecords) -> None:
+        self._positions[rank] = new.position
+        kept = self.records[rank]
+        for record in new.records:
+            if isinstance(record, Started):  # an elastic launcher has restarted it
+                kept.clear()
+            if len(kept) < MOST_OF_RANK:
+                kept.append(record)
+
+    def _reason(self, ranks: list[int]) -> EndReason | None:
+        if not ranks:
+            return None
+        now, steps = time.monotonic(), self.limits.steps
+        if self._done_at is None and all(self._has(rank, Done) for rank in ranks):
+            self._done_at = now
+        held = [self._has(rank, Held) for rank in ranks]
+        over = [h or self._has(rank, Ended) for h, rank in zip(held, ranks, strict=True)]
+        settled = self._done_at is not None and now - self._done_at > SETTLE
+        if settled or (any(held) and all(over)):
+            return EndReason(EndCode.REHEARSED, steps=steps)
+        if self.seconds <= self.limits.time_limit:
+            return None
+        if self._done_at is not None:
+            return EndReason(EndCode.REHEARSED, steps=steps)
+        return EndReason(EndCode.REHEARSAL_LIMIT, seconds=self.limits.time_limit, steps=steps)
+
+    def _has(self, rank: int, kind: type[Record]) -> bool:
+        return any(isinstance(record, kind) for record in self.records.get(rank, ()))

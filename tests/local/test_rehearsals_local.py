@@ -1,0 +1,163 @@
+"""Rehearsals on nodes emulated on this machine: real agents, real ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.local.conftest import left_over
+
+from dslaunch import Cluster, Rehearsal, api
+from dslaunch.cluster.model import Node, SecretSource, Storage
+from dslaunch.launch.job import Job
+from dslaunch.rehearsal.judge import Gap, Verdict
+from dslaunch.run.events import Event, Line
+
+Rehearse = Callable[..., Rehearsal]
+TRAINING = """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
+loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
+for step, (inputs, targets) in enumerate(loader, 1):
+    loss = (model(inputs) - targets).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("finished", step, flush=True)
+    if step == 2 and dist.get_rank() == 0:
+        torch.save(model.state_dict(), "model.pt")
+print("after the training")
+"""
+
+
+class Seen:
+    """What a rehearsal showed."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.events: list[Event] = []
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+@pytest.fixture
+def rehearse(tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Rehearse:
+    """Rehearse a script with one rank on each of two nodes."""
+    # the directories of emulated nodes are below it
+    monkeypatch.setenv("DSLAUNCH_STATE", str(tmp_path / "state"))
+
+    def start(
+        script: str,
+        launcher: str = "direct",
+        time_limit: float = 300.0,
+        secrets: tuple[SecretSource, ...] = (),
+        **environ: str,
+    ) -> Rehearsal:
+        (tmp_path / "train.py").write_text(script)
+        nodes = tuple(Node(f"n{number}", (0,), python=sys.executable) for number in range(2))
+        cluster = Cluster("test", nodes, transport="local", storage=Storage(workdir="work"))
+        return api.rehearse(
+            cluster,
+            Job("train.py", launcher=launcher, secrets=secrets),
+            cwd=tmp_path,
+            environ={**os.environ, **environ},
+            time_limit=time_limit,
+            on_line=seen.lines.append,
+            on_event=seen.events.append,
+        )
+
+    return start
+
+
+def run_directory(tmp_path: Path) -> Path:
+    (directory,) = (tmp_path / "state/runs").iterdir()
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(tmp_path: Path) -> object:
+    yield None
+    for run in (tmp_path / "state/runs").glob("*"):
+        assert left_over(run.name) == {}
+
+
+@pytest.mark.torch
+def test_a_training_is_held_after_its_steps_and_measured(
+    rehearse: Rehearse, seen: Seen, tmp_path: Path
+) -> None:
+    result = rehearse(TRAINING, launcher="torchrun")
+    assert result.verdict is Verdict.WOULD_RUN
+    assert (result.outcome.status, result.outcome.reason.code) == ("ok", "rehearsed")
+    measured = result.measured
+    assert (measured.steps, measured.world, measured.backend) == (2, 2, "gloo")
+    assert (measured.parameters, measured.wrapper) == (9, "DistributedDataParallel")
+    assert (measured.optimizer, measured.learning_rates) == ("AdamW", (0.01, 0.01))
+    assert (measured.batch, measured.samples, measured.sampler) == (4, 64, "DistributedSampler")
+    # what follows the last step is rehearsed too, and no further step is made
+    texts = {line.text for line in seen.lines}
+    assert {"finished 1", "finished 2"} <= texts
+    assert not {"finished 3", "after the training"} & texts
+    assert [each.code for each in result.findings] == ["rehearsal.checkpoint-incomplete"]
+    assert json.loads((run_directory(tmp_path) / "rehearsal.json").read_text()) == json.loads(
+        json.dumps(result.as_data())
+    )
+
+
+def test_a_failure_is_named_with_its_place_and_secrets_are_masked(
+    rehearse: Rehearse, tmp_path: Path
+) -> None:
+    script = "import os\nraise ValueError(os.environ['TOKEN'])"
+    secrets = (SecretSource("TOKEN"),)
+    result = rehearse(script, secrets=secrets, TOKEN="hunter2-and-more")
+    (found,) = (each for each in result.findings if each.level == "error")
+    assert (found.where, found.evidence) == ("train.py:2", "ValueError: ***")
+    assert (result.verdict, result.exit_code) == (Verdict.WOULD_FAIL, 1)
+    assert "hunter2" not in (run_directory(tmp_path) / "rehearsal.json").read_text()
+
+
+def test_a_script_without_pytorch_is_not_rehearsed(rehearse: Rehearse) -> None:
+    result = rehearse("print('done')")
+    assert (result.verdict, result.exit_code) == (Verdict.NOT_REHEARSED, 1)
+    assert result.not_rehearsed == (Gap.NO_TORCH,)
+
+
+def test_a_script_that_makes_no_step_is_stopped_at_the_time_limit(rehearse: Rehearse) -> None:
+    result = rehearse("import time\ntime.sleep(600)", time_limit=3)
+    assert (result.outcome.status, result.outcome.reason.code) == ("failed", "rehearsal-limit")
+    assert result.outcome.stacks.keys() == {"n0", "n1"}
+    assert result.verdict is Verdict.NOT_REHEARSED
+
+
+def test_a_rehearsal_that_finds_an_error_prevents_the_run(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "local.yaml").write_text(
+        "name: local\ntransport: local\nlauncher: direct\n"
+        "nodes: [{host: 'node[1-2]', slots: 1}]\nstorage: {workdir: work}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "dslaunch", "run", "--rehearse", "local.yaml", "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "DSLAUNCH_STATE": str(tmp_path / "state")},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "train.py: would fail" in done.stdout
+    assert len(list((tmp_path / "state/runs").iterdir())) == 1

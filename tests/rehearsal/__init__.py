@@ -1,0 +1,1 @@
+"""Training jobs that are broken as in public bug reports, and jobs that are sound."""

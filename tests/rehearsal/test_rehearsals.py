@@ -1,0 +1,134 @@
+"""Rehearsals of real jobs: what is broken is named, and what is sound is not called broken.
+
+`DSLAUNCH_REHEARSALS=FILE` appends what each rehearsal has found to a file, from which
+`tests.rehearsal.table` makes docs/reference/rehearsals.md.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dslaunch import api
+from dslaunch.cluster.model import Cluster, Node, Storage
+from dslaunch.errors import DslaunchError, PreflightError
+from dslaunch.launch.job import Job as DslaunchJob
+from tests.rehearsal.jobs import NODES, SCRIPT, BrokenJob, Job, Outcome, broken_jobs, sound_jobs
+
+RECORD = "DSLAUNCH_REHEARSALS"
+IN_EVERY_TEST_RUN = frozenset(
+    {"no-distributed-sampler", "gradients-not-reduced", "shapes-do-not-fit", "ddp-plain"}
+)
+"""Representatives of a job that trains wrongly in its data or its gradients, that fails, and that
+is sound. Each job starts two processes that import torch, so that the others are long."""
+TIME_LIMIT = 300.0
+HANG_TIME_LIMIT = 60.0
+STOPPED = frozenset({"rehearsal.hangs", "rehearsal.too-slow"})
+"""What is said of a job that does not end, where it is not known why."""
+
+
+@pytest.fixture(autouse=True)
+def _own_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test separate emulated nodes, whose directories are below the state directory."""
+    monkeypatch.setenv("DSLAUNCH_STATE", str(tmp_path / "state"))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was found of a job."""
+
+    verdict: str
+    """`refused`: it was not started."""
+    codes: frozenset[str]
+    """Of errors and warnings."""
+    first: str
+    """The first finding as text."""
+
+
+def rehearse(job: Job, path: Path) -> Result:
+    """Rehearse a job on two nodes emulated on this machine."""
+    project = path / "project"
+    for name, text in {SCRIPT: job.script, **job.files}.items():
+        file = project / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    shared = path / "shared"
+    shared.mkdir()
+    slots = tuple(range(job.slots))
+    nodes = tuple(Node(f"n{number}", slots, python=sys.executable) for number in range(NODES))
+    storage = Storage(workdir=str(shared) if job.shared else "work")
+    is_hang = any(job is broken.job and broken.outcome is Outcome.HANGS for broken in broken_jobs())
+    try:
+        result = api.rehearse(
+            Cluster("test", nodes, transport="local", storage=storage),
+            DslaunchJob(
+                SCRIPT, job.args, launcher=job.launcher, launcher_args=tuple(job.launcher_args)
+            ),
+            cwd=project,
+            time_limit=HANG_TIME_LIMIT if is_hang else TIME_LIMIT,
+            grace=5.0,
+        )
+    except DslaunchError as error:
+        return Result("refused", frozenset(_codes_of(error)), error.message.splitlines()[0])
+    severe = [each for each in result.findings if each.level != "info"]
+    first = f"{severe[0].where}: {severe[0].text}" if severe else ""
+    return Result(result.verdict.value, frozenset(each.code for each in severe), first)
+
+
+def _codes_of(error: DslaunchError) -> Iterable[str]:
+    """Return the codes of what prevented a start."""
+    yield str(error.error_code)
+    for problem in getattr(error, "problems", ()):
+        yield problem.rule
+    if isinstance(error, PreflightError):
+        for _, check in error.checks:
+            yield check
+
+
+def record(row: dict[str, object]) -> None:
+    """Add a row for the table, if that is wanted."""
+    if RECORD in os.environ:
+        with Path(os.environ[RECORD]).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def parameter(job: Job, value: BrokenJob | Job) -> object:
+    """A job as a parameter; all but the representatives are long."""
+    missing = [name for name in job.requires if importlib.util.find_spec(name) is None]
+    marks = [pytest.mark.torch]
+    if job.name not in IN_EVERY_TEST_RUN:
+        marks.append(pytest.mark.long)
+    if missing:
+        marks.append(pytest.mark.skip(reason=f"needs {', '.join(missing)}"))
+    return pytest.param(value, id=job.name, marks=marks)
+
+
+@pytest.mark.parametrize("broken", [parameter(each.job, each) for each in broken_jobs()])
+def test_a_broken_job_is_named_by_one_of_its_codes(broken: BrokenJob, tmp_path: Path) -> None:
+    result = rehearse(broken.job, tmp_path)
+    accepted = broken.expect | (STOPPED if broken.outcome is Outcome.HANGS else frozenset())
+    codes = sorted(result.codes & accepted) or sorted(result.codes)
+    record(
+        {
+            "job": broken.job.name,
+            "recognized": bool(result.codes & accepted),
+            "verdict": result.verdict,
+            "codes": codes,
+            "first": result.first,
+        }
+    )
+    assert result.codes & accepted, result
+
+
+@pytest.mark.parametrize("job", [parameter(each, each) for each in sound_jobs()])
+def test_a_sound_job_is_not_called_broken(job: Job, tmp_path: Path) -> None:
+    result = rehearse(job, tmp_path)
+    record({"job": job.name, "recognized": None, "verdict": result.verdict})
+    assert result.verdict in ("would-run", "not-rehearsed"), result

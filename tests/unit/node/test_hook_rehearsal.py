@@ -1,0 +1,137 @@
+"""The hook of rehearsals: what it records of a process, without PyTorch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dslaunch.node import rank_hooks, rehearsal
+
+Run = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run a program as a rank of a rehearsal, and return its records."""
+    directory = tmp_path / "run"
+    directory.mkdir(mode=0o700)
+
+    def start(text: str, rank: str = "3", **more: str) -> list[dict[str, Any]]:
+        variables = rehearsal.prepare(str(directory), 2)
+        variables |= rank_hooks.arm(str(directory), {}, {**rank_hooks.HOOKS, **rehearsal.HOOKS})
+        environment = {**os.environ, **variables, "RANK": rank, **more}
+        subprocess.run(
+            [sys.executable, "-c", text], env=environment, cwd=tmp_path, check=False, timeout=60
+        )
+        found = rehearsal.records(str(directory), [3], {})
+        return list(found["3"]["records"]) if found else []
+
+    return start
+
+
+def of_kind(records: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [record for record in records if record["kind"] == kind]
+
+
+def test_a_rank_records_its_start_and_its_end(run: Run, tmp_path: Path) -> None:
+    records = run("pass", WORLD_SIZE="8", OMP_NUM_THREADS="4")
+    assert [record["kind"] for record in records] == ["start", "ended"]
+    assert (records[0]["world"], records[0]["threads"]) == (8, 4)
+    assert records[0]["cwd"] == str(tmp_path)
+
+
+def test_a_process_without_a_rank_records_nothing(run: Run) -> None:
+    assert run("pass", rank="") == []
+
+
+def test_processes_that_a_rank_starts_or_forks_record_nothing(run: Run) -> None:
+    text = (
+        "import os, subprocess, sys\n"
+        "subprocess.run([sys.executable, '-c', 'open(\"of_child\", \"w\")'])\n"
+        "if not os.fork():\n    open('/tmp/x/y', 'w')\n"
+        "os.wait()"
+    )
+    assert [record["kind"] for record in run(text)] == ["start", "ended"]
+
+
+def test_an_exception_is_recorded_with_the_line_of_the_script(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("import json\n\ndef work():\n    json.loads('x')\n")
+    (raised,) = of_kind(run("import own\nown.work()"), "exception")
+    assert (raised["error"], raised["file"], raised["line"]) == ("JSONDecodeError", "own.py", 4)
+
+
+def test_an_exception_that_is_handled_is_not_recorded(run: Run) -> None:
+    assert of_kind(run("try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass"), "exception") == []
+
+
+def test_other_hosts_are_recorded_once_and_this_one_is_not(run: Run) -> None:
+    text = (
+        "import socket\n"
+        "for name in ('hub.invalid', 'hub.invalid', 'localhost', 'master.invalid'):\n"
+        "    try:\n        socket.getaddrinfo(name, 443)\n    except OSError:\n        pass"
+    )
+    hosts = of_kind(run(text, MASTER_ADDR="master.invalid"), "host")
+    assert [each["host"] for each in hosts] == ["hub.invalid"]
+
+
+def test_the_first_file_that_is_written_in_a_directory_is_recorded(
+    run: Run, tmp_path: Path
+) -> None:
+    text = "open('a', 'w'); open('b', 'w'); open('/dev/null', 'w'); open('a')"
+    assert [each["path"] for each in of_kind(run(text), "written")] == [str(tmp_path / "a")]
+
+
+def test_a_full_record_leaves_the_script_alone(run: Run) -> None:
+    text = (
+        "import os\n"
+        "for n in range(100):\n    os.mkdir(str(n)); open(f'{n}/x', 'w').close()\n"
+        "open('end', 'w')"
+    )
+    assert len(of_kind(run(text), "written")) == 64
+
+
+def test_a_directory_of_records_that_is_gone_leaves_the_script_alone(
+    run: Run, tmp_path: Path
+) -> None:
+    text = "import shutil; shutil.rmtree('run'); open('done', 'w').close()"
+    assert run("pass")
+    with pytest.raises(FileNotFoundError):
+        run(text)
+    assert (tmp_path / "done").exists()
+
+
+def test_records_are_private(run: Run, tmp_path: Path) -> None:
+    run("pass")
+    file = tmp_path / "run/rehearsal/3.jsonl"
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_records_are_read_from_a_position_in_whole_lines(tmp_path: Path) -> None:
+    rehearsal.prepare(str(tmp_path), 2)
+    file = tmp_path / "rehearsal/0.jsonl"
+    file.write_text('{"kind": "held"}\nnot JSON\n{"kind": "unfin')
+    file.chmod(0o600)
+    tmp_path.chmod(0o700)
+    first = rehearsal.records(str(tmp_path), range(2), {})
+    assert first == {"0": {"records": [{"kind": "held"}], "position": 26}}
+    with file.open("a") as more:
+        more.write('ished"}\n')
+    second = rehearsal.records(str(tmp_path), range(2), {"0": 26})
+    assert second["0"]["records"] == [json.loads('{"kind": "unfinished"}')]
+    assert rehearsal.records(str(tmp_path), range(2), {"0": second["0"]["position"]}) == {}
+
+
+def test_records_that_are_a_link_are_not_read(tmp_path: Path) -> None:
+    rehearsal.prepare(str(tmp_path), 2)
+    secret = tmp_path / "secret"
+    secret.write_text('{"kind": "held"}\n')
+    (tmp_path / "rehearsal/0.jsonl").symlink_to(secret)
+    with pytest.raises(OSError, match="symbolic links"):
+        rehearsal.records(str(tmp_path), range(1), {})

@@ -1,0 +1,566 @@
+"""The judge of rehearsals: what the records of ranks mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dslaunch.launch.facts import Directory, Facts, NodeFacts, PortFact
+from dslaunch.launch.plan import NodePlan, Plan, Rendezvous
+from dslaunch.lint import Remark
+from dslaunch.protocol.rehearsal import REHEARSAL, Record
+from dslaunch.protocol.values import parse
+from dslaunch.rehearsal.findings import Finding, FindingKind
+from dslaunch.rehearsal.judge import Gap, Rehearsal, Verdict, judge_rehearsal
+from dslaunch.rehearsal.rehearse import RESULT, recorded_rehearsal
+from dslaunch.report.rehearsal import rehearsal_rows
+from dslaunch.run.events import Event
+from dslaunch.run.outcome import Outcome
+from dslaunch.run.reasons import EndCode, EndReason
+from dslaunch.run.rehearsal import RehearsalLimits, Rehearsed
+
+Sent = dict[str, object]
+CWD = "/data/work"
+SIZES: Sent = {
+    "parameters": 100,
+    "trainable": 100,
+    "types": {"float32": 100},
+    "devices": {"cpu": 100},
+}
+START: Sent = {
+    "kind": "start",
+    "pid": 7,
+    "world": 2,
+    "python": "3.11.7",
+    "cpus": 8,
+    "threads": 1,
+    "cwd": CWD,
+}
+TORCH: Sent = {"kind": "torch", "version": "2.9.0", "cuda": False}
+DDP: Sent = {
+    "kind": "wrapped",
+    "wrapper": "DistributedDataParallel",
+    "model": "Net",
+    "largest": 60,
+    "largest_name": "0",
+    **SIZES,
+}
+OPTIMIZER: Sent = {
+    "kind": "optimizer",
+    "optimizer": "AdamW",
+    "lr": [0.1],
+    "tensors": 2,
+    "owned": 2,
+    "gradients": 2,
+    "fingerprint": [1.0, 2.0],
+    **SIZES,
+}
+ENGINE: Sent = {
+    "kind": "engine",
+    "stage": 1,
+    "data_parallel": 2,
+    "train_batch": 8,
+    "micro_batch": 4,
+    "accumulation": 1,
+    "pipeline": False,
+    "model_parallel": False,
+    "optimizer": "AdamW",
+    "scheduler": None,
+}
+HELD: Sent = {"kind": "held"}
+ENDED: Sent = {"kind": "ended", "steps": 2}
+REHEARSED = Outcome("ok", 0, EndReason(EndCode.REHEARSED, steps=2))
+SUCCEEDED = Outcome("ok", 0, EndReason(EndCode.SUCCEEDED))
+
+
+def group(rank: int, world: int = 2) -> Sent:
+    return {
+        "kind": "process-group",
+        "backend": "gloo",
+        "world": world,
+        "rank": rank,
+        "method": None,
+        "timeout": None,
+    }
+
+
+def step(number: int, **other: object) -> Sent:
+    return {
+        "kind": "step",
+        "step": number,
+        "seconds": 0.5,
+        "lr": [0.1],
+        "loss": 2.0,
+        "finite": True,
+        "backwards": 1,
+        "collectives": 3,
+        "fingerprint": [1.0 + number, 2.0 + number],
+        "memory": 1000,
+        "gpus": 0,
+        **other,
+    }
+
+
+def loader(**other: object) -> Sent:
+    return {
+        "kind": "loader",
+        "number": 1,
+        "batch": 4,
+        "workers": 0,
+        "dataset": "Data",
+        "samples": 64,
+        "batches": 8,
+        "sampler": "DistributedSampler",
+        "batch_sampler": "BatchSampler",
+        "replicas": 2,
+        "replica": 0,
+        "seed": 0,
+        "drop_last": False,
+        **other,
+    }
+
+
+def batches(*letters: str) -> list[Sent]:
+    return [
+        {"kind": "batch", "loader": 1, "index": at, "size": 4, "digest": letter * 16}
+        for at, letter in enumerate(letters, 1)
+    ]
+
+
+def saved(by: str, path: str, **other: object) -> Sent:
+    return {"kind": "saved", "by": by, "path": path, **other}
+
+
+def sound(rank: int) -> list[Sent]:
+    """The records of a rank of a sound training."""
+    return [START, TORCH, group(rank), DDP, OPTIMIZER, step(1), step(2), HELD]
+
+
+def without(records: Sequence[Sent], *kinds: str) -> list[Sent]:
+    return [each for each in records if each["kind"] not in kinds]
+
+
+def judged(
+    *ranks: list[Sent],
+    outcome: Outcome = REHEARSED,
+    shared: bool | None = None,
+    errors: tuple[Remark, ...] = (),
+) -> Rehearsal:
+    """Judge a rehearsal with one rank on each node."""
+    sent = {str(n): {"records": each, "position": 1} for n, each in enumerate(ranks)}
+    records: dict[int, tuple[Record, ...]] = {
+        int(rank): new.records for rank, new in parse(REHEARSAL, sent).items()
+    }
+    hosts = [f"n{number}" for number in range(len(ranks))]
+    nodes = tuple(NodePlan(host, n, (0,), n, CWD, (), ()) for n, host in enumerate(hosts))
+    plan = Plan("test", "torchrun", len(hosts), Rendezvous("n0", 29500), nodes)
+    facts = Facts(tuple(_facts(host, hosts, shared) for host in hosts), PortFact(29500))
+    rehearsed = Rehearsed(plan, facts, outcome, records, errors, seconds=9.0)
+    return judge_rehearsal(rehearsed, RehearsalLimits())
+
+
+def _facts(host: str, hosts: list[str], shared: bool | None) -> NodeFacts:
+    seen = tuple(hosts) if shared else (host,)
+    directories = () if shared is None else (Directory("work", CWD, seen=seen),)
+    return NodeFacts(host, host, "/root", directories=directories)
+
+
+def codes(result: Rehearsal) -> set[tuple[str, str]]:
+    return {(each.level, each.code) for each in result.findings}
+
+
+def only(result: Rehearsal) -> Finding:
+    (found,) = result.findings
+    return found
+
+
+# ------------------------------------------------------------ verdicts
+
+
+def test_a_sound_training_would_run() -> None:
+    result = judged(sound(0), sound(1))
+    assert (result.verdict, result.exit_code, result.findings) == (Verdict.WOULD_RUN, 0, ())
+    assert result.measured.step_seconds == 0.5
+    assert (result.measured.steps, result.measured.world) == (2, 2)
+    assert Gap.NO_CHECKPOINT in result.not_rehearsed
+
+
+def test_a_failure_is_at_the_line_of_the_script_with_the_known_ending() -> None:
+    raised: Sent = {
+        "kind": "exception",
+        "error": "RuntimeError",
+        "text": "mat1 and mat2",
+        "file": "train.py",
+        "line": 8,
+    }
+    cause = Event(1.0, "exit", "n1", 1, code=1)
+    reason = EndReason(EndCode.RANK_FAILED, "n1", 1, exit_code=1)
+    outcome = Outcome(
+        "failed", 1, reason, cause, what="shapes", ending="shape-mismatch", hint="change them"
+    )
+    result = judged([START], [START, raised], outcome=outcome)
+    found = only(result)
+    assert (found.level, found.code, found.where) == ("error", "shape-mismatch", "train.py:8")
+    assert (found.evidence, found.hint) == ("RuntimeError: mat1 and mat2", "change them")
+    assert (result.verdict, result.exit_code) == (Verdict.WOULD_FAIL, 1)
+
+
+def test_a_script_without_a_step_is_not_rehearsed() -> None:
+    ended = [START, TORCH, {**ENDED, "steps": 0}]
+    result = judged(ended, ended, outcome=SUCCEEDED)
+    assert codes(result) == {("warning", "rehearsal.no-steps")}
+    assert (result.verdict, result.exit_code) == (Verdict.NOT_REHEARSED, 1)
+
+
+def test_ranks_without_records_are_not_rehearsed() -> None:
+    result = judged([], [], outcome=SUCCEEDED)
+    assert result.verdict is Verdict.NOT_REHEARSED
+    assert result.not_rehearsed == (Gap.NO_HOOK,)
+
+
+def test_a_time_limit_without_any_step_is_not_rehearsed() -> None:
+    outcome = Outcome("failed", 1, EndReason(EndCode.REHEARSAL_LIMIT, seconds=9.0, steps=2))
+    result = judged([START, TORCH], sound(1), outcome=outcome)
+    assert result.verdict is Verdict.NOT_REHEARSED
+    assert ("warning", "rehearsal.too-slow") in codes(result)
+
+
+def test_an_interrupted_rehearsal_has_its_own_exit_code() -> None:
+    outcome = Outcome("interrupted", 130, EndReason(EndCode.INTERRUPTED))
+    assert judged([START], [START], outcome=outcome).exit_code == 130
+
+
+def test_an_error_of_a_config_file_is_a_finding() -> None:
+    remark = Remark("batch-sizes", "error", "ds.json", 2, 3, "train_batch_size", "wrong", "set 8")
+    found = only(judged(sound(0), sound(1), errors=(remark,)))
+    assert (found.code, found.where, found.hint) == ("batch-sizes", "ds.json:2:3", "set 8")
+
+
+def test_the_config_that_deepspeed_got_is_linted_at_its_place() -> None:
+    text = '{"train_batch_size": 2,\n "zero_optimisation": {}}'
+    given: Sent = {"kind": "deepspeed-config", "path": "ds.json", "text": text}
+    result = judged([*sound(0), given], [*sound(1), given])
+    assert codes(result) == {("error", "ignored-key")}
+    assert only(result).where == "ds.json:2:2"
+
+
+def test_a_config_in_code_may_have_infinity() -> None:
+    text = '{"train_batch_size": 2, "steps_per_print": Infinity}'
+    given: Sent = {"kind": "deepspeed-config", "path": None, "text": text}
+    assert judged([*sound(0), given], [*sound(1), given]).findings == ()
+
+
+# ------------------------------------------------------------ ranks together
+
+
+def test_ranks_without_a_process_group_train_alone() -> None:
+    alone = [without(sound(rank), "process-group", "wrapped") for rank in range(2)]
+    result = judged(*alone)
+    assert codes(result) == {("error", "rehearsal.not-distributed")}
+    assert only(result).where == "ranks 0-1"
+
+
+def test_a_process_group_of_one_rank_is_not_distributed() -> None:
+    alone = [[group(0, world=1) if r["kind"] == "process-group" else r for r in sound(0)]] * 2
+    assert ("error", "rehearsal.not-distributed") in codes(judged(*alone))
+
+
+def _trained_apart(*, wrapped: bool, collectives: int) -> Rehearsal:
+    own = [group(1), OPTIMIZER, step(1, collectives=collectives)]
+    apart = step(2, fingerprint=[3.5, 4.0], collectives=collectives)
+    ranks = [
+        [START, TORCH, *own, step(2, collectives=collectives), HELD],
+        [START, TORCH, *own, apart, HELD],
+    ]
+    return judged(*[[*each, DDP] if wrapped else each for each in ranks])
+
+
+def test_parameters_that_differ_without_any_collective_are_an_error() -> None:
+    result = _trained_apart(wrapped=False, collectives=0)
+    assert codes(result) == {("error", "rehearsal.not-synchronized")}
+
+
+def test_parameters_that_differ_in_spite_of_collectives_are_a_warning() -> None:
+    result = _trained_apart(wrapped=True, collectives=3)
+    assert codes(result) == {("warning", "rehearsal.parameters-differ")}
+    assert result.verdict is Verdict.WOULD_RUN
+
+
+def test_parameters_that_differ_by_rounding_are_equal() -> None:
+    rounded = [*without(sound(1), "step"), step(1), step(2, fingerprint=[3.0, 4.000001])]
+    assert judged(sound(0), rounded).findings == ()
+
+
+def test_parameters_of_tensor_parallel_ranks_are_not_compared() -> None:
+    apart = [*without(sound(1), "step"), step(1), step(2, fingerprint=[9.0, 4.0])]
+    parallel: Sent = {"kind": "group", "size": 2}
+    four = [[*each, parallel] for each in (sound(0), apart, sound(0), sound(0))]
+    assert ("warning", "rehearsal.parameters-differ") not in codes(judged(*four))
+
+
+def test_models_and_configs_that_differ_are_errors() -> None:
+    other = [*sound(1), {**DDP, "parameters": 200}]
+    config: Sent = {"kind": "deepspeed-config", "path": None, "text": "{}"}
+    result = judged([*sound(0), config], [*other, {**config, "text": '{"steps_per_print": 1}'}])
+    assert {"rehearsal.model-differs", "rehearsal.config-differs"} <= {
+        code for _, code in codes(result)
+    }
+
+
+def test_a_rank_that_ends_before_the_others_has_fewer_steps() -> None:
+    result = judged(sound(0), [*without(sound(1), "held"), ENDED])
+    assert codes(result) == {("error", "rehearsal.uneven-steps")}
+    assert only(result).where == "rank 1"
+
+
+# ------------------------------------------------------------ steps
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        {**OPTIMIZER, "owned": 0},
+        {**OPTIMIZER, "gradients": 0},
+        {**OPTIMIZER, "fingerprint": [3.0, 4.0]},
+    ],
+    ids=["other-parameters", "no-gradients", "unchanged"],
+)
+def test_an_optimizer_that_trains_nothing_is_an_error(optimizer: Sent) -> None:
+    ranks = [[optimizer if r is OPTIMIZER else r for r in sound(rank)] for rank in range(2)]
+    assert codes(judged(*ranks)) == {("error", "rehearsal.no-update")}
+
+
+def test_steps_that_deepspeed_skipped_change_no_parameters() -> None:
+    optimizer = {**OPTIMIZER, "fingerprint": [3.0, 4.0]}
+    ranks = [
+        [*without(sound(rank), "step", "optimizer"), optimizer, step(1), step(2, skipped=2)]
+        for rank in range(2)
+    ]
+    assert judged(*ranks).findings == ()
+
+
+def test_a_learning_rate_of_zero_is_an_error_unless_it_warms_up() -> None:
+    zero = [[*without(sound(r), "step"), step(1, lr=[0.0]), step(2, lr=[0.0])] for r in range(2)]
+    warm = [[*without(sound(r), "step"), step(1, lr=[0.0]), step(2, lr=[0.1])] for r in range(2)]
+    assert codes(judged(*zero)) == {("error", "rehearsal.schedule-unused")}
+    assert judged(*warm).findings == ()
+
+
+def test_a_schedule_that_begins_with_steps_of_zero_is_a_warning() -> None:
+    schedule: Sent = {"scheduler": "WarmupLR", "steps": 2, "optimizer_steps": 2}
+    schedulers: Sent = {"kind": "schedulers", "schedulers": [schedule]}
+    zero = [*without(sound(0), "step"), step(1, lr=[0.0]), step(2, lr=[0.0]), schedulers]
+    assert codes(judged(zero, zero)) == {("warning", "rehearsal.schedule-unused")}
+
+
+def test_small_steps_may_be_lost_in_bf16() -> None:
+    low = {**OPTIMIZER, "types": {"bfloat16": 100}, "fingerprint": [3.0, 4.0]}
+    ranks = [[low if r is OPTIMIZER else r for r in sound(rank)] for rank in range(2)]
+    assert judged(*ranks).findings == ()
+
+
+def test_a_loss_that_is_not_finite_at_the_last_step_is_an_error() -> None:
+    nan = [[*without(sound(r), "step"), step(1), step(2, loss=None, finite=False)] for r in (0, 1)]
+    assert codes(judged(*nan)) == {("error", "rehearsal.loss-not-finite")}
+
+
+def test_accumulation_that_no_step_uses_is_a_warning() -> None:
+    settings: Sent = {"gradient_accumulation_steps": 4}
+    built: Sent = {"kind": "accelerator", "settings": settings}
+    result = judged([*sound(0), built], [*sound(1), built])
+    assert codes(result) == {("warning", "rehearsal.accumulation-unused")}
+    used = [*without(sound(0), "step"), built, step(1, backwards=4), step(2, backwards=4)]
+    assert judged(used, used).findings == ()
+
+
+# ------------------------------------------------------------ data
+
+
+def test_ranks_that_read_the_same_batches_are_an_error() -> None:
+    plain = loader(sampler="SequentialSampler", replicas=None, replica=None, seed=None)
+    same = [plain, *batches("a", "b", "c")]
+    result = judged([*sound(0), *same], [*sound(1), *same])
+    assert codes(result) == {("error", "rehearsal.same-data")}
+
+
+def test_batches_that_are_all_equal_say_nothing_of_the_sampler() -> None:
+    constant = [loader(), *batches("a", "a", "a")]
+    assert judged([*sound(0), *constant], [*sound(1), *constant]).findings == ()
+
+
+def test_a_plain_sampler_with_other_data_in_each_rank_is_a_warning() -> None:
+    plain = loader(sampler="RandomSampler", replicas=None, replica=None, seed=None)
+    result = judged(
+        [*sound(0), plain, *batches("a", "b", "c")], [*sound(1), plain, *batches("d", "e", "f")]
+    )
+    assert codes(result) == {("warning", "rehearsal.plain-sampler")}
+
+
+def test_samplers_with_different_seeds_overlap() -> None:
+    result = judged(
+        [*sound(0), loader(seed=0), *batches("a", "b")],
+        [*sound(1), loader(seed=1), *batches("c", "d")],
+    )
+    assert codes(result) == {("error", "rehearsal.same-data")}
+
+
+def test_workers_that_return_each_batch_again_are_an_error() -> None:
+    stream = loader(workers=2, samples=None, batches=None, replicas=None, seed=None, sampler="X")
+    result = judged(
+        [*sound(0), stream, *batches("a", "a", "b")], [*sound(1), stream, *batches("c", "c", "d")]
+    )
+    assert codes(result) == {("error", "rehearsal.same-data")}
+
+
+def test_a_batch_size_other_than_that_of_the_config_is_a_warning() -> None:
+    ranks = [
+        [*sound(0), ENGINE, loader(batch=8), *batches("a", "b")],
+        [*sound(1), ENGINE, loader(batch=8), *batches("c", "d")],
+    ]
+    assert codes(judged(*ranks)) == {("warning", "rehearsal.batch-differs")}
+
+
+def test_lengths_that_differ_are_a_warning() -> None:
+    ranks = [
+        [*sound(0), loader(batches=8), *batches("a", "b")],
+        [*sound(1), loader(batches=9), *batches("c", "d")],
+    ]
+    assert codes(judged(*ranks)) == {("warning", "rehearsal.lengths-differ")}
+
+
+# ------------------------------------------------------------ resources
+
+
+def test_parameters_on_the_cpu_of_a_node_with_gpus_are_a_warning() -> None:
+    ranks = [[*without(sound(r), "step"), step(1, gpus=8), step(2, gpus=8)] for r in range(2)]
+    assert codes(judged(*ranks)) == {("warning", "rehearsal.parameters-on-cpu")}
+
+
+def test_more_workers_than_cpus_are_a_warning() -> None:
+    many = loader(workers=32)
+    result = judged([*sound(0), many, *batches("a")], [*sound(1), many, *batches("b")])
+    assert codes(result) == {("warning", "rehearsal.many-workers")}
+
+
+def test_a_gpu_that_is_almost_full_is_a_warning() -> None:
+    full = step(2, gpus=1, gpu_memory=97, gpu_total=100)
+    on_gpu = {**OPTIMIZER, "devices": {"cuda": 100}}
+    ranks = [[*without(sound(r), "optimizer"), on_gpu, full] for r in range(2)]
+    assert codes(judged(*ranks)) == {("warning", "rehearsal.gpu-memory")}
+
+
+def test_a_hub_is_a_note_and_other_hosts_are_only_measured() -> None:
+    hosts: list[Sent] = [{"kind": "host", "host": "huggingface.co"}, {"kind": "host", "host": "n9"}]
+    result = judged([*sound(0), *hosts], sound(1))
+    assert codes(result) == {("info", "rehearsal.network")}
+    assert result.measured.hosts == ("huggingface.co", "n9")
+    assert result.verdict is Verdict.WOULD_RUN
+
+
+# ------------------------------------------------------------ checkpoints
+
+
+def test_a_file_that_two_nodes_write_to_shared_storage_is_overwritten() -> None:
+    file = saved("torch.save", f"{CWD}/model.pt")
+    ranks = [[*sound(0), file], [*sound(1), file]]
+    assert codes(judged(*ranks, shared=True)) == {("warning", "rehearsal.checkpoint-overwritten")}
+    assert judged(*ranks, shared=False).findings == ()
+    assert judged(*ranks, shared=None).findings == ()
+
+
+def test_a_file_of_rank_0_on_storage_that_is_not_shared_is_incomplete() -> None:
+    file = saved("torch.save", f"{CWD}/model.pt")
+    ranks = [[*sound(0), file], sound(1)]
+    assert codes(judged(*ranks, shared=False)) == {("warning", "rehearsal.checkpoint-incomplete")}
+    assert judged(*ranks, shared=True).findings == ()
+
+
+def test_parts_of_deepspeed_need_node_local_storage_where_storage_is_not_shared() -> None:
+    directory = saved("save_checkpoint", f"{CWD}/checkpoints")
+    local: Sent = {
+        "kind": "deepspeed-config",
+        "path": None,
+        "text": '{"train_batch_size": 8, "checkpoint": {"use_node_local_storage": true}}',
+    }
+    plain = {**local, "text": '{"train_batch_size": 8}'}
+    lacking = judged(*[[*sound(r), plain, ENGINE, directory] for r in range(2)], shared=False)
+    fitting = judged(*[[*sound(r), local, ENGINE, directory] for r in range(2)], shared=False)
+    assert ("warning", "rehearsal.checkpoint-incomplete") in codes(lacking)
+    assert ("warning", "rehearsal.checkpoint-incomplete") not in codes(fitting)
+
+
+def test_what_the_trainer_will_save_is_judged_before_it_is_written() -> None:
+    arguments = {"output_dir": "out", "save_strategy": "steps", "save_on_each_node": False}
+    trainer: Sent = {"kind": "trainer", "arguments": arguments}
+    ranks = [[*sound(0), trainer], [*sound(1), trainer]]
+    assert codes(judged(*ranks, shared=False)) == {("warning", "rehearsal.checkpoint-incomplete")}
+    assert judged(*ranks, shared=True).findings == ()
+
+
+def test_a_state_dict_of_partitioned_parameters_is_empty() -> None:
+    stage3 = {**ENGINE, "stage": 3}
+    file = saved("torch.save", f"{CWD}/model.pt", tensors=10, empty=9)
+    result = judged([*sound(0), stage3, file], [*sound(1), stage3])
+    assert ("error", "rehearsal.checkpoint-incomplete") in codes(result)
+
+
+def test_a_checkpoint_in_tmp_is_temporary_unless_the_job_runs_there() -> None:
+    outside = judged([*sound(0), saved("torch.save", "/tmp/model.pt")], sound(1))
+    assert codes(outside) == {("warning", "rehearsal.checkpoint-temporary")}
+    below: list[Sent] = [{**START, "cwd": "/tmp/job"}, *sound(0)[1:]]
+    inside = judged([*below, saved("torch.save", "/tmp/job/model.pt")], sound(1))
+    assert inside.findings == ()
+
+
+# ------------------------------------------------------------ records and texts
+
+
+def test_a_record_that_is_invalid_is_noted_and_the_others_count() -> None:
+    result = judged([*sound(0), {"kind": "step", "step": "x"}, {"kind": "other"}], sound(1))
+    assert result.verdict is Verdict.WOULD_RUN
+    assert Gap.NOT_RECORDED in result.not_rehearsed
+
+
+def test_the_page_fits_its_width() -> None:
+    result = judged(*[without(sound(rank), "process-group") for rank in range(2)])
+    rows = list(rehearsal_rows("train.py", result, 60))
+    assert max(map(len, rows)) <= 60
+    assert rows[0].startswith("train.py: would fail")
+
+
+def test_the_page_has_no_control_characters_of_ranks() -> None:
+    optimizer = {**OPTIMIZER, "optimizer": "Adam\x1b[31m\n"}
+    result = judged([*without(sound(0), "optimizer"), optimizer], sound(1))
+    assert "\x1b" not in "".join(rehearsal_rows("train.py", result, None))
+
+
+def test_every_kind_of_finding_has_a_text_and_a_hint() -> None:
+    assert all(kind.code.startswith("rehearsal.") and kind.text for kind in FindingKind)
+    assert all(kind.hint for kind in FindingKind)
+
+
+def test_json_has_the_codes() -> None:
+    data = judged(sound(0), sound(1)).as_data()
+    assert data["verdict"] == "would-run"
+    assert data["not_rehearsed"][0] == {"code": "later-steps", "text": Gap.LATER_STEPS.text}
+
+
+def test_a_recorded_result_gives_the_same_page(tmp_path: Path) -> None:
+    result = judged(*[without(sound(rank), "process-group") for rank in range(2)])
+    file = tmp_path / RESULT
+    file.write_text(json.dumps(result.as_data()))
+    file.chmod(0o600)
+    recorded = recorded_rehearsal(tmp_path)
+    assert recorded is not None
+    pages = [list(rehearsal_rows("train.py", each, 80)) for each in (recorded, result)]
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"verdict": "x"}', "[" * 100_000])
+def test_a_recorded_result_that_is_invalid_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / RESULT).write_text(text)
+    (tmp_path / RESULT).chmod(0o600)
+    assert recorded_rehearsal(tmp_path) is None
