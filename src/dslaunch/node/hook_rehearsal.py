@@ -168,12 +168,12 @@ def _note(work: "Callable[..., None]", *args: "Any") -> None:
 def _is_capturing() -> bool:
     """Return whether a CUDA graph is being captured, which reading a value would break."""
     torch = sys.modules.get("torch")
-    cuda: Any = getattr(torch, "cuda", None)
-    if not hasattr(cuda, "is_current_stream_capturing"):  # not imported completely
+    cuda = getattr(torch, "cuda", None)
+    # not imported completely
+    if cuda is None or not hasattr(cuda, "is_current_stream_capturing"):
         return False
-    return bool(
-        cuda.is_available() and cuda.is_initialized() and cuda.is_current_stream_capturing()
-    )
+    in_use = cuda.is_available() and cuda.is_initialized()
+    return bool(in_use and cuda.is_current_stream_capturing())
 
 
 def _watch(

@@ -189,7 +189,7 @@ class FindingKind(Enum):
     CHECKPOINT_INCOMPLETE = (
         "rehearsal.checkpoint-incomplete",
         "warning",
-        "{path} is not shared, and only {ranks} wrote to it",
+        "{path} is not shared, and written by {ranks} only",
         "{advice}",
     )
     CHECKPOINT_EMPTY = (
