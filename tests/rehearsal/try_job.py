@@ -256,7 +256,7 @@ def agrees(broken: BrokenJob | None, trial: Trial) -> list[str]:
 
 def _stable(line: str) -> str:
     """Return a line without the directories, numbers and addresses, which differ by trial."""
-    text = _RANK_PREFIX.sub("", line.strip())
+    text = _RANK_PREFIX.sub("", line.strip()).strip()
     text = re.sub(rf"{re.escape(tempfile.gettempdir())}/jobs-\w+/\w+/", "", text)
     return re.sub(r"0x[0-9a-f]+|\d+", "0", text)
 
@@ -275,7 +275,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="a job, or a part of its name")
     parser.add_argument("--all", action="store_true", help="check every job, one line each")
     parser.add_argument(
-        "--direct", action="store_true", help="start ranks without torchrun or accelerate: faster"
+        "--direct", action="store_true", help="start ranks without torchrun or accelerate, which is faster"
     )
     parser.add_argument("--limit", type=float, default=60, help="seconds for each job (60)")
     parser.add_argument("--lines", type=int, default=25, help="last lines of a node to print (25)")
