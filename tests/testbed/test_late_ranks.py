@@ -22,8 +22,8 @@ buckets = [torch.ones(1000) for _ in range(3)]
 for step in range(steps):
     longer = 1.1 if dist.get_rank() == slow and step >= begin else 1
     pending = []
-    for bucket in buckets:  # as DDP: each begins while the next gradients are computed
-        time.sleep(STEP / len(buckets) * longer)
+    for at, bucket in enumerate(buckets):  # as DDP: each begins while the next are computed
+        time.sleep(STEP * (0.25 if at else 0.5) * longer)
         until = time.thread_time() + WORK / len(buckets)
         while time.thread_time() < until:
             pass
@@ -33,15 +33,16 @@ for step in range(steps):
     if dist.get_rank() == 0:
         print("step", step, "time", time.time(), flush=True)
 """
-STEP, WORK = 0.2, 0.015
-"""Seconds of a step in which a rank sleeps and computes: 8 ranks share the CPUs of a machine."""
+STEP = 0.3
+"""Seconds of a step. Ranks sleep instead of computing: all share the CPUs of one machine."""
 NONE = -1
 BEGIN = 40
 
 
-def train(project: Project, slow: int, steps: int) -> list[dict[str, Any]]:
-    """Train on 8 ranks; return the events `slow`, each with the last `step` before it."""
-    project.write("train.py", TRAINING.replace("STEP", str(STEP)).replace("WORK", str(WORK)))
+def train(project: Project, slow: int, steps: int, work: float = 0.0) -> list[dict[str, Any]]:
+    """Train on 8 ranks; return the events `slow`, each with the last `step` before it. `work`:
+    seconds of CPU time of each step."""
+    project.write("train.py", TRAINING.replace("STEP", str(STEP)).replace("WORK", str(work)))
     words = ("train.py", str(slow), str(BEGIN), str(steps))
     done = project.run("c.yaml", *words)
     assert project.outcome()["status"] == "ok"
@@ -74,7 +75,7 @@ def test_a_rank_that_is_slower_by_a_tenth_is_named_within_50_steps(project: Proj
 @pytest.mark.long
 def test_a_cpu_limit_is_the_reason_why_the_ranks_of_a_node_are_late(project: Project) -> None:
     with fault(project, "node3", "cpu", "12"):
-        events = train(project, slow=NONE, steps=100)
+        events = train(project, slow=NONE, steps=100, work=0.015)
     assert {event["host"] for event in events} == {"node3"}
     named = [slow for event in events for slow in event["slower"]]
     assert {slow["rank"] for slow in named} <= {4, 5}

@@ -44,8 +44,10 @@ NEGLIGIBLE = 1e-3
 """Differences between the delays of steps that do not count, as a share of their mean."""
 SAME_KIND = 0.9
 """Share of collectives that are of the same kind one step later, at least."""
-PERIOD_TOLERANCE = 0.15
-"""How much less alike the steps may be than with the best period, if they are shorter."""
+LESS_ALIKE, BY_CHANCE, MOST_LESS_ALIKE = 0.4, 0.02, 0.15
+"""How much less alike shorter steps may be than those that are most alike: as a share of the
+difference that is left there, and of the pauses; and at most, of the pauses, since a long pause of
+one rank is a difference in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,7 @@ def step_length(collectives: Sequence[Collective]) -> int | None:
     if not differences or usual <= 0:
         return None
     least = min(differences.values())
-    close = least + PERIOD_TOLERANCE * usual
+    close = least + min(LESS_ALIKE * least + BY_CHANCE * usual, MOST_LESS_ALIKE * usual)
     return min(period for period, difference in differences.items() if difference <= close)
 
 

@@ -177,6 +177,13 @@ def test_a_step_is_told_by_the_pauses_even_if_all_collectives_are_alike(buckets:
     assert step_length(group.collectives) == buckets
 
 
+def test_the_cost_of_a_slow_rank_is_right_even_if_all_pauses_are_equal() -> None:
+    """Only the waiting at the end of a step tells it from its buckets."""
+    job = SimulatedJob(buckets=2, noise=normal(0.01), slower=TENTH)
+    (found,) = late_ranks(job.group(Random(1)))
+    assert found.cost == pytest.approx(0.08, abs=0.02)
+
+
 def test_a_step_is_told_by_the_kinds() -> None:
     kinds = ["gloo:all_gather [[8]]", "gloo:all_reduce [[8]]"]
     collectives = [
