@@ -274,9 +274,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.rehearsal.try_job")
     parser.add_argument("names", nargs="*", metavar="NAME", help="a job, or a part of its name")
     parser.add_argument("--all", action="store_true", help="check every job, one line each")
-    parser.add_argument(
-        "--direct", action="store_true", help="start ranks without torchrun or accelerate, which is faster"
-    )
+    parser.add_argument("--direct", action="store_true", help="start the ranks without a launcher")
     parser.add_argument("--limit", type=float, default=60, help="seconds for each job (60)")
     parser.add_argument("--lines", type=int, default=25, help="last lines of a node to print (25)")
     options = parser.parse_args()
