@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.notes import NoteCode
 from dslaunch.protocol.rehearsal import (
     Ended,
@@ -21,7 +22,7 @@ from dslaunch.protocol.rehearsal import (
 from dslaunch.rehearsal.configs import config_findings
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.measured import Measured, measure
-from dslaunch.rehearsal.ranks import RankRecords, ranks_of, ranks_text
+from dslaunch.rehearsal.ranks import RankRecords, ranks_of
 from dslaunch.rehearsal.rules import RULES
 from dslaunch.run.hang_text import hang_hint, hang_text
 from dslaunch.run.hang_verdict import HangCode
