@@ -45,6 +45,7 @@ class Verdict(StrEnum):
 class Gap(NoteCode):
     """What could not be rehearsed, with its text."""
 
+    INTERRUPTED = "interrupted", "the remaining steps: the rehearsal was interrupted"
     LATER_STEPS = "later-steps", "what happens after the rehearsed steps: evaluation, end of epoch"
     NO_CHECKPOINT = "no-checkpoint", "checkpoints: none was written in the rehearsed steps"
     NO_LOADER = "no-loader", "the data of the ranks: they use no DataLoader of PyTorch"
@@ -198,6 +199,8 @@ def _failure(outcome: Outcome, ranks: tuple[RankRecords, ...]) -> Finding:
 
 
 def _gaps(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> tuple[Gap, ...]:
+    if rehearsed.outcome.status == "interrupted":
+        return (Gap.INTERRUPTED,)
     if not any(rank.last(Started) for rank in ranks):
         return (Gap.NO_HOOK,)
     if not any(rank.last(TorchImported) for rank in ranks):
