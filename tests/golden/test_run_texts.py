@@ -93,6 +93,8 @@ REASONS = (
     EndReason(EndCode.EXIT_TIMEOUT, seconds=0.5),
     EndReason(EndCode.HANG, seconds=61.4),
     *(EndReason(EndCode.HANG, seconds=61.4, hang=verdict) for verdict in VERDICTS),
+    EndReason(EndCode.REHEARSED, steps=2),
+    EndReason(EndCode.REHEARSAL_LIMIT, steps=2, seconds=600.0),
     EndReason(EndCode.SLURM_JOB, job="job 12 reached its time limit"),
 )
 INTERRUPTED = EndReason(EndCode.INTERRUPTED)
