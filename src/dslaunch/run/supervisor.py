@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import wait
 from dataclasses import asdict, replace
 from queue import Empty
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from dslaunch.errors import NodeFailure
 from dslaunch.launch.plan import NodePlan, Plan
 from dslaunch.node.frames import Output
 from dslaunch.protocol.messages import Gone, NodeEvent
-from dslaunch.protocol.queries import STACKS
 from dslaunch.run.collectives import with_collectives
 from dslaunch.run.events import Event
 from dslaunch.run.hang_watch import Continued, HangWatch, Stall
@@ -306,21 +304,6 @@ class Supervisor:
                 nodes=len({host for host, _ in running}),
             )
         )
-
-
-def gather_stacks(sessions: list[Session], timeout: float = 15.0) -> dict[str, Any]:
-    """Return the stacks of every rank: host -> rank -> stacks, of the nodes that answer."""
-    asked = {
-        session.host: session.request("stacks", STACKS, timeout=timeout * 2 / 3)
-        for session in sessions
-    }
-    wait(asked.values(), timeout)
-    own = {session.host: session.ranks for session in sessions}
-    return {
-        host: {rank: each for rank, each in future.result().items() if int(rank) in own[host]}
-        for host, future in asked.items()
-        if future.done() and future.exception() is None
-    }
 
 
 def ranks_of(node: NodePlan) -> range:
