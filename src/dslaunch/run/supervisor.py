@@ -19,6 +19,7 @@ from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.outcome import Outcome, failed, fatal, reason_of
 from dslaunch.run.outcome_text import stop_text
 from dslaunch.run.rank_signals import Delivery
+from dslaunch.run.rank_stacks import gather_stacks
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.session import Arrival, Away, Back, Inbox, Lost, Session
 from dslaunch.run.slow_ranks import SlowRanks
