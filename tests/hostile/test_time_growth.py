@@ -21,14 +21,22 @@ from dslaunch.deepspeed import config_text as reading
 from dslaunch.deepspeed import schema
 from dslaunch.deepspeed.lint import lint
 from dslaunch.deepspeed.linted_config import LintedConfig
+from dslaunch.preflight.checks import built_in
+from dslaunch.preflight.checks._machine import neighbors
+from dslaunch.preflight.checks.net_mesh import blamed
+from dslaunch.preflight.judge import judge
+from dslaunch.preflight.unanswered import CallFailure
 from dslaunch.run.endings import diagnose
 from dslaunch.run.events import Line
 from dslaunch.run.lines import Lines, printable
 from dslaunch.run.progress import RunProgress
+from dslaunch.run.status import recorded_nodes
 from dslaunch.slurm.lint import lint_script
 from dslaunch.slurm.output import Layout, OutputReader
 from dslaunch.slurm.scontrol import fields_of
+from tests import many_nodes
 from tests.hostile import patterns
+from tests.unit.report.recorded_runs import events_of, record
 
 SECONDS = 2.0
 """More than a slow machine needs for work in proportion; quadratic work takes far more."""
@@ -213,6 +221,34 @@ def test_a_pattern_that_is_accepted_takes_bounded_time(
     for piece in ("a", "ab", "1", "aab1"):
         line = (piece * LONGEST_LINE)[:LONGEST_LINE]
         assert seconds(lambda line=line: compiled.search(line)) < SECONDS
+
+
+NODES = 100
+FACTOR = 4
+GROWTH = 2.0 * FACTOR
+"""How much more time FACTOR times as many nodes may take; quadratic work takes FACTOR squared."""
+
+
+def test_recorded_answers_are_judged_in_proportion_to_the_nodes() -> None:
+    few, many = many_nodes.recording(NODES), many_nodes.recording(FACTOR * NODES)
+    checks = built_in()
+    judge(few, checks)  # the checks are imported, and programs read
+    assert seconds(lambda: judge(many, checks)) < GROWTH * seconds(lambda: judge(few, checks))
+
+
+def test_failed_calls_of_all_nodes_are_explained_in_time() -> None:
+    refused = CallFailure.parse("connection refused")
+    hosts = [f"n{number:05}" for number in range(10_000)]
+    errors = {
+        (host, other): refused for at, host in enumerate(hosts) for other in neighbors(hosts, at)
+    }
+    assert seconds(lambda: list(blamed(errors))) < 2 * SECONDS
+
+
+def test_recorded_events_are_told_by_node_in_time() -> None:
+    hosts = expand("n[0001-2000]")
+    events = list(events_of(hosts))
+    assert seconds(lambda: recorded_nodes(record(hosts), events)) < SECONDS
 
 
 @pytest.mark.parametrize("numbers", [2, 4, 8])
