@@ -19,6 +19,7 @@ from dslaunch.registry import PluginNote
 from dslaunch.render.notes import RenderNote
 from dslaunch.run.endings import BY_EVIDENCE
 from dslaunch.run.events import Event, Kind
+from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.known_endings import built_in
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.slurm.directive_settings import DirectiveNote
@@ -44,6 +45,12 @@ def test_every_reason_of_an_end_is_documented() -> None:
     told = rows("Reasons of an end")
     assert told.keys() == {code.value for code in EndCode}
     assert set.union(*told.values()) <= {field.name for field in fields(EndReason)}
+
+
+def test_every_hang_is_documented() -> None:
+    told = rows("Hangs")
+    assert told.keys() == {code.value for code in HangCode}
+    assert set.union(*told.values()) <= {field.name for field in fields(HangVerdict)}
 
 
 def test_every_error_is_documented_with_its_parameters() -> None:
