@@ -242,7 +242,9 @@ FORMATS = (
     Format(
         "stacks",
         "An object: for each node, its ranks, each with its processes, and these with their "
-        "threads.",
+        "threads. The first process of a rank has `collective`, the one that it is in or has "
+        "completed last: `group`, `seq`, `operation`, `backend`, `entered`, `completed`, `sizes`, "
+        "`dtypes`.",
         {},
         None,
     ),
