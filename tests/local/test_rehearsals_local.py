@@ -131,6 +131,20 @@ def test_a_failure_is_named_with_its_place_and_secrets_are_masked(
     assert "hunter2" not in (run_directory(tmp_path) / "rehearsal.json").read_text()
 
 
+@pytest.mark.torch
+@pytest.mark.long  # a second representative of rehearsals that import torch
+def test_an_exception_after_the_last_step_is_the_failure(rehearse: Rehearse) -> None:
+    failing = TRAINING.replace(
+        "    if step == 2 and",
+        "    if step == 2 and dist.get_rank() == 1:\n        open('missing')\n    if step == 2 and",
+    )
+    result = rehearse(failing)
+    assert result.verdict is Verdict.WOULD_FAIL
+    assert result.findings[0].where == "train.py:19"
+    assert "FileNotFoundError" in (result.findings[0].evidence or "")
+    assert "rehearsal.uneven-steps" not in {found.code for found in result.findings}
+
+
 def test_a_script_without_pytorch_is_not_rehearsed(rehearse: Rehearse) -> None:
     result = rehearse("print('done')")
     assert (result.verdict, result.exit_code) == (Verdict.NOT_REHEARSED, 1)

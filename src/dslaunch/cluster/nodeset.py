@@ -95,6 +95,13 @@ def fold_numbers(numbers: Iterable[int]) -> str:
     return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in spans)
 
 
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Return `rank 3`, `ranks 0-2,5`."""
+    numbers = set(ranks)
+    noun = "rank" if len(numbers) == 1 else "ranks"
+    return f"{noun} {fold_numbers(numbers)}"
+
+
 def _folded(names: list[str]) -> str:
     if len(names) > MOST_FOLDED:
         return fold_in_order(sorted(names, key=_by_numbers))

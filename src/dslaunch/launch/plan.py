@@ -105,6 +105,11 @@ class NodePlan:
     processes: tuple[Process, ...]
     files: tuple[File, ...] = ()
 
+    @property
+    def ranks(self) -> range:
+        """Return the ranks of the node."""
+        return range(self.first_rank, self.first_rank + len(self.slots))
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

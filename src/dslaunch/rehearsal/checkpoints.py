@@ -8,14 +8,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from dslaunch.cluster.nodeset import fold
+from dslaunch.cluster.nodeset import fold, ranks_text
 from dslaunch.protocol.rehearsal import Engine, GivenConfig, Saved, Started, TrainerArguments
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
-from dslaunch.rehearsal.ranks import RankRecords, is_shared, ranks_text
+from dslaunch.rehearsal.ranks import RankRecords, is_shared
 from dslaunch.run.rehearsal import Rehearsed
 
 TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")
-SHARDED = "distributed.checkpoint"
+BY_SHARD = "distributed.checkpoint"
 LOCAL_STORAGE = 'set "checkpoint": {"use_node_local_storage": true} in the DeepSpeed config'
 EACH_NODE = "set save_on_each_node=True, or write to shared storage"
 SHARED_STORAGE = "write to storage that all nodes share"
@@ -77,8 +77,8 @@ def _incomplete(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         if not local:
             yield _parts(several, "save_checkpoint", LOCAL_STORAGE)
         return
-    if SHARDED in writers:
-        yield _parts(writers[SHARDED], SHARDED, SHARED_STORAGE)
+    if BY_SHARD in writers:
+        yield _parts(writers[BY_SHARD], BY_SHARD, SHARED_STORAGE)
         return
     writing = {rank.host for several in writers.values() for rank in several}
     if writing and writing < hosts:

@@ -1,7 +1,7 @@
 """The findings of a rehearsal: codes with parameters, their severity, text and hint. Pure.
 
-docs/reference/rehearsal-findings.md lists the codes. Findings of other tables, those of the lint of
-DeepSpeed configs and the known endings, keep their codes.
+docs/reference/codes.md lists the codes. Findings of other tables keep their codes: those of the
+lint of DeepSpeed configs, of known endings and of hangs.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.notes import NoteCode
 from dslaunch.protocol.rehearsal import (
     Ended,
@@ -21,7 +22,7 @@ from dslaunch.protocol.rehearsal import (
 from dslaunch.rehearsal.configs import config_findings
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.measured import Measured, measure
-from dslaunch.rehearsal.ranks import RankRecords, ranks_of, ranks_text
+from dslaunch.rehearsal.ranks import RankRecords, ranks_of
 from dslaunch.rehearsal.rules import RULES
 from dslaunch.run.hang_text import hang_hint, hang_text
 from dslaunch.run.hang_verdict import HangCode
@@ -44,6 +45,7 @@ class Verdict(StrEnum):
 class Gap(NoteCode):
     """What could not be rehearsed, with its text."""
 
+    INTERRUPTED = "interrupted", "the remaining steps: the rehearsal was interrupted"
     LATER_STEPS = "later-steps", "what happens after the rehearsed steps: evaluation, end of epoch"
     NO_CHECKPOINT = "no-checkpoint", "checkpoints: none was written in the rehearsed steps"
     NO_LOADER = "no-loader", "the data of the ranks: they use no DataLoader of PyTorch"
@@ -197,6 +199,8 @@ def _failure(outcome: Outcome, ranks: tuple[RankRecords, ...]) -> Finding:
 
 
 def _gaps(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> tuple[Gap, ...]:
+    if rehearsed.outcome.status == "interrupted":
+        return (Gap.INTERRUPTED,)
     if not any(rank.last(Started) for rank in ranks):
         return (Gap.NO_HOOK,)
     if not any(rank.last(TorchImported) for rank in ranks):

@@ -73,7 +73,7 @@ class Measured:
         return asdict(self)
 
 
-MOST_SHOWN = 20
+MOST_KEPT = 20
 """Directories and hosts that are kept."""
 
 
@@ -132,7 +132,7 @@ def directories_written(ranks: Iterable[RankRecords]) -> Iterable[str]:
 
 
 def _several(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))[:MOST_SHOWN]
+    return tuple(dict.fromkeys(names))[:MOST_KEPT]
 
 
 def _optimizer(engine: Engine | None, optimizer: OptimizerBuilt | None) -> str | None:

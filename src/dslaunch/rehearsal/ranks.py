@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from dslaunch.cluster.nodeset import fold_numbers
 from dslaunch.launch.facts import Facts
 from dslaunch.launch.plan import Plan
 from dslaunch.protocol.rehearsal import Batch, Engine, Group, Loader, Record, Step, Wrapped
 
 Kind = TypeVar("Kind", bound=Record)
-SHARDED = "FullyShardedDataParallel"
+FSDP = "FullyShardedDataParallel"
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class RankRecords:
     def sharded(self) -> bool:
         """Return whether no rank has all parameters."""
         engine = self.last(Engine)
-        wrapped = any(each.wrapper == SHARDED for each in self.every(Wrapped))
+        wrapped = any(each.wrapper == FSDP for each in self.every(Wrapped))
         return wrapped or (engine is not None and engine.stage == 3)
 
     @property
@@ -67,15 +66,8 @@ def ranks_of(plan: Plan, records: Mapping[int, tuple[Record, ...]]) -> tuple[Ran
     return tuple(
         RankRecords(rank, node.host, records.get(rank, ()))
         for node in plan.nodes
-        for rank in range(node.first_rank, node.first_rank + len(node.slots))
+        for rank in node.ranks
     )
-
-
-def ranks_text(ranks: Iterable[int]) -> str:
-    """Return `rank 3`, `ranks 0-2,5`."""
-    numbers = sorted(ranks)
-    noun = "rank" if len(numbers) == 1 else "ranks"
-    return f"{noun} {fold_numbers(numbers)}"
 
 
 def is_shared(facts: Facts, path: str, hosts: Collection[str]) -> bool | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.plural import byte_count
 from dslaunch.protocol.rehearsal import (
     AcceleratorBuilt,
@@ -25,7 +26,7 @@ from dslaunch.protocol.rehearsal import (
 )
 from dslaunch.rehearsal.checkpoints import checkpoints
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
-from dslaunch.rehearsal.ranks import RankRecords, ranks_text
+from dslaunch.rehearsal.ranks import RankRecords
 from dslaunch.run.rehearsal import Rehearsed
 
 Ranks = tuple[RankRecords, ...]

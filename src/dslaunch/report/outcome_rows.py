@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from pathlib import Path
 
-from dslaunch.cluster.nodeset import fold, fold_numbers
+from dslaunch.cluster.nodeset import fold, ranks_text
 from dslaunch.durations import elapsed_text
 from dslaunch.plural import counted
 from dslaunch.report.event_text import secondary_text
@@ -169,9 +169,8 @@ def cleanup_text(hosts: Iterable[str]) -> str:
 def _ranks(sources: Iterable[RankSource]) -> str:
     """Return ranks with their nodes: `rank 3 on n1`, `ranks 0-2,5 on n[1-2]`."""
     known = [(host, rank) for host, rank in sources if rank is not None]
-    noun = "rank" if len(known) == 1 else "ranks"
     hosts = one_line(fold(host for host, _ in known))
-    return f"{noun} {fold_numbers(rank for _, rank in known)} on {hosts}"
+    return f"{ranks_text(rank for _, rank in known)} on {hosts}"
 
 
 def _last_line(text: str) -> str:

@@ -110,6 +110,8 @@ def _model(measured: Measured) -> list[str | None]:
 
 def _rates(measured: Measured) -> str | None:
     rates = [f"{rate:g}" for rate in measured.learning_rates]
+    if len(set(rates)) == 1:
+        return f"learning rate {rates[0]}"
     return f"learning rate {', '.join(rates)}" if rates else None
 
 

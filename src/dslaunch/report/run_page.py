@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from dslaunch.cluster.nodeset import fold, fold_numbers
+from dslaunch.cluster.nodeset import fold, ranks_text
 from dslaunch.durations import clock_text, duration_text
 from dslaunch.plural import byte_count, counted
 from dslaunch.render.templates import render_page
@@ -277,8 +277,7 @@ def _sources(sources: Sequence[RankSource]) -> str:
     ranks = [rank for _, rank in sources if rank is not None]
     if not ranks:
         return fold(host for host, _ in sources)
-    name = "rank" if len(ranks) == 1 else "ranks"
-    return f"{name} {fold_numbers(ranks)} on {fold(host for host, _ in sources)}"
+    return f"{ranks_text(ranks)} on {fold(host for host, _ in sources)}"
 
 
 def _last_output(details: RunDetails, outcome: Outcome) -> tuple[LastOutput, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import groupby
 
-from dslaunch.cluster.nodeset import fold_numbers
+from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.run.slower_rank import Evidence, Reason, SlowerRank
 from dslaunch.terminal import one_line
 
@@ -35,12 +35,11 @@ def straggler_rows(stragglers: tuple[SlowerRank, ...]) -> list[str]:
     in_order = sorted(stragglers, key=lambda each: (each.host, each.rank))
     for host, group in groupby(in_order, key=lambda each: each.host):
         several = list(group)
-        ranks = fold_numbers(each.rank for each in several)
+        ranks = ranks_text(each.rank for each in several)
         why = "; ".join(reason_text(reason) for reason in several[0].reasons)
-        noun = "rank" if len(several) == 1 else "ranks"
         reason = f" ({why})" if why else ""
         evidence = _EVIDENCE[several[0].evidence]
-        text = f"slow: {noun} {ranks} on {host}: {evidence}{_cost(several)}{reason}"
+        text = f"slow: {ranks} on {host}: {evidence}{_cost(several)}{reason}"
         rows.append(one_line(text))
     return rows
 

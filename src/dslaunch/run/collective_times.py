@@ -11,7 +11,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from dslaunch.protocol.collectives import COLLECTIVES, RankAnswer, SentTimes
-from dslaunch.run.late_ranks import Collective, Group, Lateness, lateness_of
+from dslaunch.run.collectives import Question
+from dslaunch.run.late_ranks import EnteredCollective, GroupHistory, Lateness, lateness_of
 from dslaunch.transport.wire import LostError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class _GroupTimes:
 
     def __init__(self, ranks: tuple[int, ...]) -> None:
         self.ranks = ranks
-        self.complete: list[Collective] = []
+        self.complete: list[EnteredCollective] = []
         self._open: defaultdict[int, dict[int, _Call]] = defaultdict(dict)
         """Those that some ranks have not entered yet, or not told of: by number and rank."""
         self._most = min(MOST_COLLECTIVES, MOST_TIMES // len(ranks))
@@ -96,7 +97,7 @@ class _GroupTimes:
         del self.complete[: -self._most]
 
 
-def _collective(number: int, calls: Sequence[_Call]) -> Collective | None:
+def _collective(number: int, calls: Sequence[_Call]) -> EnteredCollective | None:
     """Return a collective of all ranks; None if they do not agree which it is, or if some have no
     duration."""
     kind = calls[0].kind
@@ -111,7 +112,7 @@ def _collective(number: int, calls: Sequence[_Call]) -> Collective | None:
         entered = [end - each for each in took]
     operation = kind.lower().partition(" ")[0]
     all_wait = any(name in operation for name in (*ALL_WAIT, *ALL_TO_ALL))
-    return Collective(number, kind, tuple(entered), all_wait)
+    return EnteredCollective(number, kind, tuple(entered), all_wait)
 
 
 class CollectiveTimes:
@@ -162,7 +163,7 @@ class CollectiveTimes:
             answer = session.request(
                 "collectives",
                 COLLECTIVES,
-                what="times",
+                what=Question.TIMES.value,
                 timeout=RANK_TIMEOUT,
                 since=self._since.get(session.host, 0.0),
             )
@@ -246,7 +247,7 @@ class CollectiveTimes:
 
     def _compared(self) -> Lateness | None:
         groups = [
-            Group(
+            GroupHistory(
                 ranks=group.ranks,
                 hosts=tuple(self._hosts[rank] for rank in group.ranks),
                 collectives=group.complete,

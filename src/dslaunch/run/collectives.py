@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from dslaunch.protocol.collectives import (
     COLLECTIVES,
@@ -15,6 +15,7 @@ from dslaunch.protocol.collectives import (
     SentGroup,
 )
 from dslaunch.run.session import Session
+from dslaunch.run.waits import Frame
 
 OF_NODE = 2 / 3
 """The part of a timeout that a node has for its ranks; the rest is for the way back."""
@@ -29,6 +30,8 @@ class Question(StrEnum):
     """Also the groups' names and ranks, and all recorded collectives, up to 512."""
     FULL = "full"
     """The last 32 collectives of each group, with their stacks where torch has them available."""
+    TIMES = "times"
+    """When each collective was entered, without their groups and stacks."""
 
 
 class RankState(StrEnum):
@@ -39,14 +42,6 @@ class RankState(StrEnum):
     """It listens but did not answer: it is stopped, or a thread holds the interpreter."""
     ABSENT = "absent"
     """It has not initialized a process group, or is no Python program of ours."""
-
-
-class Frame(NamedTuple):
-    """One call."""
-
-    file: str
-    line: int
-    function: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from dslaunch.run.outcome import Outcome, failed
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.secret import Secret
 from dslaunch.run.session import Inbox, Lost, Session
-from dslaunch.run.supervisor import ranks_of, start_message
+from dslaunch.run.supervisor import start_message
 from dslaunch.run.timeouts import Timeouts
 from dslaunch.run.watch import Watch
 
@@ -90,7 +90,7 @@ def detach(
     port = prepare(sessions, plan, timeouts, control)
     link = {"address": plan.rendezvous.address, "port": port}
     for session, node in zip(sessions, plan.nodes, strict=True):
-        session.expect(ranks_of(node))
+        session.expect(node.ranks)
         session.follow(hold=False)
         session.send(**start_message(plan, node, secrets), link=link)
     return settle(sessions, inbox, watch)

@@ -366,8 +366,7 @@ def _since(each: _Wait, now: float | None) -> float | None:
 
 
 def _place_in(view: RankView, entry: Collective) -> Place | None:
-    frames = [Frame(*frame) for frame in entry.frames]
-    return place(frames or (view.process.frames if view.process is not None else ()))
+    return place(entry.frames or (view.process.frames if view.process is not None else ()))
 
 
 def place(frames: Sequence[Frame]) -> Place | None:

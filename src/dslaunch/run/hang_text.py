@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dslaunch.cluster.nodeset import fold, fold_numbers
+from dslaunch.cluster.nodeset import fold, ranks_text
 from dslaunch.plural import counted
 from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place, Side
 
@@ -78,7 +78,9 @@ def _waiting(verdict: HangVerdict) -> str:
         return ""
     verb = "waits" if len(verdict.waiting) == 1 else "wait"
     operation = verdict.operation or "a collective"
-    return f"{_ranks(verdict.waiting)} {verb} in {operation}{_in_brackets(verdict.waiting_place)}"
+    return (
+        f"{ranks_text(verdict.waiting)} {verb} in {operation}{_in_brackets(verdict.waiting_place)}"
+    )
 
 
 def _filled(text: str, verdict: HangVerdict) -> str:
@@ -127,7 +129,7 @@ def _side(side: Side, verdict: HangVerdict) -> str:
         what += f" of {_tensors(side)}"
     hosts = {rank: host for host, rank in verdict.ranks}
     on = fold(hosts[rank] for rank in side.ranks) if set(side.ranks) <= hosts.keys() else ""
-    who = f"{_ranks(side.ranks)} on {on}" if on else _ranks(side.ranks)
+    who = f"{ranks_text(side.ranks)} on {on}" if on else ranks_text(side.ranks)
     return f"{who} {verb} in {what}{_in_brackets(side.place)}"
 
 
@@ -156,9 +158,4 @@ def _who(sources: Iterable[tuple[str, int]]) -> str:
     several = list(sources)
     if not several:
         return "no rank"
-    return f"{_ranks(rank for _, rank in several)} on {fold(host for host, _ in several)}"
-
-
-def _ranks(numbers: Iterable[int]) -> str:
-    several = list(numbers)
-    return f"{'rank' if len(several) == 1 else 'ranks'} {fold_numbers(several)}"
+    return f"{ranks_text(rank for _, rank in several)} on {fold(host for host, _ in several)}"

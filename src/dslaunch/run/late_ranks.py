@@ -51,7 +51,7 @@ one rank is a difference in any case."""
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class EnteredCollective:
     """One collective of a group that all ranks have entered."""
 
     number: int
@@ -65,13 +65,13 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupHistory:
     """The ranks of a process group, and what they have done together."""
 
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
     """The node of each rank."""
-    collectives: Sequence[Collective]
+    collectives: Sequence[EnteredCollective]
     """By number; some may be missing."""
     clock_errors: Mapping[str, float]
     """By how many seconds the clock of a node may be off."""
@@ -120,7 +120,7 @@ class Lateness:
     step_seconds: float
 
 
-def lateness_of(groups: Iterable[Group]) -> Lateness | None:
+def lateness_of(groups: Iterable[GroupHistory]) -> Lateness | None:
     """Return how late all ranks are; None: no group has steps that can be told apart."""
     shares: dict[int, float] = {}
     slow: dict[int, LateRank] = {}
@@ -149,7 +149,7 @@ def lateness_of(groups: Iterable[Group]) -> Lateness | None:
     )
 
 
-def late_ranks(group: Group) -> tuple[LateRank, ...]:
+def late_ranks(group: GroupHistory) -> tuple[LateRank, ...]:
     """Return the slow ranks of a group, by their number: fewer than half of all, or exactly half if
     these are all ranks of one node."""
     found = step_lateness(group)
@@ -159,7 +159,7 @@ def late_ranks(group: Group) -> tuple[LateRank, ...]:
 # ---------------------------------------------------------------- steps
 
 
-def step_lateness(group: Group) -> StepLateness | None:
+def step_lateness(group: GroupHistory) -> StepLateness | None:
     """Return how late each rank was in each step; None: the steps cannot be told apart yet."""
     if len(group.ranks) < 2:
         return None
@@ -191,7 +191,7 @@ def step_lateness(group: Group) -> StepLateness | None:
     )
 
 
-def step_length(collectives: Sequence[Collective]) -> int | None:
+def step_length(collectives: Sequence[EnteredCollective]) -> int | None:
     """Return how many collectives a step has: the shortest period of their kinds and of the time
     between them; None: too few are known, or they do not repeat.
 
@@ -215,7 +215,7 @@ def step_length(collectives: Sequence[Collective]) -> int | None:
     return min(period for period, difference in differences.items() if difference <= close)
 
 
-def _pauses(collectives: Sequence[Collective]) -> dict[int, float]:
+def _pauses(collectives: Sequence[EnteredCollective]) -> dict[int, float]:
     """Return the seconds from each collective to the next one, for the median rank."""
     pauses = {}
     for this, after in pairwise(collectives):
@@ -253,9 +253,9 @@ class _Place:
     """After how many collectives the next such place comes."""
 
 
-def _places(collectives: Sequence[Collective], period: int) -> list[_Place]:
+def _places(collectives: Sequence[EnteredCollective], period: int) -> list[_Place]:
     """Return the lateness at each place of a step, without collectives that are out of line."""
-    by_place: defaultdict[int, list[Collective]] = defaultdict(list)
+    by_place: defaultdict[int, list[EnteredCollective]] = defaultdict(list)
     for each in collectives:
         by_place[each.number % period].append(each)
     found: dict[int, Late] = {}
@@ -310,7 +310,7 @@ def _carried(changes: Late, after: Late, following: int) -> float:
     return both / own if own > 0 else 1.0
 
 
-def _step_seconds(collectives: Sequence[Collective], period: int) -> float | None:
+def _step_seconds(collectives: Sequence[EnteredCollective], period: int) -> float | None:
     times = {each.number: median(each.entered) for each in collectives}
     steps = [times[at + period] - time for at, time in times.items() if at + period in times]
     seconds = median(steps) if steps else 0.0

@@ -12,7 +12,7 @@ from dslaunch.protocol.queries import Answers
 from dslaunch.run.session import Session
 
 PORTS = (46000, 46040)
-"""The first and the last port that is tried."""
+"""The first port that is tried, and the one after the last."""
 CONNECT = 3.0
 """Seconds for a connection."""
 ANSWER = 8.0

@@ -13,7 +13,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dslaunch.protocol.rehearsal import REHEARSAL, Ended, Held, NewRecords, Record, Started
+from dslaunch.protocol.rehearsal import REHEARSAL, Ended, Held, NewRecords, Raised, Record, Started
 from dslaunch.protocol.rehearsal import StepsDone as Done
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.transport.wire import LostError
@@ -145,7 +145,9 @@ class RehearsalMonitor:
         held = [self._has(rank, Held) for rank in ranks]
         over = [h or self._has(rank, Ended) for h, rank in zip(held, ranks, strict=True)]
         settled = self._done_at is not None and now - self._done_at > SETTLE
-        if settled or (any(held) and all(over)):
+        # the exit of a rank that has raised an exception ends the run, as a failure
+        is_failing = any(self._has(rank, Raised) for rank in ranks)
+        if not is_failing and (settled or (any(held) and all(over))):
             return EndReason(EndCode.REHEARSED, steps=steps)
         if self.seconds <= self.limits.time_limit:
             return None

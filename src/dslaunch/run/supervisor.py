@@ -77,7 +77,7 @@ class Supervisor:
     def run(self, plan: Plan, secrets: dict[str, Secret]) -> Outcome:
         """Start the plan on all nodes and stay until it has ended everywhere."""
         for session, node in zip(self.sessions, plan.nodes, strict=True):
-            session.expect(ranks_of(node))
+            session.expect(node.ranks)
             session.follow(hold=True)
             start = start_message(plan, node, secrets)
             if self.rehearsal is not None:
@@ -307,11 +307,6 @@ class Supervisor:
         )
 
 
-def ranks_of(node: NodePlan) -> range:
-    """Return the ranks that a node may report."""
-    return range(node.first_rank, node.first_rank + len(node.slots))
-
-
 def start_message(plan: Plan, node: NodePlan, secrets: dict[str, Secret]) -> dict[str, Any]:
     """Return the message that starts a node's processes. Secrets are in no other message."""
     return {
@@ -337,6 +332,6 @@ def about(plan: Plan, node: NodePlan) -> dict[str, Any]:
         "launcher": plan.launcher,
         "hosts": [each.host for each in plan.nodes],
         "world_size": plan.world_size,
-        "ranks": list(ranks_of(node)),
+        "ranks": list(node.ranks),
         "started": time.time(),
     }

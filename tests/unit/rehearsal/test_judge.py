@@ -230,7 +230,9 @@ def test_a_time_limit_without_any_step_is_not_rehearsed() -> None:
 
 def test_an_interrupted_rehearsal_has_its_own_exit_code() -> None:
     outcome = Outcome("interrupted", 130, EndReason(EndCode.INTERRUPTED))
-    assert judged([START], [START], outcome=outcome).exit_code == 130
+    result = judged([START], [START], outcome=outcome)
+    assert result.exit_code == 130
+    assert result.not_rehearsed == (Gap.INTERRUPTED,)
 
 
 def test_an_error_of_a_config_file_is_a_finding() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from dslaunch.run.late_ranks import Collective, Group
+from dslaunch.run.late_ranks import EnteredCollective, GroupHistory
 
 Noise = Callable[[Random], float]
 """Returns by which share of the step time one step of one rank differs from the usual one."""
@@ -67,9 +67,9 @@ class SimulatedJob:
     def node_of(self, rank: int) -> int:
         return rank * self.nodes // self.ranks
 
-    def group(self, random: Random) -> Group:
+    def group(self, random: Random) -> GroupHistory:
         """Return what the ranks have recorded."""
-        collectives: list[Collective] = []
+        collectives: list[EnteredCollective] = []
         released, number = 0.0, 0
         noise = [0.0] * self.ranks
         for step in range(self.steps):
@@ -86,7 +86,7 @@ class SimulatedJob:
                     at = [time + self._pause(rank, step) for rank, time in enumerate(at)]
                 if random.random() >= self.lost:
                     shown = tuple(self._shown(rank, time) for rank, time in enumerate(at))
-                    collectives.append(Collective(number, "gloo:all_reduce [[1000]]", shown))
+                    collectives.append(EnteredCollective(number, "gloo:all_reduce [[1000]]", shown))
                 number += 1
                 last = bucket == self.buckets - 1
                 if self.waits_in_between or last:
@@ -94,7 +94,7 @@ class SimulatedJob:
                     at = [released] * self.ranks
         hosts = tuple(f"node{self.node_of(rank)}" for rank in range(self.ranks))
         errors = dict.fromkeys(hosts, self.clock_error)
-        return Group(tuple(range(self.ranks)), hosts, collectives, errors)
+        return GroupHistory(tuple(range(self.ranks)), hosts, collectives, errors)
 
     def _shares(self) -> list[float]:
         """Return the share of the computation before each collective: half before the first one,

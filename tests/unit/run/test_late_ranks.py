@@ -20,8 +20,8 @@ from tests.unit.run.simulated_job import (
 from dslaunch.run.late_ranks import (
     FALSE_ALARMS,
     STEPS,
-    Collective,
-    Group,
+    EnteredCollective,
+    GroupHistory,
     late_ranks,
     lateness_of,
     step_lateness,
@@ -187,7 +187,7 @@ def test_the_cost_of_a_slow_rank_is_right_even_if_all_pauses_are_equal() -> None
 def test_a_step_is_told_by_the_kinds() -> None:
     kinds = ["gloo:all_gather [[8]]", "gloo:all_reduce [[8]]"]
     collectives = [
-        Collective(number, kinds[number % 2], (float(number), float(number)))
+        EnteredCollective(number, kinds[number % 2], (float(number), float(number)))
         for number in range(60)
     ]
     assert step_length(collectives) == 2
@@ -195,7 +195,7 @@ def test_a_step_is_told_by_the_kinds() -> None:
 
 def test_collectives_that_do_not_repeat_have_no_steps() -> None:
     collectives = [
-        Collective(number, f"gloo:all_reduce [[{number}]]", (float(number), float(number)))
+        EnteredCollective(number, f"gloo:all_reduce [[{number}]]", (float(number), float(number)))
         for number in range(60)
     ]
     assert step_length(collectives) is None
@@ -232,8 +232,9 @@ def test_a_rank_that_became_slow_is_suspected_before_it_is_named() -> None:
 )
 def test_any_times_are_compared(drawn: list[tuple[int, str, float]]) -> None:
     by_number = {
-        number: Collective(number, kind, (time, -time, time / 3)) for number, kind, time in drawn
+        number: EnteredCollective(number, kind, (time, -time, time / 3))
+        for number, kind, time in drawn
     }
     collectives = [by_number[number] for number in sorted(by_number)]
-    group = Group((0, 1, 2), ("a", "a", "b"), collectives, {"a": 0.0, "b": float("inf")})
+    group = GroupHistory((0, 1, 2), ("a", "a", "b"), collectives, {"a": 0.0, "b": float("inf")})
     lateness_of([group])
