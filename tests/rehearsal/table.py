@@ -38,7 +38,9 @@ def page(rows: Sequence[Mapping[str, object]]) -> str:
     total = len(broken_jobs())
     summary = (
         f"{len(known)} of {total} broken jobs were rehearsed: {found} are named by their code. "
-        f"Of {len(sound)} sound jobs, {called} are called broken.\n\n"
+        f"The {total - len(known)} jobs that are not in the table were not rehearsed. "
+        f"Of {len(sound_jobs())} sound jobs, {len(sound)} were rehearsed: {called} are called "
+        "broken.\n\n"
     )
     table = "".join(_row(broken, by_job[broken.job.name]) for broken in known)
     head = "| job | source | alone | verdict | rehearsal |\n|---|---|---|---|---|\n"
