@@ -38,7 +38,7 @@ def page(rows: Sequence[Mapping[str, object]]) -> str:
     total = len(broken_jobs())
     summary = (
         f"{len(known)} of {total} broken jobs were rehearsed: {found} are named by their code. "
-        f"The {total - len(known)} jobs that are not in the table were not rehearsed. "
+        f"Jobs that are not in the table ({total - len(known)}) were not rehearsed. "
         f"Of {len(sound_jobs())} sound jobs, {len(sound)} were rehearsed: {called} are called "
         "broken.\n\n"
     )
