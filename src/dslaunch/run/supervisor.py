@@ -21,6 +21,7 @@ from dslaunch.run.outcome_text import stop_text
 from dslaunch.run.rank_signals import Delivery
 from dslaunch.run.rank_stacks import gather_stacks
 from dslaunch.run.reasons import EndCode, EndReason
+from dslaunch.run.rehearsal import HELD_TIMEOUT
 from dslaunch.run.session import Arrival, Away, Back, Inbox, Lost, Session
 from dslaunch.run.slow_ranks import SlowRanks
 from dslaunch.run.timeouts import Timeouts
@@ -240,13 +241,29 @@ class Supervisor:
     def _check_for_hang(self) -> None:
         if self.hangs is None or self.stop_deadline is not None or not self.running:
             return
+        held = self.rehearsal.held if self.rehearsal is not None else frozenset()
+        if held:
+            self.hangs.limit = HELD_TIMEOUT
         found = self.hangs.look(list(self.running.values()), self.history.ended())
-        if isinstance(found, Continued):
+        if isinstance(found, Stall) and held:
+            self._take_stall_of_rehearsal(found, held)
+        elif isinstance(found, Continued):
             self._happened(Event(time.time(), "continued", seconds=found.seconds))
         elif found is not None and not found.over:
             self._happened(Event(time.time(), "stalled", seconds=found.seconds, hang=found.verdict))
         elif found is not None:
             self._end_hang(found)
+
+    def _take_stall_of_rehearsal(self, stall: Stall, held: frozenset[int]) -> None:
+        """End the rehearsal if ranks wait in a collective for ranks that are held: these have begun
+        another step without it. Else all is as without held ranks, whose rest is no hang."""
+        limit = self.timeouts.hang_timeout
+        if stall.verdict.waiting and any(rank in held for _, rank in stall.verdict.ranks):
+            assert self.rehearsal is not None
+            steps = self.rehearsal.limits.steps
+            self._give_up(EndReason(EndCode.REHEARSED, steps=steps, hang=stall.verdict))
+        elif stall.verdict.waiting and limit is not None and stall.seconds > limit:
+            self._end_hang(stall)
 
     def _end_hang(self, stall: Stall) -> None:
         self.stacks = with_collectives(stall.stacks, stall.collectives)
