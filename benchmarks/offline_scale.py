@@ -16,11 +16,11 @@ import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from tests import many_nodes
 
 SIZES = (100, 1_000, 10_000)
 MOST_RECORDED = 1_000
@@ -46,12 +46,15 @@ COMMANDS = {
     "preflight --html": "preflight --from recorded.json --html page.html",
     "preflight --junit": "preflight --from recorded.json --junit junit.xml",
 }
-REFUSED = {0, 3, 4}
-"""Exit codes that are right: of a list that is too long for an argument, and of unfit nodes."""
+EXPECTED = {0, 3, 4}
+"""Exit codes: also of a list of nodes that is too long for an argument, and of unfit nodes."""
 
 
 def prepare(directory: Path, count: int) -> None:
     """Write what the commands read."""
+    from tests import many_nodes
+
+    directory.mkdir()
     (directory / "many.yaml").write_text(many_nodes.cluster_text(count))
     (directory / "hostfile").write_text(many_nodes.hostfile_text(count))
     (directory / "train.py").write_text("")
@@ -76,7 +79,7 @@ def measure(directory: Path, command: str) -> tuple[float, float]:
     ) as process:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode not in REFUSED:
+    if process.returncode not in EXPECTED:
         raise SystemExit(f"{command}: exit code {process.returncode}")
     return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
 
@@ -91,22 +94,25 @@ def growth(sizes: list[int], times: list[float]) -> str:
 
 
 def main() -> None:
-    """Measure all commands and print one row for each."""
+    """Measure all commands and print one row for each, as soon as it is known."""
     sizes = [int(word) for word in sys.argv[1:]] or list(SIZES)
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
-    for count in sizes:
-        with tempfile.TemporaryDirectory(prefix="bench-") as name:
-            directory = Path(name)
-            prepare(directory, count)
-            for command, words in COMMANDS.items():
-                if "recorded.json" not in words or (directory / "recorded.json").exists():
-                    found[command].append(measure(directory, words))
     heads = [f"{f'{count} CPU s':>13}{'MiB':>6}" for count in sizes]
-    print(f"{'':20}{''.join(heads)}{'growth':>8}")
-    for command, each in found.items():
-        cells = "".join(f"{seconds:13.2f}{memory:6.0f}" for seconds, memory in each)
-        exponent = growth(sizes[: len(each)], [seconds for seconds, _ in each])
-        print(f"{command:20}{cells:{19 * len(sizes)}}{exponent:>8}")
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        directories = {count: Path(name) / str(count) for count in sizes}
+        for count, directory in directories.items():
+            # by another process: a child begins with the peak memory of its parent
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                pool.submit(prepare, directory, count).result()
+        print(f"{'':20}{''.join(heads)}{'growth':>8}")
+        for command, words in COMMANDS.items():
+            each = [
+                measure(directory, words)
+                for directory in directories.values()
+                if "recorded.json" not in words or (directory / "recorded.json").exists()
+            ]
+            cells = "".join(f"{seconds:13.2f}{memory:6.0f}" for seconds, memory in each)
+            exponent = growth(sizes[: len(each)], [seconds for seconds, _ in each])
+            print(f"{command:20}{cells:{19 * len(sizes)}}{exponent:>8}", flush=True)
 
 
 if __name__ == "__main__":

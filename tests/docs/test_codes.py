@@ -22,6 +22,7 @@ from dslaunch.rehearsal.judge import Gap
 from dslaunch.render.notes import RenderNote
 from dslaunch.run.endings import BY_EVIDENCE
 from dslaunch.run.events import Event, Kind
+from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.known_endings import built_in
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.slurm.directive_settings import DirectiveNote
@@ -59,6 +60,12 @@ def test_every_finding_of_a_rehearsal_is_documented_with_its_parameters() -> Non
 
 def test_every_gap_of_a_rehearsal_is_documented() -> None:
     assert rows("What a rehearsal does not show").keys() == {gap.value for gap in Gap}
+
+
+def test_every_hang_is_documented() -> None:
+    told = rows("Hangs")
+    assert told.keys() == {code.value for code in HangCode}
+    assert set.union(*told.values()) <= {field.name for field in fields(HangVerdict)}
 
 
 def test_every_error_is_documented_with_its_parameters() -> None:

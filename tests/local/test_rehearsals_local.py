@@ -85,6 +85,28 @@ def rehearse(tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Reh
     return start
 
 
+UNEVEN = """\
+import time
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    model(torch.ones(4, 8)).square().mean().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    if step == 2 and dist.get_rank() == 0:
+        PAUSE
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+"""Rank 1 is held before its third step, which rank 0 begins later or never."""
+
+
 def run_directory(tmp_path: Path) -> Path:
     (directory,) = (tmp_path / "state/runs").iterdir()
     return directory
@@ -175,3 +197,25 @@ def test_a_rehearsal_that_finds_an_error_prevents_the_run(tmp_path: Path) -> Non
     assert done.returncode == 1
     assert "train.py: would fail" in done.stdout
     assert len(list((tmp_path / "state/runs").iterdir())) == 1
+
+
+@pytest.mark.torch
+def test_a_rank_that_waits_in_a_collective_for_a_held_rank_makes_uneven_steps(
+    rehearse: Rehearse, seen: Seen
+) -> None:
+    result = rehearse(UNEVEN.replace("PAUSE", "dist.barrier()"))
+    assert [each.code for each in result.findings] == ["rehearsal.uneven-steps"]
+    assert result.verdict is Verdict.WOULD_FAIL
+    assert (result.outcome.status, result.outcome.reason.code) == ("ok", "rehearsed")
+    assert not {"stalled", "hang"} & {event.kind for event in seen.events}
+
+
+@pytest.mark.torch
+@pytest.mark.long
+def test_a_rank_that_only_takes_longer_than_a_held_rank_is_not_called_broken(
+    rehearse: Rehearse, seen: Seen
+) -> None:
+    result = rehearse(UNEVEN.replace("PAUSE", "time.sleep(20)"))
+    assert result.findings == ()
+    assert result.verdict is Verdict.WOULD_RUN
+    assert "stalled" not in {event.kind for event in seen.events}

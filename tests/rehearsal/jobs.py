@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from dslaunch.run.hang_verdict import HangCode
+
 HERE = Path(__file__).parent
 NODES = 2
 SCRIPT = "train.py"
@@ -24,17 +26,8 @@ LAUNCHERS = frozenset({"torchrun", "deepspeed", "accelerate", "direct"})
 PACKAGES = frozenset({"lightning"})
 """Packages that not every test environment has."""
 
-HANGS: Mapping[str, str] = {
-    "hang.not-entered": "some ranks wait in a collective that others do not enter",
-    "hang.mismatch": "ranks wait in different collectives",
-    "hang.dataloader": "a rank waits for its data loader",
-    "hang.filesystem": "a rank waits for a file",
-    "hang.lock": "a rank waits for a lock",
-    "hang.stopped": "a process of a rank is stopped",
-    "hang.slow": "a rank computes, and others wait for it",
-    "hang.network": "a rank waits for an answer from the network",
-}
-"""What a rank waits for when a job hangs."""
+HANGS = frozenset(f"hang.{code}" for code in HangCode)
+"""What is found of a job that hangs."""
 
 FINDINGS: Mapping[str, str] = {
     "rehearsal.accumulation-unused": "gradient accumulation is configured, and no step uses it",

@@ -28,7 +28,7 @@ BEFORE_THE_RUN = rules().names | frozenset(checks.built_in()) | {code.value for 
 CODES = {
     Outcome.DIES: ENDINGS | BEFORE_THE_RUN,
     Outcome.WRONG: ENDINGS | BEFORE_THE_RUN | frozenset(FINDINGS),
-    Outcome.HANGS: frozenset(HANGS),
+    Outcome.HANGS: HANGS,
 }
 EVERY_JOB = [*(broken.job for broken in broken_jobs()), *sound_jobs()]
 
@@ -58,7 +58,6 @@ def test_every_expected_code_exists(broken: BrokenJob) -> None:
 def test_every_finding_of_the_rehearsal_is_expected_of_a_job() -> None:
     expected = frozenset().union(*(broken.expect for broken in broken_jobs()))
     assert FINDINGS.keys() - expected == set()
-    assert HANGS.keys() - expected == set()
 
 
 def test_every_job_that_dies_is_explained_by_a_known_ending_or_a_lint_rule() -> None:

@@ -172,6 +172,8 @@ def odd(world: int) -> int:
 # ------------------------------------------------------------ recording
 
 _ERROR = re.compile(r"^(?:\[rank\d+\]: )?(\w*Error: .*)", re.MULTILINE)
+_SOURCE = re.compile(r"\[/[^\]]*\] ")
+"""Where in PyTorch's sources an error was raised."""
 WAIT = 6.0
 """Seconds until all ranks of a case wait."""
 GROUP_TIMEOUT, PATIENCE = 10, 30
@@ -283,7 +285,7 @@ def page(rows: list[dict[str, Any]], found: dict[str, str]) -> str:
 
 def _row(row: dict[str, Any], found: dict[str, str]) -> str:
     how = row["how"]
-    said = found.get(how, "not measured") or "nothing"
+    said = _SOURCE.sub("", found.get(how, "not measured")) or "nothing"
     cells = (MEANINGS[how], f"`{row['code']}`", f"{row['after']} s", row["said"], said)
     return f"| {' | '.join(cells)} |\n"
 

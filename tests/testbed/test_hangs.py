@@ -86,8 +86,9 @@ dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(1))
 if dist.get_rank() == 1:
     time.sleep(75)
-dist.all_reduce(torch.ones(1))
-dist.barrier()
+for _ in range(100):
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.15)
 """
 
 

@@ -26,12 +26,6 @@ class FindingKind(Enum):
         self.code, self.level, self.text, self.hint = code, level, text, hint
 
     FAILED = "rehearsal.failed", "error", "{what}", "correct the first error in the output"
-    HANGS = (
-        "rehearsal.hangs",
-        "error",
-        "{what}",
-        "compare the stacks of the ranks: each collective must be entered by all of them",
-    )
     NO_STEPS = (
         "rehearsal.no-steps",
         "warning",
@@ -49,6 +43,12 @@ class FindingKind(Enum):
         "error",
         "the script ended after {steps} steps, while other ranks began another one",
         "give all ranks the same number of batches: drop_last, or a sampler that pads",
+    )
+    UNEVEN_COLLECTIVES = (
+        "rehearsal.uneven-steps",
+        "error",
+        "waits in {operation}, while other ranks began another step without it",
+        "let all ranks call the same collectives between two optimizer steps",
     )
     NOT_DISTRIBUTED = (
         "rehearsal.not-distributed",

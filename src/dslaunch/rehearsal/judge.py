@@ -25,7 +25,7 @@ from dslaunch.rehearsal.measured import Measured, measure
 from dslaunch.rehearsal.ranks import RankRecords, ranks_of
 from dslaunch.rehearsal.rules import RULES
 from dslaunch.run.hang_text import hang_hint, hang_text
-from dslaunch.run.hang_verdict import HangCode
+from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode
 from dslaunch.run.rehearsal import RehearsalLimits, Rehearsed
@@ -127,23 +127,21 @@ def _of_the_end(
     outcome = rehearsed.outcome
     if outcome.reason.code is EndCode.REHEARSAL_LIMIT:
         yield from _too_slow(ranks, limits)
-    elif outcome.reason.code is EndCode.HANG:
-        yield _hang(outcome, ranks)
+    elif outcome.reason.code is EndCode.HANG and outcome.reason.hang is not None:
+        yield _hang(outcome.reason.hang, outcome.message, ranks)
     elif outcome.status == "failed":
         yield _failure(outcome, ranks)
     elif outcome.status == "ok":
         without = [rank.rank for rank in ranks if rank.last(Ended) and not rank.steps]
         if without and len(without) == len(ranks):
             yield finding(FindingKind.NO_STEPS, ranks_text(without))
+        if outcome.reason.hang is not None:
+            yield _uneven_collectives(outcome.reason.hang)
         yield from _uneven(ranks)
 
 
-def _hang(outcome: Outcome, ranks: tuple[RankRecords, ...]) -> Finding:
+def _hang(verdict: HangVerdict, message: str, ranks: tuple[RankRecords, ...]) -> Finding:
     """Return why there was no progress, with the code of the verdict."""
-    verdict = outcome.reason.hang
-    if verdict is None:
-        where = ranks_text(rank.rank for rank in ranks)
-        return finding(FindingKind.HANGS, where, what=outcome.message)
     late = [rank for _, rank in verdict.ranks] or [rank.rank for rank in ranks]
     place = verdict.place
     return Finding(
@@ -153,7 +151,7 @@ def _hang(outcome: Outcome, ranks: tuple[RankRecords, ...]) -> Finding:
         where=f"{place.file}:{place.line}" if place is not None else ranks_text(late),
         text=hang_text(verdict),
         hint=hang_hint(verdict.code),
-        evidence=outcome.message,
+        evidence=message,
     )
 
 
@@ -175,6 +173,14 @@ def _uneven(ranks: tuple[RankRecords, ...]) -> Iterator[Finding]:
     if held and ended:
         steps = min(rank.steps for rank in ended)
         yield finding(FindingKind.UNEVEN_STEPS, ranks_text(r.rank for r in ended), steps=steps)
+
+
+def _uneven_collectives(verdict: HangVerdict) -> Finding:
+    """Return the finding for ranks that wait in a collective for ranks that are held."""
+    operation = verdict.operation or "a collective"
+    place = verdict.waiting_place
+    where = f"{place.file}:{place.line}" if place is not None else ranks_text(verdict.waiting)
+    return finding(FindingKind.UNEVEN_COLLECTIVES, where, operation=operation)
 
 
 def _failure(outcome: Outcome, ranks: tuple[RankRecords, ...]) -> Finding:

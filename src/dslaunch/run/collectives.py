@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -143,24 +143,38 @@ def _recorded(record: RankRecord | None) -> dict[str, Any]:
     return {"collective": {**told, "group": names.get(shown.group) or shown.group}}
 
 
-def gather_collectives(
-    sessions: Sequence[Session], question: Question, timeout: float = 5.0
-) -> dict[int, RankRecord]:
-    """Return the record of every rank, by its number, of the nodes that answer in `timeout`
-    seconds. Never raises."""
-    asked = {
-        session: session.request(
-            "collectives", COLLECTIVES, what=question.value, timeout=timeout * OF_NODE
-        )
+AskedRecords = Mapping[Session, Future[Mapping[str, RankAnswer]]]
+
+
+def ask_for_collectives(
+    sessions: Sequence[Session], question: Question, timeout: float
+) -> AskedRecords:
+    """Ask nodes for the records of their ranks. `timeout`: seconds that a node has for them."""
+    what = question.value
+    return {
+        session: session.request("collectives", COLLECTIVES, what=what, timeout=timeout)
         for session in sessions
     }
-    wait(asked.values(), timeout)
+
+
+def arrived_collectives(asked: AskedRecords) -> dict[int, RankRecord]:
+    """Return the records that have arrived, by rank, without ranks that a node does not have."""
     found: dict[int, RankRecord] = {}
     for session, future in asked.items():
         if future.done() and future.exception() is None:
             own = {key: each for key, each in future.result().items() if int(key) in session.ranks}
             found.update(records(session.host, own, session.offset))
     return dict(sorted(found.items()))
+
+
+def gather_collectives(
+    sessions: Sequence[Session], question: Question, timeout: float = 5.0
+) -> dict[int, RankRecord]:
+    """Return the record of every rank, by its number, of the nodes that answer in `timeout`
+    seconds. Never raises."""
+    asked = ask_for_collectives(sessions, question, timeout * OF_NODE)
+    wait(asked.values(), timeout)
+    return arrived_collectives(asked)
 
 
 def records(host: str, answers: Mapping[str, RankAnswer], offset: float) -> dict[int, RankRecord]:

@@ -21,6 +21,9 @@ _MILD = re.compile(
 )
 """Lines below an error, by the level that torch (`[W socket.cpp:`), NCCL, Python's warnings and
 logging give them: a program that runs well writes them too."""
+_TERMINATED = re.compile(r"^(?:\[rank\d{1,9}\]: ?)?\s{0,8}what\(\): ")
+"""What std::terminate writes of the C++ exception that ends the process. With PYTHONFAULTHANDLER,
+the end of the process itself comes after it (`Fatal Python error: Aborted`)."""
 _LONGEST = 160
 _LOOKED_AT = 4096
 """Characters at each end of a line in which known endings are searched."""
@@ -97,7 +100,8 @@ def diagnose(lines: Sequence[str], evidence: Evidence | None = None) -> Diagnosi
     last = [exception] if exception else []
     last += short[begin:] if begin is not None else []
     # all lines of one exception count as one text: the specific line may be a later one
-    blocks = [last, *([line] for line in reversed(short))]
+    terminated = [line for line in short if _TERMINATED.match(line)]
+    blocks = [last, terminated, *([line] for line in reversed(short))]
     for block in blocks:
         known = _known(block)
         if known is not None:

@@ -97,8 +97,19 @@ def _filled(text: str, verdict: HangVerdict) -> str:
         on=f" ({verdict.on})" if verdict.on else "",
         ending=_ending(verdict),
         workers=f" ({counted(verdict.workers, 'worker')} blocked)" if verdict.workers else "",
-        pairs="".join(f"; {a} cannot connect to {b}" for a, b in verdict.unreachable),
+        pairs=_pairs(verdict.unreachable),
     )
+
+
+def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return which nodes cannot connect to which; those with the same targets are one part."""
+    targets: dict[str, list[str]] = {}
+    for source, target in pairs:
+        targets.setdefault(source, []).append(target)
+    sources: dict[str, list[str]] = {}
+    for source, several in targets.items():
+        sources.setdefault(fold(several), []).append(source)
+    return "".join(f"; {fold(each)} cannot connect to {names}" for names, each in sources.items())
 
 
 def _ending(verdict: HangVerdict) -> str:

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dslaunch.protocol.collectives import COLLECTIVES, RankAnswer
-from dslaunch.protocol.queries import STACKS
-from dslaunch.run.collectives import Question, RankRecord, RankState, records
+from dslaunch.run.collectives import (
+    AskedRecords,
+    Question,
+    RankRecord,
+    RankState,
+    arrived_collectives,
+    ask_for_collectives,
+)
 from dslaunch.run.hang import judge, views
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.node_pairs import NodePairs
+from dslaunch.run.rank_stacks import arrived_stacks, ask_for_stacks
 from dslaunch.run.reasons import RankSource
 from dslaunch.run.session import Session
 
@@ -32,8 +37,8 @@ STALL_NOTICE = 60.0
 """Seconds without a completed collective, while ranks wait in one, after which that is shown."""
 ANSWER = 15.0
 """Seconds for the nodes to answer what their ranks do."""
-FOR_RANKS = 10.0
-"""Seconds of these that a node has for its ranks."""
+FOR_STACKS, FOR_RECORDS = 10.0, 4.0
+"""Seconds of these that a node has to ask its ranks; a stopped one does not answer at all."""
 
 Ended = Mapping[RankSource, tuple[int | None, int | None]]
 """Exit code and signal of the ranks that have ended."""
@@ -110,7 +115,7 @@ class HangWatch:
         self._numbers = Numbers(now)
         self._heard = self._looked = now
         self._near = near
-        self._asked: list[tuple[Session, Future[Mapping[str, RankAnswer]]]] = []
+        self._asked: AskedRecords = {}
         self._inquiry: _Inquiry | None = None
         self._shown_at: float | None = None
         """`moved` of the stall that was shown; None: none."""
@@ -147,19 +152,12 @@ class HangWatch:
 
     def _look_at_numbers(self, sessions: Sequence[Session], now: float) -> None:
         due = now - self._looked >= self.interval
-        if self._asked and (due or all(future.done() for _, future in self._asked)):
-            self._numbers.take(_records(self._asked), now)
-            self._asked = []
+        if self._asked and (due or all(future.done() for future in self._asked.values())):
+            self._numbers.take(arrived_collectives(self._asked), now)
+            self._asked = {}
         if due:
             self._looked = now
-            what = Question.STATUS.value
-            self._asked = [
-                (
-                    each,
-                    each.request("collectives", COLLECTIVES, what=what, timeout=self.interval / 2),
-                )
-                for each in sessions
-            ]
+            self._asked = ask_for_collectives(sessions, Question.STATUS, self.interval / 2)
 
     def _conclude(self, inquiry: _Inquiry, ended: Ended, now: float) -> Stall | None:
         """Return the verdict once the nodes have answered, unless there was progress meanwhile."""
@@ -194,25 +192,19 @@ class _Inquiry:
         self, sessions: Sequence[Session], now: float, *, over: bool, near: str | None
     ) -> None:
         self.began, self.over, self.sessions = now, over, list(sessions)
-        what = Question.FULL.value
-        self._records = [
-            (each, each.request("collectives", COLLECTIVES, what=what, timeout=FOR_RANKS))
-            for each in sessions
-        ]
-        self._stacks = {
-            each: each.request("stacks", STACKS, timeout=FOR_RANKS) for each in sessions
-        }
+        self._records = ask_for_collectives(sessions, Question.FULL, FOR_RECORDS)
+        self._stacks = ask_for_stacks(sessions, FOR_STACKS)
         self._near = near
         self._pairs: NodePairs | None = None
 
     def result(self, ended: Ended, now: float) -> Stall | None:
         """Return the verdict; None: not all nodes have answered, and there is time."""
-        recorded = all(future.done() for _, future in self._records)
+        recorded = all(future.done() for future in self._records.values())
         complete = recorded and all(future.done() for future in self._stacks.values())
         if not complete and now - self.began < ANSWER:
             return None
-        found = _records(self._records)
-        stacks = _stacks(self._stacks)
+        found = arrived_collectives(self._records)
+        stacks = arrived_stacks(self._stacks)
         verdict = judge(views(stacks, found, ended), time.time())
         if verdict.code is HangCode.NETWORK and len(self.sessions) > 1:
             if self._pairs is None:
@@ -222,25 +214,3 @@ class _Inquiry:
                 return None
             verdict = replace(verdict, unreachable=unreachable)
         return Stall(verdict=verdict, seconds=0.0, over=self.over, stacks=stacks, collectives=found)
-
-
-def _records(
-    asked: Sequence[tuple[Session, Future[Mapping[str, RankAnswer]]]],
-) -> dict[int, RankRecord]:
-    """Return the records that have arrived, without ranks that a node does not have."""
-    found: dict[int, RankRecord] = {}
-    for session, future in asked:
-        if future.done() and future.exception() is None:
-            own = {key: each for key, each in future.result().items() if int(key) in session.ranks}
-            found.update(records(session.host, own, session.offset))
-    return found
-
-
-def _stacks(asked: Mapping[Session, Future[Any]]) -> dict[str, Any]:
-    return {
-        session.host: {
-            rank: each for rank, each in future.result().items() if int(rank) in session.ranks
-        }
-        for session, future in asked.items()
-        if future.done() and future.exception() is None
-    }

@@ -37,7 +37,7 @@ _MESSAGES = {
     EndCode.NODE_ENDED: "{ended_by}{error}",
     EndCode.EXIT_TIMEOUT: "{running} did not exit within {seconds:g} s after the first success",
     EndCode.HANG: "hang: no progress for {seconds:.0f} s{hang}",
-    EndCode.REHEARSED: "rehearsed {steps} optimizer steps on all ranks",
+    EndCode.REHEARSED: "rehearsed {steps} optimizer steps",
     EndCode.REHEARSAL_LIMIT: "not all ranks made {steps} optimizer steps within {seconds:g} s",
     EndCode.SLURM_JOB: "",
 }

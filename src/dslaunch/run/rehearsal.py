@@ -29,6 +29,9 @@ INTERVAL = 0.5
 """Seconds between two questions for new records."""
 SETTLE = 30.0
 """Seconds after the last step for what follows it, such as a checkpoint, until the next step."""
+HELD_TIMEOUT = 10.0
+"""Seconds without progress, while ranks are held, after which it is asked whether others wait for
+them in a collective."""
 COLLECT_TIMEOUT = 10.0
 """Seconds to read the last records."""
 MOST_OF_RANK = 10_000
@@ -77,6 +80,11 @@ class RehearsalMonitor:
     def seconds(self) -> float:
         """Return how long it has taken so far."""
         return time.monotonic() - self._began
+
+    @property
+    def held(self) -> frozenset[int]:
+        """Return the ranks that are held before another step: these enter no collective."""
+        return frozenset(rank for rank in self.records if self._has(rank, Held))
 
     def look(self, sessions: Iterable[Session]) -> EndReason | None:
         """Read new records, and ask for more when it is time; return why it is over. Never waits.

@@ -29,6 +29,7 @@ from dslaunch.run.local_runs import LocalRun, note_outcome, recorded_outcome
 from dslaunch.run.log_selection import EVERY_LINE, LogSelection, SelectedLines
 from dslaunch.run.progress import Progress
 from dslaunch.run.rank_signals import Signaled, order, send_signal
+from dslaunch.run.rank_stacks import gather_stacks
 from dslaunch.run.reach import ReachedNodes, ask_each, reach
 from dslaunch.run.recorded_events import read_events
 from dslaunch.run.recorded_output import RecordedOutput
@@ -49,7 +50,6 @@ from dslaunch.run.status import (
     slower_ranks,
     with_progress,
 )
-from dslaunch.run.supervisor import gather_stacks
 from dslaunch.run.usage_monitor import UsageSource
 from dslaunch.run.view import QuietView, View
 from dslaunch.run.watch import Watch

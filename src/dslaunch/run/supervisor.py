@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import wait
 from dataclasses import asdict, replace
 from queue import Empty
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from dslaunch.errors import NodeFailure
 from dslaunch.launch.plan import NodePlan, Plan
 from dslaunch.node.frames import Output
 from dslaunch.protocol.messages import Gone, NodeEvent
-from dslaunch.protocol.queries import STACKS
 from dslaunch.run.collectives import with_collectives
 from dslaunch.run.events import Event
 from dslaunch.run.hang_watch import Continued, HangWatch, Stall
@@ -21,7 +19,9 @@ from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.outcome import Outcome, failed, fatal, reason_of
 from dslaunch.run.outcome_text import stop_text
 from dslaunch.run.rank_signals import Delivery
+from dslaunch.run.rank_stacks import gather_stacks
 from dslaunch.run.reasons import EndCode, EndReason
+from dslaunch.run.rehearsal import HELD_TIMEOUT
 from dslaunch.run.session import Arrival, Away, Back, Inbox, Lost, Session
 from dslaunch.run.slow_ranks import SlowRanks
 from dslaunch.run.timeouts import Timeouts
@@ -241,13 +241,29 @@ class Supervisor:
     def _check_for_hang(self) -> None:
         if self.hangs is None or self.stop_deadline is not None or not self.running:
             return
+        held = self.rehearsal.held if self.rehearsal is not None else frozenset()
+        if held:
+            self.hangs.limit = HELD_TIMEOUT
         found = self.hangs.look(list(self.running.values()), self.history.ended())
-        if isinstance(found, Continued):
+        if isinstance(found, Stall) and held:
+            self._take_stall_of_rehearsal(found, held)
+        elif isinstance(found, Continued):
             self._happened(Event(time.time(), "continued", seconds=found.seconds))
         elif found is not None and not found.over:
             self._happened(Event(time.time(), "stalled", seconds=found.seconds, hang=found.verdict))
         elif found is not None:
             self._end_hang(found)
+
+    def _take_stall_of_rehearsal(self, stall: Stall, held: frozenset[int]) -> None:
+        """End the rehearsal if ranks wait in a collective for ranks that are held: these have begun
+        another step without it. Else all is as without held ranks, whose rest is no hang."""
+        limit = self.timeouts.hang_timeout
+        if stall.verdict.waiting and any(rank in held for _, rank in stall.verdict.ranks):
+            assert self.rehearsal is not None
+            steps = self.rehearsal.limits.steps
+            self._give_up(EndReason(EndCode.REHEARSED, steps=steps, hang=stall.verdict))
+        elif stall.verdict.waiting and limit is not None and stall.seconds > limit:
+            self._end_hang(stall)
 
     def _end_hang(self, stall: Stall) -> None:
         self.stacks = with_collectives(stall.stacks, stall.collectives)
@@ -306,21 +322,6 @@ class Supervisor:
                 nodes=len({host for host, _ in running}),
             )
         )
-
-
-def gather_stacks(sessions: list[Session], timeout: float = 15.0) -> dict[str, Any]:
-    """Return the stacks of every rank: host -> rank -> stacks, of the nodes that answer."""
-    asked = {
-        session.host: session.request("stacks", STACKS, timeout=timeout * 2 / 3)
-        for session in sessions
-    }
-    wait(asked.values(), timeout)
-    own = {session.host: session.ranks for session in sessions}
-    return {
-        host: {rank: each for rank, each in future.result().items() if int(rank) in own[host]}
-        for host, future in asked.items()
-        if future.done() and future.exception() is None
-    }
 
 
 def start_message(plan: Plan, node: NodePlan, secrets: dict[str, Secret]) -> dict[str, Any]:

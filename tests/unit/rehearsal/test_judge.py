@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from dslaunch.rehearsal.judge import Gap, Rehearsal, Verdict, judge_rehearsal
 from dslaunch.rehearsal.rehearse import RESULT, recorded_rehearsal
 from dslaunch.report.rehearsal import rehearsal_rows
 from dslaunch.run.events import Event
+from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.rehearsal import RehearsalLimits, Rehearsed
@@ -316,6 +318,54 @@ def test_a_rank_that_ends_before_the_others_has_fewer_steps() -> None:
     result = judged(sound(0), [*without(sound(1), "held"), ENDED])
     assert codes(result) == {("error", "rehearsal.uneven-steps")}
     assert only(result).where == "rank 1"
+
+
+HANG = HangVerdict(
+    HangCode.BUSY,
+    ranks=(("n1", 1),),
+    place=Place("train.py", 9, "tokenize"),
+    waiting=(0,),
+    operation="all_reduce",
+    waiting_place=Place("train.py", 14, "main"),
+)
+
+
+def hung(verdict: HangVerdict | None) -> Outcome:
+    return Outcome("failed", 1, EndReason(EndCode.HANG, seconds=20.0, hang=verdict))
+
+
+def test_a_hang_has_the_code_and_the_place_of_its_verdict() -> None:
+    result = judged([START, TORCH], [START, TORCH], outcome=hung(HANG))
+    found = only(result)
+    assert (found.level, found.code, found.where) == ("error", "hang.busy", "train.py:9")
+    assert result.verdict is Verdict.WOULD_FAIL
+
+
+def test_a_hang_without_a_place_is_at_its_ranks() -> None:
+    result = judged([START, TORCH], [START, TORCH], outcome=hung(replace(HANG, place=None)))
+    assert only(result).where == "rank 1"
+
+
+@pytest.mark.parametrize("code", HangCode)
+def test_every_hang_is_an_error_unless_ranks_may_only_be_slow(code: HangCode) -> None:
+    result = judged([START, TORCH], [START, TORCH], outcome=hung(HangVerdict(code)))
+    mild = code in (HangCode.SLOW, HangCode.UNKNOWN)
+    assert codes(result) == {("warning" if mild else "error", f"hang.{code}")}
+    assert result.verdict is (Verdict.NOT_REHEARSED if mild else Verdict.WOULD_FAIL)
+
+
+def test_a_hang_without_a_verdict_is_a_failure() -> None:
+    result = judged([START, TORCH], [START, TORCH], outcome=hung(None))
+    assert codes(result) == {("error", "rehearsal.failed")}
+
+
+def test_a_rank_that_waits_for_held_ranks_has_made_uneven_steps() -> None:
+    awaited = replace(HANG, code=HangCode.NOT_ENTERED, place=None)
+    outcome = Outcome("ok", 0, EndReason(EndCode.REHEARSED, steps=2, hang=awaited))
+    result = judged(without(sound(0), "held"), sound(1), outcome=outcome)
+    assert codes(result) == {("error", "rehearsal.uneven-steps")}
+    assert only(result).where == "train.py:14"
+    assert result.verdict is Verdict.WOULD_FAIL
 
 
 # ------------------------------------------------------------ steps

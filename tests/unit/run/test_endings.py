@@ -65,6 +65,17 @@ def test_the_special_line_of_an_exception_decides_over_its_general_first_line() 
     assert diagnose([*lines, more]).code == "nccl-loopback"
 
 
+def test_the_exception_that_terminated_native_code_decides_over_the_signal_after_it() -> None:
+    lines = [
+        "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+        "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 6. ",
+        "Fatal Python error: Aborted",
+        "Extension modules: numpy._core._multiarray_umath (total: 1)",
+    ]
+    assert diagnose(lines).code == "collective-sizes"
+    assert diagnose(lines[2:]).code == "native-crash"
+
+
 def test_an_unknown_exception_is_reported_unchanged() -> None:
     lines = ["[rank1]: Traceback (most recent call last):", "[rank1]: ValueError: bad batch", "bye"]
     assert diagnose(lines).what == "ValueError: bad batch"
