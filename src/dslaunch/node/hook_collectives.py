@@ -37,7 +37,7 @@ PREFIX = "collectives-"
 LONGEST = 256 * 1024
 """Bytes of an answer."""
 LONGEST_REQUEST = 64
-WHAT = ("status", "recent", "full", "times")
+WHAT = ("status", "full", "times")
 BUFFER = 512
 """Collectives that are recorded. PyTorch documents 2000; a quarter still holds some steps."""
 RENAMED = (2, 9)
@@ -183,8 +183,8 @@ def answer(what: str) -> "Dict[str, Any]":
     `now`: its time. `initialized`: whether there is a default group. `groups`: `id`, which is this
     process's own, `name`, `description`, `backend`, `ranks`, and the numbers of the last collective
     that was `enqueued`, `started` and `completed`; what is unknown is missing, and for `status` all
-    but `id` and the numbers. `entries`, the oldest first, for `recent` and `full`: `frames` are of
-    `full` only, the innermost first. `error`: why there is no recorder.
+    but `id` and the numbers. `entries`, for `full`: the last of each group, the oldest first, with
+    their `frames`, the innermost first. `error`: why there is no recorder.
     """
     told: "Dict[str, Any]" = {"now": time.time()}
     world = _groups()
@@ -197,8 +197,7 @@ def answer(what: str) -> "Dict[str, Any]":
         return {**told, "groups": _numbered(dumps, [])}
     told["groups"] = _numbered(dumps, _named(world, entries))
     entries.sort(key=lambda entry: entry["time_created_ns"])
-    if what == "full":
-        entries = _last_of_each_group(entries)
+    entries = _last_of_each_group(entries)
     start = f"{os.getcwd()}/"
     return {**told, "entries": [_entry(entry, start) for entry in entries]}
 
@@ -235,7 +234,7 @@ def _times(since: float) -> "List[Dict[str, Any]]":
     indexes: "Dict[Any, int]" = {}
     entries = [
         entry
-        for dump in _dumps("recent")
+        for dump in _dumps("times")
         for entry in dump.get("entries", ())
         if not entry["is_p2p"] and entry["time_created_ns"] > since * 1e9
     ]

@@ -26,10 +26,9 @@ class Question(StrEnum):
 
     STATUS = "status"
     """The numbers of each group's last collectives; takes less than a millisecond."""
-    RECENT = "recent"
-    """Also the groups' names and ranks, and all recorded collectives, up to 512."""
     FULL = "full"
-    """The last 32 collectives of each group, with their stacks where torch has them available."""
+    """Also the groups' names and ranks, and the last 32 collectives of each, with their stacks
+    where torch has them available."""
     TIMES = "times"
     """When each collective was entered, without their groups and stacks."""
 
