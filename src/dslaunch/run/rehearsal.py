@@ -33,6 +33,8 @@ COLLECT_TIMEOUT = 10.0
 """Seconds to read the last records."""
 MOST_OF_RANK = 10_000
 """Records of one rank that are kept."""
+MOST_SIZE = 8 << 20
+"""Characters of them as JSON; the hook writes a quarter of that at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class RehearsalMonitor:
     def __init__(self, limits: RehearsalLimits) -> None:
         self.limits = limits
         self.records: dict[int, list[Record]] = defaultdict(list)
+        self._sizes: dict[int, int] = defaultdict(int)
+        """Of each rank's records: a node may send any number of large ones."""
         self._began = time.monotonic()
         self._asked_at: float | None = None
         self._asked: dict[str, tuple[Session, Future[Mapping[str, NewRecords]]]] = {}
@@ -133,8 +137,11 @@ class RehearsalMonitor:
         for record in new.records:
             if isinstance(record, Started):  # an elastic launcher has restarted it
                 kept.clear()
-            if len(kept) < MOST_OF_RANK:
+                self._sizes[rank] = 0
+            size = len(record.model_dump_json())
+            if len(kept) < MOST_OF_RANK and self._sizes[rank] + size <= MOST_SIZE:
                 kept.append(record)
+                self._sizes[rank] += size
 
     def _reason(self, ranks: list[int]) -> EndReason | None:
         if not ranks:
