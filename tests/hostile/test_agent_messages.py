@@ -494,7 +494,7 @@ def test_no_record_of_a_rehearsal_does_more_than_fail_its_node(variants: int) ->
 
 
 class LargeRecords:
-    """A session whose node sends large records of a rehearsal ten times."""
+    """A session whose node sends large records of a rehearsal ten times, and that it is over."""
 
     host, ranks, over = "bad", range(1), False
 
@@ -504,7 +504,7 @@ class LargeRecords:
     def request(self, operation: str, form: TypeAdapter[Any], **message: object) -> Future[Any]:
         self.position = min(self.position + 1, 10)
         record = {"kind": "deepspeed-config", "path": None, "text": "x" * MOST_TEXT}
-        told = {"0": {"records": [record] * 30, "position": self.position}}
+        told = {"0": {"records": [record] * 30 + [{"kind": "held"}], "position": self.position}}
         answer: Future[Any] = Future()
         answer.set_result(parse(form, told))
         return answer
@@ -512,9 +512,11 @@ class LargeRecords:
 
 def test_records_of_a_rehearsal_do_not_fill_the_memory() -> None:
     monitor = RehearsalMonitor(RehearsalLimits())
-    monitor.collect([cast(Session, LargeRecords())])
+    session = cast(Session, LargeRecords())
+    monitor.collect([session])
     texts = [record.text for record in monitor.records[0] if isinstance(record, GivenConfig)]
     assert 0 < sum(map(len, texts)) <= MOST_SIZE
+    assert monitor.look([session]) == EndReason(EndCode.REHEARSED, steps=2)
 
 
 def test_no_answer_about_a_signal_names_ranks_that_were_not_chosen(variants: int) -> None:
