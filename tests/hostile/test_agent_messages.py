@@ -469,7 +469,7 @@ def rehearsal_records() -> dict[str, Any]:
          "gpu_memory": 1, "gpu_total": 2, "skipped": 0},
         {"kind": "saved", "by": "torch.save", "path": "/w/a.pt", "tensors": 1, "empty": 0},
         {"kind": "written", "path": "/w/log"},
-        {"kind": "host", "host": "huggingface.co"},
+        {"kind": "host", "name": "huggingface.co"},
         {"kind": "exception", "error": "ValueError", "text": "x", "file": "a.py", "line": 1},
         config,
     ]  # fmt: skip

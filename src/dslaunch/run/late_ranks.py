@@ -448,7 +448,7 @@ def _is_notable(delays: Sequence[float], cost: float) -> bool:
 
 
 def _is_slow(delay: _Delay, *, others: int, log_sets: float) -> bool:
-    """Return whether a rank is the last one so often that it is not like the others: a sign test.
+    """Return whether a rank is the last one too often to be like the others: a sign test.
 
     `log_sets`: the logarithm of the number of sets of ranks from which the latest one was chosen. A
     step that resembles the one before does not count in full.
