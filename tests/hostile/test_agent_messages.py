@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pydantic import TypeAdapter
 
 from dslaunch.cli.clean import cleaned, words
 from dslaunch.cli.status import page as status_page
@@ -38,9 +39,9 @@ from dslaunch.protocol.queries import (
     Questions,
     parse_answers,
 )
-from dslaunch.protocol.rehearsal import REHEARSAL
+from dslaunch.protocol.rehearsal import REHEARSAL, GivenConfig
 from dslaunch.protocol.usage import COUNTERS
-from dslaunch.protocol.values import InvalidAnswer, parse
+from dslaunch.protocol.values import MOST_TEXT, InvalidAnswer, parse
 from dslaunch.rehearsal.judge import judge_rehearsal
 from dslaunch.report import stacks
 from dslaunch.report.live import JsonView, TerminalView, decision_rows
@@ -62,7 +63,7 @@ from dslaunch.run.prepare import decide
 from dslaunch.run.rank_signals import Order, send_signal
 from dslaunch.run.reach import ReachedNodes
 from dslaunch.run.reasons import EndCode, EndReason
-from dslaunch.run.rehearsal import RehearsalLimits, Rehearsed
+from dslaunch.run.rehearsal import MOST_SIZE, RehearsalLimits, RehearsalMonitor, Rehearsed
 from dslaunch.run.session import Session
 from dslaunch.run.status import node_runs
 from dslaunch.run.usage import parse_usage, usage_line
@@ -468,7 +469,7 @@ def rehearsal_records() -> dict[str, Any]:
          "gpu_memory": 1, "gpu_total": 2, "skipped": 0},
         {"kind": "saved", "by": "torch.save", "path": "/w/a.pt", "tensors": 1, "empty": 0},
         {"kind": "written", "path": "/w/log"},
-        {"kind": "host", "host": "huggingface.co"},
+        {"kind": "host", "name": "huggingface.co"},
         {"kind": "exception", "error": "ValueError", "text": "x", "file": "a.py", "line": 1},
         config,
     ]  # fmt: skip
@@ -490,6 +491,32 @@ def test_no_record_of_a_rehearsal_does_more_than_fail_its_node(variants: int) ->
         result = judge_rehearsal(rehearsed, RehearsalLimits())
         json.dumps(result.as_data(), allow_nan=False)
         assert not any("\x1b" in row for row in rehearsal_rows("train.py", result, 80))
+
+
+class LargeRecords:
+    """A session whose node sends large records of a rehearsal ten times, and that it is over."""
+
+    host, ranks, over = "bad", range(1), False
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    def request(self, operation: str, form: TypeAdapter[Any], **message: object) -> Future[Any]:
+        self.position = min(self.position + 1, 10)
+        record = {"kind": "deepspeed-config", "path": None, "text": "x" * MOST_TEXT}
+        told = {"0": {"records": [record] * 30 + [{"kind": "held"}], "position": self.position}}
+        answer: Future[Any] = Future()
+        answer.set_result(parse(form, told))
+        return answer
+
+
+def test_records_of_a_rehearsal_do_not_fill_the_memory() -> None:
+    monitor = RehearsalMonitor(RehearsalLimits())
+    session = cast(Session, LargeRecords())
+    monitor.collect([session])
+    texts = [record.text for record in monitor.records[0] if isinstance(record, GivenConfig)]
+    assert 0 < sum(map(len, texts)) <= MOST_SIZE
+    assert monitor.look([session]) == EndReason(EndCode.REHEARSED, steps=2)
 
 
 def test_no_answer_about_a_signal_names_ranks_that_were_not_chosen(variants: int) -> None:

@@ -787,7 +787,7 @@ def _resolved(recorder: "_Recorder", host: "Any") -> None:
     if name in own or name in recorder.hosts or len(recorder.hosts) >= MOST_NAMES:
         return
     recorder.hosts.add(name)
-    recorder.write("host", host=name)
+    recorder.write("host", name=name)
 
 
 def _opened(recorder: "_Recorder", file: "Any") -> None:

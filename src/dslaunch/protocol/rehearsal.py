@@ -256,7 +256,8 @@ class Host(Sent):
     """The name of another host was resolved."""
 
     kind: Literal["host"]
-    host: Short
+    name: Short
+    """A field `host` would not be masked (`node/redact.py`), and a name may have a secret in it."""
 
 
 class Raised(Sent):

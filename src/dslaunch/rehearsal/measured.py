@@ -114,7 +114,7 @@ def measure(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> Measured:
         memory=max((step.memory for step in steps), default=None),
         gpu_memory=max(gpu_memory, default=None),
         written=_several(directories_written(ranks)),
-        hosts=_several(host.host for rank in ranks for host in rank.every(Host)),
+        hosts=_several(host.name for rank in ranks for host in rank.every(Host)),
     )
 
 

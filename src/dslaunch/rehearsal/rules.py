@@ -362,8 +362,8 @@ def network(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     asked: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
         for each in rank.every(Host):
-            if each.host.endswith(HUBS):
-                asked[each.host].append(rank.rank)
+            if each.name.endswith(HUBS):
+                asked[each.name].append(rank.rank)
     if asked:
         several = {rank for numbers in asked.values() for rank in numbers}
         yield finding(FindingKind.NETWORK, ranks_text(several), hosts=", ".join(sorted(asked)))

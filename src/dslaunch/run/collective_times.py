@@ -73,7 +73,7 @@ class _GroupTimes:
         self.complete: list[EnteredCollective] = []
         self._open: defaultdict[int, dict[int, _Call]] = defaultdict(dict)
         """Those that some ranks have not entered yet, or not told of: by number and rank."""
-        self._most = min(MOST_COLLECTIVES, MOST_TIMES // len(ranks))
+        self._most = max(1, min(MOST_COLLECTIVES, MOST_TIMES // len(ranks)))
 
     def add(self, rank: int, number: int, call: _Call) -> None:
         """Add a call; what is known already is left as it is."""
@@ -126,6 +126,8 @@ class CollectiveTimes:
         """Rounds in a row that were close because a rank may be slow."""
         self._since: dict[str, float] = {}
         """Up to when all ranks of a node have told, by its clock."""
+        self._ranks: set[int] = set()
+        """All ranks of the run."""
         self._pids: dict[int, int] = {}
         self._hosts: dict[int, str] = {}
         self._groups: dict[str, _GroupTimes] = {}
@@ -155,7 +157,9 @@ class CollectiveTimes:
         if now < self._due:
             return
         self._due = now + self.interval
-        for session in sessions:
+        several = list(sessions)
+        self._ranks.update(rank for session in several for rank in session.ranks)
+        for session in several:
             before = self._asked.get(session.host)
             if before is not None and now - before.at < ASK_AGAIN:
                 continue
@@ -226,7 +230,7 @@ class CollectiveTimes:
 
     def _add(self, rank: int, times: SentTimes, offset: float) -> None:
         ranks = tuple(sorted(set(times.ranks)))
-        if len(ranks) < 2 or rank not in ranks:
+        if len(ranks) < 2 or rank not in ranks or not self._ranks.issuperset(ranks):
             return
         group = self._groups.get(times.group)
         if group is None:

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -209,45 +209,39 @@ def _waits(views: Mapping[int, RankView]) -> list[_Wait]:
             if group.name is not None:
                 members.setdefault(group.name, set()).update(group.ranks or {view.rank})
                 descriptions.setdefault(group.name, group.description)
+    recorded = {rank: _by_group(view) for rank, view in views.items()}
     found = []
     for name, ranks in members.items():
-        oldest = {rank: _oldest(views[rank], name) for rank in ranks if rank in views}
-        numbers = [each.seq for each in oldest.values() if each is not None]
-        if not numbers:
+        known = sorted(ranks & views.keys())
+        entries = {rank: recorded[rank].get(name, ()) for rank in known}
+        waiting = [
+            entry.seq for several in entries.values() for entry in several if not entry.completed
+        ]
+        if not waiting:
             continue
-        number = min(numbers)
+        number = min(waiting)
         entered = {
             rank: entry
-            for rank in sorted(ranks & views.keys())
-            if (entry := _entry(views[rank], name, number)) is not None
+            for rank, several in entries.items()
+            if (entry := next((each for each in several if each.seq == number), None)) is not None
         }
+        # one that has not answered has not entered it
         missing = [
             rank
-            for rank in sorted(ranks & views.keys())
-            if not _has_entered(views[rank], name, number)
+            for rank, several in entries.items()
+            if not any(entry.seq >= number for entry in several)
         ]
         found.append(_Wait(name, descriptions[name], number, entered, tuple(missing)))
     return sorted(found, key=lambda each: min(e.entered for e in each.entered.values()))
 
 
-def _entries(view: RankView, group: str) -> Iterable[Collective]:
-    entries = view.record.entries if view.record is not None else ()
-    return (entry for entry in entries if entry.group == group and not entry.p2p)
-
-
-def _oldest(view: RankView, group: str) -> Collective | None:
-    """Return the oldest collective of a group that a rank has not completed."""
-    waiting = (entry for entry in _entries(view, group) if not entry.completed)
-    return min(waiting, key=lambda entry: entry.seq, default=None)
-
-
-def _entry(view: RankView, group: str, number: int) -> Collective | None:
-    return next((entry for entry in _entries(view, group) if entry.seq == number), None)
-
-
-def _has_entered(view: RankView, group: str, number: int) -> bool:
-    """Return whether a rank has entered a collective; one that has not answered has not."""
-    return any(entry.seq >= number for entry in _entries(view, group))
+def _by_group(view: RankView) -> Mapping[str, Sequence[Collective]]:
+    """Return the collectives of a rank by the name of their group."""
+    found: defaultdict[str, list[Collective]] = defaultdict(list)
+    for entry in view.record.entries if view.record is not None else ():
+        if not entry.p2p:
+            found[entry.group].append(entry)
+    return found
 
 
 def _seen_waiting(view: RankView) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dslaunch import log
 from dslaunch.run.collectives import (
     AskedRecords,
     Question,
@@ -35,10 +36,14 @@ LEAST = 0.5
 """Seconds between two looks, at least."""
 STALL_NOTICE = 60.0
 """Seconds without a completed collective, while ranks wait in one, after which that is shown."""
+LONGEST_ERROR = 500
+"""Characters of an unexpected error that are logged."""
 ANSWER = 15.0
 """Seconds for the nodes to answer what their ranks do."""
 FOR_STACKS, FOR_RECORDS = 10.0, 4.0
 """Seconds of these that a node has to ask its ranks; a stopped one does not answer at all."""
+
+_log = log.Log(__name__)
 
 Ended = Mapping[RankSource, tuple[int | None, int | None]]
 """Exit code and signal of the ranks that have ended."""
@@ -64,6 +69,18 @@ class Continued:
 
     seconds: float
     """For which none did."""
+
+
+def _judged(
+    stacks: Mapping[str, Any], records: Mapping[int, RankRecord], ended: Ended
+) -> HangVerdict:
+    """Return the verdict, also if the judge fails: the run must end after its timeout, and not
+    because of what nodes say of their ranks."""
+    try:
+        return judge(views(stacks, records, ended), time.time())
+    except Exception as error:  # noqa: BLE001 - see above
+        _log.info("hang-judge-failed", error=repr(error)[:LONGEST_ERROR])
+        return HangVerdict(HangCode.UNKNOWN)
 
 
 class Numbers:
@@ -205,7 +222,7 @@ class _Inquiry:
             return None
         found = arrived_collectives(self._records)
         stacks = arrived_stacks(self._stacks)
-        verdict = judge(views(stacks, found, ended), time.time())
+        verdict = _judged(stacks, found, ended)
         if verdict.code is HangCode.NETWORK and len(self.sessions) > 1:
             if self._pairs is None:
                 self._pairs = NodePairs(self.sessions, self._near)

@@ -17,6 +17,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from itertools import pairwise
 from statistics import fmean, median
 
@@ -38,6 +39,8 @@ CARRIED = 0.5
 waited for each other in between."""
 MOST_COLLECTIVES = 200
 """Collectives of one step, at most."""
+SHORTEST_STEP = 1e-6
+"""Seconds: shorter ones are no training."""
 SUSPECT_STEPS = 12
 """The latest steps by which a rank may be slow, before that is certain."""
 NEGLIGIBLE = 1e-3
@@ -314,7 +317,7 @@ def _step_seconds(collectives: Sequence[EnteredCollective], period: int) -> floa
     times = {each.number: median(each.entered) for each in collectives}
     steps = [times[at + period] - time for at, time in times.items() if at + period in times]
     seconds = median(steps) if steps else 0.0
-    return seconds if seconds > 0 else None
+    return seconds if seconds >= SHORTEST_STEP else None
 
 
 def _added(several: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
@@ -347,14 +350,23 @@ def _slow_ranks(
         late = usual[slow[-1]] - median(usual[at] for at in others)
         if late < LATE * lateness.seconds or not _is_minority(slow, lateness.hosts):
             continue
-        sets = math.comb(len(usual), size)
-        found = [_delay(at, others, steps, lateness, clock_errors) for at in slow]
-        if all(_is_slow(delay, others=len(others), sets=sets) for delay in found):
+        # of thousands of ranks, only few sets can be compared with all others
+        if not _stands_out(slow[-1], others[0], steps, lateness.seconds):
+            continue
+        found = _delays(slow, others, steps, lateness, clock_errors)
+        log_sets = _log_of_sets(len(usual), size)
+        if all(_is_slow(delay, others=len(others), log_sets=log_sets) for delay in found):
             return tuple(
                 LateRank(lateness.ranks[at], lateness.hosts[at], round(delay.cost, 3))
                 for at, delay in sorted(zip(slow, found, strict=True))
             )
     return ()
+
+
+def _stands_out(at: int, other: int, steps: Sequence[tuple[float, ...]], seconds: float) -> bool:
+    """Return whether a rank is later than one other rank as it must be later than all others."""
+    delays = [step[at] - step[other] for step in steps]
+    return _is_notable(delays, _mean_cost(delays, seconds))
 
 
 def _is_minority(slow: Sequence[int], hosts: Sequence[str]) -> bool:
@@ -373,43 +385,82 @@ class _Delay:
     """On average, as a share of the step time."""
 
 
-def _delay(
-    at: int,
+def _delays(
+    slow: Sequence[int],
     others: Sequence[int],
     steps: Sequence[tuple[float, ...]],
     lateness: StepLateness,
     clock_errors: Mapping[str, float],
-) -> _Delay:
-    """Return the delay of a rank. A clock is off each time that the ranks wait for each other."""
+) -> list[_Delay]:
+    """Return the delays of ranks. A clock is off each time that the ranks wait for each other."""
     hosts = lateness.hosts
-    errors = {
-        other: lateness.waits * (clock_errors[hosts[at]] + clock_errors[hosts[other]])
-        for other in others
-        if hosts[other] != hosts[at]
-    }
-    certain = tuple(
-        step[at] - max(step[other] + errors.get(other, 0.0) for other in others) for step in steps
-    )
-    measured = (step[at] - max(step[other] for other in others) for step in steps)
-    cost = fmean(max(0.0, delay) for delay in measured) / lateness.seconds
-    return _Delay(certain, cost)
+    errors = {host: lateness.waits * clock_errors[host] for host in set(hosts)}
+    latest = [_latest_of(others, step, hosts, errors) for step in steps]
+    found = []
+    for at in slow:
+        host = hosts[at]
+        certain = tuple(
+            step[at] - other.seen_from(host, errors[host])
+            for step, other in zip(steps, latest, strict=True)
+        )
+        measured = [step[at] - other.last for step, other in zip(steps, latest, strict=True)]
+        found.append(_Delay(certain, _mean_cost(measured, lateness.seconds)))
+    return found
 
 
-def _is_slow(delay: _Delay, *, others: int, sets: int) -> bool:
-    """Return whether a rank costs enough, and is the last one too often to be like the others: a
-    sign test.
+@dataclass(frozen=True, slots=True)
+class _Latest:
+    """When the last of several ranks was there in one step."""
 
-    `sets`: from how many sets of ranks the latest one was chosen. A step that resembles the one
-    before does not count in full.
+    last: float
+    by_host: Mapping[str, float]
+    """The last one on each node."""
+    at_most: Sequence[tuple[float, str]]
+    """The two nodes with the last ones if their clocks are off: by how much at most, and which."""
+
+    def seen_from(self, host: str, error: float) -> float:
+        """Return when the last one was there at most, by the clock of a node that may be off."""
+        elsewhere = [seconds + error for seconds, other in self.at_most if other != host]
+        return max(self.by_host.get(host, -math.inf), *elsewhere[:1], -math.inf)
+
+
+def _latest_of(
+    ranks: Sequence[int],
+    step: Sequence[float],
+    hosts: Sequence[str],
+    errors: Mapping[str, float],
+) -> _Latest:
+    by_host: dict[str, float] = {}
+    for at in ranks:
+        by_host[hosts[at]] = max(step[at], by_host.get(hosts[at], -math.inf))
+    at_most = nlargest(2, ((seconds + errors[host], host) for host, seconds in by_host.items()))
+    return _Latest(max(by_host.values()), by_host, at_most)
+
+
+def _mean_cost(delays: Sequence[float], seconds: float) -> float:
+    return fmean(max(0.0, delay) for delay in delays) / seconds
+
+
+def _is_notable(delays: Sequence[float], cost: float) -> bool:
+    """Return whether a rank costs enough, and is the last one in enough of the steps."""
+    last = sum(seconds > 0 for seconds in delays) / len(delays)
+    return cost >= LEAST_COST and last >= MOST_STEPS
+
+
+def _is_slow(delay: _Delay, *, others: int, log_sets: float) -> bool:
+    """Return whether a rank is the last one too often to be like the others: a sign test.
+
+    `log_sets`: the logarithm of the number of sets of ranks from which the latest one was chosen. A
+    step that resembles the one before does not count in full.
     """
+    if not _is_notable(delay.certain, delay.cost):
+        return False
     steps = len(delay.certain)
     last = sum(seconds > 0 for seconds in delay.certain) / steps
-    if delay.cost < LEAST_COST or last < MOST_STEPS:
-        return False
     independent = math.floor(steps * _independent(delay.certain))
     often = math.floor(last * independent)
-    by_chance = _at_least(often, independent, 1 / (others + 1))
-    return by_chance * sets * len(STEPS) <= FALSE_ALARMS / LOOKS
+    by_chance = _log_of_at_least(often, independent, 1 / (others + 1))
+    return by_chance + log_sets + math.log(len(STEPS)) <= math.log(FALSE_ALARMS / LOOKS)
 
 
 def _independent(delays: Sequence[float]) -> float:
@@ -424,9 +475,19 @@ def _independent(delays: Sequence[float]) -> float:
     return (1 - notable) / (1 + notable)
 
 
-def _at_least(often: int, of: int, probability: float) -> float:
-    """Return the probability of at least so many of independent events."""
-    return math.fsum(
-        math.comb(of, count) * probability**count * (1 - probability) ** (of - count)
-        for count in range(often, of + 1)
-    )
+def _log_of_at_least(often: int, of: int, probability: float) -> float:
+    """Return the logarithm of the probability of at least so many of independent events.
+
+    Of a thousand events, the binomial coefficient itself is larger than any float.
+    """
+    yes, no = math.log(probability), math.log1p(-probability)
+    logs = [
+        _log_of_sets(of, count) + count * yes + (of - count) * no for count in range(often, of + 1)
+    ]
+    largest = max(logs)
+    return largest + math.log(math.fsum(math.exp(each - largest) for each in logs))
+
+
+def _log_of_sets(of: int, size: int) -> float:
+    """Return the logarithm of the binomial coefficient: how many sets of that size there are."""
+    return math.lgamma(of + 1) - math.lgamma(size + 1) - math.lgamma(of - size + 1)

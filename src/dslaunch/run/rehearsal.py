@@ -36,6 +36,8 @@ COLLECT_TIMEOUT = 10.0
 """Seconds to read the last records."""
 MOST_OF_RANK = 10_000
 """Records of one rank that are kept."""
+MOST_SIZE = 8 << 20
+"""Characters of them as JSON; the hook writes a quarter of that at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,11 @@ class RehearsalMonitor:
     def __init__(self, limits: RehearsalLimits) -> None:
         self.limits = limits
         self.records: dict[int, list[Record]] = defaultdict(list)
+        self._kinds: dict[int, set[type[Record]]] = defaultdict(set)
+        """Of all records of a rank, also of those that are not kept: it is asked for at each line
+        of output."""
+        self._sizes: dict[int, int] = defaultdict(int)
+        """Of each rank's records: a node may send any number of large ones."""
         self._began = time.monotonic()
         self._asked_at: float | None = None
         self._asked: dict[str, tuple[Session, Future[Mapping[str, NewRecords]]]] = {}
@@ -141,8 +148,13 @@ class RehearsalMonitor:
         for record in new.records:
             if isinstance(record, Started):  # an elastic launcher has restarted it
                 kept.clear()
-            if len(kept) < MOST_OF_RANK:
+                self._kinds[rank].clear()
+                self._sizes[rank] = 0
+            self._kinds[rank].add(type(record))
+            size = len(record.model_dump_json())
+            if len(kept) < MOST_OF_RANK and self._sizes[rank] + size <= MOST_SIZE:
                 kept.append(record)
+                self._sizes[rank] += size
 
     def _reason(self, ranks: list[int]) -> EndReason | None:
         if not ranks:
@@ -164,4 +176,4 @@ class RehearsalMonitor:
         return EndReason(EndCode.REHEARSAL_LIMIT, seconds=self.limits.time_limit, steps=steps)
 
     def _has(self, rank: int, kind: type[Record]) -> bool:
-        return any(isinstance(record, kind) for record in self.records.get(rank, ()))
+        return kind in self._kinds[rank]

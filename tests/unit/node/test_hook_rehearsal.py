@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from dslaunch.node import rank_hooks, rehearsal
+from dslaunch.node.redact import FIXED, Secrets
+from dslaunch.protocol.rehearsal import Record
 
 Run = Callable[..., list[dict[str, Any]]]
 
@@ -78,7 +80,22 @@ def test_other_hosts_are_recorded_once_and_this_one_is_not(run: Run) -> None:
         "    try:\n        socket.getaddrinfo(name, 443)\n    except OSError:\n        pass"
     )
     hosts = of_kind(run(text, MASTER_ADDR="master.invalid"), "host")
-    assert [each["host"] for each in hosts] == ["hub.invalid"]
+    assert [each["name"] for each in hosts] == ["hub.invalid"]
+
+
+def test_a_secret_in_the_name_of_a_host_is_masked(run: Run) -> None:
+    """What an agent sends is masked by `Secrets.values`, but for fields with names of the run."""
+    text = (
+        "import socket\ntry:\n    socket.getaddrinfo('s3cret.invalid', 443)\nexcept OSError: pass"
+    )
+    (found,) = of_kind(Secrets(["s3cret"]).values(run(text)), "host")
+    assert found["name"] == "***.invalid"
+
+
+def test_no_field_of_a_record_is_exempt_from_masking() -> None:
+    fields = {name for kind in get_args(Record) for name in kind.model_fields}
+    assert fields
+    assert not fields & FIXED
 
 
 def test_the_first_file_that_is_written_in_a_directory_is_recorded(

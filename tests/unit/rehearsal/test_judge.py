@@ -505,7 +505,7 @@ def test_a_gpu_that_is_almost_full_is_a_warning() -> None:
 
 
 def test_a_hub_is_a_note_and_other_hosts_are_only_measured() -> None:
-    hosts: list[Sent] = [{"kind": "host", "host": "huggingface.co"}, {"kind": "host", "host": "n9"}]
+    hosts: list[Sent] = [{"kind": "host", "name": "huggingface.co"}, {"kind": "host", "name": "n9"}]
     result = judged([*sound(0), *hosts], sound(1))
     assert codes(result) == {("info", "rehearsal.network")}
     assert result.measured.hosts == ("huggingface.co", "n9")

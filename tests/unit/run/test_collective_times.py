@@ -11,6 +11,7 @@ from dslaunch.protocol.collectives import COLLECTIVES, RankAnswer
 from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.run.collective_times import (
     LONGEST,
+    MOST_GROUPS,
     SHARE_OF_NODE,
     SHORTEST,
     STEPS_BETWEEN,
@@ -164,6 +165,20 @@ def test_collectives_of_a_gpu_are_compared_by_their_duration() -> None:
 
 def test_collectives_of_a_gpu_without_durations_are_not_compared() -> None:
     assert rounds(range(40), backend="nccl").end() is None
+
+
+def test_groups_with_ranks_that_the_run_does_not_have_are_not_kept() -> None:
+    """They would displace the groups of the run, or be so large that nothing of them is dropped."""
+    nodes, times = (Node(0), Node(1)), Asking()
+    times.begin(nodes)  # type: ignore[arg-type]
+    told = answer(nodes[0].ranks, range(40))
+    claimed = answer(range(1), range(1), world=1000)["0"]["told"]["times"][0]
+    told["0"]["told"]["times"] += [claimed | {"group": f"{n}"} for n in range(1, MOST_GROUPS + 1)]
+    nodes[0].tell(told)
+    nodes[1].tell(answer(nodes[1].ranks, range(40)))
+    found = times.end()
+    assert found is not None
+    assert [each.rank for each in found.slow] == [3]
 
 
 def test_ranks_that_disagree_about_their_group_are_not_compared() -> None:

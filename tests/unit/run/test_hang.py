@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,14 @@ from tests.testbed.hangs import CASES, Case, odd
 from dslaunch.protocol.collectives import COLLECTIVES
 from dslaunch.protocol.queries import STACKS
 from dslaunch.protocol.values import parse
-from dslaunch.run.collectives import RankRecord, RankState, records, with_collectives
+from dslaunch.run.collectives import (
+    Collective,
+    Group,
+    RankRecord,
+    RankState,
+    records,
+    with_collectives,
+)
 from dslaunch.run.events import Event
 from dslaunch.run.faulty import faulty_nodes
 from dslaunch.run.hang import RankView, judge, place, views
@@ -153,6 +161,35 @@ def test_a_process_in_uninterruptible_sleep_waits_for_a_file() -> None:
     told["stacks"]["3"][0].update(state="D", syscall="read", on="/data/shard-7")
     verdict = verdict_of(told)
     assert (verdict.code, verdict.on) == (HangCode.FILESYSTEM, "/data/shard-7")
+
+
+def test_thousands_of_groups_that_a_node_claims_are_judged_in_a_second() -> None:
+    """The launcher supervises the run in the same thread."""
+    entries = tuple(
+        Collective("0", number, "all_reduce", "nccl", entered=1.0, completed=number < 512)
+        for number in range(1, 513)
+    )
+    ranks = tuple(range(256))
+    honest = (Group(id=None, name="0", ranks=ranks),)
+    claimed = tuple(Group(id=None, name=str(number), ranks=ranks) for number in range(2000))
+    found = {
+        rank: RankView(
+            rank,
+            "node1",
+            RankRecord(
+                rank,
+                "node1",
+                RankState.ANSWERED,
+                pid=7,
+                groups=honest if rank else claimed,
+                entries=entries,
+            ),
+        )
+        for rank in ranks
+    }
+    began = time.process_time()
+    assert judge(found).waiting == ranks
+    assert time.process_time() - began < 5
 
 
 def test_nothing_known_is_said_to_be_unknown() -> None:

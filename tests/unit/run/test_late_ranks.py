@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from random import Random
 
@@ -22,8 +23,11 @@ from dslaunch.run.late_ranks import (
     STEPS,
     EnteredCollective,
     GroupHistory,
+    LateRank,
+    StepLateness,
     late_ranks,
     lateness_of,
+    slow_in,
     step_lateness,
     step_length,
 )
@@ -105,6 +109,36 @@ def test_half_of_the_ranks_on_several_nodes_are_not_named() -> None:
 
 def test_two_slow_ranks_of_different_nodes_are_named() -> None:
     assert named(SimulatedJob(slower={1: 0.1, 6: 0.25})) == [1, 6]
+
+
+def noisy(late: list[float], *, steps: int, seconds: float) -> tuple[LateRank, ...]:
+    """The ranks that are named if all are late by so much, and by a fifth of a step at random."""
+    random = Random(1)
+    each = (tuple(by + random.gauss(0, seconds / 5) for by in late) for _ in range(steps))
+    hosts = tuple(f"node{rank // 8}" for rank in range(len(late)))
+    ranks = tuple(range(len(late)))
+    lateness = StepLateness(ranks, hosts, tuple(each), seconds, waits=1)
+    return slow_in(lateness, dict.fromkeys(hosts, 0.0))
+
+
+def test_a_rank_is_named_if_thousands_of_steps_are_compared() -> None:
+    """Steps of 2 ms: there are more sets of them than a float can count."""
+    found = noisy([0.0006, 0.0, 0.0, 0.0], steps=1600, seconds=0.002)
+    assert [each.rank for each in found] == [0]
+
+
+def test_many_slow_ranks_among_hundreds_are_compared_in_a_second() -> None:
+    """The launcher supervises the run in the same thread."""
+    began = time.process_time()
+    assert noisy([0.03] * 100 + [0.0] * 156, steps=STEPS[-1], seconds=0.1) == ()
+    assert time.process_time() - began < 5
+
+
+def test_steps_shorter_than_a_microsecond_are_none() -> None:
+    times = [(at * 1e-9, at * 1e-9) for at in range(50)]
+    collectives = [EnteredCollective(at, "all_reduce", each) for at, each in enumerate(times)]
+    group = GroupHistory((0, 1), ("node1", "node2"), collectives, {"node1": 0.0, "node2": 0.0})
+    assert step_lateness(group) is None
 
 
 def test_a_rank_is_named_with_few_steps_only_if_they_take_long_enough() -> None:
