@@ -44,7 +44,7 @@ _SAME_SIZES = re.compile(r"_?(?:all_?reduce|broadcast|reduce|all_?gather)\w*")
 """Operations whose input has the same number of elements on all ranks. Of others, such as
 all_to_all and scatter, it may differ."""
 _LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib/python3\.\d+t?|python\.zip)/|^<")
-"""Also of our own hooks, which a node has in `python.zip`."""
+"""Also the hooks of dslaunch, which a node has in `python.zip`."""
 _DATA = re.compile(r"torch/utils/data/")
 _BATON = re.compile(r"torch/utils/file_baton\.py$|filelock/\w+\.py$")
 """Locks in files: of PyTorch's extension builds, and of the package filelock."""
