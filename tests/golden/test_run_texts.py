@@ -50,6 +50,7 @@ VERDICTS = (
     replace(WAITING, code=HangCode.MISMATCH, sides=(replace(ODD, group="pair"), MOST)),
     replace(WAITING, code=HangCode.NETWORK, ranks=(), unreachable=PAIRS),
     replace(WAITING, code=HangCode.UNKNOWN, ranks=()),
+    replace(WAITING, code=HangCode.RENDEZVOUS, ranks=(), operation="init_process_group"),
     HangVerdict(HangCode.SLOW, ranks=(("n1", 0), ("n2", 1)), place=STEP),
     HangVerdict(HangCode.FILESYSTEM, ranks=(("n1", 0), ("n2", 1)), place=SAVE),
     HangVerdict(HangCode.UNKNOWN),

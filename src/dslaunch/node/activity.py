@@ -11,8 +11,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import Collection, Optional
 
-BUSY = 0.02
-"""The share of one CPU below which a process counts as idle: its threads only poll."""
+BUSY = 0.05
+"""The share of one CPU below which the ranks of a node count as idle: their threads only poll. The
+first rank polls 100 times a second while it waits for the others to join (`waitForWorkers` in
+PyTorch's TCPStore), which takes 2 %."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 

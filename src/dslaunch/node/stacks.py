@@ -16,8 +16,9 @@ import subprocess
 import threading
 import time
 
-from dslaunch.node import hook_collectives, paths, processes, procfs
+from dslaunch.node import paths, processes, procfs
 from dslaunch.node.hook_stacks import NOTE, SIGNAL
+from dslaunch.node.rank_hooks import ARCHIVE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -33,7 +34,7 @@ MOST_FRAMES = 100
 """Of one thread; faulthandler has the same limit."""
 _THREAD = re.compile(r"^(?:Current thread|Thread|Stack) 0x[0-9a-f]+(?: \[(.*)\])? \(most recent")
 _FRAME = re.compile(r'^  File "(.*)", line ([0-9]{1,9}|\?\?\?) in (.*)')
-_OUR_THREAD = f"/{hook_collectives.__name__.rpartition('.')[2]}.py"
+_OF_HOOKS = f"/{ARCHIVE}/"
 _turn = threading.Lock()
 _spies = threading.BoundedSemaphore(os.cpu_count() or 1)
 
@@ -129,11 +130,13 @@ def _look(pid: int, told: Dict[int, Process], deadline: float) -> None:
 def _from_here(pid: int, threads: List[Process]) -> List[Process]:
     """Return the threads with paths as the process itself would write them: equal on all nodes.
 
-    The one that answers questions about collectives is left out: it is ours.
+    Threads and functions of our hooks (`rank_hooks.py`) are left out.
     """
     start = f"{procfs.link(f'/proc/{pid}/cwd')}/"
-    threads = [thread for thread in threads if not any(map(_is_ours, thread["frames"]))]
+    threads = [thread for thread in threads if not _is_ours(thread["frames"][-1])]
     for thread in threads:
+        # functions of ours around those of the program
+        thread["frames"] = [frame for frame in thread["frames"] if not _is_ours(frame)]
         for frame in thread["frames"]:
             if len(start) > 1 and frame["file"].startswith(start):
                 frame["file"] = frame["file"][len(start) :]
@@ -141,7 +144,7 @@ def _from_here(pid: int, threads: List[Process]) -> List[Process]:
 
 
 def _is_ours(frame: Process) -> bool:
-    return bool(frame["file"].endswith(_OUR_THREAD))
+    return _OF_HOOKS in str(frame["file"])
 
 
 # ------------------------------------------------------------ py-spy

@@ -45,6 +45,8 @@ _SAME_SIZES = re.compile(r"_?(?:all_?reduce|broadcast|reduce|all_?gather)\w*")
 all_to_all and scatter, it may differ."""
 _LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib/python3\.\d+t?|python\.zip)/|^<")
 """Also the hooks of dslaunch, which a node has in `python.zip`."""
+_JOINING = frozenset({"init_process_group", "new_group"})
+"""Functions that return when all ranks of the group have called them."""
 _DATA = re.compile(r"torch/utils/data/")
 _BATON = re.compile(r"torch/utils/file_baton\.py$|filelock/\w+\.py$")
 """Locks in files: of PyTorch's extension builds, and of the package filelock."""
@@ -194,6 +196,8 @@ def judge(views: Mapping[int, RankView], now: float | None = None) -> HangVerdic
         return _about_ranks(situation, [views[rank] for rank in roots], now)
     if situation.waits:
         return _all_have_entered(situation, now)
+    if situation.waiting:
+        return _all_seen_waiting(situation)
     if halted:
         return _about_ranks(situation, halted, now)
     return _without_collectives(situation)
@@ -335,6 +339,36 @@ def _all_have_entered(situation: _Situation, now: float | None) -> HangVerdict:
     return _waited_for(situation, HangVerdict(code), each, now)
 
 
+def _all_seen_waiting(situation: _Situation) -> HangVerdict:
+    """Return the verdict if the stacks of all ranks show that they wait for each other."""
+    joining = all(_is_joining(view) for view in situation.views.values())
+    verdict = HangVerdict(HangCode.RENDEZVOUS if joining else HangCode.UNKNOWN)
+    return _seen_waited_for(situation, verdict)
+
+
+def _is_joining(view: RankView) -> bool:
+    """Return whether a rank waits until others have joined a process group."""
+    seen = view.process.wait if view.process is not None else None
+    return seen is not None and seen.kind is WaitKind.STORE
+
+
+def _seen_waited_for(situation: _Situation, verdict: HangVerdict) -> HangVerdict:
+    """Return the verdict with the ranks whose stacks show that they wait for those."""
+    guilty = {rank for _, rank in verdict.ranks}
+    waiting = tuple(sorted(situation.waiting - guilty))
+    if not waiting:
+        return verdict
+    process = situation.views[waiting[0]].process
+    frames = process.frames if process is not None else ()
+    joining = [frame.function for frame in frames if frame.function in _JOINING]
+    return replace(
+        verdict,
+        waiting=waiting,
+        operation=joining[0] if joining else None,
+        waiting_place=place(frames),
+    )
+
+
 def _waited_for(
     situation: _Situation, verdict: HangVerdict, each: _Wait, now: float | None
 ) -> HangVerdict:
@@ -399,12 +433,7 @@ def _about_ranks(
     relevant = [each for each in situation.waits if numbers & {*each.missing, *each.entered}]
     if relevant:
         return _waited_for(situation, verdict, relevant[0], now)
-    seen_waiting = sorted(situation.waiting - numbers)
-    if not seen_waiting:
-        return verdict
-    others = situation.views[seen_waiting[0]].process
-    where = place(others.frames) if others is not None else None
-    return replace(verdict, waiting=tuple(seen_waiting), waiting_place=where)
+    return _seen_waited_for(situation, verdict)
 
 
 def _halted(view: RankView) -> HangCode | None:

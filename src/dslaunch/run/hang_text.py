@@ -23,6 +23,7 @@ _ABOUT: Mapping[HangCode, str] = {
     HangCode.BUSY: "{who} {has} not entered it and {computes}{where}",
     HangCode.NOT_ENTERED: "{who} {has} not entered it{where}",
     HangCode.NETWORK: "all have entered it and it does not complete{pairs}",
+    HangCode.RENDEZVOUS: "more ranks are expected, or ranks have different master addresses",
     HangCode.UNKNOWN: "all have entered it and it does not complete",
 }
 _WITHOUT_COLLECTIVE: Mapping[HangCode, str] = {
@@ -51,8 +52,10 @@ _HINTS: Mapping[HangCode, str] = {
     "--hang-timeout if it is to take so long",
     HangCode.MISMATCH: "all ranks must call the same collectives in the same order with equal "
     "sizes; look for conditions that depend on the rank or its data",
-    HangCode.NETWORK: "check the network between the nodes: `dslaunch preflight --deep`, "
+    HangCode.NETWORK: "check the network between the nodes: `dslaunch preflight --tier deep`, "
     "firewalls, NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME",
+    HangCode.RENDEZVOUS: "take rank, world size and master address from the environment, as "
+    "`init_process_group()` without arguments does: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT",
     HangCode.SLOW: "raise --hang-timeout if a step is to take so long; `dslaunch stacks` shows "
     "what the ranks compute",
     HangCode.UNKNOWN: "`dslaunch stacks` shows what every rank does",

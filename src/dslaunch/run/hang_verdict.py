@@ -33,6 +33,8 @@ class HangCode(StrEnum):
     """Ranks have entered different collectives."""
     NETWORK = "network"
     """All ranks have entered the same collective, and it does not complete."""
+    RENDEZVOUS = "rendezvous"
+    """All ranks wait until others have joined their process group."""
     SLOW = "slow"
     """No rank waits for another one: all compute, or wait for something outside of the run."""
     UNKNOWN = "unknown"

@@ -78,7 +78,11 @@ _RULES = (
     ),
     _rule(WaitKind.COLLECTIVE, r"distributed/_functional_collectives\.py$", r"wait\w*|_?all_\w+"),
     _rule(WaitKind.COLLECTIVE, r"deepspeed/comm/\w+\.py$", _COLLECTIVES),
-    _rule(WaitKind.STORE, r"torch/distributed/distributed_c10d\.py$", r"_store_based_barrier"),
+    _rule(
+        WaitKind.STORE,
+        r"torch/distributed/distributed_c10d\.py$",
+        r"_store_based_barrier|_new_process_group_helper",
+    ),
     _rule(WaitKind.STORE, r"torch/distributed/(?:\w+/)*\w*(?:rendezvous|store)\.py$", r".*"),
     _rule(WaitKind.DATA_LOADER, r"torch/utils/data/dataloader\.py$", r"_try_get_data|_get_data"),
     _rule(

@@ -11,12 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from dslaunch.node import rank_hooks, rehearsal
+from dslaunch.node import hook_stacks, rank_hooks, rehearsal, stacks
 from dslaunch.transport import program
 
 HOOK = """\
 def start(directory):
     print("started in", directory)
+"""
+WRAPPER = """\
+import _thread, colorsys, time
+def start(directory):
+    _thread.start_new_thread(sleeps, ())
+    colorsys.rgb_to_hsv = wrapped
+def sleeps():
+    time.sleep(60)
+def wrapped(function):
+    print("wrapped", flush=True)
+    return function()
 """
 Run = Callable[..., str]
 
@@ -80,6 +91,28 @@ def test_an_import_that_fails_fails_as_without_the_hook(run: Run, tmp_path: Path
 def test_an_exception_of_a_hook_does_not_reach_the_program(run: Run, after: str | None) -> None:
     hook = "def start(directory):\n    raise RuntimeError(directory)\n"
     assert run("import colorsys\nprint('program')", hook=hook, after=after) == "program\n"
+
+
+def test_stacks_leave_out_threads_and_functions_of_hooks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_hook.py").write_text(WRAPPER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    hooks = {hook_stacks: None, types.ModuleType("own_hook"): "colorsys"}
+    variables = rank_hooks.arm(str(tmp_path), {}, hooks=hooks)
+    text = "import colorsys, time\ncolorsys.rgb_to_hsv(lambda: time.sleep(60))\n"
+    command = [sys.executable, "-c", text]
+    with subprocess.Popen(
+        command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "wrapped\n"
+            (found,) = stacks.collect({0: process.pid}, 10)["0"]
+        finally:
+            process.kill()
+    (main,) = found["threads"]
+    assert [frame["function"] for frame in main["frames"]] == ["<lambda>", "<module>"]
 
 
 def test_a_node_has_the_sources_of_the_hooks() -> None:

@@ -28,7 +28,7 @@ from dslaunch.run.collectives import (
 from dslaunch.run.events import Event
 from dslaunch.run.faulty import faulty_nodes
 from dslaunch.run.hang import RankView, judge, place, views
-from dslaunch.run.hang_verdict import HangCode, HangVerdict
+from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place
 from dslaunch.run.hang_watch import Numbers
 from dslaunch.run.local_runs import read_outcome
 from dslaunch.run.outcome import Outcome
@@ -154,6 +154,36 @@ def test_without_a_recorder_the_stacks_show_who_does_not_wait() -> None:
     assert (verdict.code, verdict.ranks) == (HangCode.NOT_ENTERED, (("node2", 3),))
     assert verdict.waiting == (0, 1, 2)
     assert verdict.operation is None
+
+
+def test_ranks_that_all_wait_for_others_to_join_are_a_rendezvous_that_does_not_complete() -> None:
+    verdict = judge(views({"n1": {"0": [joining()]}, "n2": {"1": [joining()]}}, {}, {}))
+    assert (verdict.code, verdict.operation) == (HangCode.RENDEZVOUS, "init_process_group")
+    assert (verdict.ranks, verdict.waiting) == ((), (0, 1))
+    assert verdict.waiting_place == Place("train.py", 6, "<module>")
+
+
+def test_a_rank_that_does_not_join_is_what_the_others_wait_for() -> None:
+    late = {**joining(), "threads": [main_thread(("train.py", 4, "prepare"))]}
+    verdict = judge(views({"n1": {"0": [joining()]}, "n2": {"1": [late]}}, {}, {}))
+    assert (verdict.code, verdict.ranks) == (HangCode.NOT_ENTERED, (("n2", 1),))
+    assert (verdict.operation, verdict.waiting) == ("init_process_group", (0,))
+
+
+def joining() -> dict[str, Any]:
+    """A process that waits for the other ranks in `init_process_group`."""
+    torch = "/opt/lib/python3.11/site-packages/torch/distributed"
+    frames = (
+        (f"{torch}/rendezvous.py", 199, "_create_c10d_store"),
+        (f"{torch}/distributed_c10d.py", 1892, "init_process_group"),
+        ("train.py", 6, "<module>"),
+    )
+    return {"pid": 7, "state": "S", "syscall": "poll", "threads": [main_thread(*frames)]}
+
+
+def main_thread(*frames: tuple[str, int, str]) -> dict[str, Any]:
+    names = ("file", "line", "function")
+    return {"main": True, "frames": [dict(zip(names, frame, strict=True)) for frame in frames]}
 
 
 def test_a_process_in_uninterruptible_sleep_waits_for_a_file() -> None:
