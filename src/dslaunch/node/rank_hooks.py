@@ -44,7 +44,6 @@ _HOOKS = {hooks!r}
 
 def _started_after(imported, start):
     """Call `start` when a module has been imported."""
-    import importlib.util
 
     class Loader:
         """The loader of the module, until it has been used once."""
@@ -71,6 +70,8 @@ def _started_after(imported, start):
             if name != imported or cls not in sys.meta_path:
                 return None
             sys.meta_path.remove(cls)
+            import importlib.util  # a process without that module needs none of it
+
             spec = importlib.util.find_spec(name)
             if spec is not None and hasattr(spec.loader, "exec_module"):
                 spec.loader = Loader(spec.loader)

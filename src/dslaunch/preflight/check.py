@@ -268,8 +268,9 @@ class Round:
     @classmethod
     def of_all(cls, scope: Scope, asked: AskedOfAll, *, here: Asked | None = None) -> Round:
         """Return a round in which all nodes are asked the same, but for `QuestionPerNode`."""
-        same = {name: one for name, one in asked.items() if isinstance(one, Question)}
         own = {name: one for name, one in asked.items() if isinstance(one, QuestionPerNode)}
+        # also what a plugin returns that is no question, which is found where it is checked
+        same = {name: one for name, one in asked.items() if not isinstance(one, QuestionPerNode)}
         hosts = [node.host for node in scope.nodes]
         by_host = dict.fromkeys(hosts, same)
         if own:
