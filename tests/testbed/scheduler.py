@@ -151,6 +151,11 @@ class Site:
         act()
         until(lambda: self.said != before, within, lambda: self.said)
 
+    def tells_of_nodes(self, hosts: str, within: float = 30) -> None:
+        """Wait until a started one has told which nodes its job has: it asks now and then, so that
+        this may come after the job's first output. TimeoutError."""
+        until(lambda: hosts in self.said, within, lambda: self.said)
+
     def number(self) -> str:
         """The number of the only job that has written something."""
         (out,) = self.here.glob("*.out")

@@ -426,6 +426,7 @@ def test_a_job_that_has_to_make_room_says_so(
     with site.start("slurm", "c.yaml", "--set", setting, "sleeps.py") as running:
         number = site.submitted()
         site.says(number, "up 1")
+        site.tells_of_nodes("node[1-2]")
         urgent_job = submit(site.cluster, "sleep 1", *urgent)
         site.tells_more(urgent_job.wait)
         if setting == "requeue=1":
@@ -526,8 +527,7 @@ def test_a_job_is_seen_read_and_stopped_like_any_other_run(site: Site) -> None:
 def test_a_controller_that_is_away_is_waited_for(site: Site) -> None:
     with site.start("slurm", "c.yaml", "resumes.py") as running:
         until(lambda: "training 3" in site.output(""), 30, lambda: site.output(""))
-        # the follower asks now and then: it may tell of the start after the job's first output
-        until(lambda: "node[1-4]" in site.said, 30, lambda: site.said)
+        site.tells_of_nodes("node[1-4]")
         # what the follower tells is that it cannot ask, then that it can again
         site.tells_more(lambda: site.cluster.service(CONTROL, "slurmctld", "stop"))
         site.tells_more(lambda: site.cluster.service(CONTROL, "slurmctld", "start"))

@@ -62,6 +62,7 @@ def test_a_running_job_outlasts_the_loss_of_authentication_and_of_the_controller
     with site.start("slurm", "c.yaml", "sleeps.py") as running:
         number = site.submitted()
         site.says(number, "up 0")
+        site.tells_of_nodes("node1")
         # what the follower tells is that it cannot ask, then that it can again: each once
         site.tells_more(lambda: site.cluster.service(CONTROL, "munged", "stop"))
         site.tells_more(lambda: site.cluster.service(CONTROL, "munged", "start"))
