@@ -192,9 +192,9 @@ def answer(what: str) -> "Dict[str, Any]":
     dumps = _dumps(what)
     if not dumps:
         return {**told, "groups": world, "error": "this PyTorch has no recorder"}
-    entries = [entry for dump in dumps for entry in dump.get("entries", ())]
     if what == "status":
         return {**told, "groups": _numbered(dumps, [])}
+    entries = [entry for dump in dumps for entry in dump.get("entries", ())]
     told["groups"] = _numbered(dumps, _named(world, entries))
     entries.sort(key=lambda entry: entry["time_created_ns"])
     entries = _last_of_each_group(entries)

@@ -206,7 +206,7 @@ class TerminalView:
         with self._lock:
             self.started = self.started or time.time()
             self.status.ranks = plan.world_size
-            self._make_room(f"{n.host}:{n.first_rank + len(n.slots) - 1}" for n in plan.nodes)
+            self._make_room(f"{n.host}:{n.ranks[-1]}" for n in plan.nodes)
             if self.quiet:
                 return
             ranks, nodes = counted(plan.world_size, "rank"), counted(len(plan.nodes), "node")

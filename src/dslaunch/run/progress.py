@@ -195,7 +195,7 @@ class ProgressReader:
         """Step and total of the unnamed bar that is the training's."""
 
     def read(self, text: str) -> Progress | None:
-        """Return what the next line says of the training; None if it says nothing."""
+        """Return the progress that the next line shows; None if it shows none."""
         found = _read(text, self._formats)
         if found is None or not self._is_training(found):
             return None

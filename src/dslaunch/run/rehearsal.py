@@ -13,8 +13,16 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dslaunch.protocol.rehearsal import REHEARSAL, Ended, Held, NewRecords, Raised, Record, Started
-from dslaunch.protocol.rehearsal import StepsDone as Done
+from dslaunch.protocol.rehearsal import (
+    REHEARSAL,
+    Ended,
+    Held,
+    NewRecords,
+    Raised,
+    Record,
+    Started,
+    StepsDone,
+)
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.transport.wire import LostError
 
@@ -160,7 +168,7 @@ class RehearsalMonitor:
         if not ranks:
             return None
         now, steps = time.monotonic(), self.limits.steps
-        if self._done_at is None and all(self._has(rank, Done) for rank in ranks):
+        if self._done_at is None and all(self._has(rank, StepsDone) for rank in ranks):
             self._done_at = now
         held = [self._has(rank, Held) for rank in ranks]
         over = [h or self._has(rank, Ended) for h, rank in zip(held, ranks, strict=True)]
