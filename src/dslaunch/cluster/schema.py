@@ -114,6 +114,13 @@ class SshSection(Section):
     fanout: int = Field(
         32, ge=1, le=1024, description="Number of connections to open at the same time."
     )
+    tree_fanout: int = Field(
+        32,
+        ge=2,
+        le=1024,
+        description="Number of nodes that this machine and each inner node connect to with "
+        "`transport: tree`.",
+    )
     config_file: Text | None = Field(
         None,
         description="SSH config to use instead of ~/.ssh/config and /etc/ssh/ssh_config, as with "
