@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dslaunch.node import collectives, rank_hooks, stacks
+from dslaunch.node.hook_collectives import MOST_READ
 from dslaunch.protocol.collectives import COLLECTIVES
 from dslaunch.protocol.values import parse
 from dslaunch.run.collectives import RankRecord, RankState, records
@@ -148,6 +149,14 @@ def test_a_buffer_size_of_the_user_is_kept(ranks: Ranks) -> None:
     assert ranks.line(0) == "threads 1\n"
     record = ranks.ask("full")[0]
     assert (record.state, record.initialized, record.entries) == (RankState.ANSWERED, True, ())
+
+
+@pytest.mark.long
+def test_a_large_buffer_of_the_user_is_not_read_while_training(ranks: Ranks) -> None:
+    ranks.start(TRAIN, TORCH_FR_BUFFER_SIZE=str(MOST_READ + 1))
+    assert ranks.line(0) == "threads 1\n"
+    assert ranks.ask("times")[0].error is not None
+    assert ranks.ask("full")[0].entries
 
 
 @pytest.mark.long
