@@ -75,10 +75,15 @@ class Ranks:
         told = collectives.collect(self.pids, str(self.directory), what, timeout)
         return records("node1", parse(COLLECTIVES, told), offset=0.0)
 
-    def ask_until(self, what: str, holds: Callable[[dict[int, RankRecord]], bool]) -> Any:
+    def ask_until(
+        self,
+        what: str,
+        holds: Callable[[dict[int, RankRecord]], bool],
+        timeout: float = 10.0,
+    ) -> Any:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            found = self.ask(what)
+            found = self.ask(what, timeout)
             if holds(found):
                 return found
         raise AssertionError(found)
@@ -130,13 +135,16 @@ def test_ranks_answer_which_collective_they_are_in(ranks: Ranks) -> None:
     assert not [file for file in files if "hook_collectives" in file]
 
     os.kill(ranks.pids[1], signal.SIGSTOP)
-    stopped = ranks.ask("status", timeout=1.0)
-    assert [stopped[0].state, stopped[1].state] == [RankState.ANSWERED, RankState.SILENT]
+    ranks.ask_until("status", only_the_first_answers, timeout=1.0)
 
     for process in ranks.processes:
         os.killpg(process.pid, signal.SIGKILL)
     assert {each.state for each in ranks.ask_until("status", all_absent).values()} == {"absent"}
     assert not list(ranks.directory.glob("collectives-*"))
+
+
+def only_the_first_answers(found: dict[int, RankRecord]) -> bool:
+    return (found[0].state, found[1].state) == (RankState.ANSWERED, RankState.SILENT)
 
 
 def all_absent(found: dict[int, RankRecord]) -> bool:
