@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from statistics import median
@@ -132,14 +132,15 @@ class CollectiveTimes:
         self._hosts: dict[int, str] = {}
         self._groups: dict[str, _GroupTimes] = {}
         self._clock_errors: dict[str, float] = {}
-        self._spent_on_node = self._spent_here = 0.0
-        """Seconds of CPU time in the last round: of the ranks of one node, and of this process."""
+        self._spent_on_node = self._spent_asking = self._spent_here = 0.0
+        """Seconds of CPU time in the last round: of the ranks of one node, and of this process to
+        ask and to judge."""
         self._latest: Lateness | None = None
 
     @property
-    def waiting(self) -> list[Future[Answer]]:
-        """Return the answers that have not been read."""
-        return [asked.answer for asked in self._asked.values()]
+    def waiting(self) -> Iterator[Future[Answer]]:
+        """Yield the answers that have not been read."""
+        return (asked.answer for asked in self._asked.values())
 
     @property
     def interval(self) -> float:
@@ -148,7 +149,8 @@ class CollectiveTimes:
         if found is not None and found.suspected and self._close < MOST_CLOSE:
             return SHORTEST
         steps = STEPS_BETWEEN * found.step_seconds if found is not None else SHORTEST
-        affordable = max(self._spent_on_node / SHARE_OF_NODE, self._spent_here / SHARE_OF_LAUNCHER)
+        here = self._spent_asking + self._spent_here
+        affordable = max(self._spent_on_node / SHARE_OF_NODE, here / SHARE_OF_LAUNCHER)
         return min(LONGEST, max(SHORTEST, steps, affordable))
 
     def begin(self, sessions: Iterable[Session]) -> None:
@@ -157,6 +159,7 @@ class CollectiveTimes:
         if now < self._due:
             return
         self._due = now + self.interval
+        began = time.thread_time()
         several = list(sessions)
         self._ranks.update(rank for session in several for rank in session.ranks)
         for session in several:
@@ -172,6 +175,7 @@ class CollectiveTimes:
                 since=self._since.get(session.host, 0.0),
             )
             self._asked[session.host] = _Asked(answer, session, now)
+        self._spent_asking = time.thread_time() - began
 
     def end(self) -> Lateness | None:
         """Return what is known with the answers that have arrived; None: nothing yet."""

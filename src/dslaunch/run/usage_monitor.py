@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
+from itertools import chain
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
@@ -121,11 +122,13 @@ class UsageMonitor:
 
     def wait(self, seconds: float) -> None:
         """Wait until all have answered, at most so many seconds."""
-        wait(self._waiting, seconds)
+        wait(list(self._waiting), seconds)
 
     @property
-    def _waiting(self) -> list[Future[Any]]:
-        return [*(asked.answer for asked in self._asked.values()), *self.collectives.waiting]
+    def _waiting(self) -> Iterator[Future[Any]]:
+        """Yield the answers that have not been read: whoever waits for all looks at one of them."""
+        own = (asked.answer for asked in self._asked.values())
+        return chain(own, self.collectives.waiting)
 
     def end(self) -> UsageSample:
         """Return what has arrived since `begin`."""
