@@ -106,7 +106,7 @@ class UsageRecorder:
         `interval`: seconds between two rounds, if that is less than usual. Never waits.
         """
         seconds = self._interval if interval is None else min(self._interval, interval)
-        seconds = max(seconds, len(sessions) / NODES_A_SECOND)
+        seconds = max(seconds, len(sessions) // NODES_A_SECOND)
         now = time.monotonic()
         due = self._began is None or now - self._began >= seconds
         sample = None
