@@ -577,7 +577,8 @@ class Agent:
     def end(self, grace: float, why: str, **cause: Any) -> None:
         """End the ranks: TERM, and KILL after `grace` seconds. A second call can only shorten that.
 
-        `cause`: which `process` of dslaunch was ended, and by which `signal` if known.
+        `cause`: which `process` of dslaunch was ended, and by which `signal` if known; of a `hang`,
+        the seconds for which no rank had made progress.
         """
         deadline = time.monotonic() + grace
         if self.ranks is None or self.done:

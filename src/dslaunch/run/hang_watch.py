@@ -72,13 +72,16 @@ class Continued:
     """For which none did."""
 
 
-def _judged(
-    stacks: Mapping[str, Any], records: Mapping[int, RankRecord], ended: Ended
+def judged(
+    stacks: Mapping[str, Any],
+    records: Mapping[int, RankRecord],
+    ended: Ended,
+    now: float | None,
 ) -> HangVerdict:
     """Return the verdict, also if the judge fails: the run must end after its timeout, and not
     because of what nodes say of their ranks."""
     try:
-        return judge(rank_views(stacks, records, ended), time.time())
+        return judge(rank_views(stacks, records, ended), now)
     except Exception as error:  # noqa: BLE001 - see above
         _log.info("hang-judge-failed", error=repr(error)[:LONGEST_ERROR])
         return HangVerdict(HangCode.UNKNOWN)
@@ -222,7 +225,7 @@ class _Inquiry:
             return None
         found = arrived_collectives(self._records)
         stacks = arrived_stacks(self._stacks)
-        verdict = _judged(stacks, found, ended)
+        verdict = judged(stacks, found, ended, now=time.time())
         if verdict.code is HangCode.NETWORK and len(self.sessions) > 1:
             if self._pairs is None:
                 self._pairs = NodePairs(self.sessions, self._near)
