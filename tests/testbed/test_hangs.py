@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.testbed.hangs import CASES, JOB, LIMIT, NETWORK, Case, odd
+from tests.testbed.reported_hangs import PREFIX, REPORTED, Reported
 from tests.testbed.test_faults import Watched
 from tests.testbed.test_runs import Project, project
 
@@ -79,6 +80,32 @@ def test_a_hang_ends_with_the_rank_that_the_others_wait_for(
         }
         with Path(os.environ[RECORD]).open("a") as file:
             file.write(json.dumps(row) + "\n")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("reported", REPORTED, ids=lambda reported: reported.name)
+def test_a_hang_that_users_reported_names_the_ranks_that_cause_it(
+    project: Project, reported: Reported
+) -> None:
+    project.write("train.py", PREFIX + reported.program)
+    project.describe("nodes: [{host: 'node[1-2]', slots: 2}]")
+    # a script that imports more of PyTorch makes no progress for long on a loaded machine
+    done = project.run("--hang-timeout", f"{2 * LIMIT:g}", "c.yaml", "train.py")
+    outcome = project.outcome()
+    hang = outcome["reason"].get("hang", {})
+    ranks = [rank for _, rank in hang.get("ranks", ())]
+    if RECORD in os.environ:
+        row = {"reported": reported.name, "code": hang.get("code"), "ranks": ranks}
+        row |= {"said": outcome["message"], "what": outcome["what"], "stderr": done.stderr[-3000:]}
+        with Path(os.environ[RECORD]).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    if not reported.codes:
+        assert outcome["reason"]["code"] == "rank-failed", done.stderr
+        exited = [rank for _, rank in outcome["reason"].get("exited", ())]
+        assert exited == list(reported.ranks), done.stderr
+        return
+    assert hang.get("code") in reported.codes, done.stderr
+    assert sorted(ranks) == list(reported.ranks), done.stderr
 
 
 def status(project: Project) -> dict[str, Any]:

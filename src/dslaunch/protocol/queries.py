@@ -173,6 +173,7 @@ DIGESTS: Query[Mapping[str, str | None]] = Query(
 )
 LISTEN: Query[survey.Listening] = _kind("listen", _listens_where_asked)
 DIAL: Query[Mapping[str, survey.Dialed]] = _kind("dial", _targets_asked)
+RUN: Query[survey.Ran] = _kind("run")
 MARK: Query[Mapping[str, str | None]] = _kind("mark", _paths_asked)
 MARKS: Query[Mapping[str, list[str]]] = _kind("marks", _marks_asked)
 UNMARK: Query[None] = _kind("unmark")

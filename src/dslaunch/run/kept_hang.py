@@ -53,6 +53,6 @@ def with_hang_verdict(
     return replace(
         outcome,
         reason=replace(outcome.reason, hang=verdict),
-        hint=hang_hint(verdict.code),
+        hint=hang_hint(verdict),
         stacks=stacks,
     )
