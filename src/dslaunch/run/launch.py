@@ -17,26 +17,22 @@ from typing import TYPE_CHECKING
 from dslaunch import log, transport
 from dslaunch.cluster.model import Allocation, Cluster
 from dslaunch.errors import DslaunchError, UsageError
-from dslaunch.json_text import json_text
 from dslaunch.launch.job import Job
 from dslaunch.registry import LAUNCHERS
-from dslaunch.run.agent_program import AgentStart
-from dslaunch.run.agent_starter import PING_INTERVAL, AgentStarter
-from dslaunch.run.events import Event
+from dslaunch.run.agent_starter import INBOX_SIZE, PING_INTERVAL, AgentStarter
 from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.reasons import Restart
 from dslaunch.run.request import RunRequest, agent_run
 from dslaunch.run.run_directory import CLUSTER, SUBMISSION, RunDirectory, runs_directory
-from dslaunch.run.run_record import FILE, RunRecord
 from dslaunch.run.secret import Secret, read_secrets
-from dslaunch.run.session import INBOX_SIZE, Inbox, Session
 from dslaunch.run.view import StartStep, ignore
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
     from dslaunch.launch.plan import Plan
+    from dslaunch.run.events import Event
     from dslaunch.run.outcome import Outcome
     from dslaunch.run.rehearsal import Rehearsed
+    from dslaunch.run.session import Inbox, Session
     from dslaunch.run.usage_recorder import OnUsage, UsageFile, UsageRecorder
     from dslaunch.run.view import RunView
     from dslaunch.transport.base import Connection
@@ -159,6 +155,9 @@ class RunController:
         timeouts = self.request.timeouts
 
         def make_session(node: Node, connection: Connection) -> Session:
+            from dslaunch.run.agent_program import AgentStart
+            from dslaunch.run.session import Session
+
             run = agent_run(self.run, count)
             agent = AgentStart(run, node.host, timeouts.heartbeat, timeouts.reconnect)
             return Session(
@@ -174,9 +173,11 @@ class RunController:
                 ping_interval=min(PING_INTERVAL, timeouts.heartbeat / 3),
             )
             with contextlib.closing(starter):
+                # what is slow to import is imported while the nodes are being connected to
+                import dslaunch.run.session  # noqa: F401 - made by the starter's threads
+
                 starter.head_start(self.interrupts)
                 self.view.begin(StartStep.CONNECTING, allocation.hosts)
-                # it imports half of the program: done while the agents start
                 from dslaunch.run.start import start
 
                 return start(self, count, starter, inbox)
@@ -197,6 +198,8 @@ class RunController:
     def again(self, outcome: Outcome, count: int) -> Outcome:
         """Restart with the remaining nodes and spares; return how that ended."""
         assert self.record is not None
+        from dslaunch.run.events import Event
+        from dslaunch.run.reasons import Restart
         from dslaunch.run.restart import choose_again
 
         self.outcomes.append(outcome)
@@ -226,6 +229,8 @@ class RunController:
 
     def recorded(self, plan: Plan, count: int) -> RunDirectory:
         """Return the run directory, made at the first plan."""
+        from dslaunch.run.run_record import FILE, RunRecord
+
         if self.record is None:
             self.record = open_record(runs_directory(self.request.environ) / self.run)
             self.record.write(CLUSTER, cluster_json(self.request.cluster))
@@ -250,6 +255,8 @@ class RunController:
 
 def cluster_json(cluster: Cluster) -> str:
     """Return the cluster as JSON, for commands about the run later; not the text of its file."""
+    from dslaunch.json_text import json_text
+
     return json_text(asdict(replace(cluster, source=None)), indent=1) + "\n"
 
 
