@@ -49,7 +49,7 @@ def with_hang_verdict(
         stacks[host] = {key: each for key, each in kept.stacks.items() if key in own}
         times.append(kept.time - offset)
     before = History([event for event in events if not event.asked])
-    verdict = judged(stacks, found, before.ended(), now=max(times, default=None))
+    verdict = judged(stacks, found, before.ended, now=max(times, default=None))
     return replace(
         outcome,
         reason=replace(outcome.reason, hang=verdict),
