@@ -296,7 +296,8 @@ FORMATS = (
             "not answer) and `checks` (those that failed).",
             "findings": "For each result `check`, `level` (`fail`, `warn`, `unknown`, `info`, "
             "`pass`, `skip`), `hosts`, `found`, "
-            "`expected`, `fix` (what to do) and `see` (a command that shows it).",
+            "`expected`, `fix` (what to do), `see` (a command that shows it) and `code` (of a "
+            "rehearsal's finding).",
         },
         None,
         "preflight --json cluster.yaml --only clock.skew",

@@ -199,6 +199,30 @@ def test_a_rehearsal_that_finds_an_error_prevents_the_run(tmp_path: Path) -> Non
     assert len(list((tmp_path / "state/runs").iterdir())) == 1
 
 
+def test_a_rehearsal_is_a_check_of_a_preflight_and_makes_no_node_unfit(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys\nraise ValueError(sys.argv[1])\n")
+    (tmp_path / "local.yaml").write_text(
+        "name: local\ntransport: local\nlauncher: direct\n"
+        "nodes: [{host: 'node[1-2]', slots: 1}]\nstorage: {workdir: work}\n"
+    )
+    options = ("--only", "job.rehearsal", "--script", "train.py", "--json", "--junit", "r.xml")
+    done = subprocess.run(
+        [sys.executable, "-m", "dslaunch", "preflight", *options, "local.yaml", "--", "--lr"],
+        cwd=tmp_path,
+        env={**os.environ, "DSLAUNCH_STATE": str(tmp_path / "state")},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 4, done.stderr
+    report = json.loads(done.stdout)
+    (failed,) = (each for each in report["findings"] if each["level"] == "fail")
+    assert (failed["check"], failed["code"]) == ("job.rehearsal", "rehearsal.failed")
+    assert "train.py:2" in failed["found"] and "ValueError: --lr" in failed["found"]
+    assert [each["fitness"] for each in report["verdicts"]] == ["fit", "fit"]
+    assert 'failures="2"' in (tmp_path / "r.xml").read_text()
+
+
 @pytest.mark.torch
 @pytest.mark.long  # 17 s of processor time, most of them for importing torch
 def test_a_rank_that_waits_in_a_collective_for_a_held_rank_makes_uneven_steps(
