@@ -15,8 +15,9 @@ from tests.local.conftest import left_over
 from dslaunch import Cluster, Rehearsal, api
 from dslaunch.cluster.model import Node, SecretSource, Storage
 from dslaunch.launch.job import Job
-from dslaunch.rehearsal.judge import Gap, Verdict
+from dslaunch.rehearsal.judge import Gap
 from dslaunch.run.events import Event, Line
+from dslaunch.run.rehearsal_result import Verdict
 
 Rehearse = Callable[..., Rehearsal]
 TRAINING = """\

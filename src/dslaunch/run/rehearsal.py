@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dslaunch.protocol.rehearsal import (
@@ -27,6 +27,7 @@ from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.transport.wire import LostError
 
 if TYPE_CHECKING:
+    from dslaunch.cluster.model import Allocation
     from dslaunch.launch.facts import Facts
     from dslaunch.launch.plan import Plan
     from dslaunch.lint import Remark
@@ -56,6 +57,8 @@ class RehearsalLimits:
     """Optimizer steps of each rank."""
     time_limit: float = 600.0
     """Seconds after the start of the ranks."""
+    full: Allocation | None = None
+    """What the real run has, if the rehearsal has only some of its nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,24 @@ class Rehearsed:
     """Errors of the DeepSpeed config files that a run would refuse."""
     seconds: float
     """Of the ranks, from their start."""
+    limits: RehearsalLimits = field(default_factory=RehearsalLimits)
+
+    @property
+    def full_ranks(self) -> int:
+        """Return how many ranks the real run has."""
+        full = self.limits.full
+        return self.plan.world_size if full is None else full.world_size
+
+    @property
+    def full_nodes(self) -> int:
+        """Return how many nodes the real run has."""
+        full = self.limits.full
+        return len(self.plan.nodes) if full is None else len(full.placements)
+
+    @property
+    def is_smaller(self) -> bool:
+        """Return whether the real run has more ranks."""
+        return self.full_ranks > self.plan.world_size
 
 
 class RehearsalMonitor:
