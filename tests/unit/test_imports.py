@@ -40,6 +40,11 @@ def test_asking_for_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert imported_by(*arguments) & HEAVY == set()
 
 
+@pytest.mark.parametrize("arguments", [["--version"], ["render", "--list"]], ids=" ".join)
+def test_a_command_with_texts_as_options_makes_no_validators(arguments: list[str]) -> None:
+    assert "pydantic" not in imported_by(*arguments)
+
+
 NODE = """
 import sys
 sys.path.append(sys.argv[1])

@@ -248,7 +248,8 @@ def _job(file: ClusterFile) -> model.JobDefaults | None:
 
 def slurm_settings(section: SlurmSection) -> model.Slurm:
     """Return the settings; unknown ones are passed to sbatch."""
-    given = section.model_dump(exclude_none=True)
+    values = {name: getattr(section, name) for name in section.KEYS}
+    given = {name: value for name, value in values.items() if value is not None}
     own = {name: given.pop(name) for name in _OWN_SLURM if name in given}
     for name in ("setup", "teardown", "srun", "directives"):
         own[name] = tuple(own[name])

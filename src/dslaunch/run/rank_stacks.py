@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Sequence
 from typing import Any
 
-from dslaunch.protocol.queries import STACKS
+from dslaunch.protocol.queries import STACKS, Stacks
+from dslaunch.run.asked import Asked
 from dslaunch.run.session import Session
 
 OF_NODE = 2 / 3
 """The part of a timeout that a node has for its ranks; the rest is for the way back."""
-AskedStacks = Mapping[Session, Future[Any]]
+AskedStacks = Asked[Stacks]
 
 
 def ask_for_stacks(sessions: Sequence[Session], timeout: float) -> AskedStacks:
     """Ask nodes for the stacks of their ranks. `timeout`: seconds that a node has for them."""
-    return {session: session.request("stacks", STACKS, timeout=timeout) for session in sessions}
+    return Asked(
+        (session, session.request("stacks", STACKS, timeout=timeout)) for session in sessions
+    )
 
 
 def arrived_stacks(asked: AskedStacks) -> dict[str, Any]:
     """Return the stacks that have arrived: host -> rank -> stacks, without ranks that a node does
     not have."""
     return {
-        session.host: {
-            rank: each for rank, each in future.result().items() if int(rank) in session.ranks
-        }
-        for session, future in asked.items()
-        if future.done() and future.exception() is None
+        session.host: {rank: each for rank, each in stacks.items() if int(rank) in session.ranks}
+        for session, stacks in asked.arrived()
     }
 
 
@@ -35,5 +34,5 @@ def gather_stacks(sessions: Sequence[Session], timeout: float = 15.0) -> dict[st
     """Return the stacks of every rank, host -> rank -> stacks, of the nodes that answer in
     `timeout` seconds. Never raises."""
     asked = ask_for_stacks(sessions, timeout * OF_NODE)
-    wait(asked.values(), timeout)
+    asked.wait(timeout)
     return arrived_stacks(asked)
