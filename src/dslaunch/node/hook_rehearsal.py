@@ -43,7 +43,7 @@ MOST_TENSORS, MOST_ELEMENTS = 64, 4096
 MOST_BATCHES = 4
 """Batches of each data loader, and inputs of the model, whose content is compared between ranks."""
 MOST_CHECKED = 8
-"""Parameters of an optimizer whose gradients are looked at."""
+"""Parameters of an optimizer whose gradients are checked."""
 HOLD = 0.2
 TRAINER = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "learning_rate"),

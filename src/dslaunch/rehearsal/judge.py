@@ -131,7 +131,7 @@ def _of_the_end(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> Iterato
         without = [rank.rank for rank in ranks if rank.last(Ended) and not rank.steps]
         if without and len(without) == len(ranks):
             yield finding(FindingKind.NO_STEPS, ranks_text(without))
-        # whoever has ended answers the collectives of the others within Join
+        # within Join a rank that has ended answers the collectives of the others
         if any(rank.last(Joins) for rank in ranks):
             return
         if outcome.reason.hang is not None:
