@@ -516,7 +516,11 @@ class Agent:
             from dslaunch.node import rehearsal  # for few runs
 
             try:
-                environment.update(rehearsal.prepare(directory, message["rehearsal"]))
+                asked = message["rehearsal"]
+                variables = rehearsal.prepare(
+                    directory, asked["steps"], asked["world"], message["secret"]
+                )
+                environment.update(variables)
             except OSError as error:
                 self.refuse(str(error))
                 return

@@ -37,6 +37,7 @@ from dslaunch.run.reasons import EndCode
 from dslaunch.run.recorded_events import read_events
 from dslaunch.run.recorded_output import RecordedOutput
 from dslaunch.run.recorded_progress import note_progress, noted_progress, recorded_progress
+from dslaunch.run.rehearsal_result import recorded_verdict
 from dslaunch.run.replay import attach_record, replay
 from dslaunch.run.restart import end_all
 from dslaunch.run.run_directory import LOGS, is_held
@@ -139,6 +140,7 @@ class SshRun(RunHandle):
             output=(str(self.local.directory / LOGS),),
             directory=str(self.local.directory),
             ended=self.local.ended,
+            rehearsal=recorded_verdict(self.local.directory),
         )
 
     def _why_unknown(self, local: LocalRun, reports: Reports) -> Unknown | None:

@@ -18,6 +18,7 @@ from dslaunch.run.outcome import History, Outcome, failed, judge
 from dslaunch.run.progress import Progress
 from dslaunch.run.reach import ReachedNodes, ask, ask_each, reach_clusters
 from dslaunch.run.reasons import EndCode, EndReason
+from dslaunch.run.rehearsal_result import Verdict
 from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import ENDED, State, state_after
 from dslaunch.run.slower_rank import SlowerRank
@@ -80,6 +81,8 @@ class RunStatus:
     """What its last output says about the training; None: nothing, or it was not read."""
     slower: tuple[SlowerRank, ...] = ()
     """The ranks of the latest attempt that the launcher has named as slow."""
+    rehearsal: Verdict | None = None
+    """What it has shown, if it was a rehearsal and has ended."""
 
     @property
     def duration(self) -> float | None:
@@ -127,6 +130,7 @@ class RunStatus:
             "signal": self.exit_signal,
             "progress": None if self.progress is None else self.progress.as_data(),
             "slower": [asdict(each) for each in self.slower],
+            "rehearsal": self.rehearsal,
             "directory": self.directory,
             "output": list(self.output),
         }
