@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dslaunch.run.session import Inbox, Session
     from dslaunch.run.usage_recorder import OnUsage, UsageFile, UsageRecorder
     from dslaunch.run.view import RunView
-    from dslaunch.transport.base import Connection
+    from dslaunch.transport.base import Connection, Detour
     from dslaunch.transport.ssh.choice import Choice
 
 
@@ -102,6 +102,8 @@ class RunController:
         self.allocation = request.allocation
         self.transport: Choice | None = None
         """How the nodes of this attempt are reached."""
+        self.detours: Callable[[], tuple[Detour, ...]] = tuple
+        """Returns the nodes of this attempt that are not reached as intended."""
         self.rehearsed: Rehearsed | None = None
         """What a rehearsal has recorded, once it has ended."""
         self.outcomes: list[Outcome] = []
@@ -150,8 +152,9 @@ class RunController:
         cluster = self.request.cluster
         inbox: Inbox = Queue(INBOX_SIZE)
         self.transport = transport.choose(cluster.transport, cluster)
-        opened = transport.make(self.transport.name, cluster)
-
+        nodes = [placement.node for placement in allocation.placements]
+        opened = transport.make(self.transport.name, cluster, nodes)
+        self.detours = opened.detours
         timeouts = self.request.timeouts
 
         def make_session(node: Node, connection: Connection) -> Session:
@@ -167,7 +170,7 @@ class RunController:
         with contextlib.closing(opened):
             starter = AgentStarter(
                 transport=opened,
-                nodes=[placement.node for placement in allocation.placements],
+                nodes=nodes,
                 fanout=cluster.ssh.fanout,
                 make_session=make_session,
                 ping_interval=min(PING_INTERVAL, timeouts.heartbeat / 3),
