@@ -37,9 +37,9 @@ def main() -> None:
     )
     runs = {size: measured(size) for size in sizes}
     for (few, less), (many, more) in pairwise(runs.items()):
-        cpu = exponent((few, less.cpu), (many, more.cpu))
-        peak = exponent((few, less.peak), (many, more.peak))
-        print(f"from {few} to {many} nodes: CPU grows with the power {cpu:.2f}, memory {peak:.2f}")
+        power = exponent((few, less.cpu), (many, more.cpu))
+        of_memory = exponent((few, less.peak), (many, more.peak))
+        print(f"from {few} to {many} nodes: powers of CPU {power:.2f}, of memory {of_memory:.2f}")
     if len(runs) > 1:
         cpu = fitted([(size, run.cpu) for size, run in runs.items()])
         memory = fitted([(size, run.peak) for size, run in runs.items()])
@@ -69,7 +69,7 @@ def launched(scenario: Scenario) -> tuple[Launched, list[str]]:
 
 
 def talk() -> None:
-    """Measure ranks that print while nobody watches: the screen shows rank 0 alone."""
+    """Measure ranks that print while no user watches them: the screen shows rank 0 alone."""
     lines = int(TALK_SECONDS / TALK_INTERVAL)
     scenario = Scenario(nodes=1000, slots=10, lines=lines, interval=TALK_INTERVAL)
     with (
