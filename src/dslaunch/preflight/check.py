@@ -233,6 +233,13 @@ class Finding:
     check: str = ""
     """The check's name; filled in for all findings."""
 
+    def of(self, *hosts: str) -> Finding:
+        """Return the same finding of these nodes. `dataclasses.replace` takes three times as long,
+        which counts with all checks on thousands of nodes."""
+        return Finding(
+            self.level, self.found, self.expected, self.fix, self.see, hosts, self.check
+        )
+
 
 def passed(found: str) -> Finding:
     """All is well."""
