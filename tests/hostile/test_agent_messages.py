@@ -54,7 +54,7 @@ from dslaunch.run.collectives import records as collective_records
 from dslaunch.run.collectives import with_collectives
 from dslaunch.run.evidence import Inquiry, gather
 from dslaunch.run.follow import read_kept
-from dslaunch.run.hang import judge, views
+from dslaunch.run.hang import judge, rank_views
 from dslaunch.run.hang_text import hang_text
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.job_files import JobFiles
@@ -386,7 +386,7 @@ def judge_hang(told: Mapping[str, RankAnswer]) -> None:
     """Do with what ranks have recorded all that a hang does with it."""
     found = collective_records("bad", told, offset=0.5)
     shown = with_collectives({"bad": {"2": [PROCESS], "3": [PROCESS]}}, found)
-    verdict = judge(views(shown, found, {}), now=2.0)
+    verdict = judge(rank_views(shown, found, {}), now=2.0)
     hang_text(verdict)
     json.dumps(verdict.as_data())
     stacks.page(stacks.fold(shown), 80)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dslaunch.node import collectives, rank_hooks, stacks
+from dslaunch.node.hook_collectives import MOST_READ
 from dslaunch.protocol.collectives import COLLECTIVES
 from dslaunch.protocol.values import parse
 from dslaunch.run.collectives import RankRecord, RankState, records
@@ -74,10 +75,15 @@ class Ranks:
         told = collectives.collect(self.pids, str(self.directory), what, timeout)
         return records("node1", parse(COLLECTIVES, told), offset=0.0)
 
-    def ask_until(self, what: str, holds: Callable[[dict[int, RankRecord]], bool]) -> Any:
+    def ask_until(
+        self,
+        what: str,
+        holds: Callable[[dict[int, RankRecord]], bool],
+        timeout: float = 10.0,
+    ) -> Any:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            found = self.ask(what)
+            found = self.ask(what, timeout)
             if holds(found):
                 return found
         raise AssertionError(found)
@@ -129,13 +135,16 @@ def test_ranks_answer_which_collective_they_are_in(ranks: Ranks) -> None:
     assert not [file for file in files if "hook_collectives" in file]
 
     os.kill(ranks.pids[1], signal.SIGSTOP)
-    stopped = ranks.ask("status", timeout=1.0)
-    assert [stopped[0].state, stopped[1].state] == [RankState.ANSWERED, RankState.SILENT]
+    ranks.ask_until("status", only_the_first_answers, timeout=1.0)
 
     for process in ranks.processes:
         os.killpg(process.pid, signal.SIGKILL)
     assert {each.state for each in ranks.ask_until("status", all_absent).values()} == {"absent"}
     assert not list(ranks.directory.glob("collectives-*"))
+
+
+def only_the_first_answers(found: dict[int, RankRecord]) -> bool:
+    return (found[0].state, found[1].state) == (RankState.ANSWERED, RankState.SILENT)
 
 
 def all_absent(found: dict[int, RankRecord]) -> bool:
@@ -148,6 +157,14 @@ def test_a_buffer_size_of_the_user_is_kept(ranks: Ranks) -> None:
     assert ranks.line(0) == "threads 1\n"
     record = ranks.ask("full")[0]
     assert (record.state, record.initialized, record.entries) == (RankState.ANSWERED, True, ())
+
+
+@pytest.mark.long
+def test_a_large_buffer_of_the_user_is_not_read_while_training(ranks: Ranks) -> None:
+    ranks.start(TRAIN, TORCH_FR_BUFFER_SIZE=str(MOST_READ + 1))
+    assert ranks.line(0) == "threads 1\n"
+    assert ranks.ask("times")[0].error is not None
+    assert ranks.ask("full")[0].entries
 
 
 @pytest.mark.long

@@ -123,7 +123,7 @@ def _nothing_left(tmp_path: Path) -> object:
 def test_a_training_is_held_after_its_steps_and_measured(
     rehearse: Rehearse, seen: Seen, tmp_path: Path
 ) -> None:
-    result = rehearse(TRAINING, launcher="torchrun")
+    result = rehearse(TRAINING)
     assert result.verdict is Verdict.WOULD_RUN
     assert (result.outcome.status, result.outcome.reason.code) == ("ok", "rehearsed")
     measured = result.measured
@@ -200,6 +200,7 @@ def test_a_rehearsal_that_finds_an_error_prevents_the_run(tmp_path: Path) -> Non
 
 
 @pytest.mark.torch
+@pytest.mark.long  # 17 s of processor time, most of them for importing torch
 def test_a_rank_that_waits_in_a_collective_for_a_held_rank_makes_uneven_steps(
     rehearse: Rehearse, seen: Seen
 ) -> None:
@@ -211,7 +212,7 @@ def test_a_rank_that_waits_in_a_collective_for_a_held_rank_makes_uneven_steps(
 
 
 @pytest.mark.torch
-@pytest.mark.long
+@pytest.mark.long  # it waits for 20 s
 def test_a_rank_that_only_takes_longer_than_a_held_rank_is_not_called_broken(
     rehearse: Rehearse, seen: Seen
 ) -> None:

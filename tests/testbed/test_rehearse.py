@@ -16,6 +16,7 @@ TIMEOUT = 240
 
 
 @pytest.mark.torch
+@pytest.mark.long  # over SSH it does what runs and local rehearsals do, too
 def test_a_rehearsal_over_ssh_measures_the_job_and_leaves_nothing(project: Project) -> None:
     project.write("train.py", TRAINING)
     project.describe(NODES)

@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from dslaunch.cli.cluster_option import with_cluster_option
 from dslaunch.cli.foreign_options import own_name
 from dslaunch.cli.log_options import with_log_options
+from dslaunch.cli.option_values import with_simple_conversion
 from dslaunch.cli.positional import FILE_ENDINGS
 from dslaunch.errors import UsageError
 from dslaunch.terminal import shortened, visible
@@ -159,6 +160,10 @@ class Careful(TyperCommand):
         with augment_usage_errors(ctx):
             return super().parse_args(ctx, args)
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options and arguments."""
+        return with_simple_conversion(super().get_params(ctx))
+
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Return the names of options; none after the script, where they are the script's."""
         from dslaunch.cli.completion import after_script
@@ -270,6 +275,10 @@ class Commands(Group):
         if len(args) > 1 and both in NAMES:
             return both, load(both), args[2:]
         return super().resolve_command(ctx, args)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options of the program."""
+        return with_simple_conversion(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of one word, which completion offers."""

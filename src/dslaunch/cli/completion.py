@@ -179,7 +179,7 @@ def _examples(ctx: Any) -> Iterable[str]:
 def _slurm_keys(ctx: Any) -> Iterable[str]:
     from dslaunch.cluster.slurm_section import SlurmSection
 
-    return [f"{name}=" for name in SlurmSection.model_fields]
+    return [f"{name}=" for name in SlurmSection.KEYS]
 
 
 def _signals(ctx: Any) -> Iterable[str]:

@@ -104,7 +104,7 @@ def _of_sbatch(option: str) -> str | None:
     from dslaunch.cluster.slurm_section import SlurmSection
 
     key = SBATCH_LETTERS.get(option, option.removeprefix("--").replace("-", "_"))
-    if key not in SlurmSection.model_fields:
+    if key not in SlurmSection.KEYS:
         return None
     in_file = f"set `slurm: {{{key}: VALUE}}` in the cluster file"
     return f"{in_file}, or use dslaunch slurm --set {key}=VALUE"

@@ -2,52 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import Field
-
-from dslaunch.cluster.field_types import Matching, Section, Variable, Written
+from dslaunch.cluster.forms import ListOf, OneOf, Section, Text, key
 from dslaunch.cluster.model import Container
+from dslaunch.cluster.text_forms import ONE_LINE, VARIABLE
 
-OneLine = Annotated[Written, Matching(r"[^\s\x00](?:[^\r\n\x00]*[^\s\x00])?", "text of one line")]
-Inside = Annotated[Written, Matching(r"/[^\r\n\x00]*", "a path that begins with `/`")]
+INSIDE = Text(r"/[^\r\n\x00]*", "a path that begins with `/`", written=True)
 
 
 class ContainerSection(Section):
     """Container of the ranks of a SLURM job."""
 
-    runtime: Literal[
-        "pyxis", "enroot", "apptainer", "singularity", "shifter", "podman-hpc", "edf"
-    ] = Field(
+    runtime: str = key(
+        OneOf(("pyxis", "enroot", "apptainer", "singularity", "shifter", "podman-hpc", "edf")),
         "pyxis",
         description="Container runtime. `pyxis`: plugin of srun; `edf`: Container Engine of CSCS "
         "(`srun --environment`); the others are programs on the nodes.",
     )
-    image: OneLine = Field(
+    image: str = key(
+        ONE_LINE,
         description="Container image, such as `/images/train.sqsh`; for `edf` the name or path of "
-        "an environment definition file."
+        "an environment definition file.",
     )
-    mounts: list[OneLine] = Field(
-        default_factory=list,
+    mounts: list[str] = key(
+        ListOf(ONE_LINE),
+        (),
         description="Directories to mount: `/data`, `/data:/mnt`, `/data:/mnt:ro`.",
     )
-    workdir: Inside | None = Field(
+    workdir: str | None = key(
+        INSIDE,
         None,
         description="Working directory of the ranks inside the container. Default: working "
         "directory of the job.",
     )
-    gpu: Literal["nvidia", "rocm", "none"] | None = Field(
+    gpu: str | None = key(
+        OneOf(("nvidia", "rocm", "none")),
         None,
         description="GPU support of the container. Default: `nvidia` with `apptainer` and "
         "`singularity`; otherwise the default of the image and the site.",
     )
-    env: list[Variable] = Field(
-        default_factory=list,
+    env: list[str] = key(
+        ListOf(VARIABLE),
+        (),
         description="Names of more environment variables to pass into the container, such as those "
         "that `setup` exports.",
     )
-    options: list[OneLine] = Field(
-        default_factory=list,
+    options: list[str] = key(
+        ListOf(ONE_LINE),
+        (),
         description="More options of the runtime: of srun with `pyxis` and `edf`, otherwise of the "
         "program.",
     )

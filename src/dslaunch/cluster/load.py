@@ -210,7 +210,12 @@ def _cluster(file: ClusterFile, nodes: list[model.Node], name: str) -> model.Clu
         name=file.name or _name_of(name),
         nodes=tuple(nodes),
         transport=file.transport,
-        ssh=model.Ssh(float(ssh.connect_timeout), ssh.fanout, ssh.config_file),
+        ssh=model.Ssh(
+            connect_timeout=float(ssh.connect_timeout),
+            fanout=ssh.fanout,
+            tree_fanout=ssh.tree_fanout,
+            config_file=ssh.config_file,
+        ),
         network=model.Network(
             interface=None if network.interface == "auto" else network.interface,
             master_port=None if network.master_port == "auto" else network.master_port,
@@ -248,7 +253,8 @@ def _job(file: ClusterFile) -> model.JobDefaults | None:
 
 def slurm_settings(section: SlurmSection) -> model.Slurm:
     """Return the settings; unknown ones are passed to sbatch."""
-    given = section.model_dump(exclude_none=True)
+    values = {name: getattr(section, name) for name in section.KEYS}
+    given = {name: value for name, value in values.items() if value is not None}
     own = {name: given.pop(name) for name in _OWN_SLURM if name in given}
     for name in ("setup", "teardown", "srun", "directives"):
         own[name] = tuple(own[name])

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dslaunch.cluster.forms import ListOf, MappingOf, Number, OneOf, Section, Text, key
 
-from pydantic import Field
-
-from dslaunch.cluster.field_types import Matching, Section, Written
-
-CheckName = Annotated[
-    Written, Matching(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", "a check such as `fs.free`")
-]
-Limit = Annotated[float, Field(ge=0, le=1e15)]
+CHECK = Text(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", "a check such as `fs.free`", written=True)
+LIMIT = Number(at_least=0, at_most=1e15, whole=False)
 
 
 class PreflightSection(Section):
     """Settings of `dslaunch preflight`; `dslaunch preflight --list` lists the checks."""
 
-    skip: list[CheckName] = Field(default_factory=list, description="Checks to skip.")
-    severity: dict[CheckName, Literal["fail", "warn", "info"]] = Field(
-        default_factory=dict, description="Severity of the failures and warnings of a check."
+    skip: list[str] = key(ListOf(CHECK), (), description="Checks to skip.")
+    severity: dict[str, str] = key(
+        MappingOf(CHECK, OneOf(("fail", "warn", "info"))),
+        {},
+        description="Severity of the failures and warnings of a check.",
     )
-    limits: dict[CheckName, dict[str, Limit]] = Field(
-        default_factory=dict,
+    limits: dict[str, dict[str, float]] = key(
+        MappingOf(CHECK, MappingOf(Text(), LIMIT)),
+        {},
         description="Thresholds of checks, such as `fs.free: {warn: 20}`; `--explain` shows them.",
     )

@@ -6,9 +6,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, Strict, TypeAdapter, model_validator
+from pydantic import BeforeValidator, Field, Strict, TypeAdapter, model_validator
 
-from dslaunch.protocol.values import Count, Pid, RankKey, Sent, Several, Short, Time, adapter_of
+from dslaunch.protocol.values import (
+    Count,
+    InvalidAnswer,
+    Pid,
+    RankKey,
+    Sent,
+    Several,
+    Short,
+    Time,
+    adapter_of,
+    parse,
+)
 
 MOST_RANKS = 4096
 MOST_GROUPS = 4096
@@ -92,13 +103,25 @@ class SentRecord(Sent):
     """Why there is no record."""
 
 
+def _valid_record(value: object) -> SentRecord | None:
+    """Return the record of a rank; one that is invalid is replaced by the reason. The process of
+    the rank made it, which runs the user's program: its node and the other ranks still count."""
+    if value is None:
+        return None
+    try:
+        return parse(_RECORD, value)
+    except InvalidAnswer as error:
+        return SentRecord(error=f"invalid record: {error}")
+
+
 class RankAnswer(Sent):
     """How a rank answered; fields as of `run.collectives.RankRecord`."""
 
     state: Literal["answered", "silent", "absent"]
     pid: Pid
-    told: SentRecord | None = None
+    told: Annotated[SentRecord | None, BeforeValidator(_valid_record)] = None
 
 
+_RECORD = TypeAdapter(SentRecord)
 RankAnswers = Annotated[dict[RankKey, RankAnswer], Field(max_length=MOST_RANKS)]
 COLLECTIVES: TypeAdapter[Mapping[str, RankAnswer]] = adapter_of(RankAnswers)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
 from dslaunch.protocol.collectives import COLLECTIVES, RankAnswer, SentTimes
+from dslaunch.run.asked import Asked
 from dslaunch.run.collectives import Question
 from dslaunch.run.late_ranks import EnteredCollective, GroupHistory, Lateness, lateness_of
-from dslaunch.transport.wire import LostError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,14 +43,6 @@ their duration is needed: the last rank has the shortest (NCCL: TORCH_NCCL_ENABL
 ALL_WAIT = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "barrier")
 """Parts of the names of operations that complete in no rank before all have entered."""
 ALL_TO_ALL = ("all_to_all", "alltoall")
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    answer: Future[Answer]
-    session: Session
-    at: float
-    """On the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +110,7 @@ class CollectiveTimes:
     """Collects the collectives of all ranks, and compares them."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, _Asked] = {}
+        self.asked: Asked[Answer] = Asked()
         self._due = 0.0
         """When the next round begins, on the monotonic clock."""
         self._close = 0
@@ -132,14 +123,10 @@ class CollectiveTimes:
         self._hosts: dict[int, str] = {}
         self._groups: dict[str, _GroupTimes] = {}
         self._clock_errors: dict[str, float] = {}
-        self._spent_on_node = self._spent_here = 0.0
-        """Seconds of CPU time in the last round: of the ranks of one node, and of this process."""
+        self._spent_on_node = self._spent_asking = self._spent_here = 0.0
+        """Seconds of CPU time in the last round: of the ranks of one node, and of this process to
+        ask and to judge."""
         self._latest: Lateness | None = None
-
-    @property
-    def waiting(self) -> list[Future[Answer]]:
-        """Return the answers that have not been read."""
-        return [asked.answer for asked in self._asked.values()]
 
     @property
     def interval(self) -> float:
@@ -148,7 +135,8 @@ class CollectiveTimes:
         if found is not None and found.suspected and self._close < MOST_CLOSE:
             return SHORTEST
         steps = STEPS_BETWEEN * found.step_seconds if found is not None else SHORTEST
-        affordable = max(self._spent_on_node / SHARE_OF_NODE, self._spent_here / SHARE_OF_LAUNCHER)
+        here = self._spent_asking + self._spent_here
+        affordable = max(self._spent_on_node / SHARE_OF_NODE, here / SHARE_OF_LAUNCHER)
         return min(LONGEST, max(SHORTEST, steps, affordable))
 
     def begin(self, sessions: Iterable[Session]) -> None:
@@ -157,11 +145,11 @@ class CollectiveTimes:
         if now < self._due:
             return
         self._due = now + self.interval
+        began = time.thread_time()
         several = list(sessions)
         self._ranks.update(rank for session in several for rank in session.ranks)
         for session in several:
-            before = self._asked.get(session.host)
-            if before is not None and now - before.at < ASK_AGAIN:
+            if self.asked.waits_for(session.host, at_most=ASK_AGAIN):
                 continue
             session.measure_clock()
             answer = session.request(
@@ -171,15 +159,15 @@ class CollectiveTimes:
                 timeout=RANK_TIMEOUT,
                 since=self._since.get(session.host, 0.0),
             )
-            self._asked[session.host] = _Asked(answer, session, now)
+            self.asked.add(session, answer)
+        self._spent_asking = time.thread_time() - began
 
     def end(self) -> Lateness | None:
         """Return what is known with the answers that have arrived; None: nothing yet."""
         began = time.thread_time()
-        arrived = [asked for asked in self._asked.values() if asked.answer.done()]
-        for asked in arrived:
-            del self._asked[asked.session.host]
-            self._take(asked)
+        arrived = self.asked.take()
+        for session, answer in arrived:
+            self._take(session, answer)
         if arrived:
             for group in self._groups.values():
                 group.finish()
@@ -191,14 +179,9 @@ class CollectiveTimes:
 
     def forget(self, host: str) -> None:
         """Drop a node that has left the run."""
-        self._asked.pop(host, None)
+        self.asked.forget(host)
 
-    def _take(self, asked: _Asked) -> None:
-        session = asked.session
-        try:
-            answers = asked.answer.result(0)
-        except LostError:  # the node is lost, or has sent something invalid
-            return
+    def _take(self, session: Session, answers: Answer) -> None:
         own = {int(key): each for key, each in answers.items() if int(key) in session.ranks}
         self._clock_errors[session.host] = session.clock_error
         self._begin_again_if_restarted(own)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -14,6 +13,7 @@ from dslaunch.protocol.collectives import (
     SentCollective,
     SentGroup,
 )
+from dslaunch.run.asked import Asked
 from dslaunch.run.session import Session
 from dslaunch.run.waits import Frame
 
@@ -142,7 +142,7 @@ def _recorded(record: RankRecord | None) -> dict[str, Any]:
     return {"collective": {**told, "group": names.get(shown.group) or shown.group}}
 
 
-AskedRecords = Mapping[Session, Future[Mapping[str, RankAnswer]]]
+AskedRecords = Asked[Mapping[str, RankAnswer]]
 
 
 def ask_for_collectives(
@@ -150,19 +150,18 @@ def ask_for_collectives(
 ) -> AskedRecords:
     """Ask nodes for the records of their ranks. `timeout`: seconds that a node has for them."""
     what = question.value
-    return {
-        session: session.request("collectives", COLLECTIVES, what=what, timeout=timeout)
+    return Asked(
+        (session, session.request("collectives", COLLECTIVES, what=what, timeout=timeout))
         for session in sessions
-    }
+    )
 
 
 def arrived_collectives(asked: AskedRecords) -> dict[int, RankRecord]:
     """Return the records that have arrived, by rank, without ranks that a node does not have."""
     found: dict[int, RankRecord] = {}
-    for session, future in asked.items():
-        if future.done() and future.exception() is None:
-            own = {key: each for key, each in future.result().items() if int(key) in session.ranks}
-            found.update(records(session.host, own, session.offset))
+    for session, answers in asked.arrived():
+        own = {key: each for key, each in answers.items() if int(key) in session.ranks}
+        found.update(records(session.host, own, session.offset))
     return dict(sorted(found.items()))
 
 
@@ -172,7 +171,7 @@ def gather_collectives(
     """Return the record of every rank, by its number, of the nodes that answer in `timeout`
     seconds. Never raises."""
     asked = ask_for_collectives(sessions, question, timeout * OF_NODE)
-    wait(asked.values(), timeout)
+    asked.wait(timeout)
     return arrived_collectives(asked)
 
 

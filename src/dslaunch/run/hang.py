@@ -104,7 +104,7 @@ class RankView:
 # ---------------------------------------------------------------- what the nodes have told
 
 
-def views(
+def rank_views(
     stacks: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]],
     records: Mapping[int, RankRecord],
     ended: Mapping[RankSource, tuple[int | None, int | None]],

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dslaunch import log
+from dslaunch.run.asked import Asked
 from dslaunch.run.collectives import (
     AskedRecords,
     Question,
@@ -21,7 +22,7 @@ from dslaunch.run.collectives import (
     arrived_collectives,
     ask_for_collectives,
 )
-from dslaunch.run.hang import judge, views
+from dslaunch.run.hang import judge, rank_views
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.node_pairs import NodePairs
 from dslaunch.run.rank_stacks import arrived_stacks, ask_for_stacks
@@ -30,6 +31,8 @@ from dslaunch.run.session import Session
 
 LOOK = 5.0
 """Seconds between two looks at the numbers, at most."""
+NODES_A_SECOND = 200
+"""Nodes that are asked for the numbers, at most: it takes this process some 0.2 ms for each."""
 LOOKS = 4
 """Looks within a timeout, at least."""
 LEAST = 0.5
@@ -77,7 +80,7 @@ def _judged(
     """Return the verdict, also if the judge fails: the run must end after its timeout, and not
     because of what nodes say of their ranks."""
     try:
-        return judge(views(stacks, records, ended), time.time())
+        return judge(rank_views(stacks, records, ended), time.time())
     except Exception as error:  # noqa: BLE001 - see above
         _log.info("hang-judge-failed", error=repr(error)[:LONGEST_ERROR])
         return HangVerdict(HangCode.UNKNOWN)
@@ -132,7 +135,7 @@ class HangWatch:
         self._numbers = Numbers(now)
         self._heard = self._looked = now
         self._near = near
-        self._asked: AskedRecords = {}
+        self._asked: AskedRecords = Asked()
         self._inquiry: _Inquiry | None = None
         self._shown_at: float | None = None
         """`moved` of the stall that was shown; None: none."""
@@ -152,8 +155,7 @@ class HangWatch:
             return Continued(seconds)
         if self._inquiry is not None:
             return self._conclude(self._inquiry, ended, now)
-        quiet = self._quiet(sessions, now)
-        over = self.limit is not None and quiet > self.limit
+        over = self.limit is not None and self._quiet(sessions, now) > self.limit
         stalled = self._numbers.are_known and self._numbers.waiting
         unmoved = now - self._numbers.moved > self.notice
         show = stalled and unmoved and self._shown_at is None and now >= self._again
@@ -168,10 +170,10 @@ class HangWatch:
         return min((session.idle for session in sessions), default=0.0)
 
     def _look_at_numbers(self, sessions: Sequence[Session], now: float) -> None:
-        due = now - self._looked >= self.interval
-        if self._asked and (due or all(future.done() for future in self._asked.values())):
+        due = now - self._looked >= max(self.interval, len(sessions) / NODES_A_SECOND)
+        if self._asked and (due or self._asked.complete):
             self._numbers.take(arrived_collectives(self._asked), now)
-            self._asked = {}
+            self._asked = Asked()
         if due:
             self._looked = now
             self._asked = ask_for_collectives(sessions, Question.STATUS, self.interval / 2)
@@ -216,8 +218,7 @@ class _Inquiry:
 
     def result(self, ended: Ended, now: float) -> Stall | None:
         """Return the verdict; None: not all nodes have answered, and there is time."""
-        recorded = all(future.done() for future in self._records.values())
-        complete = recorded and all(future.done() for future in self._stacks.values())
+        complete = self._records.complete and self._stacks.complete
         if not complete and now - self.began < ANSWER:
             return None
         found = arrived_collectives(self._records)

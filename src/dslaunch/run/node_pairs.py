@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 
 from dslaunch.protocol import queries
 from dslaunch.protocol.queries import Answers
+from dslaunch.run.asked import Asked
 from dslaunch.run.session import Session
 
 PORTS = (46000, 46040)
@@ -29,34 +29,32 @@ class NodePairs:
         self._began = time.monotonic()
         listen = {"ports": list(range(*PORTS)), "token": self._token}
         questions: queries.Questions = {queries.INTERFACES: None, queries.LISTEN: listen}
-        self._first = {each: each.ask(questions) for each in self._sessions}
-        self._second: dict[Session, Future[Answers]] | None = None
+        self._first = Asked((each, each.ask(questions)) for each in self._sessions)
+        self._second: Asked[Answers] | None = None
 
     def result(self) -> tuple[tuple[str, str], ...] | None:
         """Return the pairs of which the first could not connect to the second; None: not known
         yet."""
         late = time.monotonic() - self._began > ANSWER
         if self._second is None:
-            if not late and not _all_done(self._first):
+            if not late and not self._first.complete:
                 return None
             self._second = self._dial()
             self._began = time.monotonic()
             return None
-        if not late and not _all_done(self._second):
+        if not late and not self._second.complete:
             return None
         return tuple(
             (session.host, other)
-            for session, answers in _arrived(self._second).items()
+            for session, answers in self._second.arrived()
             for other in _not_reached(answers)
         )
 
-    def _dial(self) -> dict[Session, Future[Answers]]:
+    def _dial(self) -> Asked[Answers]:
         targets: dict[str, dict[str, list[str | int]]] = {}
-        first = _arrived(self._first)
-        name = next(
-            filter(None, (_interface_of(self._near, each) for each in first.values())), None
-        )
-        for session, answers in first.items():
+        first = self._first.arrived()
+        name = next(filter(None, (_interface_of(self._near, each) for _, each in first)), None)
+        for session, answers in first:
             listening = answers.get(queries.LISTEN)
             port = listening["port"] if listening is not None else None
             if port is not None:
@@ -64,7 +62,7 @@ class NodePairs:
                     f"{session.host} {address}": [address, port]
                     for address in _addresses(answers, name, self._near)
                 }
-        asked = {}
+        asked: Asked[Answers] = Asked()
         for session in self._sessions:
             others = {
                 key: where
@@ -74,7 +72,7 @@ class NodePairs:
             }
             if others:
                 dial = {"targets": others, "token": self._token, "timeout": CONNECT}
-                asked[session] = session.ask({queries.DIAL: dial})
+                asked.add(session, session.ask({queries.DIAL: dial}))
         return asked
 
 
@@ -101,15 +99,3 @@ def _not_reached(answers: Answers) -> list[str]:
     for key, dialed in (answers.get(queries.DIAL) or {}).items():
         by_host.setdefault(key.partition(" ")[0], []).append(not dialed.get("error"))
     return [host for host, reached in by_host.items() if not any(reached)]
-
-
-def _all_done(asked: dict[Session, Future[Answers]]) -> bool:
-    return all(future.done() for future in asked.values())
-
-
-def _arrived(asked: dict[Session, Future[Answers]]) -> dict[Session, Answers]:
-    return {
-        session: future.result()
-        for session, future in asked.items()
-        if future.done() and future.exception() is None
-    }

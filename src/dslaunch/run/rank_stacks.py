@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import Any
 
-from dslaunch.protocol.queries import STACKS
+from dslaunch.protocol.queries import STACKS, Stacks
+from dslaunch.run.asked import Asked
 from dslaunch.run.session import Session
 
 OF_NODE = 2 / 3
 """The part of a timeout that a node has for its ranks; the rest is for the way back."""
-AskedStacks = Mapping[Session, Future[Any]]
+AskedStacks = Asked[Stacks]
 JobNumbers = Mapping[str, Sequence[str]]
 """Of SLURM jobs: host -> the numbers that the ranks there may have in their environment."""
 
@@ -21,23 +22,20 @@ def ask_for_stacks(
 ) -> AskedStacks:
     """Ask nodes for the stacks of their ranks. `timeout`: seconds that a node has for them."""
     numbers = jobs or {}
-    return {
-        session: session.request(
-            "stacks", STACKS, timeout=timeout, jobs=list(numbers.get(session.host, ()))
-        )
-        for session in sessions
-    }
+
+    def ask(session: Session) -> Future[Stacks]:
+        own = list(numbers.get(session.host, ()))
+        return session.request("stacks", STACKS, timeout=timeout, jobs=own)
+
+    return Asked((session, ask(session)) for session in sessions)
 
 
 def arrived_stacks(asked: AskedStacks) -> dict[str, Any]:
     """Return the stacks that have arrived: host -> rank -> stacks, without ranks that a node does
     not have."""
     return {
-        session.host: {
-            rank: each for rank, each in future.result().items() if int(rank) in session.ranks
-        }
-        for session, future in asked.items()
-        if future.done() and future.exception() is None
+        session.host: {rank: each for rank, each in stacks.items() if int(rank) in session.ranks}
+        for session, stacks in asked.arrived()
     }
 
 
@@ -47,5 +45,5 @@ def gather_stacks(
     """Return the stacks of every rank, host -> rank -> stacks, of the nodes that answer in
     `timeout` seconds. Never raises."""
     asked = ask_for_stacks(sessions, timeout * OF_NODE, jobs)
-    wait(asked.values(), timeout)
+    asked.wait(timeout)
     return arrived_stacks(asked)

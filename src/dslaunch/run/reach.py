@@ -15,9 +15,9 @@ from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.protocol.queries import Answers, Questions
 from dslaunch.run.agent_program import AgentStart
-from dslaunch.run.agent_starter import AgentStarter
+from dslaunch.run.agent_starter import INBOX_SIZE, AgentStarter
 from dslaunch.run.interrupts import Interrupts, Until, never
-from dslaunch.run.session import INBOX_SIZE, Inbox, Session
+from dslaunch.run.session import Inbox, Session
 from dslaunch.transport.base import Connection, Transport
 from dslaunch.transport.wire import LostError
 
@@ -106,7 +106,7 @@ def _connecting(
         session.expect(ranks)
         return session
 
-    with contextlib.closing(given or transport.get(cluster.transport, cluster)) as opened:
+    with contextlib.closing(given or transport.get(cluster.transport, cluster, nodes)) as opened:
         starter = AgentStarter(
             transport=opened,
             nodes=nodes,

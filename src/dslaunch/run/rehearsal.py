@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,8 +22,8 @@ from dslaunch.protocol.rehearsal import (
     Started,
     StepsDone,
 )
+from dslaunch.run.asked import Asked
 from dslaunch.run.reasons import EndCode, EndReason
-from dslaunch.transport.wire import LostError
 
 if TYPE_CHECKING:
     from dslaunch.launch.facts import Facts
@@ -86,7 +85,7 @@ class RehearsalMonitor:
         """Of each rank's records: a node may send any number of large ones."""
         self._began = time.monotonic()
         self._asked_at: float | None = None
-        self._asked: dict[str, tuple[Session, Future[Mapping[str, NewRecords]]]] = {}
+        self._asked: Asked[Mapping[str, NewRecords]] = Asked()
         self._positions: dict[int, int] = {}
         self._done_at: float | None = None
         """When all ranks had made their steps."""
@@ -126,26 +125,18 @@ class RehearsalMonitor:
             self._wait(deadline)
 
     def _wait(self, deadline: float) -> None:
-        answers = [answer for _, answer in self._asked.values()]
-        wait(answers, max(deadline - time.monotonic(), 0))
+        self._asked.wait(deadline - time.monotonic())
         self._take_answers()
 
     def _ask(self, sessions: Iterable[Session]) -> None:
         for session in sessions:
-            if session.host not in self._asked:
+            if session.host not in self._asked.hosts:
                 after = {str(rank): self._positions.get(rank, 0) for rank in session.ranks}
                 answer = session.request("rehearsal", REHEARSAL, after=after)
-                self._asked[session.host] = session, answer
+                self._asked.add(session, answer)
 
     def _take_answers(self) -> None:
-        for host, (session, answer) in list(self._asked.items()):
-            if not answer.done():
-                continue
-            del self._asked[host]
-            try:
-                found = answer.result(0)
-            except LostError:  # the node is lost, or its ranks could not be started
-                continue
+        for session, found in self._asked.take():
             for rank, new in found.items():
                 if int(rank) in session.ranks:
                     self._take(int(rank), new)

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from dslaunch.transport.base import Channel, Connection, Transport
 
 _CONFIRM_EVERY = 256 * 1024
-INBOX_SIZE = 256
-"""Pieces of output that may wait for the terminal before the nodes are blocked."""
 FIRST_RETRY, RETRY = 0.1, 1.0
 """Seconds before the first reconnect, and between further ones."""
 GOODBYE = 2.0

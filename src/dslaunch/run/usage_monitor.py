@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from queue import Empty
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dslaunch.protocol.usage import COUNTERS, MOST_OUTPUT, NodeCounters
+from dslaunch.run.asked import Asked
 from dslaunch.run.collective_times import CollectiveTimes
 from dslaunch.run.events import Line
 from dslaunch.run.late_ranks import Lateness
@@ -17,7 +17,6 @@ from dslaunch.run.lines import printable
 from dslaunch.run.progress import Progress, RunProgress
 from dslaunch.run.usage import GpuUsage, NodeUsage, RankUsage
 from dslaunch.run.usage_rates import Reading, usage_between
-from dslaunch.transport.wire import LostError
 
 if TYPE_CHECKING:
     from dslaunch.errors import NodeFailure
@@ -66,14 +65,6 @@ class UsageSample:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    answer: Future[NodeCounters]
-    ranks: range
-    at: float
-    """On the monotonic clock."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Step:
     step: int
     time: float
@@ -92,7 +83,7 @@ class UsageMonitor:
         self._jobs = jobs or {}
         self.collectives = CollectiveTimes()
         self._order: dict[str, None] = {}
-        self._asked: dict[str, _Asked] = {}
+        self._asked: Asked[NodeCounters] = Asked()
         self._readings: dict[str, Reading] = {}
         self._usages: dict[str, NodeUsage] = {}
         self._last_lines: dict[int, str] = {}
@@ -100,44 +91,35 @@ class UsageMonitor:
 
     def begin(self, sessions: Iterable[Session]) -> None:
         """Ask the nodes; one that has not answered yet is not asked again for a while."""
-        now = time.monotonic()
         several = list(sessions)
         ranks = sum(len(session.ranks) for session in several)
         output = MOST_OUTPUT // 2 if ranks <= MANY_RANKS else SHORT_OUTPUT
         for session in several:
             self._order[session.host] = None
-            before = self._asked.get(session.host)
-            if before is not None and now - before.at < ASK_AGAIN:
+            if self._asked.waits_for(session.host, at_most=ASK_AGAIN):
                 continue
             jobs = list(self._jobs.get(session.host, ()))
             answer = session.request("usage", COUNTERS, output=output, jobs=jobs)
-            self._asked[session.host] = _Asked(answer, session.ranks, now)
+            self._asked.add(session, answer)
         self.collectives.begin(several)
 
     @property
     def complete(self) -> bool:
         """Return whether all nodes that were asked have answered."""
-        return all(answer.done() for answer in self._waiting)
+        return self._asked.complete and self.collectives.asked.complete
 
     def wait(self, seconds: float) -> None:
         """Wait until all have answered, at most so many seconds."""
-        wait(self._waiting, seconds)
-
-    @property
-    def _waiting(self) -> list[Future[Any]]:
-        return [*(asked.answer for asked in self._asked.values()), *self.collectives.waiting]
+        deadline = time.monotonic() + seconds
+        self._asked.wait(seconds)
+        self.collectives.asked.wait(deadline - time.monotonic())
 
     def end(self) -> UsageSample:
         """Return what has arrived since `begin`."""
         now = time.time()
         self._usages.clear()
-        for host, asked in list(self._asked.items()):
-            if not asked.answer.done():
-                continue
-            del self._asked[host]
-            counters = _answer(asked.answer)
-            if counters is not None:
-                self._take(Reading(now, host, _own_ranks(counters, asked.ranks)))
+        for session, counters in self._asked.take():
+            self._take(Reading(now, session.host, _own_ranks(counters, session.ranks)))
         lateness = self.collectives.end()
         shares = lateness.shares if lateness is not None else {}
         nodes = tuple(
@@ -152,7 +134,7 @@ class UsageMonitor:
             time=now,
             nodes=nodes,
             ranks=tuple(ranks),
-            unanswered=tuple(self._asked),
+            unanswered=self._asked.hosts,
             progress=self.progress.latest,
             lateness=lateness,
             lateness_interval=self.collectives.interval,
@@ -160,7 +142,7 @@ class UsageMonitor:
 
     def forget(self, host: str) -> None:
         """Drop a node that has left the run."""
-        self._asked.pop(host, None)
+        self._asked.forget(host)
         self.collectives.forget(host)
         self._order.pop(host, None)
 
@@ -198,13 +180,6 @@ class UsageMonitor:
                 step_seconds=step.seconds if step is not None else None,
                 last_line=self._last_lines.get(usage.rank, ""),
             )
-
-
-def _answer(future: Future[NodeCounters]) -> NodeCounters | None:
-    try:
-        return future.result(0)
-    except LostError:  # the node is lost, or has sent something invalid
-        return None
 
 
 def _with_lateness(node: NodeUsage, shares: Mapping[int, float]) -> NodeUsage:

@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
-from pydantic import ValidationError
-
 from dslaunch.cluster.model import Slurm
 from dslaunch.cluster.slurm_section import SlurmSection
 from dslaunch.notes import Note, NoteCode, note
@@ -54,7 +52,7 @@ UNUSABLE = {
 """Options with which sbatch does not just submit a script and return."""
 PSEUDO = ("error", "chdir", "gres")
 """Options that are rendered without a key in the cluster file."""
-_KEYS = frozenset(SlurmSection.model_fields) - {field.name for field in fields(Slurm)}
+_KEYS = frozenset(SlurmSection.KEYS) - {field.name for field in fields(Slurm)}
 """The keys of `slurm:` that are passed to sbatch under their own names."""
 _GPU_GRES = re.compile(r"(?:gres[/:])?gpu\b|none$", re.IGNORECASE)
 _NUMBER = re.compile(r"[1-9][0-9]{0,6}(?:-[1-9][0-9]{0,6})?")
@@ -155,11 +153,10 @@ def _signal(slurm: Slurm, value: str) -> Settled:
     """Apply `--signal`: the script forwards signals that it gets; SLURM sends others to the
     ranks."""
     is_for_script = "B" in value.rpartition(":")[0]
-    try:
-        section = SlurmSection(signal=value if is_for_script else None)
-    except ValidationError:  # a signal that the script cannot forward
-        return replace(slurm, signal=None), False
-    return replace(slurm, signal=section.signal), section.signal is not None
+    section = SlurmSection.read({"signal": value}) if is_for_script else None
+    # None: also for a signal that the script cannot forward
+    signal = section.signal if section is not None else None
+    return replace(slurm, signal=signal), signal is not None
 
 
 def _nodes(slurm: Slurm, value: str) -> Settled:

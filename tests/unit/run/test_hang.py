@@ -27,7 +27,7 @@ from dslaunch.run.collectives import (
 )
 from dslaunch.run.events import Event
 from dslaunch.run.faulty import faulty_nodes
-from dslaunch.run.hang import RankView, judge, place, views
+from dslaunch.run.hang import RankView, judge, place, rank_views
 from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place
 from dslaunch.run.hang_watch import Numbers
 from dslaunch.run.local_runs import read_outcome
@@ -58,7 +58,7 @@ def seen(told: dict[str, Any]) -> dict[int, RankView]:
     for key, processes in parse(STACKS, told["stacks"]).items():
         stacks.setdefault(host(int(key)), {})[key] = processes
     ended = {(host(rank), rank): (0, None) for rank in told["ended"]}
-    return views(stacks, found, ended)
+    return rank_views(stacks, found, ended)
 
 
 def verdict_of(told: dict[str, Any]) -> HangVerdict:
@@ -157,7 +157,7 @@ def test_without_a_recorder_the_stacks_show_who_does_not_wait() -> None:
 
 
 def test_ranks_that_all_wait_for_others_to_join_are_a_rendezvous_that_does_not_complete() -> None:
-    verdict = judge(views({"n1": {"0": [joining()]}, "n2": {"1": [joining()]}}, {}, {}))
+    verdict = judge(rank_views({"n1": {"0": [joining()]}, "n2": {"1": [joining()]}}, {}, {}))
     assert (verdict.code, verdict.operation) == (HangCode.RENDEZVOUS, "init_process_group")
     assert (verdict.ranks, verdict.waiting) == ((), (0, 1))
     assert verdict.waiting_place == Place("train.py", 6, "<module>")
@@ -165,7 +165,7 @@ def test_ranks_that_all_wait_for_others_to_join_are_a_rendezvous_that_does_not_c
 
 def test_a_rank_that_does_not_join_is_what_the_others_wait_for() -> None:
     late = {**joining(), "threads": [main_thread(("train.py", 4, "prepare"))]}
-    verdict = judge(views({"n1": {"0": [joining()]}, "n2": {"1": [late]}}, {}, {}))
+    verdict = judge(rank_views({"n1": {"0": [joining()]}, "n2": {"1": [late]}}, {}, {}))
     assert (verdict.code, verdict.ranks) == (HangCode.NOT_ENTERED, (("n2", 1),))
     assert (verdict.operation, verdict.waiting) == ("init_process_group", (0,))
 
@@ -313,3 +313,13 @@ def test_the_node_in_all_pairs_that_do_not_connect_is_excluded() -> None:
     both = (("n1", "n2"), ("n2", "n1"))
     assert faulty_nodes([hung(HangVerdict(HangCode.NETWORK, unreachable=both))]) == ()
     assert faulty_nodes([hung(HangVerdict(HangCode.NETWORK))]) == ()
+
+
+def test_an_invalid_record_of_one_rank_discards_no_answer_of_another() -> None:
+    told = copy.deepcopy(RECORDED["busy"]["collectives"])
+    told["1"]["told"]["entries"][0]["entered"] = "now"
+    found = records("node1", parse(COLLECTIVES, told), 0.0)
+    assert found[1].entries == ()
+    assert found[1].error is not None
+    assert found[1].error.startswith("invalid record: entries.0.entered")
+    assert found[0].entries

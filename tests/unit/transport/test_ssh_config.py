@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import getpass
+import hmac
 import os
 import shutil
 import subprocess
@@ -14,7 +16,7 @@ from dslaunch.cluster.model import Node, Ssh
 from dslaunch.errors import ConfigError
 from dslaunch.transport.ssh.config import read
 from dslaunch.transport.ssh.files import KnownHosts, client_of
-from dslaunch.transport.ssh.known_hosts import HostName, decide, parse
+from dslaunch.transport.ssh.known_hosts import EntryIndex, HostName, decide, parse
 from dslaunch.transport.ssh.patterns import matches_any
 from dslaunch.transport.ssh.route import Hop, RouteError, expand, parse_hop, route
 
@@ -175,6 +177,24 @@ def test_a_key_behind_four_megabytes_of_others_is_revoked_all_the_same(tmp_path:
     file.write_text(line * 5_000 + f"@revoked n1 ssh-ed25519 {key}\nn1 ssh-ed25519 {key}\n")
     entries = KnownHosts().entries((file,))
     assert decide(entries, HostName("n1"), entries[0].key) == "revoked"
+
+
+def test_an_index_finds_the_entries_that_name_a_host_in_their_order() -> None:
+    keys = [base64.b64encode(_blob(number)).decode() for number in range(8)]
+    salt, name_digest = b"salt", hmac.digest(b"salt", b"n1", "sha1")
+    hashed = "|".join(
+        ["", "1", base64.b64encode(salt).decode(), base64.b64encode(name_digest).decode()]
+    )
+    names = ["n2", "*,!n1", "n1,10.0.0.1", "[n1]:2222", hashed, "N1", "n?", "[n2]:2222"]
+    lines = [f"{name} ssh-ed25519 {key}" for name, key in zip(names, keys, strict=True)]
+    index = EntryIndex(parse("\n".join(lines)))
+    assert [entry.line for entry in index.about(HostName("n1", 2222))] == [2, 3, 4, 5, 6, 7]
+    assert [entry.line for entry in index.about(HostName("n1"))] == [3, 5, 6, 7]
+    assert [entry.line for entry in index.about(HostName("n3"))] == [2, 7]
+
+
+def _blob(number: int) -> bytes:
+    return b"\0\0\0\x0bssh-ed25519" + bytes([number])
 
 
 @pytest.mark.parametrize("size", [2**30, 2**40])

@@ -24,11 +24,18 @@ class KnownHosts:
 
     def __init__(self) -> None:
         self._files: dict[Path, Entries] = {}
+        self._indexes: dict[tuple[Path, ...], known_hosts.EntryIndex] = {}
         self._authorities: dict[tuple[Path, ...], Entries] = {}
 
     def entries(self, files: tuple[Path, ...]) -> Entries:
         """Return the entries of several files."""
         return tuple(entry for file in files for entry in self._read(file))
+
+    def about(self, files: tuple[Path, ...], host: known_hosts.HostName) -> Entries:
+        """Return the entries of several files that are about a host."""
+        if files not in self._indexes:
+            self._indexes[files] = known_hosts.EntryIndex(self.entries(files))
+        return self._indexes[files].about(host)
 
     def authorities(self, files: tuple[Path, ...]) -> Entries:
         """Return the certificate authorities in several files."""

@@ -55,7 +55,7 @@ def _examined(
 ) -> Presented:
     """Ask one server. Raises NodeError."""
     hop = host.hop
-    entries = known.entries(hop.known_hosts)
+    entries = known.about(hop.known_hosts, hop.known_as)
     if known_hosts.has_authority(entries, hop.known_as) and gatherer.is_certified(host):
         return Presented(host, "certified")
     recorded = known_hosts.recorded(entries, hop.known_as)

@@ -18,6 +18,8 @@ Marker = Literal["", "@revoked", "@cert-authority"]
 DEFAULT_PORT = 22
 _MARKERS: tuple[Marker, ...] = ("@revoked", "@cert-authority")
 _HASHED = "|1|"
+_NOT_PLAIN = "*?!|"
+"""Characters of patterns and of hashed names (sshd(8), SSH_KNOWN_HOSTS)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,32 @@ def parse(text: str, file: str = "") -> tuple[Entry, ...]:
     lines = enumerate(text.split("\n"), 1)
     entries = (_entry(line, file, number) for number, line in lines)
     return tuple(entry for entry in entries if entry is not None)
+
+
+class EntryIndex:
+    """Finds the entries about a host, of many, without comparing its name with every line."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries = entries
+        self._by_name: dict[str, list[int]] = {}
+        self._patterns: list[int] = []
+        """Places of the entries whose hosts are not all plain names."""
+        for place, entry in enumerate(entries):
+            if any(character in entry.hosts for character in _NOT_PLAIN):
+                self._patterns.append(place)
+                continue
+            for name in entry.hosts.lower().split(","):
+                self._by_name.setdefault(name, []).append(place)
+
+    def about(self, host: HostName) -> tuple[Entry, ...]:
+        """Return the entries for a host, with or without its port, in their order."""
+        found: set[int] = set()
+        for name in dict.fromkeys((str(host), host.name.lower())):
+            found.update(self._by_name.get(name, ()))
+            found.update(
+                place for place in self._patterns if is_named(self._entries[place].hosts, name)
+            )
+        return tuple(self._entries[place] for place in sorted(found))
 
 
 def decide(entries: Sequence[Entry], host: HostName, key: bytes) -> Status:

@@ -25,7 +25,7 @@ def scene_at(hop: Hop | None, *, node: Node, ssh: Ssh, client: Client, known: Kn
     keys = keys_for(
         hop.identity_files, only_these=hop.only_these_keys, home=client.home, environ=environ
     )
-    entries = recorded(known.entries(hop.known_hosts), hop.known_as)
+    entries = recorded(known.about(hop.known_hosts, hop.known_as), hop.known_as)
     return Scene(
         node=node,
         hop=hop,

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node, Ssh
 
 KEEPALIVE = 15
+_AUTHENTICATED = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
+"""Ciphers that need no MAC (RFC 5647)."""
 JumpHost = tuple[str, str, int]
 """The user, the host and the port of a jump host."""
 
@@ -140,7 +142,9 @@ class FabricTransport:
     """Connects through Fabric; jump hosts are connected to once and shared by their nodes."""
 
     def __init__(self, ssh: Ssh) -> None:
-        import fabric  # noqa: F401 - here, before threads: paramiko's imports are circular
+        # here, before threads: paramiko's imports are circular
+        import fabric
+        import paramiko
 
         # it logs what it also raises; without a handler that would land on the terminal
         logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -153,6 +157,9 @@ class FabricTransport:
         self._lingering = LingeringSockets()
         self._jumping = threading.Lock()
         self._making = threading.Lock()
+        # made once: it costs more than a key exchange.
+        # empty: Fabric would read jump hosts from it, and accept any of their keys
+        self._config = fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
 
     def connect(self, node: Node) -> FabricConnection:
         """Open a connection, its host key verified. Raises NodeError."""
@@ -259,14 +266,13 @@ class FabricTransport:
     def _connection(self, hop: Hop, gateway: fabric.Connection | None) -> fabric.Connection:
         """Return a connection that is not open yet and accepts no key that is not known."""
         import fabric
-        import paramiko
 
-        entries = self._known.entries(hop.known_hosts)
+        entries = self._known.about(hop.known_hosts, hop.known_as)
         arguments: dict[str, Any] = {
             "banner_timeout": self._timeout,
             "auth_timeout": self._timeout,
             "channel_timeout": self._timeout,
-            "transport_factory": _asking_for(key_types(entries, hop.known_as)),
+            "transport_factory": _transports(key_types(entries, hop.known_as)),
             # Paramiko ends at the first file that is missing; ssh continues with the next one
             "key_filename": [str(f) for f in hop.identity_files if os.access(f, os.R_OK)],
             # as ssh does it: a key that is named replaces the ones with standard names
@@ -278,8 +284,7 @@ class FabricTransport:
                 hop.host,
                 user=hop.user,
                 port=hop.port,
-                # empty: Fabric would read jump hosts from it, and accept any of their keys
-                config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
+                config=self._config,
                 gateway=gateway or False,
                 connect_timeout=self._timeout,
                 connect_kwargs=arguments,
@@ -354,8 +359,9 @@ class _Verify:
         raise error(f"{type_name(key.get_name())} {fingerprint(key.asbytes())}")
 
 
-def _asking_for(known: Sequence[str]) -> Callable[..., paramiko.Transport]:
-    """Return what makes Paramiko's transports, which ask a server for a key of a known type."""
+def _transports(known: Sequence[str]) -> Callable[..., paramiko.Transport]:
+    """Return what makes Paramiko's transports, which ask a server for a key of a known type, and
+    for a cipher that authenticates, too: Paramiko compares each MAC in a loop of Python."""
     import paramiko
 
     def make_transport(sock: Any, **options: Any) -> paramiko.Transport:
@@ -365,6 +371,7 @@ def _asking_for(known: Sequence[str]) -> Callable[..., paramiko.Transport]:
         types = list(security.key_types)
         types.sort(key=lambda name: _key_type(name) not in known)
         security.key_types = types
+        security.ciphers = sorted(security.ciphers, key=lambda name: name not in _AUTHENTICATED)
         return transport
 
     return make_transport
