@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from queue import Queue
 from typing import TYPE_CHECKING
 
 from dslaunch import log, transport
@@ -23,13 +22,14 @@ from dslaunch.registry import LAUNCHERS
 from dslaunch.run.agent_program import AgentStart
 from dslaunch.run.agent_starter import PING_INTERVAL, AgentStarter
 from dslaunch.run.events import Event
+from dslaunch.run.inbox import Inbox
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.reasons import Restart
 from dslaunch.run.request import RunRequest, agent_run
 from dslaunch.run.run_directory import CLUSTER, SUBMISSION, RunDirectory, runs_directory
 from dslaunch.run.run_record import FILE, RunRecord
 from dslaunch.run.secret import Secret, read_secrets
-from dslaunch.run.session import INBOX_SIZE, Inbox, Session
+from dslaunch.run.session import Session
 from dslaunch.run.view import StartStep, ignore
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class RunController:
         """
         self.allocation = allocation
         cluster = self.request.cluster
-        inbox: Inbox = Queue(INBOX_SIZE)
+        inbox = Inbox()
         self.transport = transport.choose(cluster.transport, cluster)
         opened = transport.make(self.transport.name, cluster)
 
