@@ -26,10 +26,9 @@ export PYTHON TORCH
 unexport PYTHONDONTWRITEBYTECODE
 
 bin := .venv/bin
-# at most 8: every worker may start several processes that import torch
-workers ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
-# tests of virtual clusters use half of a CPU each: they wait for timeouts, SLURM and sshd
-waiting_workers ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
+# twice the CPUs: tests wait for processes, timeouts, SLURM and sshd half of their time; at most 8,
+# since every worker may start several processes that import torch
+workers ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
 # every worker begins with files of its own, so that a file's cluster is seldom started twice
 pytest := $(bin)/python -m pytest -q --dist worksteal --durations=15
 vcluster := $(bin)/python -m tests.testbed.vcluster
@@ -95,7 +94,7 @@ unit: .venv/.ready-test
 	$(pytest) -n $(workers) -m "not sshd and not gpu and not long" $(PYTEST)
 
 testbed: .venv/.ready-test
-	$(pytest) -n $(waiting_workers) -m "sshd and not long" $(PYTEST)
+	$(pytest) -n $(workers) -m "sshd and not long" $(PYTEST)
 
 hostile: .venv/.ready-test
 	$(pytest) -n $(workers) tests/hostile --mutations $(MUTATIONS) $(PYTEST)

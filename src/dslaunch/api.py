@@ -111,6 +111,8 @@ def with_transport(
     take the place of the default transport where srun is installed. Raises UsageError, and
     DslaunchError where no step can be started.
     """
+    if name is None and not in_allocation:
+        return cluster
     from dslaunch.slurm import node_discovery
     from dslaunch.slurm.client import here
 

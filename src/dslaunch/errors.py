@@ -178,6 +178,7 @@ FailureKind = Literal[
     "protocol",
     "noisy-shell",
     "no-python",
+    "no-ssh",
     "no-agent",
     "stopped",
     "broken",

@@ -30,17 +30,17 @@ def json_text(
     surrogates) can be encoded. Raises TypeError for a value of a type that JSON does not have.
     """
     encoder = json.JSONEncoder(
-        indent=indent,
         separators=(",", ":") if compact else None,
         ensure_ascii=ascii_only,
         sort_keys=sort_keys,
         default=default,
         allow_nan=False,
     )
+    write = encoder.encode if indent is None else _Indented(encoder, indent).write
     try:
-        return encoder.encode(value)
+        return write(value)
     except ValueError:  # rare, so that the values of most texts are visited once
-        return encoder.encode(_finite(value, default))
+        return write(_finite(value, default))
 
 
 def json_literal(value: object, *, indent: int | None = None, ascii_only: bool = True) -> str:
@@ -49,6 +49,64 @@ def json_literal(value: object, *, indent: int | None = None, ascii_only: bool =
     NaN and infinities stay: Python's `json.load`, with which DeepSpeed reads configs, accepts them.
     """
     return json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+
+
+class _Indented:
+    """Writes a value with a line per member, as `json` does with `indent`.
+
+    `json` itself is slow with `indent`: it writes in C only without. Plans and states of ten
+    thousand nodes have a million members.
+    """
+
+    def __init__(self, encoder: json.JSONEncoder, indent: int) -> None:
+        self._encoder = encoder
+        self._step = " " * indent
+        self._keys: dict[Any, str] = {}
+        """Keys as they are written: the objects of a list have the same ones."""
+
+    def write(self, value: Any, line: str = "\n") -> str:
+        """Return a value; its lines after the first begin with `line`, a line end and blanks."""
+        kind = type(value)
+        if kind is str:
+            return self._encoder.encode(value)
+        if kind is int:
+            return str(value)
+        if isinstance(value, dict):
+            return self._object(value, line)
+        if isinstance(value, list | tuple):
+            return self._array(value, line)
+        if value is None or isinstance(value, _SINGLE):
+            return self._encoder.encode(value)
+        return self.write(self._encoder.default(value), line)
+
+    def _object(self, value: dict[Any, Any], line: str) -> str:
+        if not value:
+            return "{}"
+        inner = line + self._step
+        pairs = sorted(value.items()) if self._encoder.sort_keys else value.items()
+        members = [
+            (self._keys.get(key) or self._key(key)) + self.write(each, inner) for key, each in pairs
+        ]
+        return f"{{{inner}{f',{inner}'.join(members)}{line}}}"
+
+    def _array(self, value: list[Any] | tuple[Any, ...], line: str) -> str:
+        if not value:
+            return "[]"
+        inner = line + self._step
+        members = [self.write(each, inner) for each in value]
+        return f"[{inner}{f',{inner}'.join(members)}{line}]"
+
+    def _key(self, key: Any) -> str:
+        # a number, True or None is written differently as a key
+        object_of_key = self._encoder.encode({key: 0})
+        text = object_of_key.removeprefix("{").removesuffix("0}")
+        if isinstance(key, str):  # 1 and True are equal, but not their texts
+            self._keys[key] = text
+        return text
+
+
+_SINGLE = (str, int, float)
+"""Types of single values, and so of True and False."""
 
 
 def _finite(value: Any, default: Default | None) -> Any:

@@ -132,6 +132,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return CASE.measured(tmp_path_factory.mktemp("memory"), RUNS, env)
 
 
+@pytest.mark.long  # seven trainings; the estimates are compared with DeepSpeed's own above
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("number", range(len(RUNS)), ids=[str(s) for s, _ in RUNS])
 def test_a_real_run_takes_what_was_estimated(runs: list[dict[str, Any]], number: int) -> None:
@@ -145,6 +146,7 @@ def test_a_real_run_takes_what_was_estimated(runs: list[dict[str, Any]], number:
         assert 0.7 * (gpu + cpu) < run["peak"] < gpu + cpu
 
 
+@pytest.mark.long  # the same trainings
 @pytest.mark.parametrize("number", range(len(RUNS)), ids=[str(s) for s, _ in RUNS])
 def test_a_real_run_sends_what_was_estimated(runs: list[dict[str, Any]], number: int) -> None:
     names = {

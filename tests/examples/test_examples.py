@@ -58,6 +58,7 @@ def parameters(output: str) -> float:
     return float(re.findall(r"sum of parameters (\S+)", output)[0])
 
 
+@pytest.mark.long  # the next test trains with two ranks
 @pytest.mark.torch
 def test_any_number_of_ranks_gives_the_result_of_one_process(tmp_path: Path) -> None:
     one = train("train_ddp.py", 1, tmp_path, "--save", "one", "--batch", "64")
@@ -80,6 +81,7 @@ def test_the_loss_goes_down_and_no_thread_of_the_process_group_is_left(tmp_path:
     assert "the parameters are equal on all ranks" in output
 
 
+@pytest.mark.long  # three trainings; tests/testbed/test_checkpoints.py resumes one
 @pytest.mark.torch
 def test_a_resumed_training_ends_like_one_that_was_not_interrupted(tmp_path: Path) -> None:
     whole = train("train_ddp.py", 1, tmp_path, "--save", "whole", "--steps", "20")

@@ -194,6 +194,9 @@ DECISIONS = (
     decision(DecisionCode.DEVICES_CPU),
     decision(DecisionCode.THREADS_LIMITED),
     decision(DecisionCode.TRANSPORT_CHOSEN, transport="openssh", reason="Match exec (n1)"),
+    decision(
+        DecisionCode.TREE_DETOUR, hosts=("n2", "n3"), parents=("n1",), kind="host-key-unknown"
+    ),
     decision(DecisionCode.CODE_ON_NODES, path="train.py"),
     decision(DecisionCode.CODE_SAME, path="work", files="3 files", nodes="2 nodes"),
     decision(

@@ -24,7 +24,15 @@ KINDS = {
 }
 
 
-@pytest.fixture(params=sorted(KINDS))
+LONG = KINDS.keys() - {"link"}
+"""A link leads elsewhere; what else may lie there is further cases of that."""
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(kind, marks=pytest.mark.long if kind in LONG else ()) for kind in sorted(KINDS)
+    ]
+)
 def squatted(cluster4: VirtualCluster, request: pytest.FixtureRequest) -> Iterator[Project]:
     """A project of root, and nodes on which an ordinary user was there first."""
     made = Project(cluster4, "/root/squatted")

@@ -197,6 +197,7 @@ GUIDE_CONFIG = {
 }
 
 
+@pytest.mark.long  # that the changed copy arrives is shown above, without a training
 @pytest.mark.torch
 @pytest.mark.deepspeed
 def test_a_training_as_guides_show_it_saves_the_model_on_every_node(emulated: Emulated) -> None:

@@ -188,12 +188,10 @@ def test_the_page_has_a_row_for_every_case() -> None:
 
 
 def parameter(case: Case) -> object:
-    """A case. Each fault at one moment, and one at every moment, are for every run of the tests;
-    the others are long."""
+    """A case. Each fault at one moment is for every run of the tests; the others are long."""
     first = next(other for other in CASES if other.fault == case.fault)
     usual = next((c for c in CASES if (c.fault, c.phase) == (case.fault, MIDDLE)), first)
-    at_every_moment = case.fault == "node powered off"
-    marks = () if case is usual or at_every_moment else (pytest.mark.long,)
+    marks = () if case is usual else (pytest.mark.long,)
     return pytest.param(case, id=case.name, marks=marks)
 
 

@@ -58,18 +58,24 @@ def wait_for_ranks(running_stdout: object, count: int) -> None:
         seen += "up" in line
 
 
-@pytest.mark.parametrize(
-    ("which", "name", "code", "parameters"),
-    [
-        (["agent"], "KILL", "process-killed", {"process": "agent", "signal": SIGKILL}),
-        (["agent"], "SEGV", "process-killed", {"process": "agent", "signal": SIGSEGV}),
-        (["agent"], "TERM", "process-killed", {"process": "agent", "signal": SIGTERM}),
-        (["guardian"], "KILL", "process-killed", {"process": "guardian"}),
-        (["guardian"], "TERM", "process-killed", {"process": "agent", "signal": SIGTERM}),
-        (["guardian", "agent"], "KILL", "node-lost", {"failure": "lost"}),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "+".join(value),
-)
+KILLED: list[tuple[list[str], str, str, dict[str, object]]] = [
+    (["agent"], "KILL", "process-killed", {"process": "agent", "signal": SIGKILL}),
+    (["agent"], "SEGV", "process-killed", {"process": "agent", "signal": SIGSEGV}),
+    (["agent"], "TERM", "process-killed", {"process": "agent", "signal": SIGTERM}),
+    (["guardian"], "KILL", "process-killed", {"process": "guardian"}),
+    (["guardian"], "TERM", "process-killed", {"process": "agent", "signal": SIGTERM}),
+    (["guardian", "agent"], "KILL", "node-lost", {"failure": "lost"}),
+]
+
+
+def killed(case: tuple[list[str], str, str, dict[str, object]]) -> object:
+    """SIGKILL of each program is for every run of the tests; the other signals are long."""
+    which, name, code, _ = case
+    marks = () if name == "KILL" else (pytest.mark.long,)
+    return pytest.param(*case, id=f"{'+'.join(which)}-{name}-{code}", marks=marks)
+
+
+@pytest.mark.parametrize(("which", "name", "code", "parameters"), [killed(case) for case in KILLED])
 def test_a_program_of_ours_that_is_killed_is_named(
     project: Project, which: list[str], name: str, code: str, parameters: dict[str, object]
 ) -> None:
@@ -89,7 +95,12 @@ def test_a_program_of_ours_that_is_killed_is_named(
 @pytest.mark.parametrize(
     "which",
     # the guardian before the agent, which it would wake at once
-    [["agent"], ["guardian"], ["guardian", "agent"], ["bridge", "guardian", "agent"]],
+    [
+        pytest.param(["agent"], marks=pytest.mark.long),
+        pytest.param(["guardian"], marks=pytest.mark.long),
+        ["guardian", "agent"],
+        ["bridge", "guardian", "agent"],
+    ],
     ids="+".join,
 )
 def test_a_stopped_program_of_dslaunch_is_resumed(project: Project, which: list[str]) -> None:
@@ -123,11 +134,16 @@ def test_programs_that_are_stopped_are_ended_by_clean(project: Project) -> None:
 @pytest.mark.parametrize(
     "harm",
     [
-        "import shutil; shutil.rmtree(os.environ['DSLAUNCH_NODE_DIR'])",
-        "os.rename(os.environ['DSLAUNCH_NODE_DIR'], '/tmp/elsewhere-' + os.environ['RANK'])",
-        "os.chmod(os.environ['DSLAUNCH_NODE_DIR'], 0)",
+        pytest.param("import shutil; shutil.rmtree(os.environ['DSLAUNCH_NODE_DIR'])", id="removed"),
+        pytest.param(
+            "os.rename(os.environ['DSLAUNCH_NODE_DIR'], '/tmp/elsewhere-' + os.environ['RANK'])",
+            id="renamed",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "os.chmod(os.environ['DSLAUNCH_NODE_DIR'], 0)", id="closed", marks=pytest.mark.long
+        ),
     ],
-    ids=["removed", "renamed", "closed"],
 )
 def test_a_rank_that_takes_what_the_agent_needs_makes_no_traceback(
     project: Project, harm: str
@@ -151,8 +167,17 @@ NOISE = {
 }
 
 
-@pytest.mark.parametrize("transport", ["fabric", "openssh"])
-@pytest.mark.parametrize("kind", NOISE)
+def noise(kind: str, transport: str) -> object:
+    """What prints and what reads are for every run of the tests, over one transport each."""
+    usual = (kind, transport) in {("prints-for-ever", "openssh"), ("reads-all", "fabric")}
+    marks = () if usual else (pytest.mark.long,)
+    return pytest.param(kind, transport, id=f"{kind}-{transport}", marks=marks)
+
+
+@pytest.mark.parametrize(
+    ("kind", "transport"),
+    [noise(kind, transport) for kind in NOISE for transport in ("fabric", "openssh")],
+)
 def test_a_start_up_file_that_disturbs_is_named(
     project: Project, kind: str, transport: str
 ) -> None:

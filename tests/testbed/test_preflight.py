@@ -246,7 +246,23 @@ FAULTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
+RECORDED_TOO = {
+    "missing package",
+    "other version",
+    "other script",
+    "full disk",
+    "read-only scratch",
+    "64 MiB of shared memory",
+}
+"""Faults whose answers are recorded below tests/checks too: they are long."""
+
+
+def planted(fault: Fault) -> object:
+    marks = (pytest.mark.long,) if fault.name in RECORDED_TOO else ()
+    return pytest.param(fault, id=fault.name.replace(" ", "-"), marks=marks)
+
+
+@pytest.mark.parametrize("fault", [planted(fault) for fault in FAULTS])
 def test_a_fault_is_found_on_its_node_and_nothing_else(site: Site, fault: Fault) -> None:
     fault.plant(site)
     try:

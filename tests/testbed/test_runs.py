@@ -376,12 +376,13 @@ def test_a_shell_that_prints_during_the_run_is_named_with_what_it_printed(
 @pytest.mark.parametrize(
     ("ending", "code", "signal_number"),
     [
-        ("import nowhere", 1, None),
-        ("time.sleep(2); sys.exit(9)", 9, None),
-        ("os.kill(os.getpid(), 9)", 137, signal.SIGKILL),
-        ("os.kill(os.getpid(), 11)", 139, signal.SIGSEGV),
+        pytest.param("import nowhere", 1, None, id="at import", marks=pytest.mark.long),
+        pytest.param("time.sleep(2); sys.exit(9)", 9, None, id="after two seconds"),
+        pytest.param("os.kill(os.getpid(), 9)", 137, signal.SIGKILL, id="by SIGKILL"),
+        pytest.param(
+            "os.kill(os.getpid(), 11)", 139, signal.SIGSEGV, id="by SIGSEGV", marks=pytest.mark.long
+        ),
     ],
-    ids=["at import", "after two seconds", "by SIGKILL", "by SIGSEGV"],
 )
 def test_one_failing_rank_ends_all_nodes_and_is_named(
     project: Project, ending: str, code: int, signal_number: int | None

@@ -48,7 +48,10 @@ def test_ranks_of_a_detached_run_save_at_a_signal(project: Project) -> None:
 
 
 @pytest.mark.parametrize("supervised", ["true", "false"])
-@pytest.mark.parametrize("launcher", ["direct", pytest.param("torchrun", marks=pytest.mark.torch)])
+@pytest.mark.parametrize(
+    "launcher",
+    ["direct", pytest.param("torchrun", marks=(pytest.mark.torch, pytest.mark.long))],
+)
 def test_ranks_of_a_slurm_job_save_at_a_signal(site: Site, supervised: str, launcher: str) -> None:
     site.describe(supervised=supervised)
     site.write("saves.py", SAVES)

@@ -139,16 +139,38 @@ def test_gpus_are_numbered_as_a_step_sees_them(site: Site) -> None:
     assert done.stdout.strip() == "[('node1', (2, 3)), ('node3', (0,))]", done.stderr
 
 
+def asked(
+    *options: str,
+    found: list[tuple[str, tuple[int, ...]]],
+    marks: tuple[pytest.MarkDecorator, ...] = (),
+) -> object:
+    """Options of a job, and the GPUs that its steps should find on each node."""
+    return pytest.param(options, found, id=" ".join(options), marks=marks)
+
+
 @pytest.mark.parametrize(
     ("options", "found"),
     [
-        (("--nodes=2", "--gpus=4"), [("node1", (0, 1, 2)), ("node2", (0,))]),
-        (("--nodes=1", "--ntasks=2", "--gpus-per-task=1"), [("node1", (0, 1))]),
-        (("--nodes=2", "--ntasks-per-node=2", "--gpus-per-task=1"), [("node1", (0, 1))]),
-        (("--nodes=1", "--gres=gpu:2", "--exclusive"), [("node1", (0, 1, 2, 3))]),
-        (("--nodes=1", "--exclusive"), [("node1", (0, 1, 2, 3))]),
+        asked("--nodes=2", "--gpus=4", found=[("node1", (0, 1, 2)), ("node2", (0,))]),
+        asked("--nodes=1", "--ntasks=2", "--gpus-per-task=1", found=[("node1", (0, 1))]),
+        asked(
+            "--nodes=2",
+            "--ntasks-per-node=2",
+            "--gpus-per-task=1",
+            found=[("node1", (0, 1))],
+            marks=(pytest.mark.long,),
+        ),
+        asked(
+            "--nodes=1",
+            "--gres=gpu:2",
+            "--exclusive",
+            found=[("node1", (0, 1, 2, 3))],
+            marks=(pytest.mark.long,),
+        ),
+        asked(
+            "--nodes=1", "--exclusive", found=[("node1", (0, 1, 2, 3))], marks=(pytest.mark.long,)
+        ),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value[0], str) else "",
 )
 def test_steps_get_all_gpus_that_the_job_has(
     site: Site, options: tuple[str, ...], found: list[tuple[str, tuple[int, ...]]]

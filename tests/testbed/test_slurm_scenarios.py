@@ -841,7 +841,8 @@ def judge_all(found: dict[str, Seen], subtests: pytest.Subtests) -> None:
                 judge(scenario, found[scenario.name])
 
 
-@LENGTHS
+@pytest.mark.long  # one cluster shows most of them, and recorded answers the others
+@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 def test_scenarios_of_two_clusters_under_one_slurmdbd(
     slurm_pair: VirtualCluster, subtests: pytest.Subtests, long: bool
 ) -> None:

@@ -96,7 +96,13 @@ ALL_WAYS = pytest.mark.parametrize(("blocks", "jump"), WAYS.values(), ids=WAYS.k
 
 @TRANSPORTS
 @ALL_WAYS
-@pytest.mark.parametrize("everyone", ["", "  StrictHostKeyChecking no\n"], ids=["", "lenient"])
+@pytest.mark.parametrize(
+    "everyone",
+    [
+        pytest.param("", id=""),
+        pytest.param("  StrictHostKeyChecking no\n", id="lenient", marks=pytest.mark.long),
+    ],
+)
 def test_a_changed_key_of_the_outer_jump_host_is_refused(
     servers: Servers, way: str, blocks: str, jump: str, everyone: str
 ) -> None:

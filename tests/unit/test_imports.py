@@ -40,9 +40,25 @@ def test_asking_for_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert imported_by(*arguments) & HEAVY == set()
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["render", "--list"]], ids=" ".join)
-def test_a_command_with_texts_as_options_makes_no_validators(arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--version"],
+        ["render", "--list"],
+        ["render", "hostfile", f"{CHECKOUT}/clusters/two-nodes.yaml"],
+        ["nodes", f"{CHECKOUT}/clusters/two-nodes.yaml"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_a_command_that_only_loads_a_cluster_file_makes_no_validators(arguments: list[str]) -> None:
     assert "pydantic" not in imported_by(*arguments)
+
+
+def test_what_a_run_needs_before_it_connects_makes_no_validators() -> None:
+    shown = "import dslaunch.run.launch, sys; print(*sys.modules)"
+    command = [sys.executable, "-c", shown]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=True)
+    assert {"pydantic", "dslaunch.run.session"} & set(done.stdout.split()) == set()
 
 
 NODE = """

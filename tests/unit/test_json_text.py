@@ -71,6 +71,21 @@ def test_finite_values_are_written_as_python_does(value: object) -> None:
     assert json_text(value) == text or any(word in text for word in ("NaN", "Infinity"))
 
 
+@given(VALUES, st.integers(0, 4), st.booleans())
+def test_indented_values_are_written_as_python_does(
+    value: object, indent: int, ascii_only: bool
+) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    found = json_text(value, indent=indent, ascii_only=ascii_only)
+    assert found == text or any(word in text for word in ("NaN", "Infinity"))
+
+
+@given(st.dictionaries(st.text(), st.dictionaries(st.text(), st.integers()) | st.integers()))
+def test_sorted_keys_are_written_as_python_does(value: dict[str, object]) -> None:
+    text = json.dumps(value, indent=1, sort_keys=True)
+    assert json_text(value, indent=1, sort_keys=True) == text
+
+
 @pytest.mark.parametrize("number", NOT_FINITE)
 def test_a_number_that_is_not_finite_is_null(number: float) -> None:
     value = {"loss": number, "steps": [1, (number, 0.5)], number: "key"}

@@ -31,6 +31,7 @@ from dslaunch.run.preflight_survey import ask_nodes, checks_again, preflight_sco
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dslaunch.launch.decisions import Decision
     from dslaunch.preflight.check import Check, Scope, Tier
     from dslaunch.preflight.judge import Report
     from dslaunch.preflight.recording import Recording
@@ -283,6 +284,7 @@ def _ask(scope: Scope, checks: Mapping[str, Check], tier: Tier) -> Recording:
     if choice.notable:
         ui.say(f"transport: {choice.name} ({choice.why})")
     progress = ProgressLine(scope, sys.stderr, live=sys.stderr.isatty())
+    detours: list[Decision] = []
     try:
         return ask_nodes(
             scope,
@@ -291,9 +293,12 @@ def _ask(scope: Scope, checks: Mapping[str, Check], tier: Tier) -> Recording:
             progress.note,
             choice=choice,
             on_measurement=progress.begin_measurement,
+            on_detours=detours.extend,
         )
     finally:
         progress.end()
+        for detour in detours:
+            ui.say(f"{detour.what}: {detour.value} ({detour.why})")
 
 
 # ---------------------------------------------------------------- telling

@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ import typer
 from dslaunch.cli import options, ui
 from dslaunch.cli.positional import FILE_ENDINGS, two_files
 from dslaunch.cluster.load import load_cluster, read_text
-from dslaunch.errors import DslaunchError, UsageError
+from dslaunch.errors import DslaunchError, ErrorCode, UsageError
 from dslaunch.preflight import checks
 from dslaunch.preflight.check import Scope
 from dslaunch.preflight.checks._wiring import topologies
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
     from dslaunch.topology.advice_codes import Advice
     from dslaunch.topology.model import Topology
 
-LARGEST = 2**20
-"""Bytes of a file that are read; the matrix of 16 GPUs and 32 NICs has 15,000."""
+MEBIBYTE = 2**20
+LARGEST = 256 * MEBIBYTE
+"""Bytes of a recorded text; the matrix of 16 GPUs and 32 NICs has 15,000."""
 ASKING = ("topo.uniform", "gpu.count", "gpu.p2p", "gpu.nvlink")
 """Checks whose questions are asked of nodes: `topo -m`, `-L`, `topo -p2p r`, `nvlink -s`."""
 
@@ -127,6 +129,7 @@ def _asked(file: Path) -> dict[str, Topology]:
 
 def _read(files: list[str]) -> dict[str, Topology]:
     """Read each node's file. Raises UsageError for two of one name, or what cannot be read."""
+    read_part = cache(lambda part: read(answers_in(part)))  # equal nodes print equal texts
     found: dict[str, Topology] = {}
     for file in files:
         host = "stdin" if file == "-" else Path(file).stem
@@ -136,7 +139,7 @@ def _read(files: list[str]) -> dict[str, Topology]:
                 hint="name each file like its node, for example node01.txt",
             )
         for name, part in _parts(_text(file)).items():
-            found[f"{host}-{name}" if name else host] = read(answers_in(part))
+            found[f"{host}-{name}" if name else host] = read_part(part)
     return found
 
 
@@ -149,19 +152,23 @@ def _parts(text: str) -> dict[str, str]:
 
 
 def _text(file: str) -> str:
-    """Return recorded output; invalid bytes are replaced."""
+    """Return recorded output; invalid bytes are replaced. Raises UsageError."""
+    enough = LARGEST + 1  # for knowing that there is more
     try:
-        found = sys.stdin.buffer.read(LARGEST) if file == "-" else _bytes(Path(file))
+        found = sys.stdin.buffer.read(enough) if file == "-" else _bytes(Path(file), enough)
     except OSError as problem:
         hint = "name a file with the output of `nvidia-smi topo -m`, or a cluster file"
         raise UsageError(f"{file}: {problem.strerror}", hint=hint) from None
+    if len(found) > LARGEST:
+        limit = LARGEST // MEBIBYTE
+        raise UsageError.coded(ErrorCode.RECORDED_TEXT_TOO_LARGE, file=file, limit=limit)
     encoding = "utf-16" if found.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
     return found.decode(encoding, "replace")
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Path, most: int) -> bytes:
     with path.open("rb") as file:
-        return file.read(LARGEST)
+        return file.read(most)
 
 
 def _none_read(by_host: dict[str, Topology]) -> None:

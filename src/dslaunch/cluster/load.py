@@ -210,7 +210,12 @@ def _cluster(file: ClusterFile, nodes: list[model.Node], name: str) -> model.Clu
         name=file.name or _name_of(name),
         nodes=tuple(nodes),
         transport=file.transport,
-        ssh=model.Ssh(float(ssh.connect_timeout), ssh.fanout, ssh.config_file),
+        ssh=model.Ssh(
+            connect_timeout=float(ssh.connect_timeout),
+            fanout=ssh.fanout,
+            tree_fanout=ssh.tree_fanout,
+            config_file=ssh.config_file,
+        ),
         network=model.Network(
             interface=None if network.interface == "auto" else network.interface,
             master_port=None if network.master_port == "auto" else network.master_port,

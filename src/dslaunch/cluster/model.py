@@ -56,6 +56,8 @@ class Ssh:
     """Number of connections to open at the same time."""
     config_file: str | None = None
     """An ssh_config to use instead of ~/.ssh/config and the system's, as with `ssh -F`."""
+    tree_fanout: int = 32
+    """Number of nodes that each node of a tree logs in to, and this machine (transport `tree`)."""
 
 
 @dataclass(frozen=True, slots=True)

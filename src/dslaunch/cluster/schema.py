@@ -154,6 +154,12 @@ class SshSection(Section):
         32,
         description="Number of connections to open at the same time.",
     )
+    tree_fanout: int = key(
+        Number(at_least=2, at_most=1024),
+        32,
+        description="Number of nodes that this machine and each inner node connect to with "
+        "`transport: tree`.",
+    )
     config_file: str | None = key(
         TEXT,
         None,

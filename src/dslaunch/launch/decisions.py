@@ -39,6 +39,7 @@ class DecisionCode(StrEnum):
     DEVICES_CPU = "devices-cpu"
     THREADS_LIMITED = "threads-limited"
     TRANSPORT_CHOSEN = "transport-chosen"
+    TREE_DETOUR = "tree-detour"
     CODE_ON_NODES = "code-on-nodes"
     CODE_SAME = "code-same"
     CODE_SHIPPED = "code-shipped"
@@ -126,7 +127,7 @@ def _word(name: str, value: Value) -> str:
     return str(value)
 
 
-_NODE_LISTS = ("hosts", "nodes")
+_NODE_LISTS = ("hosts", "nodes", "parents")
 _WORDS: Mapping[str, Mapping[str, str]] = {
     "port_origin": {
         "file": "requested port",
@@ -206,6 +207,11 @@ _TEXTS: Mapping[DecisionCode, tuple[str, str, str]] = {
         "several ranks per node; change it with --env or `env:`",
     ),
     DecisionCode.TRANSPORT_CHOSEN: ("transport", "{transport}", "{reason}"),
+    DecisionCode.TREE_DETOUR: (
+        "transport",
+        "{hosts} reached another way",
+        "login from {parents} failed: {kind}",
+    ),
     DecisionCode.CODE_ON_NODES: ("code", "{path}", "already on the nodes, identical"),
     DecisionCode.CODE_SAME: (
         "code",

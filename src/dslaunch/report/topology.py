@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import lru_cache
 from typing import Any
 
 from dslaunch.cluster.nodeset import fold
@@ -12,6 +13,7 @@ from dslaunch.lint import Remark
 from dslaunch.topology.advice_codes import Advice
 from dslaunch.topology.comparison import Comparison
 from dslaunch.topology.layout import (
+    KEPT,
     Near,
     islands,
     nearest,
@@ -50,7 +52,7 @@ def alike(by_host: Mapping[str, Topology]) -> list[tuple[str, ...]]:
     """Return groups of hosts with the same description, in order of first appearance."""
     found: dict[tuple[str, ...], list[str]] = {}
     for host, topology in by_host.items():
-        found.setdefault(tuple(_described(topology)), []).append(host)
+        found.setdefault(_described(topology), []).append(host)
     return [tuple(hosts) for hosts in found.values()]
 
 
@@ -58,10 +60,11 @@ def _machine(hosts: tuple[str, ...], topology: Topology) -> list[str]:
     return [f"{fold(hosts)}: {summary(topology)}", *_described(topology)]
 
 
-def _described(topology: Topology) -> list[str]:
+@lru_cache(maxsize=KEPT)
+def _described(topology: Topology) -> tuple[str, ...]:
     """Return the description of one machine, without its name."""
     if topology.trouble:
-        return [f"{_INDENT}{topology.trouble.hint}"] if topology.trouble.hint else []
+        return (f"{_INDENT}{topology.trouble.hint}",) if topology.trouble.hint else ()
     facts = []
     if len(topology.gpus) > 1:
         facts.append(("NVLink", shown_islands(topology)))
@@ -71,7 +74,7 @@ def _described(topology: Topology) -> list[str]:
         facts.append(("ring", f"{order}, worst hop {found.worst} ({a}-{b})"))
     facts += [("note", str(note)) for note in topology.notes]
     lines = [f"{_INDENT}{name:<7} {value}" for name, value in facts]
-    return [*lines, *_gpu_table(topology)]
+    return (*lines, *_gpu_table(topology))
 
 
 def _gpu_table(topology: Topology) -> list[str]:
@@ -167,6 +170,7 @@ def _advice(each: Advice) -> dict[str, Any]:
     return {**asdict(each), "values": values, "reason": each.reason, "source": each.source}
 
 
+@lru_cache(maxsize=KEPT)
 def _data(topology: Topology) -> dict[str, Any]:
     found = ring(topology)
     return {

@@ -123,8 +123,9 @@ class CollectiveTimes:
         self._hosts: dict[int, str] = {}
         self._groups: dict[str, _GroupTimes] = {}
         self._clock_errors: dict[str, float] = {}
-        self._spent_on_node = self._spent_here = 0.0
-        """Seconds of CPU time in the last round: of the ranks of one node, and of this process."""
+        self._spent_on_node = self._spent_asking = self._spent_here = 0.0
+        """Seconds of CPU time in the last round: of the ranks of one node, and of this process to
+        ask and to judge."""
         self._latest: Lateness | None = None
 
     @property
@@ -134,7 +135,8 @@ class CollectiveTimes:
         if found is not None and found.suspected and self._close < MOST_CLOSE:
             return SHORTEST
         steps = STEPS_BETWEEN * found.step_seconds if found is not None else SHORTEST
-        affordable = max(self._spent_on_node / SHARE_OF_NODE, self._spent_here / SHARE_OF_LAUNCHER)
+        here = self._spent_asking + self._spent_here
+        affordable = max(self._spent_on_node / SHARE_OF_NODE, here / SHARE_OF_LAUNCHER)
         return min(LONGEST, max(SHORTEST, steps, affordable))
 
     def begin(self, sessions: Iterable[Session]) -> None:
@@ -143,6 +145,7 @@ class CollectiveTimes:
         if now < self._due:
             return
         self._due = now + self.interval
+        began = time.thread_time()
         several = list(sessions)
         self._ranks.update(rank for session in several for rank in session.ranks)
         for session in several:
@@ -157,6 +160,7 @@ class CollectiveTimes:
                 since=self._since.get(session.host, 0.0),
             )
             self.asked.add(session, answer)
+        self._spent_asking = time.thread_time() - began
 
     def end(self) -> Lateness | None:
         """Return what is known with the answers that have arrived; None: nothing yet."""

@@ -164,7 +164,7 @@ def convert_on(cluster: Cluster, node: Node, made: Command, say: Callable[[str],
     Raises as `convert_here`, and NodeError where the node cannot be reached or the connection
     breaks.
     """
-    opened = transport.get(cluster.transport, cluster)
+    opened = transport.get(cluster.transport, cluster, [node])
     try:
         convert_over(opened.connect(node), node, made, say)
     finally:

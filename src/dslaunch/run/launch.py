@@ -16,30 +16,26 @@ from typing import TYPE_CHECKING
 from dslaunch import log, transport
 from dslaunch.cluster.model import Allocation, Cluster
 from dslaunch.errors import DslaunchError, UsageError
-from dslaunch.json_text import json_text
 from dslaunch.launch.job import Job
 from dslaunch.registry import LAUNCHERS
-from dslaunch.run.agent_program import AgentStart
 from dslaunch.run.agent_starter import PING_INTERVAL, AgentStarter
-from dslaunch.run.events import Event
 from dslaunch.run.inbox import Inbox
 from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.reasons import Restart
 from dslaunch.run.request import RunRequest, agent_run
 from dslaunch.run.run_directory import CLUSTER, SUBMISSION, RunDirectory, runs_directory
-from dslaunch.run.run_record import FILE, RunRecord
 from dslaunch.run.secret import Secret, read_secrets
-from dslaunch.run.session import Session
 from dslaunch.run.view import StartStep, ignore
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
     from dslaunch.launch.plan import Plan
+    from dslaunch.run.events import Event
     from dslaunch.run.outcome import Outcome
     from dslaunch.run.rehearsal import Rehearsed
+    from dslaunch.run.session import Session
     from dslaunch.run.usage_recorder import OnUsage, UsageFile, UsageRecorder
     from dslaunch.run.view import RunView
-    from dslaunch.transport.base import Connection
+    from dslaunch.transport.base import Connection, Detour
     from dslaunch.transport.ssh.choice import Choice
 
 
@@ -106,6 +102,8 @@ class RunController:
         self.allocation = request.allocation
         self.transport: Choice | None = None
         """How the nodes of this attempt are reached."""
+        self.detours: Callable[[], tuple[Detour, ...]] = tuple
+        """Returns the nodes of this attempt that are not reached as intended."""
         self.rehearsed: Rehearsed | None = None
         """What a rehearsal has recorded, once it has ended."""
         self.outcomes: list[Outcome] = []
@@ -154,11 +152,15 @@ class RunController:
         cluster = self.request.cluster
         inbox = Inbox()
         self.transport = transport.choose(cluster.transport, cluster)
-        opened = transport.make(self.transport.name, cluster)
-
+        nodes = [placement.node for placement in allocation.placements]
+        opened = transport.make(self.transport.name, cluster, nodes)
+        self.detours = opened.detours
         timeouts = self.request.timeouts
 
         def make_session(node: Node, connection: Connection) -> Session:
+            from dslaunch.run.agent_program import AgentStart
+            from dslaunch.run.session import Session
+
             run = agent_run(self.run, count)
             agent = AgentStart(run, node.host, timeouts.heartbeat, timeouts.reconnect)
             return Session(
@@ -168,15 +170,17 @@ class RunController:
         with contextlib.closing(opened):
             starter = AgentStarter(
                 transport=opened,
-                nodes=[placement.node for placement in allocation.placements],
+                nodes=nodes,
                 fanout=cluster.ssh.fanout,
                 make_session=make_session,
                 ping_interval=min(PING_INTERVAL, timeouts.heartbeat / 3),
             )
             with contextlib.closing(starter):
+                # what is slow to import is imported while the nodes are being connected to
+                import dslaunch.run.session  # noqa: F401 - made by the starter's threads
+
                 starter.head_start(self.interrupts)
                 self.view.begin(StartStep.CONNECTING, allocation.hosts)
-                # it imports half of the program: done while the agents start
                 from dslaunch.run.start import start
 
                 return start(self, count, starter, inbox)
@@ -197,6 +201,8 @@ class RunController:
     def again(self, outcome: Outcome, count: int) -> Outcome:
         """Restart with the remaining nodes and spares; return how that ended."""
         assert self.record is not None
+        from dslaunch.run.events import Event
+        from dslaunch.run.reasons import Restart
         from dslaunch.run.restart import choose_again
 
         self.outcomes.append(outcome)
@@ -226,6 +232,8 @@ class RunController:
 
     def recorded(self, plan: Plan, count: int) -> RunDirectory:
         """Return the run directory, made at the first plan."""
+        from dslaunch.run.run_record import FILE, RunRecord
+
         if self.record is None:
             self.record = open_record(runs_directory(self.request.environ) / self.run)
             self.record.write(CLUSTER, cluster_json(self.request.cluster))
@@ -250,6 +258,8 @@ class RunController:
 
 def cluster_json(cluster: Cluster) -> str:
     """Return the cluster as JSON, for commands about the run later; not the text of its file."""
+    from dslaunch.json_text import json_text
+
     return json_text(asdict(replace(cluster, source=None)), indent=1) + "\n"
 
 

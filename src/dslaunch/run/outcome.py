@@ -111,6 +111,8 @@ class History:
     """The nodes that have started processes."""
     gone: set[str] = field(default_factory=set)
     """The nodes that were lost, or whose launcher has failed."""
+    ended: dict[RankSource, tuple[int | None, int | None]] = field(default_factory=dict)
+    """The ranks that have exited, and were not started again, with their exit code and signal."""
 
     def __post_init__(self) -> None:
         for event in self.events:
@@ -128,23 +130,15 @@ class History:
         running = (source for source in started - exited if source[1] is not None)
         return tuple(sorted(running, key=_rank_of))
 
-    def ended(self) -> dict[RankSource, tuple[int | None, int | None]]:
-        """Return the ranks that have exited, and were not started again, with their exit code and
-        signal."""
-        found: dict[RankSource, tuple[int | None, int | None]] = {}
-        for event in self.events:
-            source = (event.host or "", event.rank)
-            if event.kind == "exit" and event.rank is not None:
-                found[source] = event.code, event.signal
-            elif event.kind == "started":
-                found.pop(source, None)
-        return found
-
     def _count(self, event: Event) -> None:
         if event.host is None:
             return
+        source = (event.host, event.rank)
         if event.kind == "started":
             self.started.add(event.host)
+            self.ended.pop(source, None)
+        if event.kind == "exit" and event.rank is not None:
+            self.ended[source] = event.code, event.signal
         if failed(event) and (event.kind == "lost" or event.rank is None):
             self.gone.add(event.host)
 

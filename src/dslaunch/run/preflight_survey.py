@@ -21,11 +21,13 @@ from dslaunch.preflight.measurement import OnMeasurement
 from dslaunch.preflight.recording import Recording
 from dslaunch.preflight.runner import Survey
 from dslaunch.registry import LAUNCHERS
+from dslaunch.run.detours import detour_decisions
 from dslaunch.run.job_files import JobFiles, find_source, script_imports
 from dslaunch.run.job_program import located
 from dslaunch.run.view import ignore
 
 if TYPE_CHECKING:
+    from dslaunch.launch.decisions import Decision
     from dslaunch.transport.ssh.choice import Choice
 
 ABOUT_LOGINS = ("ssh.client", "shell.login", "shell.noise")
@@ -131,14 +133,17 @@ def ask_nodes(
     *,
     choice: Choice | None = None,
     on_measurement: OnMeasurement = ignore,
+    on_detours: Callable[[tuple[Decision, ...]], object] = ignore,
 ) -> Recording:
-    """Ask the nodes, and return what they answer. `choice` is how they are reached."""
+    """Ask the nodes, and return what they answer. `choice` is how they are reached; `on_detours` is
+    called with what did not go as intended."""
     choice = choice or transport.choose(scope.cluster.transport, scope.cluster)
-    opened = transport.make(choice.name, scope.cluster)
+    opened = transport.make(choice.name, scope.cluster, scope.nodes)
     survey = Survey(scope, checks, tell, opened, on_measurement=on_measurement)
     began = time.time()
     with closing(survey):
         nodes = survey.run()
+    on_detours(detour_decisions(opened.detours()))
     return Recording(
         scope=scope,
         time=began,

@@ -106,7 +106,7 @@ def _connecting(
         session.expect(ranks)
         return session
 
-    with contextlib.closing(given or transport.get(cluster.transport, cluster)) as opened:
+    with contextlib.closing(given or transport.get(cluster.transport, cluster, nodes)) as opened:
         starter = AgentStarter(
             transport=opened,
             nodes=nodes,

@@ -8,14 +8,16 @@ import struct
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from dslaunch.errors import UsageError
 from dslaunch.json_text import json_text
 from dslaunch.launch.command import quote
 from dslaunch.node import private
-from dslaunch.run.events import Event
 from dslaunch.transport.transports.local import EMULATED
+
+if TYPE_CHECKING:
+    from dslaunch.run.events import Event
 
 CLUSTER, EVENTS, RESULT, LOCK = "cluster.json", "events.jsonl", "result.json", "lock"
 RUNS = "runs"

@@ -13,6 +13,7 @@ from dslaunch.launch.plan import plan_to_json
 from dslaunch.launch.planner import make_plan
 from dslaunch.run.attempt_inputs import attempt_inputs
 from dslaunch.run.detach import control, detach
+from dslaunch.run.detours import detour_decisions
 from dslaunch.run.ds_config import config_errors, offloads_to_host, refuse, warnings
 from dslaunch.run.events import Event
 from dslaunch.run.evidence import ask_all, gather
@@ -135,12 +136,14 @@ def _log_plan(run: str, plan: Plan) -> None:
 
 
 def _transport_decisions(controller: RunController) -> tuple[Decision, ...]:
-    """Return the decision about the transport, unless it is the default."""
+    """Return the decision about the transport, unless it is the default, and what it could not do
+    as intended."""
     chosen = controller.transport
+    detours = detour_decisions(controller.detours())
     if chosen is None or not chosen.notable:
-        return ()
+        return detours
     code = DecisionCode.TRANSPORT_CHOSEN
-    return (decision(code, transport=chosen.name, reason=chosen.why),)
+    return (decision(code, transport=chosen.name, reason=chosen.why), *detours)
 
 
 def _greeted(controller: RunController, starter: AgentStarter) -> list[Session]:

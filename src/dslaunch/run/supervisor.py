@@ -87,7 +87,8 @@ class Supervisor:
             session.send(**start, notice=self.interrupts.notice)
         self.hangs = HangWatch(self.timeouts.hang_timeout, near=plan.rendezvous.address)
         while self.running:
-            self._step()
+            self._take_arrivals()
+            self._look()
         if self.rehearsal is not None:
             self.rehearsal.collect(self.sessions)
         return replace(
@@ -99,14 +100,15 @@ class Supervisor:
 
     # ------------------------------------------------------------ what arrives
 
-    def _step(self) -> None:
-        try:
-            session, arrival = self.inbox.get(timeout=POLL)
-        except Empty:
-            pass
-        else:
+    def _take_arrivals(self) -> None:
+        """Take what arrives until the next look, which asks about every node."""
+        look_at = time.monotonic() + POLL
+        while self.running and (left := look_at - time.monotonic()) > 0:
+            try:
+                session, arrival = self.inbox.get(timeout=left)
+            except Empty:
+                return
             self._take(session, arrival)
-        self._look()
 
     def _take(self, session: Session, arrival: Arrival) -> None:
         if isinstance(arrival, Output):
@@ -245,7 +247,7 @@ class Supervisor:
         held = self.rehearsal.held if self.rehearsal is not None else frozenset()
         if held:
             self.hangs.limit = HELD_TIMEOUT
-        found = self.hangs.look(list(self.running.values()), self.history.ended())
+        found = self.hangs.look(list(self.running.values()), self.history.ended)
         if isinstance(found, Stall) and held:
             self._take_stall_of_rehearsal(found, held)
         elif isinstance(found, Continued):

@@ -46,6 +46,8 @@ class Watch:
         """When the last piece of each stream was written."""
         self.last: dict[RankSource, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
         self.left: list[str] = []
+        self._sources: dict[str, list[RankSource]] = defaultdict(list)
+        """The sources of each node, as often as they have streams."""
 
     def take(self, host: str, arrived: Output | NodeEvent, offset: float) -> Event | None:
         """Take what a node has sent, whose clock is `offset` seconds ahead; return an event."""
@@ -61,7 +63,7 @@ class Watch:
         if event.kind == "exit":
             self.flush((event.host or "", event.rank))
         if event.kind == "ended":
-            for source in [s for s in self.last if s[0] == event.host]:
+            for source in self._sources[event.host or ""]:
                 self.flush(source)
         self.history.note(event)
         if self.record is not None:
@@ -77,6 +79,8 @@ class Watch:
         if self.record is not None:
             name = f"{self.task}.{host}" if self.task else host
             self.record.output(name, source[1], output.data, when, output.stream)
+        if (source, output.stream) not in self.heard:
+            self._sources[host].append(source)
         self.heard[source, output.stream] = when
         data = _last_lines(output.data) if self.unseen() else output.data
         for line in self.lines[source, output.stream].feed(data, time.monotonic()):

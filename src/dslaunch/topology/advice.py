@@ -8,10 +8,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from dslaunch.topology.advice_codes import FIXED_P2P, Advice, advice
 from dslaunch.topology.advice_codes import AdviceCode as Code
-from dslaunch.topology.layout import DIRECT, Near, islands, linked, mesh, nearest, ring, usable
+from dslaunch.topology.layout import (
+    DIRECT,
+    KEPT,
+    Near,
+    islands,
+    linked,
+    mesh,
+    nearest,
+    ring,
+    usable,
+)
 from dslaunch.topology.model import Gpu, Topology, distance, nvlinks
 
 ENOUGH = 100
@@ -27,11 +38,15 @@ def advise(by_host: Mapping[str, Topology]) -> tuple[Advice, ...]:
     read = {host: t for host, t in by_host.items() if t.status == "ok" and t.gpus}
     found: dict[Advice, list[str]] = {}
     for host, topology in read.items():
-        for adviser in _FOR_ONE:
-            for said in adviser(topology):
-                found.setdefault(said, []).append(host)
+        for said in _for_one(topology):
+            found.setdefault(said, []).append(host)
     alone = [replace(said, hosts=tuple(hosts)) for said, hosts in found.items()]
     return (*_interfaces(by_host), *_hcas(read), *alone, *_zero(read))
+
+
+@lru_cache(maxsize=KEPT)
+def _for_one(topology: Topology) -> tuple[Advice, ...]:
+    return tuple(said for adviser in _FOR_ONE for said in adviser(topology))
 
 
 def _interfaces(by_host: Mapping[str, Topology]) -> Iterable[Advice]:
@@ -94,6 +109,7 @@ def _hcas(read: Mapping[str, Topology]) -> Iterable[Advice]:
             yield advice(Code.DEVICES_ALL, "NCCL_IB_HCA", value, where="env", hosts=hosts)
 
 
+@lru_cache(maxsize=KEPT)
 def _devices(topology: Topology) -> tuple[str, ...] | None:
     """Return the devices for ranks; None: a name is unknown, or no device needs to be excluded."""
     if topology.status != "ok" or not topology.nics:

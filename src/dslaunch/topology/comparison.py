@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
-from dslaunch.topology.layout import model, summary
+from dslaunch.topology.layout import KEPT, model, summary
 from dslaunch.topology.model import Topology, distance
 from dslaunch.topology.notes import shown
 
@@ -128,8 +129,8 @@ def compare(by_host: Mapping[str, Topology]) -> Comparison:
             for group in groups[1:]
             for host in group
         ]
-    order = list(by_host)
-    odd.sort(key=lambda each: order.index(each.host))
+    positions = {host: position for position, host in enumerate(by_host)}
+    odd.sort(key=lambda each: positions[each.host])
     return Comparison(_summaries(by_host), tuple(odd), tuple(undecided), _unread(by_host))
 
 
@@ -138,8 +139,9 @@ def _groups(
 ) -> list[tuple[str, ...]]:
     """Group hosts by value, the largest group first."""
     found: dict[Hashable, list[str]] = {}
+    value_of = lru_cache(KEPT)(value)
     for host, topology in hosts.items():
-        if (seen := value(topology)) is not None:
+        if (seen := value_of(topology)) is not None:
             found.setdefault(seen, []).append(host)
     return sorted(map(tuple, found.values()), key=len, reverse=True)
 

@@ -13,6 +13,8 @@ from dslaunch.topology.model import Gpu, Nic, Topology, distance, nvlinks
 
 MOST_SEARCHED = 12
 """Maximum number of GPUs to search rings for; with more, only the order of the GPUs is checked."""
+KEPT = 64
+"""Topologies whose results are kept: equal nodes have equal ones."""
 DIRECT = ("PIX", "PSB", "PXB")
 """Links over which NCCL uses GPUDirect RDMA by default (NCCL 2.30, NCCL_NET_GDR_LEVEL=PXB)."""
 
@@ -36,6 +38,7 @@ class Ring:
     between: tuple[int, int]
 
 
+@lru_cache(maxsize=KEPT)
 def islands(topology: Topology) -> tuple[tuple[int, ...], ...]:
     """Return the GPUs that are connected by NVLink, directly or indirectly; others are alone.
 
@@ -72,7 +75,7 @@ def usable(nics: Sequence[Nic]) -> tuple[Nic, ...]:
     return tuple(chosen)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=KEPT)
 def nearest(topology: Topology) -> tuple[Near, ...]:
     """Return the nearest usable NICs of each GPU."""
     nics = usable(topology.nics)
@@ -97,6 +100,7 @@ def mesh(topology: Topology, gpus: Sequence[int] | None = None) -> str | None:
     return code if nvlinks(code) else None
 
 
+@lru_cache(maxsize=KEPT)
 def ring(topology: Topology) -> Ring | None:
     """Return the best ring through all GPUs; None: fewer than two GPUs, or unknown links."""
     gpus = [gpu.index for gpu in topology.gpus]
@@ -178,6 +182,7 @@ def _model(gpu: Gpu) -> str:
     return name if with_memory else f"{name} {round((gpu.memory or 0) / 1024)}GiB"
 
 
+@lru_cache(maxsize=KEPT)
 def summary(topology: Topology) -> str:
     """Return a summary of a machine: `8x H100 80GB, NV18 full mesh, GPU-NIC PIX 8/8`."""
     if topology.status == "none":

@@ -129,6 +129,14 @@ class Topology:
     host: HostInfo = field(default_factory=HostInfo)
 
     @cached_property
+    def _hash(self) -> int:
+        return hash((self.status, self.gpus, self.nics, self.links, self.notes, self.host))
+
+    def __hash__(self) -> int:
+        """Return a hash, computed once: nodes are grouped by topology, and most share an object."""
+        return self._hash
+
+    @cached_property
     def _by_pair(self) -> dict[tuple[str, str], str]:
         there = {(a, b): code for a, b, code in self.links}
         back = {(b, a): code for a, b, code in self.links}

@@ -52,13 +52,18 @@ def plain(text: str) -> str:
     if "&" in text:
         text = html.unescape(text)
     text = text.translate(_INVISIBLE).translate(_BLANK)
-    return "\n".join(_plain_line(line) for line in text.split("\n"))
+    without_rules = "\n".join("" if _is_rule(line) else line for line in text.split("\n"))
+    upright = without_rules.translate(_UPRIGHT)
+    return "\n".join(map(_unquoted, upright.split("\n")))
 
 
-def _plain_line(line: str) -> str:
-    if ("|" in line or "+" in line or "─" in line) and _RULE.fullmatch(line):
-        return ""
-    line = line.translate(_UPRIGHT)
+def _is_rule(line: str) -> bool:
+    """Return whether a line is the border of a table."""
+    return ("|" in line or "+" in line or "─" in line) and _RULE.fullmatch(line) is not None
+
+
+def _unquoted(line: str) -> str:
+    """Return a line without quote marks and its time."""
     for prefix in (_QUOTE, _TIME, _QUOTE):
         if found := prefix.match(line):
             line = line[found.end() :]
@@ -95,15 +100,16 @@ def texts(text: str) -> dict[str, str]:
     """
     lines = plain(text).split("\n")
     prefixes = [_prefix(line) for line in lines]
-    names = {prefix: _name(prefix) for prefix in prefixes if prefix}
+    names = {prefix: _name(prefix) for prefix in dict.fromkeys(prefixes) if prefix}
     if len(names) > 1 and all(map(_LINE_NUMBER.fullmatch, names)) and _differ(prefixes):
         lines = [_LINE_NUMBER.sub("", line, count=1) for line in lines]
         names = {}
     if not names:
         return dict(_numbered("", lines))
     found: dict[str, list[str]] = {}
+    lengths = sorted({len(prefix) for prefix in names}, reverse=True)
     for line, prefix in zip(lines, prefixes, strict=True):
-        own = prefix or _known(line, names)
+        own = prefix or _known(line, names, lengths)
         found.setdefault(names.get(own, ""), []).append(line[len(own) :])
     for name, own_lines in list(found.items()):
         if name == "" and not any(map(_is_matrix, own_lines)) and len(found) > 1:
@@ -125,9 +131,10 @@ def _prefix(line: str) -> str:
     return "" if before.isspace() else before.rstrip()
 
 
-def _known(line: str, names: dict[str, str]) -> str:
-    """Return the longest of the prefixes that a line has."""
-    return max((p for p in names if line.startswith(p)), key=len, default="")
+def _known(line: str, names: dict[str, str], lengths: list[int]) -> str:
+    """Return the longest of the prefixes that a line has. `lengths`: theirs, longest first."""
+    beginnings = (line[:length] for length in lengths)
+    return next((beginning for beginning in beginnings if beginning in names), "")
 
 
 def _name(prefix: str) -> str:

@@ -6,6 +6,8 @@ name, which states the capabilities of a transport and creates it for a cluster.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dslaunch.registry import TRANSPORTS
@@ -13,17 +15,17 @@ from dslaunch.transport.checked import CheckedTransport
 from dslaunch.transport.logged import LoggedTransport
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.model import Cluster
+    from dslaunch.cluster.model import Cluster, Node
     from dslaunch.transport.base import Transport
     from dslaunch.transport.ssh.choice import Choice
 
 
-def get(name: str, cluster: Cluster) -> Transport:
-    """Return the transport of that name for a cluster; for `auto` the suitable one.
+def get(name: str, cluster: Cluster, nodes: Sequence[Node] | None = None) -> Transport:
+    """Return the transport of that name for nodes of a cluster; for `auto` the suitable one.
 
     Raises UsageError for an unknown name, PlanError and ToolMissingError as `choose` does.
     """
-    return make(choose(name, cluster).name, cluster)
+    return make(choose(name, cluster).name, cluster, nodes)
 
 
 def choose(name: str, cluster: Cluster) -> Choice:
@@ -33,9 +35,14 @@ def choose(name: str, cluster: Cluster) -> Choice:
     return choice.choose(name, cluster)
 
 
-def make(name: str, cluster: Cluster) -> Transport:
-    """Return the transport of that name. Raises UsageError for an unknown one."""
-    made = TRANSPORTS.get(name).make(cluster)
+def make(name: str, cluster: Cluster, nodes: Sequence[Node] | None = None) -> LoggedTransport:
+    """Return the transport of that name. Raises UsageError for an unknown one.
+
+    `nodes`: those that will be connected to; None: all of the cluster. No other node carries
+    anything of theirs.
+    """
+    chosen = cluster if nodes is None else replace(cluster, nodes=tuple(nodes))
+    made = TRANSPORTS.get(name).make(chosen)
     if name not in TRANSPORTS.names():
         made = CheckedTransport(name, made)
     return LoggedTransport(name, made)

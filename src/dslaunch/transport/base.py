@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
+    from dslaunch.errors import FailureKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,24 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Close what connections share, such as jump hosts. Never raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detour:
+    """A node that its parent in a tree could not log in to."""
+
+    host: str
+    parent: str
+    kind: FailureKind
+    """Why not."""
+
+
+@runtime_checkable
+class Detouring(Protocol):
+    """A transport that reaches nodes through others, or on another way where that fails."""
+
+    def detours(self) -> tuple[Detour, ...]:
+        """Return the nodes that were not reached as intended so far."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch import log
 from dslaunch.errors import NodeError
+from dslaunch.transport.base import Detour, Detouring
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
@@ -33,6 +34,10 @@ class LoggedTransport:
             raise
         self._log.info("connected", node=node.host, seconds=time.monotonic() - began)
         return connection
+
+    def detours(self) -> tuple[Detour, ...]:
+        """Return the nodes that were not reached as intended so far."""
+        return self._transport.detours() if isinstance(self._transport, Detouring) else ()
 
     def close(self) -> None:
         """Close what connections share."""

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import typer
+from tests.many_nodes import topology_text
 from tests.unit.topology.printed import BRIDGED, H100, topo_m
 from typer.testing import CliRunner, Result
 
-from dslaunch.cli.topo import topo
-from dslaunch.errors import DslaunchError, UsageError
+from dslaunch.cli.topo import LARGEST, topo
+from dslaunch.errors import DslaunchError, ErrorCode, UsageError
 
 CLUSTER = "nodes:\n  - host: n[1-2]  # both\n    slots: 8\n"
 
@@ -45,6 +46,21 @@ def test_standard_input_is_read(two: list[Path]):
 
 def test_text_of_other_systems_is_read():
     assert call(stdin=topo_m(H100).encode("utf-16")).stdout.startswith("stdin: 8x GPU")
+
+
+def test_a_text_that_is_too_large_is_refused_rather_than_cut(tmp_path: Path):
+    file = tmp_path / "hall.txt"
+    with file.open("wb") as written:
+        written.truncate(LARGEST + 1)
+    done = call(file)
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.error_code is ErrorCode.RECORDED_TEXT_TOO_LARGE
+
+
+def test_the_outputs_of_a_thousand_nodes_in_one_text_are_read(tmp_path: Path):
+    (tmp_path / "hall.txt").write_text(topology_text(1_000))
+    found = json.loads(call(tmp_path / "hall.txt", "--json").stdout)
+    assert [len(each["hosts"]) for each in found["comparison"]["groups"]] == [500, 500]
 
 
 def test_programs_read_json(two: list[Path]):

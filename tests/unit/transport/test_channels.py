@@ -127,7 +127,7 @@ def test_programs_on_nodes_do_not_inherit_the_clusters_secrets(
 
 
 def test_every_built_in_transport_can_be_had() -> None:
-    assert TRANSPORTS.names() == ("auto", "fabric", "local", "openssh", "srun")
+    assert TRANSPORTS.names() == ("auto", "fabric", "local", "openssh", "srun", "tree")
     for name in ("fabric", "local", "openssh", "srun"):
         transport.get(name, Cluster("c", (NODE,))).close()
 

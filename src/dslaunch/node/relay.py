@@ -1,0 +1,420 @@
+"""Logs in to other nodes by this node's own ssh, and carries the bytes of many logins in frames.
+
+The launcher starts it on an inner node of a tree. It knows no more of a child than an address, a
+user and a port, and runs one fixed command there, which reads its shell line from standard input:
+neither arguments nor secrets are on a command line, and nothing is written to the disk. When its
+own standard input ends, it ends all logins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import subprocess
+import time
+from collections import deque
+from hashlib import sha256
+
+from dslaunch.node import paths, relay_frames
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Deque, Dict, List, Optional, Tuple
+
+COMMAND = """exec /bin/sh -c 'IFS= read -r line; eval "$line"'"""
+"""What a login runs, in any login shell. It takes one byte at a time from its standard input, up to
+the end of the line: what follows is left for the program that the line starts."""
+LOGGED_IN = b"\n"
+"""What ssh's LocalCommand prints once the login has succeeded, before any output of the child."""
+TICK = 0.05
+"""Seconds between two looks at logins that end or take too long."""
+GRACE = 2.0
+"""Seconds for programs on the children to exit after the end of their input."""
+KILL_AFTER = 1.0
+"""Seconds between TERM and KILL of an ssh."""
+REPORTED_AT_ONCE = relay_frames.WINDOW // 4
+"""Bytes that are passed on before that is reported: less than a window, so no sender stops."""
+MOST_TEXTS = 16
+"""Texts that are kept; a launcher has one for each program that it starts."""
+MOST_QUEUED_TEXTS = 4
+"""Texts that may wait to be written to one child."""
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]{0,127}")
+
+
+class InvalidChildError(ValueError):
+    """The address, user or port of a child is not valid."""
+
+
+def main(arguments: Dict[str, Any]) -> None:
+    """Serve the launcher until its connection ends. Never returns."""
+    os.write(1, relay_frames.GREETING)
+    relay = Relay(arguments["options"], arguments["login_timeout"])
+    try:
+        relay.serve()
+    except (
+        OSError,
+        relay_frames.RelayFrameError,
+    ) as error:  # the launcher is gone, or sends anything
+        with contextlib.suppress(OSError):
+            os.write(2, ("relay: %s\n" % error).encode(errors="replace"))
+    finally:
+        relay.end()
+    os._exit(0)
+
+
+def child_of(body: bytes) -> List[str]:
+    """Return the destination arguments of ssh for the child in an OPEN frame.
+
+    Raises InvalidChildError for everything that is not plainly an address, a user and a port: ssh
+    would take a `-` at the beginning for an option.
+    """
+    try:
+        child = json.loads(body)
+        host, user, port = child["host"], child["user"], child["port"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise InvalidChildError("no child") from None
+    if not isinstance(host, str) or not _HOST.fullmatch(host):
+        raise InvalidChildError("host")
+    words = []
+    if user is not None:
+        if not isinstance(user, str) or not _USER.fullmatch(user):
+            raise InvalidChildError("user")
+        words += ["-l", user]
+    if port is not None:
+        if type(port) is not int or not 0 < port < 65536:
+            raise InvalidChildError("port")
+        words += ["-p", str(port)]
+    return [*words, "--", host]
+
+
+class Login:
+    """An ssh to one child, with the bytes that wait to be written to it."""
+
+    def __init__(self, number: int, process: subprocess.Popen[bytes], deadline: float) -> None:
+        assert process.stdin and process.stdout and process.stderr
+        self.number, self.process = number, process
+        self.stdin, self.stdout, self.stderr = (
+            process.stdin.fileno(),
+            process.stdout.fileno(),
+            process.stderr.fileno(),
+        )
+        self.deadline = deadline
+        """Until when it must have logged in, on the monotonic clock."""
+        self.logged_in = False
+        self.too_late = False
+        self.window = relay_frames.WINDOW
+        """Bytes of output that the launcher still takes."""
+        self.waiting: Deque[Tuple[memoryview, bool]] = deque()
+        """Input that is not written yet, and whether the launcher's window counts it."""
+        self.queued = self.texts = 0
+        self.unreported = 0
+        """Bytes that were written since the last PASSED."""
+        self.input_ended = False
+        """Whether the launcher has sent all input."""
+        self.input_open = self.output_open = self.errors_open = True
+        self.errors = b""
+        self.kill_at: Optional[float] = None
+        """When it is killed; None: not asked to end."""
+
+    def take(self, data: bytes, *, counted: bool) -> None:
+        """Queue input. Raises RelayFrameError for more than was allowed."""
+        if counted:
+            self.queued += len(data)
+        else:
+            self.texts += 1
+        if self.queued > relay_frames.WINDOW or self.texts > MOST_QUEUED_TEXTS:
+            raise relay_frames.RelayFrameError("more input than the window allows")
+        self.waiting.append((memoryview(data), counted))
+
+    def drop_input(self) -> None:
+        """Forget what the child will not read, as if it had been passed on."""
+        self.unreported += self.queued
+        self.queued = self.texts = 0
+        self.waiting.clear()
+
+    def terminate(self) -> None:
+        """Ask ssh to end; it is killed if it does not."""
+        if self.kill_at is None:
+            self.kill_at = time.monotonic() + KILL_AFTER
+            self.process.terminate()
+
+
+class Relay:
+    """All logins of this node, in one thread."""
+
+    def __init__(self, options: Dict[str, str], login_timeout: float) -> None:
+        """`options`: of ssh. `login_timeout`: seconds until a child must have let us in."""
+        self.options, self.login_timeout = options, login_timeout
+        self.ssh = paths.program("ssh")
+        self.selector = selectors.DefaultSelector()
+        self.logins: Dict[int, Login] = {}
+        self.texts: Dict[bytes, bytes] = {}
+        self.out: Deque[memoryview] = deque()
+        self.decoder = relay_frames.Decoder()
+        self.launcher_gone = False
+
+    def serve(self) -> None:
+        """Carry frames until the launcher closes its end. Raises OSError, RelayFrameError."""
+        for fd in (0, 1):
+            os.set_blocking(fd, False)
+        self._watch(0, selectors.EVENT_READ, self._hear)
+        while not self.launcher_gone:
+            self._turn()
+
+    def end(self) -> None:
+        """End all logins: their programs get the end of their input, then ssh is ended."""
+        self.out.clear()
+        self.launcher_gone = True
+        for fd in (0, 1):
+            self._unwatch(fd)
+        for login in self.logins.values():
+            self._close_input(login)
+            login.window = relay_frames.WINDOW  # what it still writes is dropped
+            self._watch_output(login)
+        self._until_ended(GRACE)
+        for login in self.logins.values():
+            login.terminate()
+        self._until_ended(2 * KILL_AFTER)
+
+    # ------------------------------------------------------------ the loop
+
+    def _turn(self) -> None:
+        for key, _ in self.selector.select(self._wait()):
+            if self.selector.get_map().get(key.fd) is key:  # else forgotten in this turn
+                key.data()
+        self._look(time.monotonic())
+
+    def _until_ended(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self.logins and time.monotonic() < deadline:
+            self._turn()
+
+    def _wait(self) -> Optional[float]:
+        """Return for how long descriptors alone report all that happens; None: always."""
+        settled = all(
+            login.logged_in and login.output_open and login.kill_at is None
+            for login in self.logins.values()
+        )
+        return None if settled and not self.launcher_gone else TICK
+
+    def _look(self, now: float) -> None:
+        """Look at what no descriptor reports: the time, and processes that have ended."""
+        for login in list(self.logins.values()):
+            if not login.logged_in and now > login.deadline:
+                login.too_late = True
+                login.terminate()
+            if login.kill_at is not None and now > login.kill_at:
+                login.process.kill()
+            over = not login.output_open or self.launcher_gone or login.kill_at is not None
+            if over and login.process.poll() is not None:
+                self._finish(login)
+
+    def _watch(self, fd: int, events: int, work: Any) -> None:
+        if fd in self.selector.get_map():
+            self.selector.modify(fd, events, work)
+        else:
+            self.selector.register(fd, events, work)
+
+    def _unwatch(self, fd: int) -> None:
+        if fd in self.selector.get_map():
+            self.selector.unregister(fd)
+
+    # ------------------------------------------------------------ the launcher
+
+    def _hear(self) -> None:
+        data = os.read(0, 1 << 20)
+        if not data:
+            self.launcher_gone = True
+        for kind, number, body in self.decoder.feed(data):
+            self._take(kind, number, body)
+
+    def _take(self, kind: int, number: int, body: bytes) -> None:
+        if kind == relay_frames.PING:
+            self._say(relay_frames.frame(relay_frames.PING, 0))
+        elif kind == relay_frames.DEFINE:
+            self._keep(body)
+        elif kind == relay_frames.OPEN:
+            self._open(number, body)
+        else:
+            login = self.logins.get(number)
+            if login is not None:  # else it has just ended
+                self._take_for(login, kind, body)
+
+    def _take_for(self, login: Login, kind: int, body: bytes) -> None:
+        if kind == relay_frames.DATA:
+            login.take(body, counted=True)
+            self._write(login)
+        elif kind == relay_frames.TEXT:
+            login.take(self._kept(body), counted=False)
+            self._write(login)
+        elif kind == relay_frames.PASSED:
+            login.window += relay_frames.amount_of(body)
+            self._watch_output(login)
+        elif kind == relay_frames.INPUT_ENDED:
+            login.input_ended = True
+            self._write(login)
+        elif kind == relay_frames.CLOSE:
+            login.terminate()
+        else:
+            raise relay_frames.RelayFrameError("kind %d from the launcher" % kind)
+
+    def _keep(self, text: bytes) -> None:
+        if len(self.texts) >= MOST_TEXTS:
+            raise relay_frames.RelayFrameError("too many texts")
+        self.texts[sha256(text).digest()] = text
+
+    def _kept(self, digest: bytes) -> bytes:
+        if digest not in self.texts:
+            raise relay_frames.RelayFrameError("an unknown text")
+        return self.texts[digest]
+
+    def _say(self, data: bytes) -> None:
+        if not self.launcher_gone:
+            self.out.append(memoryview(data))
+            self._write_out()
+
+    def _write_out(self) -> None:
+        while self.out:
+            try:
+                written = os.write(1, self.out[0])
+            except BlockingIOError:
+                self._watch(1, selectors.EVENT_WRITE, self._write_out)
+                return
+            if written < len(self.out[0]):
+                self.out[0] = self.out[0][written:]
+            else:
+                self.out.popleft()
+        self._unwatch(1)
+
+    # ------------------------------------------------------------ the children
+
+    def _open(self, number: int, body: bytes) -> None:
+        if number in self.logins:
+            raise relay_frames.RelayFrameError("a channel twice")
+        if self.ssh is None:
+            self._say(relay_frames.finished(number, 255, relay_frames.NO_SSH, b""))
+            return
+        try:
+            where = child_of(body)
+        except InvalidChildError as error:
+            self._say(relay_frames.finished(number, 255, relay_frames.INVALID, str(error).encode()))
+            return
+        options = [f"-o{name}={value}" for name, value in self.options.items()]
+        try:
+            process = subprocess.Popen(
+                [self.ssh, "-T", *options, *where, COMMAND],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                env={**os.environ, "SHELL": "/bin/sh"},  # which runs LocalCommand
+            )
+        except OSError as error:
+            self._say(relay_frames.finished(number, 255, relay_frames.NO_SSH, str(error).encode()))
+            return
+        login = Login(number, process, time.monotonic() + self.login_timeout)
+        self.logins[number] = login
+        for fd in (login.stdin, login.stdout, login.stderr):
+            os.set_blocking(fd, False)
+        self._watch_output(login)
+        self._watch(login.stderr, selectors.EVENT_READ, lambda: self._read_errors(login))
+
+    def _watch_output(self, login: Login) -> None:
+        """Read output while the launcher takes it."""
+        if login.output_open and login.window > 0:
+            self._watch(login.stdout, selectors.EVENT_READ, lambda: self._read(login))
+        else:
+            self._unwatch(login.stdout)
+
+    def _read(self, login: Login) -> None:
+        data = _read_now(login.stdout, min(relay_frames.PIECE, login.window))
+        if data is None:
+            return
+        if not data:
+            login.output_open = False
+            self._unwatch(login.stdout)
+            self._say(relay_frames.frame(relay_frames.OUTPUT_ENDED, login.number))
+            return
+        if not login.logged_in:
+            login.logged_in = True
+            data = data[len(LOGGED_IN) :]
+            self._say(relay_frames.frame(relay_frames.OPENED, login.number))
+        if data and not self.launcher_gone:
+            login.window -= len(data)
+            self._say(relay_frames.frame(relay_frames.DATA, login.number, data))
+            self._watch_output(login)
+
+    def _read_errors(self, login: Login) -> None:
+        data = _read_now(login.stderr, relay_frames.PIECE)
+        if data:
+            login.errors = (login.errors + data)[-relay_frames.STDERR_KEPT :]
+        elif data is not None:
+            login.errors_open = False
+            self._unwatch(login.stderr)
+
+    def _write(self, login: Login) -> None:
+        """Write what the child takes now, and report how much that was."""
+        try:
+            while login.input_open and login.waiting:
+                self._write_first(login)
+        except BlockingIOError:
+            self._watch(login.stdin, selectors.EVENT_WRITE, lambda: self._write(login))
+        except OSError:  # it reads no more
+            self._close_input(login)
+        if not login.input_open:
+            login.drop_input()
+        elif not login.waiting and login.input_ended:
+            self._close_input(login)
+        elif not login.waiting:
+            self._unwatch(login.stdin)
+        if login.unreported >= REPORTED_AT_ONCE:
+            self._say(relay_frames.passed(login.number, login.unreported))
+            login.unreported = 0
+
+    def _write_first(self, login: Login) -> None:
+        """Write a piece of the first input that waits. Raises OSError."""
+        data, counted = login.waiting[0]
+        written = os.write(login.stdin, data[: relay_frames.PIECE])
+        if counted:
+            login.queued -= written
+            login.unreported += written
+        if written < len(data):
+            login.waiting[0] = (data[written:], counted)
+            return
+        login.waiting.popleft()
+        if not counted:
+            login.texts -= 1
+
+    def _close_input(self, login: Login) -> None:
+        if login.input_open:
+            login.input_open = False
+            self._unwatch(login.stdin)  # before another file gets its number
+            assert login.process.stdin
+            login.process.stdin.close()
+
+    def _finish(self, login: Login) -> None:
+        """Report the end of a login whose ssh has exited."""
+        if login.errors_open:
+            self._read_errors(login)
+        del self.logins[login.number]
+        self._close_input(login)
+        for stream in (login.process.stdout, login.process.stderr):
+            assert stream
+            self._unwatch(stream.fileno())
+            stream.close()
+        how = relay_frames.NO_LOGIN if login.too_late else relay_frames.EXITED
+        self._say(relay_frames.finished(login.number, login.process.returncode, how, login.errors))
+
+
+def _read_now(fd: int, most: int) -> Optional[bytes]:
+    """Return what can be read without waiting; None: nothing yet; empty: it has ended."""
+    try:
+        return os.read(fd, most)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""

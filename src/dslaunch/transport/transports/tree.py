@@ -1,0 +1,392 @@
+"""A tree over SSH: the launcher logs in to a few nodes, and these to the others.
+
+Inner nodes run a relay (`node/relay.py`), which logs in to its children by the node's own ssh and
+carries their bytes. Each node is a connection as with the other transports. A node that its parent
+cannot log in to is reached through another parent, and without one by the launcher itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from dslaunch import log
+from dslaunch.errors import NodeError, NodeFailure
+from dslaunch.node import relay_frames
+from dslaunch.registry import TRANSPORTS
+from dslaunch.transport import program
+from dslaunch.transport.base import Detour, TransportType
+from dslaunch.transport.classify import from_words
+from dslaunch.transport.relay_link import Child, LoginRefusedError, RelayLink, RelayLostError
+from dslaunch.transport.retry import when_throttled
+from dslaunch.transport.ssh import strict
+from dslaunch.transport.ssh.files import client_of
+from dslaunch.transport.ssh.route import RouteError, route
+from dslaunch.transport.tree_shape import tree_shape
+from dslaunch.transport.waiting import Pushing, Waiting
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Cluster, Node
+    from dslaunch.transport.base import Channel, Connection, Transport
+    from dslaunch.transport.relay_link import RelayedChannel
+
+RELAY_OPTIONS = {
+    **strict.STRICT,
+    # it reports the login, see `LOGGED_IN` in node/relay.py
+    "PermitLocalCommand": "yes",
+    "LocalCommand": "echo",
+    # the options do not reach the ssh that a jump host would need
+    "ProxyJump": "none",
+    "ProxyCommand": "none",
+    "ServerAliveInterval": "15",
+    "ServerAliveCountMax": "3",
+}
+"""Options of ssh on an inner node. Its own configuration holds for all others."""
+AUTHENTICATION = 60.0
+"""Seconds for a login, in addition to `ssh.connect_timeout`."""
+START_TIMEOUT = 20.0
+"""Seconds for a relay to start."""
+PING_INTERVAL = 2.0
+"""Seconds between two pings of a relay."""
+PONG_TIMEOUT = 6.0
+"""Seconds without an answer after which the node of a relay counts as lost."""
+REST = 15.0
+"""Seconds for which the node of a lost relay is not made a parent again."""
+OF_THE_CHILD = ("refused", "timeout", "no-route")
+"""Failures of a login which say that the child itself is not there: no other parent is tried."""
+CLOSED_AT_ONCE = 32
+"""Relays that are ended at the same time."""
+Value = TypeVar("Value")
+_log = log.Log(__name__)
+
+
+class TreeConnection:
+    """A node behind a relay. Each program on it has its own login."""
+
+    def __init__(self, link: RelayLink, child: Child, first: RelayedChannel) -> None:
+        """`first`: a login that no program uses yet."""
+        self._link, self._child = link, child
+        self._unused: RelayedChannel | None = first
+        self._channels = [first]
+
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
+        """Run a shell line on the node. Raises OSError."""
+        channel, self._unused = self._unused or self._open(), None
+        return Pushing(channel, (line.encode() + b"\n", *text))
+
+    def close(self) -> None:
+        """End all logins."""
+        for channel in self._channels:
+            channel.close()
+
+    def _open(self) -> RelayedChannel:
+        try:
+            channel = self._link.open(self._child)
+        except LoginRefusedError as error:
+            raise ConnectionError(f"no further login: {error.words[-200:]}") from error
+        self._channels.append(channel)
+        return channel
+
+
+class SharedConnection:
+    """The connection to an inner node, which its relay and its other programs share."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._users = 0
+        self._changing = threading.Lock()
+
+    def join(self) -> SharedUse | None:
+        """Return a further use of the connection; None if it was closed after its last."""
+        with self._changing:
+            if self._users < 0:
+                return None
+            self._users += 1
+        return SharedUse(self)
+
+    def leave(self) -> None:
+        """Close the connection after its last use."""
+        with self._changing:
+            self._users -= 1
+            is_last = self._users == 0
+            if is_last:
+                self._users = -1
+        if is_last:
+            self.connection.close()
+
+
+class SharedUse:
+    """A connection for one of those that share it."""
+
+    def __init__(self, shared: SharedConnection) -> None:
+        self._shared = shared
+        self._channels: list[Channel] = []
+        self._closed = threading.Event()
+
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
+        """Run a shell line on the node. Raises OSError."""
+        channel = self._shared.connection.start(line, text)
+        self._channels.append(channel)
+        return channel
+
+    def close(self) -> None:
+        """End what was started by this use. Safe to call twice."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self._shared.leave()  # first: where the network is gone, a channel may not close
+            for channel in self._channels:
+                channel.close()
+
+    def abandon(self) -> None:
+        """Close the connection for all that share it."""
+        self._shared.connection.close()
+
+
+class Relay:
+    """A running relay with its connection."""
+
+    def __init__(self, host: str, link: RelayLink, use: SharedUse) -> None:
+        self.host, self.link, self._use = host, link, use
+
+    def look(self) -> None:
+        """Ask whether it is there; end it if it does not answer."""
+        if self.link.over:
+            self._use.close()
+        elif self.link.unheard_for() > PONG_TIMEOUT:
+            _log.info("relay-lost", node=self.host)
+            self._use.abandon()
+            self.link.abandon()
+        else:
+            self.link.ping()
+
+    def close(self) -> None:
+        """End all logins of the relay, then the relay."""
+        self.link.close()
+        self._use.close()
+
+
+class TreeTransport:
+    """Connects to the nodes of a cluster over a tree; `flat` makes the launcher's own logins."""
+
+    def __init__(self, cluster: Cluster, flat: Transport) -> None:
+        self._flat = flat
+        self._timeout = cluster.ssh.connect_timeout
+        self._client = client_of(cluster.ssh)
+        self._nodes = {node.host: node for node in cluster.nodes}
+        self._shape = tree_shape(tuple(self._nodes), cluster.ssh.tree_fanout)
+        self._changing = threading.Lock()
+        self._shared: dict[str, Future[SharedConnection]] = {}
+        """Connections to inner nodes for their first use."""
+        self._relays: dict[str, Future[Relay]] = {}
+        self._detours: list[Detour] = []
+        self._closed = threading.Event()
+        self._watching = False
+
+    def connect(self, node: Node) -> Connection:
+        """Open a connection. Raises NodeError."""
+        if node.host not in self._shape.inner:
+            return self._reach(node)
+        return self._use_of(node)
+
+    def detours(self) -> tuple[Detour, ...]:
+        """Return the nodes that were not reached through their parents so far."""
+        with self._changing:
+            return tuple(self._detours)
+
+    def close(self) -> None:
+        """End all relays, those nearest to the launcher first: they end what is behind them."""
+        self._closed.set()
+        by_level: dict[int, list[Relay]] = {}
+        for relay in self._running():
+            by_level.setdefault(self._shape.level(relay.host), []).append(relay)
+        with ThreadPoolExecutor(max_workers=CLOSED_AT_ONCE) as pool:
+            for _, relays in sorted(by_level.items()):
+                list(pool.map(Relay.close, relays))
+        self._flat.close()
+
+    # ------------------------------------------------------------ inner nodes
+
+    def _use_of(self, node: Node) -> SharedUse:
+        """Return a use of the shared connection of an inner node. Raises NodeError.
+
+        The first two share it: the relay and the program that the caller starts. Who asks again
+        has lost one, and gets another.
+        """
+        with self._changing:
+            shared = self._shared.pop(node.host, None)
+            is_first = shared is None
+            if shared is None:
+                shared = self._shared[node.host] = Future()
+        if is_first:
+            _fulfill(shared, lambda: SharedConnection(self._reach(node)))
+        use = shared.result().join()
+        return use or self._own(node)
+
+    def _own(self, node: Node) -> SharedUse:
+        use = SharedConnection(self._reach(node)).join()
+        assert use is not None
+        return use
+
+    def _relay(self, host: str) -> Relay:
+        """Return the running relay of an inner node. Raises RelayLostError, NodeError."""
+        with self._changing:
+            future = self._relays.get(host)
+            is_first = future is None or _may_start_again(future)
+            if future is None or is_first:
+                future = self._relays[host] = Future()
+        if is_first:
+            _fulfill(future, lambda: self._start_relay(self._nodes[host]))
+        relay = future.result()
+        if relay.link.over:
+            raise RelayLostError("the relay was lost")
+        return relay
+
+    def _start_relay(self, node: Node) -> Relay:
+        use = self._use_of(node)
+        try:
+            link = RelayLink(Waiting(use.start(program.line(node))))
+            timeout = self._timeout + AUTHENTICATION
+            options = RELAY_OPTIONS | {"ConnectTimeout": str(max(1, round(self._timeout)))}
+            arguments = {"options": options, "login_timeout": timeout}
+            link.begin(b"".join(program.text("relay", arguments)), START_TIMEOUT)
+        except OSError:
+            use.close()
+            raise
+        self._watch()
+        _log.info("relay-started", node=node.host)
+        return Relay(node.host, link, use)
+
+    def _watch(self) -> None:
+        """Look after all relays, from the first on."""
+        with self._changing:
+            starts, self._watching = not self._watching, True
+        if starts:
+            threading.Thread(target=self._look, name="relay pings", daemon=True).start()
+
+    def _look(self) -> None:
+        while not self._closed.wait(PING_INTERVAL):
+            for relay in self._running():
+                relay.look()
+
+    def _running(self) -> list[Relay]:
+        started = [future for future in list(self._relays.values()) if future.done()]
+        return [future.result() for future in started if future.exception() is None]
+
+    # ------------------------------------------------------------ children
+
+    def _reach(self, node: Node) -> Connection:
+        """Connect through a parent, else directly. Raises NodeError."""
+        refused: NodeFailure | None = None
+        for parent in self._candidates(node.host):
+            try:
+                return self._through(parent, node)
+            except NodeError as error:
+                refused = error.failures[0]
+                _log.info("login-refused", node=node.host, parent=parent, kind=refused.kind)
+                self._note(Detour(node.host, parent, refused.kind))
+                if refused.kind in OF_THE_CHILD:
+                    break
+            except _NoParentError:
+                self._note(Detour(node.host, parent, "lost"))
+        if self._closed.is_set():
+            raise NodeError((NodeFailure(node.host, "lost", "no longer needed"),))
+        return self._flat.connect(node)
+
+    def _candidates(self, host: str) -> Iterator[str]:
+        """Yield the nodes to try as the parent: its own, and another one that does not depend on
+        it."""
+        parent = self._shape.parents.get(host)
+        if parent is None:
+            return
+        yield parent
+        first = self._shape.first_inner
+        others = [other for other in first if other not in (parent, host) and self._works(other)]
+        if others:
+            yield others[self._shape.inner.index(parent) % len(others)]
+
+    def _works(self, host: str) -> bool:
+        """Return whether a node is, or may become, the parent of further nodes."""
+        future = self._relays.get(host)
+        if future is None or not future.done():
+            return True
+        return future.exception() is None and not future.result().link.over
+
+    def _through(self, parent: str, node: Node) -> Connection:
+        """Connect through a parent. Raises NodeError if it cannot log in, _NoParentError."""
+        child = self._child(node)
+
+        try:
+            link = self._relay(parent).link
+        except (NodeError, OSError) as error:
+            raise _NoParentError(parent) from error
+
+        def log_in() -> Connection:
+            try:
+                return TreeConnection(link, child, link.open(child))
+            except LoginRefusedError as error:
+                raise NodeError((_failure(node, error),)) from None
+            except RelayLostError as error:
+                raise _NoParentError(parent) from error
+
+        return when_throttled(log_in)
+
+    def _child(self, node: Node) -> Child:
+        """Return a node as its parent logs in to it: by its name and the port of the cluster file,
+        for the parent's own configuration and name service hold there; as the user that we are."""
+        with contextlib.suppress(RouteError):
+            return Child(node.host, route(self._client, node)[-1].user, node.port)
+        return Child(node.host, node.user, node.port)
+
+    def _note(self, detour: Detour) -> None:
+        with self._changing:
+            self._detours.append(detour)
+
+
+class _NoParentError(Exception):
+    """The node of a relay was not reached, or is lost."""
+
+
+def _may_start_again(future: Future[Relay]) -> bool:
+    """Return whether a relay was lost, and long enough ago."""
+    if not future.done() or future.exception() is not None:
+        return False
+    link = future.result().link
+    return link.over and time.monotonic() - link.ended_at > REST
+
+
+def _failure(node: Node, error: LoginRefusedError) -> NodeFailure:
+    """Return why a parent could not log in to a node."""
+    if error.how == relay_frames.NO_SSH:
+        return NodeFailure(node.host, "no-ssh", "ssh not found on its parent")
+    if error.how == relay_frames.NO_LOGIN:
+        return NodeFailure(node.host, "timeout", "no login in time")
+    if error.how == relay_frames.INVALID:
+        return NodeFailure(node.host, "name", "not a name that a relay accepts")
+    return from_words(node, error.words)
+
+
+def _fulfill(future: Future[Value], made: Callable[[], Value]) -> None:
+    """Make the value that others wait for too."""
+    try:
+        future.set_result(made())
+    except BaseException as error:  # noqa: BLE001 - raised again by everyone who waits for it
+        future.set_exception(error)
+
+
+def make(cluster: Cluster) -> TreeTransport:
+    """Return the transport for the nodes of a cluster. Raises ToolMissingError as `choose` does."""
+    from dslaunch.transport.ssh.choice import AUTO, choose
+
+    flat = TRANSPORTS.get(choose(AUTO, cluster).name).make(cluster)
+    return TreeTransport(cluster, flat)
+
+
+TRANSPORT = TransportType(
+    make,
+    summary="SSH from node to node, for many nodes",
+    over_ssh=True,
+)

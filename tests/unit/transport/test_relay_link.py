@@ -1,0 +1,204 @@
+"""A relay and the launcher's end of it, with a program `ssh` that lets everybody in at once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dslaunch.cluster.model import Node
+from dslaunch.node import relay_frames
+from dslaunch.node.relay import InvalidChildError, child_of
+from dslaunch.transport import program
+from dslaunch.transport.process import ProcessChannel
+from dslaunch.transport.relay_link import (
+    Child,
+    LoginRefusedError,
+    RelayedChannel,
+    RelayLink,
+    RelayLostError,
+)
+from dslaunch.transport.waiting import Waiting
+
+SSH = """#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+[ "$2" != locked ] || { echo "root@locked: Permission denied (publickey)." >&2; exit 255; }
+[ "$2" != silent ] || exec sleep 100
+echo
+exec /bin/sh -c "$3"
+"""
+"""Logs in to everybody but `locked`, in the form in which the relay calls ssh."""
+NODE = Node("inner", (0,), python=sys.executable)
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Iterator[RelayLink]:
+    with_ssh = tmp_path / "ssh"
+    with_ssh.write_text(SSH)
+    with_ssh.chmod(0o700)
+    made = start(f"{tmp_path}:{os.environ['PATH']}")
+    yield made
+    made.close()
+
+
+def start(path: str) -> RelayLink:
+    env = {**os.environ, "PATH": path}
+    made = RelayLink(Waiting(ProcessChannel(["/bin/sh", "-c", program.line(NODE)], env=env)))
+    made.begin(relay_program(), timeout=30)
+    return made
+
+
+def relay_program() -> bytes:
+    return b"".join(program.text("relay", {"options": {}, "login_timeout": 1.5}))
+
+
+def run(link: RelayLink, line: str, host: str = "leaf") -> RelayedChannel:
+    channel = link.open(Child(host))
+    channel.write(line.encode() + b"\n")
+    return channel
+
+
+def drained(channel: RelayedChannel) -> bytes:
+    pieces = []
+    while piece := channel.read():
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def test_any_bytes_arrive_unchanged_both_ways(link: RelayLink) -> None:
+    sent = bytes(range(256)) + os.urandom(3_000_000)
+    channel = run(link, "cat")
+
+    def write() -> None:
+        channel.write(sent)
+        channel.close_input()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert drained(channel) == sent
+    writer.join()
+    assert channel.wait(10) == 0
+
+
+def test_exit_codes_and_both_streams_are_distinguished(link: RelayLink) -> None:
+    channel = run(link, "echo words >&2; printf '%s' 'a  b'; exit 3")
+    assert drained(channel) == b"a  b"
+    assert channel.wait(10) == 3
+    assert channel.stderr() == "words\n"
+
+
+def test_a_program_whose_output_nobody_reads_blocks_itself_and_no_other(link: RelayLink) -> None:
+    flood = run(link, "head -c 5000000 /dev/zero | tr '\\0' x; echo end")
+    assert drained(run(link, "echo other")) == b"other\n"
+    assert flood.wait(0.2) is None
+    assert drained(flood) == b"x" * 5_000_000 + b"end\n"
+
+
+def test_a_program_that_reads_nothing_blocks_its_own_writer_and_no_other(link: RelayLink) -> None:
+    deaf = run(link, "exec sleep 100")
+    errors: list[OSError] = []
+
+    def write() -> None:
+        try:
+            deaf.write(bytes(5_000_000))
+        except OSError as error:
+            errors.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert drained(run(link, "echo other")) == b"other\n"
+    assert writer.is_alive()
+    deaf.close()
+    writer.join(10)
+    assert len(errors) == 1
+
+
+def test_a_relay_can_be_behind_a_relay(link: RelayLink) -> None:
+    inner = RelayLink(run(link, program.line(NODE)))
+    inner.begin(relay_program(), timeout=30)
+    sent = os.urandom(1_000_000)
+    channel = run(inner, "sha256sum")
+    channel.write(sent)
+    channel.close_input()
+    assert drained(channel).split()[0].decode() == hashlib.sha256(sent).hexdigest()
+    inner.close()
+
+
+def test_a_refused_login_has_the_words_of_ssh(link: RelayLink) -> None:
+    with pytest.raises(LoginRefusedError) as refused:
+        link.open(Child("locked"))
+    assert refused.value.how == relay_frames.EXITED
+    assert "Permission denied" in refused.value.words
+
+
+def test_a_login_that_takes_too_long_is_ended(link: RelayLink) -> None:
+    with pytest.raises(LoginRefusedError) as refused:
+        link.open(Child("silent"))
+    assert refused.value.how == relay_frames.NO_LOGIN
+
+
+def test_a_node_without_ssh_says_so(tmp_path: Path) -> None:
+    (tmp_path / "python3").symlink_to(sys.executable)
+    link = start(str(tmp_path))
+    with pytest.raises(LoginRefusedError) as refused:
+        link.open(Child("leaf"))
+    assert refused.value.how == relay_frames.NO_SSH
+    link.close()
+
+
+def test_the_end_of_a_relay_is_the_end_of_its_programs(link: RelayLink) -> None:
+    channel = run(link, "echo $$; exec cat")
+    pid = int(channel.read())
+    link.close()
+    assert drained(channel) == b""
+    assert channel.wait(0) is None
+    assert not Path(f"/proc/{pid}").exists()
+    with pytest.raises(RelayLostError):
+        link.open(Child("leaf"))
+
+
+def test_a_program_that_is_no_relay_is_given_up() -> None:
+    link = RelayLink(Waiting(ProcessChannel(["sh", "-c", "echo hello; exec cat >/dev/null"])))
+    with pytest.raises(RelayLostError):
+        link.begin(b"", timeout=0.5)
+
+
+@given(st.text(max_size=30), st.text(max_size=10) | st.none(), st.integers(-1, 70000) | st.none())
+def test_a_child_is_arguments_of_ssh_that_are_no_options_or_refused(
+    host: str, user: str | None, port: int | None
+) -> None:
+    try:
+        words = child_of(Child(host, user, port).body())
+    except InvalidChildError:
+        return
+    assert words[-2:] == ["--", host]
+    assert not host.startswith("-")
+    assert host.isascii() and host.isprintable() and " " not in host
+    assert words[:-2] == [
+        *(["-l", user] if user is not None else []),
+        *(["-p", str(port)] if port is not None else []),
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}", b"[]", b"nothing", b"\xff\xff", b'{"host": "a", "user": null}',
+        b'{"host": "-oProxyCommand=id", "user": null, "port": null}',
+        b'{"host": "a b", "user": null, "port": null}',
+        b'{"host": "a", "user": "-x", "port": null}',
+        b'{"host": "a", "user": null, "port": true}',
+        b'{"host": "a", "user": null, "port": "22"}',
+        b'{"host": ["a"], "user": null, "port": 22}',
+    ],
+)  # fmt: skip
+def test_a_child_that_is_no_plain_address_user_and_port_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidChildError):
+        child_of(body)
