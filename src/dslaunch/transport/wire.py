@@ -305,7 +305,7 @@ class Wire:
 
     def _too_late(self, channel: Channel) -> None:
         """Close a login whose shell does not start our line."""
-        if channel is self._channel and not self.over:
+        if channel is self._channel and not self.over and not self._closing.is_set():
             self._late = True
             self.interrupt()
             channel.close()
