@@ -177,6 +177,8 @@ FORMATS = (
             f"{PROGRESS}; `null`: nothing, or it was not read.",
             "slower": "The ranks of the latest attempt that were named as slow, as of `stragglers` "
             "of [top](#dslaunch-top).",
+            "rehearsal": "The verdict of a rehearsal that has ended: `would-run`, `would-fail` or "
+            "`not-rehearsed`; `null`: it was none.",
             "unknown": "Why the state is unknown: a [code](codes.md#failed-queries-to-slurm), "
             "`no-answer` or `no-cluster`; else `null`.",
             "duration": "For how many seconds it has run.",
@@ -296,7 +298,8 @@ FORMATS = (
             "not answer) and `checks` (those that failed).",
             "findings": "For each result `check`, `level` (`fail`, `warn`, `unknown`, `info`, "
             "`pass`, `skip`), `hosts`, `found`, "
-            "`expected`, `fix` (what to do) and `see` (a command that shows it).",
+            "`expected`, `fix` (what to do), `see` (a command that shows it) and `code` (of a "
+            "rehearsal's finding).",
         },
         None,
         "preflight --json cluster.yaml --only clock.skew",

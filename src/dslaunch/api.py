@@ -434,6 +434,7 @@ def rehearse(
     *,
     steps: int = 2,
     time_limit: float = 600.0,
+    full: Allocation | None = None,
     cwd: PathText | None = None,
     environ: Mapping[str, str] | None = None,
     sync: bool = True,
@@ -447,7 +448,8 @@ def rehearse(
     """Run a job until all ranks have made some optimizer steps, and return what that has shown.
 
     Files that the script writes are named in the result, and stay. `time_limit`: seconds after the
-    start of the ranks. Raises the DslaunchError that prevents the start.
+    start of the ranks. `full`: what the real run has, if `allocation` is a part of it. Raises the
+    DslaunchError that prevents the start.
     """
     from dslaunch.rehearsal.rehearse import rehearse as start
     from dslaunch.run.interrupts import Interrupts
@@ -469,7 +471,8 @@ def rehearse(
     if not force:
         check_not_scheduled(cluster, request.environ)
     view = PlanView(on_line, on_event)
-    result, _ = start(request, RehearsalLimits(steps, time_limit), lambda: view, Interrupts())
+    limits = RehearsalLimits(steps, time_limit, full)
+    result, _ = start(request, limits, lambda: view, Interrupts())
     return result
 
 

@@ -76,6 +76,21 @@ INTERFACE = st.fixed_dictionaries(
 FILE = st.fixed_dictionaries(
     {"path": WORDS, "size": st.integers(0, 2**50), "uid": NUMBER, "age": st.floats(-5, 1e9)}
 )
+REHEARSAL = st.fixed_dictionaries(
+    {"verdict": st.sampled_from(["would-run", "would-fail", "not-rehearsed"])}
+    | {"ranks": st.integers(0, 9), "steps": st.integers(0, 9)}
+    | {"not_rehearsed": st.lists(WORDS, max_size=2)}
+    | {
+        "findings": st.lists(
+            st.fixed_dictionaries(
+                {"level": st.sampled_from(["error", "warning", "info"])}
+                | dict.fromkeys(("code", "where", "text"), WORDS)
+                | dict.fromkeys(("hint", "evidence"), st.none() | WORDS)
+            ),
+            max_size=3,
+        )
+    }
+)
 
 
 def _some(names: list[str], values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -125,6 +140,7 @@ def value(question: Question) -> st.SearchStrategy[Any]:
         "names": lambda: st.fixed_dictionaries(
             {"hostname": WORDS, "fqdn": WORDS, "addresses": st.lists(ADDRESS, max_size=2)}
         ),
+        "rehearsal": lambda: REHEARSAL,
         "dial": lambda: _all(list(told["targets"]), call),
     }
     return by_kind[question.kind]()

@@ -470,6 +470,9 @@ def rehearsal_records() -> dict[str, Any]:
         {"kind": "saved", "by": "torch.save", "path": "/w/a.pt", "tensors": 1, "empty": 0},
         {"kind": "written", "path": "/w/log"},
         {"kind": "host", "name": "huggingface.co"},
+        {"kind": "join"},
+        {"kind": "same-order", "loader": 1},
+        {"kind": "input", "index": 1, "digest": "0" * 16},
         {"kind": "exception", "error": "ValueError", "text": "x", "file": "a.py", "line": 1},
         config,
     ]  # fmt: skip
@@ -488,7 +491,7 @@ def test_no_record_of_a_rehearsal_does_more_than_fail_its_node(variants: int) ->
             continue
         records = {int(rank): new.records for rank, new in told.items()}
         rehearsed = Rehearsed(plan, facts, outcome, records, (), 1.0)
-        result = judge_rehearsal(rehearsed, RehearsalLimits())
+        result = judge_rehearsal(rehearsed)
         json.dumps(result.as_data(), allow_nan=False)
         assert not any("\x1b" in row for row in rehearsal_rows("train.py", result, 80))
 

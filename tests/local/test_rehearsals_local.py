@@ -15,8 +15,9 @@ from tests.local.conftest import left_over
 from dslaunch import Cluster, Rehearsal, api
 from dslaunch.cluster.model import Node, SecretSource, Storage
 from dslaunch.launch.job import Job
-from dslaunch.rehearsal.judge import Gap, Verdict
+from dslaunch.rehearsal.judge import Gap
 from dslaunch.run.events import Event, Line
+from dslaunch.run.rehearsal_result import Verdict
 
 Rehearse = Callable[..., Rehearsal]
 TRAINING = """\
@@ -197,6 +198,30 @@ def test_a_rehearsal_that_finds_an_error_prevents_the_run(tmp_path: Path) -> Non
     assert done.returncode == 1
     assert "train.py: would fail" in done.stdout
     assert len(list((tmp_path / "state/runs").iterdir())) == 1
+
+
+def test_a_rehearsal_is_a_check_of_a_preflight_and_makes_no_node_unfit(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys\nraise ValueError(sys.argv[1])\n")
+    (tmp_path / "local.yaml").write_text(
+        "name: local\ntransport: local\nlauncher: direct\n"
+        "nodes: [{host: 'node[1-2]', slots: 1}]\nstorage: {workdir: work}\n"
+    )
+    options = ("--only", "job.rehearsal", "--script", "train.py", "--json", "--junit", "r.xml")
+    done = subprocess.run(
+        [sys.executable, "-m", "dslaunch", "preflight", *options, "local.yaml", "--", "--lr"],
+        cwd=tmp_path,
+        env={**os.environ, "DSLAUNCH_STATE": str(tmp_path / "state")},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 4, done.stderr
+    report = json.loads(done.stdout)
+    (failed,) = (each for each in report["findings"] if each["level"] == "fail")
+    assert (failed["check"], failed["code"]) == ("job.rehearsal", "rehearsal.failed")
+    assert "train.py:2" in failed["found"] and "ValueError: --lr" in failed["found"]
+    assert [each["fitness"] for each in report["verdicts"]] == ["fit", "fit"]
+    assert 'failures="2"' in (tmp_path / "r.xml").read_text()
 
 
 @pytest.mark.torch

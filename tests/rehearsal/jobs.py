@@ -26,12 +26,16 @@ LAUNCHERS = frozenset({"torchrun", "deepspeed", "accelerate", "direct"})
 PACKAGES = frozenset({"lightning"})
 """Packages that not every test environment has."""
 
-HANGS = frozenset(f"hang.{code}" for code in HangCode)
-"""What is found of a job that hangs."""
+HANGS = frozenset({*(f"hang.{code}" for code in HangCode), "rehearsal.uneven-steps"})
+"""What is found of a job that hangs, or that would after the rehearsed steps."""
 
 FINDINGS: Mapping[str, str] = {
     "rehearsal.accumulation-unused": "gradient accumulation is configured, and no step uses it",
     "rehearsal.batch-differs": "the data loader's batch size differs from the DeepSpeed config's",
+    "rehearsal.evaluation-mode": "the model is never in training mode",
+    "rehearsal.gradients-kept": "gradients are added to those of the step before",
+    "rehearsal.parameters-differ": "ranks have different parameters after a step",
+    "rehearsal.same-order": "every epoch has the same order",
     "rehearsal.checkpoint-incomplete": "parts of a checkpoint are missing on a node",
     "rehearsal.checkpoint-overwritten": "several ranks write one checkpoint file",
     "rehearsal.loss-not-finite": "the loss is NaN or infinite",

@@ -16,9 +16,10 @@ from dslaunch.cli.options import Exclude, Include, Label, Nodes
 from dslaunch.cli.positional import JobOptions
 from dslaunch.cluster.nodeset import fold
 from dslaunch.cluster.select import Selection, select
-from dslaunch.errors import PreflightError, UsageError
+from dslaunch.errors import DslaunchError, PreflightError, UsageError
 from dslaunch.preflight.baseline import compare_reports
 from dslaunch.preflight.check_selection import CheckSelection, purposes, tier_of, unknown
+from dslaunch.preflight.checks import job_rehearsal
 from dslaunch.preflight.judge import judge
 from dslaunch.preflight.recording import read
 from dslaunch.preflight.verdict import Fitness, drain_commands, hosts_that_are
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from dslaunch.preflight.check import Check, Scope, Tier
     from dslaunch.preflight.judge import Report
     from dslaunch.preflight.recording import Recording
+    from dslaunch.run.request import RunRequest
 
 Only = Annotated[
     list[str] | None,
@@ -74,8 +76,14 @@ FailOnChange = Annotated[
 Script = Annotated[
     str | None,
     typer.Option(
-        metavar="SCRIPT", help="Check that all nodes have this script (default: the file's job)."
+        metavar="SCRIPT",
+        help="Check that all nodes have this script (default: the file's job); with --tier deep, "
+        "rehearse it too.",
     ),
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- ARGS]...", help="Arguments of SCRIPT for its rehearsal."),
 ]
 Verbose = Annotated[bool, typer.Option("--all", "-a", help="Show passed checks too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
@@ -103,6 +111,7 @@ USUAL = "static"
 
 def preflight(
     file: options.ClusterFile = None,
+    arguments: Arguments = None,
     include: Include = "",
     exclude: Exclude = "",
     nodes: Nodes = None,
@@ -132,7 +141,8 @@ def preflight(
 ) -> None:
     """Check whether the nodes are ready for training.
 
-    Nothing is changed on the nodes. Exit code 4 if a check fails.
+    Nothing is changed on the nodes, except by a script that is rehearsed. Exit code 4 if a check
+    fails.
 
     Example: dslaunch preflight cluster.yaml
     """
@@ -141,6 +151,11 @@ def preflight(
         return
     if fail_on_change and baseline is None:
         raise UsageError("--fail-on-change needs a baseline", hint="add --baseline FILE")
+    if arguments and script is None:
+        raise UsageError(
+            f"unexpected argument: {arguments[0]}",
+            hint="dslaunch preflight CLUSTER.yaml --tier deep --script SCRIPT -- ARGS...",
+        )
     output = PreflightOutput(
         save=save,
         junit=junit,
@@ -161,6 +176,7 @@ def preflight(
         tiered=tier is not None,
         launcher=launcher,
         script=script,
+        arguments=tuple(arguments or ()),
         slurm=slurm,
         transport=transport,
     )
@@ -212,6 +228,8 @@ class PreflightRequest:
     launcher: str | None
     """None: that of the file; also for the script and the transport."""
     script: str | None
+    arguments: tuple[str, ...]
+    """Of the script, for its rehearsal."""
     slurm: bool
     """Whether to use the nodes of the current SLURM allocation."""
     transport: str | None
@@ -222,11 +240,16 @@ class PreflightRequest:
         cluster = api.with_transport(open_file(self.file), self.transport, in_allocation=self.slurm)
         allocation = None if self.which == Selection() else select(cluster, self.which)
         how = JobOptions(launcher=self.launcher, fallback="")
-        job = options.job_on(cluster, self.script, (), how)
+        job = options.job_on(cluster, self.script, self.arguments, how)
         known_good = _known_good(baseline)
         scope, checks = preflight_scope(cluster, allocation, job, self.wanted, Path.cwd())
         _same_nodes(scope, known_good, baseline)
+        rehearses = self.script is not None and job_rehearsal.NAME in checks
+        if rehearses and not (self.slurm or self.transport):
+            api.check_not_scheduled(cluster, os.environ)
         facts = _ask(scope, checks, self.wanted.tier)
+        if rehearses:
+            facts = _rehearsed(facts, api.run_request(cluster, job, allocation, preflight=False))
         return _judged(facts, checks, known_good)
 
     def again(self, saved: Path, baseline: Path | None) -> PreflightResult:
@@ -299,6 +322,22 @@ def _ask(scope: Scope, checks: Mapping[str, Check], tier: Tier) -> Recording:
         progress.end()
         for detour in detours:
             ui.say(f"{detour.what}: {detour.value} ({detour.why})")
+
+
+def _rehearsed(facts: Recording, request: RunRequest) -> Recording:
+    """Rehearse the job, and return the answers with the result. Raises Exit if interrupted."""
+    from dslaunch.cli.rehearse import rehearsed
+    from dslaunch.rehearsal.in_preflight import with_rehearsal, without_start
+    from dslaunch.run.rehearsal import RehearsalLimits
+
+    ui.say(f"rehearsing {request.job.program}")
+    try:
+        result = rehearsed(request, RehearsalLimits(), quiet=True)
+    except DslaunchError as error:
+        return without_start(facts, error.message)
+    if result.outcome.status == "interrupted":
+        raise typer.Exit(result.exit_code)
+    return with_rehearsal(facts, result)
 
 
 # ---------------------------------------------------------------- telling

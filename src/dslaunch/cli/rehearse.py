@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ from dslaunch.cli import interruption, options, run_views, script_options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
 from dslaunch.cli.positional import JobOptions
 from dslaunch.cli.run import Grace, HangTimeout, NoPreflight, NoSync
+from dslaunch.cluster.select import Selection, select
 
 if TYPE_CHECKING:
     from dslaunch.rehearsal.judge import Rehearsal
@@ -30,6 +32,15 @@ TimeLimit = Annotated[
     float,
     typer.Option("--time-limit", metavar="SECONDS", min=1, help="Stop after this time."),
 ]
+FullNodes = Annotated[
+    int | None,
+    typer.Option(
+        "--full-nodes",
+        metavar="N",
+        min=1,
+        help="Nodes of the real run, for --nodes (default: all that are selected without it).",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 CONTEXT = options.SCRIPT_LAST
 
@@ -41,6 +52,7 @@ def rehearse(
     include: Include = "",
     exclude: Exclude = "",
     nodes: Nodes = None,
+    full_nodes: FullNodes = None,
     slots: Slots = None,
     label: Label = None,
     module: options.Module = False,
@@ -64,7 +76,8 @@ def rehearse(
 
     The script runs on its nodes with all arguments, until all ranks have made some optimizer steps.
     Then the run is stopped, and a page says whether it would run, what is wrong and what was
-    measured. Files that the script writes are named and not removed.
+    measured. Files that the script writes are named and not removed. With --nodes it is judged for
+    all selected nodes.
 
     Example: dslaunch rehearse cluster.yaml train.py --epochs 3
     """
@@ -81,17 +94,13 @@ def rehearse(
     asked = options.read_job(words or [], how, file=file, workdir=workdir, slurm=slurm)
     cluster = options.with_master_port(asked.cluster, master_port)
     cluster = api.with_transport(cluster, transport, in_allocation=slurm)
+    selection = Selection(include, exclude, full_nodes, slots, tuple(label or ()))
+    full = select(cluster, selection)
+    allocation = select(cluster, replace(selection, nodes=nodes or full_nodes))
     request = api.run_request(
         cluster,
         asked.job,
-        api.select(
-            cluster,
-            include=include,
-            exclude=exclude,
-            nodes=nodes,
-            slots=slots,
-            labels=label or (),
-        ),
+        allocation,
         sync=not no_sync,
         preflight=not no_preflight,
         force=force,
@@ -100,7 +109,8 @@ def rehearse(
     if not (force or slurm or transport):
         api.check_not_scheduled(cluster, os.environ)
     script_options.tell_of_own_options(words or [], "rehearse", Path.cwd(), file=file)
-    rehearsal = rehearsed(request, RehearsalLimits(steps, time_limit), quiet=json)
+    limits = RehearsalLimits(steps, time_limit, full if full != allocation else None)
+    rehearsal = rehearsed(request, limits, quiet=json)
     if json:
         ui.data(rehearsal.as_data())
     else:

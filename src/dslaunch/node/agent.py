@@ -516,7 +516,11 @@ class Agent:
             from dslaunch.node import rehearsal  # for few runs
 
             try:
-                environment.update(rehearsal.prepare(directory, message["rehearsal"]))
+                asked = message["rehearsal"]
+                variables = rehearsal.prepare(
+                    directory, asked["steps"], asked["world"], message["secret"]
+                )
+                environment.update(variables)
             except OSError as error:
                 self.refuse(str(error))
                 return
@@ -577,7 +581,8 @@ class Agent:
     def end(self, grace: float, why: str, **cause: Any) -> None:
         """End the ranks: TERM, and KILL after `grace` seconds. A second call can only shorten that.
 
-        `cause`: which `process` of dslaunch was ended, and by which `signal` if known.
+        `cause`: which `process` of dslaunch was ended, and by which `signal` if known; of a `hang`,
+        the seconds for which no rank had made progress.
         """
         deadline = time.monotonic() + grace
         if self.ranks is None or self.done:

@@ -23,6 +23,13 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 
 STEPS = "DSLAUNCH_REHEARSAL"
 """The variable with the number of optimizer steps; scripts may read it too."""
+WORLD = "DSLAUNCH_REHEARSAL_WORLD"
+"""The variable with the number of ranks of the real run, if the rehearsal has fewer."""
+SECRETS = "DSLAUNCH_REHEARSAL_SECRETS"
+"""The variable with the names of the variables that are secret, with commas between them."""
+MASK = "***"
+SHORTEST = 4
+"""Characters of a secret at the end of a text that was cut from which on they are masked."""
 DIRECTORY = "rehearsal"
 MOST_RECORDS, MOST_BYTES, LONGEST = 2000, 2 << 20, 120_000
 """Records and bytes of one rank; characters of one record."""
@@ -34,7 +41,9 @@ MOST_CONFIG = 100_000
 MOST_TENSORS, MOST_ELEMENTS = 64, 4096
 """Tensors, and elements of each, that a fingerprint of the parameters is made of."""
 MOST_BATCHES = 4
-"""Batches of each data loader whose content is compared between ranks."""
+"""Batches of each data loader, and inputs of the model, whose content is compared between ranks."""
+MOST_CHECKED = 8
+"""Parameters of an optimizer whose gradients are checked."""
 HOLD = 0.2
 TRAINER = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "learning_rate"),
@@ -49,8 +58,12 @@ TRAINER = (
 class _Recorder:
     """What this process has recorded."""
 
-    def __init__(self, path: str, steps: int) -> None:
+    def __init__(self, path: str, steps: int, world: "Optional[int]", secrets: "List[str]") -> None:
         self.path, self.steps = path, steps
+        self.world = world
+        """Ranks of the real run, if these are more; None: as many as here."""
+        self.secrets = secrets
+        """Spellings of values that no record may have."""
         self.pid = os.getpid()
         self.records = self.bytes = 0
         self.engine: Any = None
@@ -65,6 +78,11 @@ class _Recorder:
         self.loss: Optional[float] = None
         self.backwards = 0
         """Backward passes since the last step."""
+        self.inputs = 0
+        """Forward passes of the wrapped model whose input was noted."""
+        self.kept: Dict[int, List[Any]] = {}
+        """By the identity of an optimizer that has made a step: parameters with their gradients,
+        until these have been reset."""
         self.stepped_at: Optional[float] = None
         self.collectives: Optional[int] = None
         self.loaders = 0
@@ -79,7 +97,8 @@ class _Recorder:
         """Append a record. Raises OSError, TypeError, ValueError."""
         if os.getpid() != self.pid or self.records >= MOST_RECORDS:
             return
-        line = json.dumps({"kind": kind, **values}, default=_text).encode() + b"\n"
+        record = {"kind": kind, **_masked(values, self.secrets)}
+        line = json.dumps(record, default=_text).encode() + b"\n"
         if len(line) > LONGEST or self.bytes + len(line) > MOST_BYTES:
             line = json.dumps({"kind": "unrecorded", "what": kind, "error": "too long"}).encode()
             line += b"\n"
@@ -104,7 +123,10 @@ def start(directory: str) -> None:
     if not rank.isdigit() or not steps.isdigit() or _is_part_of_rank(rank):
         return
     path = os.path.join(directory, DIRECTORY, f"{int(rank)}.jsonl")
-    recorder = _Recorder(path, int(steps))
+    names = os.environ.get(SECRETS, "").split(",")
+    values = [os.environ[name] for name in names if os.environ.get(name)]
+    secrets = [form for value in values for form in _spellings(value)]
+    recorder = _Recorder(path, int(steps), _number(os.environ.get(WORLD)), secrets)
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     recorder.write(
         "start",
@@ -114,6 +136,7 @@ def start(directory: str) -> None:
         cpus=cpus,
         threads=_number(os.environ.get("OMP_NUM_THREADS")),
         cwd=os.getcwd(),
+        node_memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     )
     _recorder = recorder
     os.register_at_fork(after_in_child=_stop)
@@ -157,7 +180,7 @@ def _note(work: "Callable[..., None]", *args: "Any") -> None:
         work(recorder, *args)
     except Exception as error:  # noqa: BLE001 - it must not become an error of the job
         try:
-            what = getattr(work, "__name__", "?").strip("_")
+            what = getattr(getattr(work, "func", work), "__name__", "?").strip("_")
             recorder.write("unrecorded", what=what, error=f"{type(error).__name__}: {error}"[:300])
         except Exception:  # noqa: BLE001 - a full disk, a directory that is gone
             pass
@@ -202,6 +225,36 @@ def _watch(
 
 def _argument(args: "Any", kwargs: "Any", place: int, name: str) -> "Any":
     return args[place] if len(args) > place else kwargs.get(name)
+
+
+def _spellings(secret: str) -> "List[str]":
+    """Return a secret as it is, in JSON, and in representations of both."""
+    in_json = json.dumps(secret)[1:-1]
+    forms = (secret, in_json, repr(secret)[1:-1], repr(in_json)[1:-1])
+    return list(dict.fromkeys(forms))
+
+
+def _masked(value: "Any", secrets: "List[str]") -> "Any":
+    """Return a value of a record with the secrets in its texts masked. The agent masks more
+    spellings before a record leaves the node; here they are kept from its disk."""
+    if isinstance(value, dict):
+        return {key: _masked(each, secrets) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_masked(each, secrets) for each in value]
+    if isinstance(value, (bool, int, float)) or value is None:
+        return value
+    text = _text(value) if not isinstance(value, str) else value
+    for secret in secrets:
+        text = _without_beginning(text.replace(secret, MASK), secret)
+    return text
+
+
+def _without_beginning(text: str, secret: str) -> str:
+    """Return a text that may have been cut within a secret, without the part that is left."""
+    for count in range(min(len(secret) - 1, len(text)), SHORTEST - 1, -1):
+        if text.endswith(secret[:count]):
+            return text[:-count] + MASK
+    return text
 
 
 def _text(value: "Any") -> str:
@@ -300,6 +353,14 @@ def _collectives() -> "Optional[int]":
     return sum(int(each._get_sequence_number_for_group()) for each in groups)
 
 
+def _watch_join(recorder: "_Recorder", module: "Any") -> None:
+    _watch(module.Join, "__init__", after=_joins)
+
+
+def _joins(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    recorder.write("join")
+
+
 def _watch_backward(recorder: "_Recorder", module: "Any") -> None:
     _watch(module, "backward", before=_differentiated)
 
@@ -307,6 +368,9 @@ def _watch_backward(recorder: "_Recorder", module: "Any") -> None:
 def _differentiated(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
     tensors = _argument(args, kwargs, 0, "tensors")
     recorder.backwards += 1
+    for identity, parameters in list(recorder.kept.items()):
+        if all(each.grad is None or not each.grad.any() for each in parameters):
+            del recorder.kept[identity]
     first = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
     if first is not None and first.numel() == 1:
         recorder.loss = float(first.detach())
@@ -318,6 +382,18 @@ def _watch_ddp(recorder: "_Recorder", module: "Any") -> None:
         "__init__",
         after=functools.partial(_wrapped, wrapper="DistributedDataParallel", place=1),
     )
+    _watch(module.DistributedDataParallel, "forward", before=_input)
+
+
+def _input(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
+    """Note what the wrapped model gets."""
+    torch = sys.modules["torch"]
+    if recorder.inputs >= MOST_BATCHES or not torch.is_grad_enabled():
+        return
+    tensors = _tensors([list(args[1:]), kwargs], torch, 0)
+    if tensors:
+        recorder.inputs += 1
+        recorder.write("input", index=recorder.inputs, digest=_digest(tensors))
 
 
 def _watch_fsdp(recorder: "_Recorder", module: "Any") -> None:
@@ -374,7 +450,19 @@ def _sizes(parameters: "Iterable[Any]") -> "Dict[str, Any]":
         kind = str(each.dtype).replace("torch.", "")
         types[kind] = types.get(kind, 0) + count
         devices[each.device.type] = devices.get(each.device.type, 0) + count
-    return {"parameters": total, "trainable": trainable, "types": types, "devices": devices}
+    return {
+        "parameters": total,
+        "trainable": trainable,
+        "types": types,
+        "devices": devices,
+        "gpu_total": _gpu_total() if "cuda" in devices else None,
+    }
+
+
+def _gpu_total() -> int:
+    """Return the memory of this process's GPU in bytes."""
+    cuda = sys.modules["torch"].cuda
+    return int(cuda.get_device_properties(cuda.current_device()).total_memory)
 
 
 def _elements(parameter: "Any") -> int:
@@ -418,20 +506,46 @@ def _loader(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") ->
 
 def _iterated(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
     iterator, loader = args[0], _argument(args, kwargs, 1, "loader")
-    iterator.__dict__["_dslaunch"] = [loader.__dict__.get("_dslaunch_number", 0), 0]
+    number = loader.__dict__.get("_dslaunch_number", 0)
+    epoch = _shuffled_epoch(loader)
+    before = loader.__dict__.get("_dslaunch_iteration")
+    place = _Iteration(number, epoch)
+    iterator.__dict__["_dslaunch"] = loader.__dict__["_dslaunch_iteration"] = place
+    # one that was not finished may only have been a look at the first batch
+    finished = before is not None and before.batches and before.batches == _length(loader)
+    if finished and epoch is not None and before.epoch == epoch:
+        recorder.write("same-order", loader=number)
+
+
+class _Iteration:
+    """One pass over a data loader."""
+
+    def __init__(self, loader: int, epoch: "Optional[int]") -> None:
+        self.loader, self.epoch = loader, epoch
+        self.batches = self.noted = 0
+
+
+def _shuffled_epoch(loader: "Any") -> "Optional[int]":
+    """Return the epoch on which the order of a loader depends; None: it depends on none."""
+    sampler = getattr(loader, "sampler", None)
+    shuffles = getattr(sampler, "shuffle", False) is True and hasattr(sampler, "set_epoch")
+    return _integer(getattr(sampler, "epoch", None)) if shuffles else None
 
 
 def _batch(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
     torch = sys.modules["torch"]
     place = args[0].__dict__.get("_dslaunch")
-    if place is None or place[1] >= MOST_BATCHES or not torch.is_grad_enabled():
+    if place is None:
         return
-    place[1] += 1
+    place.batches += 1
+    if place.noted >= MOST_BATCHES or not torch.is_grad_enabled():
+        return
+    place.noted += 1
     tensors = _tensors(result, torch, 0)
     if tensors:
         size = tensors[0].shape[0] if tensors[0].dim() else 1
         digest = _digest(tensors)
-        recorder.write("batch", loader=place[0], index=place[1], size=size, digest=digest)
+        recorder.write("batch", loader=place.loader, index=place.noted, size=size, digest=digest)
 
 
 def _tensors(batch: "Any", torch: "Any", depth: int) -> "List[Any]":
@@ -493,8 +607,12 @@ def _after_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
         return
     count = recorder.counts.get(id(optimizer), 0) + 1
     recorder.counts[id(optimizer)] = count
+    parameters = _parameters(optimizer)
+    # those of the step before; a pass by other means than `backward` cannot have reset them
+    kept = recorder.backwards > 0 and recorder.kept.get(id(optimizer)) is not None
+    recorder.kept[id(optimizer)] = [p for p in parameters if p.grad is not None][:MOST_CHECKED]
     if len(recorder.counts) < MOST_NAMES and count == max(recorder.counts.values()):
-        _note(_stepped, count, _parameters(optimizer), _rates(optimizer))
+        _note(functools.partial(_stepped, kept=kept), count, parameters, _rates(optimizer))
 
 
 def _parameters(optimizer: "Any") -> "List[Any]":
@@ -572,6 +690,7 @@ def _stepped(
         backwards=recorder.backwards,
         collectives=during,
         fingerprint=fingerprint,
+        evaluates=_evaluates(recorder.model),
         **_memory(),
         **more,
     )
@@ -579,6 +698,14 @@ def _stepped(
     if count == recorder.steps:
         recorder.write("schedulers", schedulers=[_scheduler(each) for each in recorder.schedulers])
         recorder.write("steps-done", step=count)
+
+
+def _evaluates(model: "Any") -> bool:
+    """Return whether a model is in evaluation mode, and layers of it work otherwise then."""
+    if model is None or model.training:
+        return False
+    kinds = ("Dropout", "BatchNorm")
+    return any(kind in type(each).__name__ for each in model.modules() for kind in kinds)
 
 
 def _memory() -> "Dict[str, int]":
@@ -589,9 +716,7 @@ def _memory() -> "Dict[str, int]":
     found["gpus"] = torch.cuda.device_count()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         found["gpu_memory"] = torch.cuda.max_memory_reserved()
-        found["gpu_total"] = torch.cuda.get_device_properties(
-            torch.cuda.current_device()
-        ).total_memory
+        found["gpu_total"] = _gpu_total()
     return found
 
 
@@ -630,6 +755,7 @@ def _watch_engine(recorder: "_Recorder", module: "Any") -> None:
     engine = module.DeepSpeedEngine
     step = "_take_model_step" if hasattr(engine, "_take_model_step") else "step"
     _watch(engine, "__init__", after=_engine)
+    _watch(engine, "forward", before=_input)
     _watch(engine, "save_checkpoint", before=_checkpoint)
     function = getattr(engine, step)
 
@@ -652,19 +778,54 @@ def _watch_engine(recorder: "_Recorder", module: "Any") -> None:
 
 
 def _watch_config(recorder: "_Recorder", module: "Any") -> None:
-    _watch(module.DeepSpeedConfig, "__init__", before=_config)
+    function = module.DeepSpeedConfig.__init__
+
+    @functools.wraps(function)
+    def watched(self: "Any", config: "Any", *args: "Any", **kwargs: "Any") -> None:
+        simulated: List[Any] = []
+        _note(_config, config, simulated)
+        function(self, simulated[0] if simulated else config, *args, **kwargs)
+
+    module.DeepSpeedConfig.__init__ = watched
 
 
-def _config(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
-    """Note the config as it was given: DeepSpeed adds defaults to it."""
-    config = _argument(args, kwargs, 1, "config")
-    if isinstance(config, dict):
-        text = json.dumps(config, default=_text, indent=1)
-        recorder.write("deepspeed-config", path=None, text=text[:MOST_CONFIG])
-    elif isinstance(config, str) and os.path.isfile(config):
+def _config(recorder: "_Recorder", config: "Any", simulated: "List[Any]") -> None:
+    """Note the config as it was given: DeepSpeed adds defaults to it. Add to `simulated` the config
+    for the number of ranks here, if it is meant for the real run."""
+    path = None
+    if isinstance(config, str) and os.path.isfile(config):
+        path = config[:4096]
         with open(config, "rb") as file:
             text = file.read(MOST_CONFIG).decode(errors="replace")
-        recorder.write("deepspeed-config", path=config[:4096], text=text)
+    elif isinstance(config, dict):
+        text = json.dumps(config, default=_text, indent=1)[:MOST_CONFIG]
+    else:
+        return
+    batch = None
+    if recorder.world is not None:
+        parsed = config if path is None else json.loads(text)
+        batch = _batch_here(parsed, recorder.world)
+        if batch is not None:
+            simulated.append({**parsed, TRAIN_BATCH: batch})
+    recorder.write("deepspeed-config", path=path, text=text, simulated=batch)
+
+
+TRAIN_BATCH = "train_batch_size"
+
+
+def _batch_here(config: "Dict[str, Any]", world: int) -> "Optional[int]":
+    """Return the batch size with which the ranks here have the micro-batches of the real run; None:
+    the config is not meant for that many ranks."""
+    here = _number(os.environ.get("WORLD_SIZE")) or 1
+    train = config.get(TRAIN_BATCH)
+    if not isinstance(train, int) or here >= world or train * here % world:
+        return None
+    micro = config.get("train_micro_batch_size_per_gpu")
+    steps = config.get("gradient_accumulation_steps")
+    share = (micro if isinstance(micro, int) else 1) * (steps if isinstance(steps, int) else 1)
+    computed_here = isinstance(micro, int) and isinstance(steps, int) and train == share * here
+    batch = train * here // world
+    return None if computed_here or batch % (share * here) else batch
 
 
 def _engine(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
@@ -829,6 +990,7 @@ _WATCHES: "Dict[str, Callable[..., None]]" = {
     "torch": _watch_torch,
     "torch.autograd": _watch_backward,
     "torch.distributed.distributed_c10d": _watch_groups,
+    "torch.distributed.algorithms.join": _watch_join,
     "torch.nn.parallel.distributed": _watch_ddp,
     "torch.distributed.fsdp.fully_sharded_data_parallel": _watch_fsdp,
     "torch.distributed.fsdp._fully_shard._fully_shard": _watch_fsdp2,

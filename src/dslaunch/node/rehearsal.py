@@ -10,7 +10,7 @@ from dslaunch.node import hook_rehearsal, private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, Iterable, List, Tuple
+    from typing import Any, Dict, Iterable, List, Optional, Tuple
 
     Answer = Dict[str, Any]
 
@@ -20,10 +20,18 @@ MOST_AT_ONCE = 256 * 1024
 """Bytes of one rank that one answer has at most; the rest is in the next one."""
 
 
-def prepare(directory: str, steps: int) -> Dict[str, str]:
-    """Make the directory of the records; return the variables of the ranks. Raises OSError."""
+def prepare(
+    directory: str, steps: int, world: "Optional[int]" = None, secrets: "Iterable[str]" = ()
+) -> Dict[str, str]:
+    """Make the directory of the records; return the variables of the ranks. Raises OSError.
+
+    `world`: ranks of the real run, if the rehearsal has fewer; `secrets`: names of variables.
+    """
     private.make_directory(os.path.join(directory, hook_rehearsal.DIRECTORY))
-    return {hook_rehearsal.STEPS: str(steps)}
+    variables = {hook_rehearsal.STEPS: str(steps), hook_rehearsal.SECRETS: ",".join(secrets)}
+    if world is not None:
+        variables[hook_rehearsal.WORLD] = str(world)
+    return variables
 
 
 def records(directory: str, ranks: Iterable[int], after: Dict[str, int]) -> Dict[str, Answer]:

@@ -232,6 +232,10 @@ class Finding:
     """The nodes. A comparison names them; of one node by itself they are filled in."""
     check: str = ""
     """The check's name; filled in for all findings."""
+    code: str = ""
+    """What was found, where a check finds what other tables have codes for; else empty."""
+    of_job: bool = False
+    """Whether it is about the job: no node is unfit for it."""
 
 
 def passed(found: str) -> Finding:
@@ -246,6 +250,10 @@ def skipped(why: str) -> Finding:
 
 Nodes = Mapping[str, NodeAnswers]
 """Of all nodes that answered, in their order."""
+
+
+NOT_ASKED_OF_NODES = frozenset({"rehearsal"})
+"""Kinds of questions that the caller of a survey answers after it, for this machine."""
 
 
 @dataclass(frozen=True, slots=True)

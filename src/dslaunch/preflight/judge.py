@@ -82,6 +82,8 @@ def fold(
             expected=_short(finding.expected),
             fix=_short(finding.fix or (check.fix if wrong else "")),
             see=_short(finding.see or check.see) if wrong or level == "unknown" else "",
+            code=finding.code,
+            of_job=finding.of_job,
         )
 
 

@@ -13,7 +13,15 @@ from dslaunch import log
 from dslaunch import transport as transports
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
-from dslaunch.preflight.check import Asked, Check, NodeAnswers, Question, Round, Scope
+from dslaunch.preflight.check import (
+    NOT_ASKED_OF_NODES,
+    Asked,
+    Check,
+    NodeAnswers,
+    Question,
+    Round,
+    Scope,
+)
 from dslaunch.preflight.conversation import Conversation
 from dslaunch.preflight.flow import RunningCheck
 from dslaunch.preflight.measurement import Measurement, OnMeasurement
@@ -85,7 +93,12 @@ class Survey:
         running = [RunningCheck(name, check, self.scope) for name, check in self.checks.items()]
         first = [check.pending for check in running if check.pending is not None]
         pool = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
-        questions_here = [q for each in first for q in each.here.values()]
+        questions_here = [
+            question
+            for each in first
+            for question in each.here.values()
+            if question.kind not in NOT_ASKED_OF_NODES
+        ]
         own = pool.submit(self._ask_here, questions_here)
         try:
             self._first_round(pool, first)

@@ -41,7 +41,7 @@ def node_verdicts(
     """
     failed: dict[str, list[str]] = {}
     for finding in findings:
-        if finding.level == "fail":
+        if finding.level == "fail" and not finding.of_job:
             for host in finding.hosts:
                 failed.setdefault(host, []).append(finding.check)
     return tuple(

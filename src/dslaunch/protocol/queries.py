@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.protocol import survey
+from dslaunch.protocol.collectives import RankAnswers
 from dslaunch.protocol.messages import EVENT, NodeEvent
 from dslaunch.protocol.values import (
     MOST_ITEMS,
@@ -172,6 +173,7 @@ DIGESTS: Query[Mapping[str, str | None]] = Query(
 )
 LISTEN: Query[survey.Listening] = _kind("listen", _listens_where_asked)
 DIAL: Query[Mapping[str, survey.Dialed]] = _kind("dial", _targets_asked)
+RUN: Query[survey.Ran] = _kind("run")
 MARK: Query[Mapping[str, str | None]] = _kind("mark", _paths_asked)
 MARKS: Query[Mapping[str, list[str]]] = _kind("marks", _marks_asked)
 UNMARK: Query[None] = _kind("unmark")
@@ -258,26 +260,6 @@ class JournalPiece(Sent):
     """Bytes of the whole."""
 
 
-def _of_that_run(argument: Argument, value: Cleaned) -> bool:
-    return argument["run"] is None or set(value.removed) <= {argument["run"]}
-
-
-_RUN_ON_NODE = TypeAdapter(RunOnNode)
-RUNS: Query[RecordedRuns] = Query(
-    "runs", TypeAdapter(Annotated[RecordedRuns, BeforeValidator(_each_by_itself)])
-)
-CLEAN: Query[Cleaned] = Query("clean", TypeAdapter(Cleaned), _of_that_run)
-JOURNAL: Query[JournalPiece] = Query("journal", TypeAdapter(JournalPiece))
-# ---------------------------------------------------------------- requests with one reply
-
-
-class Detached(Sent):
-    """The reply of a node whose part of a run is detached now."""
-
-    directory: AbsolutePath
-    port: Port | None
-
-
 class FrameOfStack(TypedDict):
     """One frame of a thread's stack."""
 
@@ -313,6 +295,37 @@ class ProcessOfRank(_ProcessRequired, total=False):
 
 
 Stacks = dict[RankKey, Annotated[list[ProcessOfRank], Field(max_length=10_000)]]
+
+
+class KeptHang(Sent):
+    """What the ranks of a node did when a detached run made no progress."""
+
+    time: Time
+    collectives: RankAnswers
+    stacks: Stacks
+
+
+def _of_that_run(argument: Argument, value: Cleaned) -> bool:
+    return argument["run"] is None or set(value.removed) <= {argument["run"]}
+
+
+_RUN_ON_NODE = TypeAdapter(RunOnNode)
+RUNS: Query[RecordedRuns] = Query(
+    "runs", TypeAdapter(Annotated[RecordedRuns, BeforeValidator(_each_by_itself)])
+)
+CLEAN: Query[Cleaned] = Query("clean", TypeAdapter(Cleaned), _of_that_run)
+JOURNAL: Query[JournalPiece] = Query("journal", TypeAdapter(JournalPiece))
+HANG: Query[KeptHang | None] = Query("hang", TypeAdapter(KeptHang | None))
+
+
+# ---------------------------------------------------------------- requests with one reply
+
+
+class Detached(Sent):
+    """The reply of a node whose part of a run is detached now."""
+
+    directory: AbsolutePath
+    port: Port | None
 
 
 class SignaledRanks(Sent):

@@ -48,6 +48,8 @@ class Started(Sent):
     threads: Count | None
     """`OMP_NUM_THREADS`."""
     cwd: Path
+    node_memory: Count | None = None
+    """Memory of the node in bytes."""
 
 
 class TorchImported(Sent):
@@ -86,6 +88,8 @@ class _Sizes(Sent):
     """Parameters by data type: float32, bfloat16."""
     devices: Counts
     """Parameters by kind of device: cpu, cuda."""
+    gpu_total: Count | None = None
+    """Memory of the rank's GPU in bytes, if parameters are on one."""
 
 
 class Wrapped(_Sizes):
@@ -142,6 +146,27 @@ class Batch(Sent):
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
 
+class Input(Sent):
+    """The wrapped model has got an input for training."""
+
+    kind: Literal["input"]
+    index: Count
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+
+
+class SameOrder(Sent):
+    """A data loader that shuffles begins another epoch in the order of the one before."""
+
+    kind: Literal["same-order"]
+    loader: Count
+
+
+class Joins(Sent):
+    """Ranks may end before others: `torch.distributed.algorithms.Join` is used."""
+
+    kind: Literal["join"]
+
+
 class Step(Sent):
     """An optimizer step was made."""
 
@@ -166,6 +191,10 @@ class Step(Sent):
     gpu_total: Count | None = None
     skipped: Count | None = None
     """Steps that DeepSpeed has skipped since gradients overflowed."""
+    kept: bool = False
+    """Whether its gradients were added to those of the step before."""
+    evaluates: bool = False
+    """Whether the model is in evaluation mode, in which some of its layers work otherwise."""
 
 
 class SchedulerUse(Sent):
@@ -203,6 +232,8 @@ class GivenConfig(Sent):
     path: Path | None
     """None: it was given as a dict."""
     text: Text
+    simulated: Count | None = None
+    """The `train_batch_size` that DeepSpeed got instead, for the number of ranks here."""
 
 
 class Engine(Sent):
@@ -295,6 +326,9 @@ Record = (
     | OptimizerBuilt
     | Loader
     | Batch
+    | Input
+    | SameOrder
+    | Joins
     | Step
     | Schedulers
     | StepsDone

@@ -214,6 +214,30 @@ class Dialed(TypedDict):
     error: NotRequired[Short]
 
 
+@_strict
+class RehearsalFinding(TypedDict):
+    """One finding of a rehearsal; `dslaunch.rehearsal.findings` describes the fields."""
+
+    code: Short
+    level: Literal["error", "warning", "info"]
+    where: Text
+    text: Text
+    hint: Text | None
+    evidence: Text | None
+
+
+@_strict
+class RehearsalSeen(TypedDict):
+    """What a rehearsal of the job has shown. No node sends it: the machine that dslaunch runs on
+    has rehearsed the job, and a recording keeps the result."""
+
+    verdict: Literal["would-run", "would-fail", "not-rehearsed"]
+    ranks: Integer
+    steps: Integer
+    findings: Annotated[list[RehearsalFinding], Field(max_length=1000)]
+    not_rehearsed: Annotated[list[Short], Field(max_length=100)]
+
+
 def _one_of_both(called: Dialed) -> Dialed:
     if "error" not in called and "local" not in called:
         raise ValueError("neither `local` nor `error`")
@@ -289,6 +313,7 @@ KINDS: Mapping[str, Kind] = {
         _field("targets"),
         all_of_them=True,
     ),
+    "rehearsal": Kind(RehearsalSeen),
 }
 
 

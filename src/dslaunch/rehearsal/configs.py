@@ -14,7 +14,13 @@ from dslaunch.deepspeed.linted_config import LintedConfig, Reader
 from dslaunch.deepspeed.schema import table
 from dslaunch.errors import ConfigError
 from dslaunch.lint import Remark
-from dslaunch.protocol.rehearsal import Engine, GivenConfig, OptimizerBuilt, TrainerArguments
+from dslaunch.protocol.rehearsal import (
+    Engine,
+    GivenConfig,
+    OptimizerBuilt,
+    Started,
+    TrainerArguments,
+)
 from dslaunch.rehearsal.findings import Finding
 from dslaunch.rehearsal.ranks import RankRecords
 from dslaunch.run.rehearsal import Rehearsed
@@ -66,18 +72,27 @@ def _lint(rehearsed: Rehearsed, rank: RankRecords, config: GivenConfig) -> tuple
         table=table(),
         reader=reader,
         arguments=_arguments(trainer),
-        parallelism=parallelism(document.data, rehearsed.plan.world_size),
-        nodes=_hardware(rehearsed),
+        parallelism=parallelism(document.data, _world(rehearsed, config)),
+        nodes=_hardware(rehearsed, rank),
         parameters=sizes.parameters if sizes is not None else None,
     )
     found = lint(subject)
-    return tuple(remark for remark in found if not _refuted(remark, rank))
+    return tuple(remark for remark in found if not _refuted(remark, rehearsed, rank))
 
 
-def _refuted(remark: Remark, rank: RankRecords) -> bool:
-    """Return whether a rehearsal has shown that DeepSpeed accepts what a rule calls fatal: it has
-    made an engine from it."""
-    return remark.rule in ("batch-missing",) and rank.last(Engine) is not None
+def _world(rehearsed: Rehearsed, config: GivenConfig) -> int:
+    """Return for how many ranks a config is meant: a file, or what was scaled for fewer ranks, for
+    those of the real run; what a script has computed, for those that it found."""
+    is_of_real_run = config.path is not None or config.simulated is not None
+    return rehearsed.full_ranks if is_of_real_run else rehearsed.plan.world_size
+
+
+def _refuted(remark: Remark, rehearsed: Rehearsed, rank: RankRecords) -> bool:
+    """Return whether a rehearsal has shown that what a rule calls fatal works: DeepSpeed has made
+    an engine from it, and steps in the memory of the node on as many ranks."""
+    if remark.rule == "cpu-memory":
+        return rank.steps > 0 and not rehearsed.is_smaller
+    return remark.rule == "batch-missing" and rank.last(Engine) is not None
 
 
 def _arguments(trainer: TrainerArguments | None) -> Arguments | None:
@@ -87,13 +102,19 @@ def _arguments(trainer: TrainerArguments | None) -> Arguments | None:
     return Arguments({name: value for name, value in given.items() if value is not None})
 
 
-def _hardware(rehearsed: Rehearsed) -> tuple[NodeHardware, ...]:
+def _hardware(rehearsed: Rehearsed, rank: RankRecords) -> tuple[NodeHardware, ...]:
+    """Return what is known of the nodes of the real run; the memory only of the rank's own."""
+    started = rank.last(Started)
     by_host = {node.host: node for node in rehearsed.facts.nodes}
+    slots = {node.host: len(node.slots) for node in rehearsed.plan.nodes}
+    if rehearsed.limits.full is not None:
+        slots = {each.node.host: len(each.slots) for each in rehearsed.limits.full.placements}
     return tuple(
         NodeHardware(
-            host=node.host,
-            slots=len(node.slots),
-            gpus=by_host[node.host].gpus if node.host in by_host else None,
+            host=host,
+            slots=count,
+            gpus=by_host[host].gpus if host in by_host else None,
+            memory=started.node_memory if started is not None and host == rank.host else None,
         )
-        for node in rehearsed.plan.nodes
+        for host, count in slots.items()
     )

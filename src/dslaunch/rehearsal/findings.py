@@ -114,6 +114,24 @@ class FindingKind(Enum):
         "the loss of step {step} is NaN or infinite",
         "check the data and the learning rate; with fp16, use bf16 or a lower loss scale",
     )
+    EVALUATION_MODE = (
+        "rehearsal.evaluation-mode",
+        "warning",
+        "the model is in evaluation mode in all {steps} steps: dropout and batch norm are off",
+        "call model.train() before the steps, and after each evaluation",
+    )
+    GRADIENTS_KEPT = (
+        "rehearsal.gradients-kept",
+        "warning",
+        "{optimizer} adds the gradients of step {step} to those of the step before",
+        "call optimizer.zero_grad() after each step",
+    )
+    SAME_ORDER = (
+        "rehearsal.same-order",
+        "warning",
+        "the second epoch has the order of the first, although the sampler shuffles",
+        "call sampler.set_epoch(epoch) before each epoch",
+    )
     SAME_DATA_IN_WORKERS = (
         "rehearsal.same-data",
         "error",
@@ -131,6 +149,26 @@ class FindingKind(Enum):
         "error",
         "all read the same samples in the same order",
         "use DistributedSampler, or split the data by rank",
+    )
+    SAME_DATA_LOADED = (
+        "rehearsal.same-data",
+        "warning",
+        "all load the same samples in the same order; the inputs of the model differ",
+        "check that each rank takes its own part of a batch; if not, use DistributedSampler",
+    )
+    FEW_SAMPLES = (
+        "rehearsal.few-samples",
+        "warning",
+        "{samples} samples are {each} for each of {ranks} ranks: an epoch has less than one batch "
+        "of {batch}",
+        "use fewer ranks, a smaller batch, or more data",
+    )
+    NO_BATCH = (
+        "rehearsal.few-samples",
+        "error",
+        "{samples} samples are {each} for each of {ranks} ranks, and drop_last drops a batch of "
+        "less than {batch}: no step is made",
+        "use fewer ranks, a smaller batch, or more data",
     )
     PLAIN_SAMPLER = (
         "rehearsal.plain-sampler",
@@ -228,6 +266,32 @@ class FindingKind(Enum):
         "warning",
         "{used} of {total} GPU memory in use after {steps} steps",
         "use a smaller micro-batch: longer sequences and fragmentation need more",
+    )
+    GPU_STATES = (
+        "rehearsal.memory",
+        "error",
+        "{parameters} parameters need at least {need} of GPU memory for each of {ranks} ranks, and "
+        "a GPU has {total}",
+        "use a higher ZeRO stage, offload, or more GPUs: `dslaunch estimate` compares them",
+    )
+    NODE_MEMORY = (
+        "rehearsal.node-memory",
+        "warning",
+        "{ranks} ranks used {used} of {total} of memory at most",
+        "use fewer workers or ranks on a node, or less offload to the CPU",
+    )
+    MOSTLY_STATES = (
+        "rehearsal.memory-estimate",
+        "warning",
+        "{used} of GPU memory at most, and the model states alone need {need} by the estimate",
+        "check that the DeepSpeed config and the optimizer are those of the real run",
+    )
+    MOSTLY_ACTIVATIONS = (
+        "rehearsal.memory-estimate",
+        "info",
+        "{used} of GPU memory at most, of which {need} are model states by the estimate",
+        "activations and buffers use the rest: activation checkpointing or a smaller micro-batch "
+        "reduces it",
     )
     NETWORK = (
         "rehearsal.network",

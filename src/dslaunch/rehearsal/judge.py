@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.notes import NoteCode
 from dslaunch.protocol.rehearsal import (
     Ended,
+    Engine,
     Held,
+    Joins,
     Loader,
     Raised,
     Saved,
@@ -29,17 +30,10 @@ from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode
 from dslaunch.run.rehearsal import RehearsalLimits, Rehearsed
+from dslaunch.run.rehearsal_result import Verdict
 from dslaunch.run.secret_names import masked_credentials
 
 ORDER = ("error", "warning", "info")
-
-
-class Verdict(StrEnum):
-    """What a rehearsal says of a job."""
-
-    WOULD_RUN = "would-run"
-    WOULD_FAIL = "would-fail"
-    NOT_REHEARSED = "not-rehearsed"
 
 
 class Gap(NoteCode):
@@ -51,6 +45,10 @@ class Gap(NoteCode):
     NO_LOADER = "no-loader", "the data of the ranks: they use no DataLoader of PyTorch"
     NO_HOOK = "no-hook", "what the ranks do: Python ran with -I, -E or -S, or in a container"
     NO_TORCH = "no-torch", "the training: no rank imported PyTorch"
+    OTHER_NODES = (
+        "other-nodes",
+        "the other nodes of the real run: their hardware, network, files, and collectives over all",
+    )
     SHARDED = "sharded", "whether ranks have equal parameters: they are sharded"
     NOT_RECORDED = "not-recorded", "some records could not be made"
 
@@ -91,11 +89,11 @@ class Rehearsal(Judged):
         }
 
 
-def judge_rehearsal(rehearsed: Rehearsed, limits: RehearsalLimits) -> Rehearsal:
+def judge_rehearsal(rehearsed: Rehearsed) -> Rehearsal:
     """Return what a rehearsal has shown."""
     ranks = ranks_of(rehearsed.plan, rehearsed.records)
     found = [
-        *_of_the_end(rehearsed, ranks, limits),
+        *_of_the_end(rehearsed, ranks),
         *config_findings(rehearsed, ranks),
         *(each for rule in RULES for each in rule(rehearsed, ranks)),
     ]
@@ -120,21 +118,22 @@ def _verdict(
     return Verdict.WOULD_RUN if stepped and in_time else Verdict.NOT_REHEARSED
 
 
-def _of_the_end(
-    rehearsed: Rehearsed, ranks: tuple[RankRecords, ...], limits: RehearsalLimits
-) -> Iterator[Finding]:
+def _of_the_end(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> Iterator[Finding]:
     """Yield how the run itself ended, if that says something."""
     outcome = rehearsed.outcome
     if outcome.reason.code is EndCode.REHEARSAL_LIMIT:
-        yield from _too_slow(ranks, limits)
+        yield from _too_slow(ranks, rehearsed.limits)
     elif outcome.reason.code is EndCode.HANG and outcome.reason.hang is not None:
         yield _hang(outcome.reason.hang, outcome.message, ranks)
     elif outcome.status == "failed":
-        yield _failure(outcome, ranks)
+        yield _failure(rehearsed, ranks)
     elif outcome.status == "ok":
         without = [rank.rank for rank in ranks if rank.last(Ended) and not rank.steps]
         if without and len(without) == len(ranks):
             yield finding(FindingKind.NO_STEPS, ranks_text(without))
+        # within Join a rank that has ended answers the collectives of the others
+        if any(rank.last(Joins) for rank in ranks):
+            return
         if outcome.reason.hang is not None:
             yield _uneven_collectives(outcome.reason.hang)
         yield from _uneven(ranks)
@@ -150,7 +149,7 @@ def _hang(verdict: HangVerdict, message: str, ranks: tuple[RankRecords, ...]) ->
         level="warning" if verdict.code in (HangCode.SLOW, HangCode.UNKNOWN) else "error",
         where=f"{place.file}:{place.line}" if place is not None else ranks_text(late),
         text=hang_text(verdict),
-        hint=hang_hint(verdict.code),
+        hint=hang_hint(verdict),
         evidence=message,
     )
 
@@ -183,8 +182,24 @@ def _uneven_collectives(verdict: HangVerdict) -> Finding:
     return finding(FindingKind.UNEVEN_COLLECTIVES, where, operation=operation)
 
 
-def _failure(outcome: Outcome, ranks: tuple[RankRecords, ...]) -> Finding:
+OF_WORLD_SIZE = frozenset(
+    {"batch-sizes", "hf-mismatch", "world-size", "mesh-size", "accelerate-batch", "split-batches"}
+)
+"""Known endings that a smaller number of ranks may have caused."""
+ON_MORE_NODES = "rehearse on more nodes: the smaller number of ranks may have caused it"
+
+
+def _failure(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> Finding:
     """Return the failure of the run with its known ending, if there is one."""
+    found = _failure_here(rehearsed.outcome, ranks)
+    sharded = any((engine := rank.last(Engine)) and engine.stage > 0 for rank in ranks)
+    of_smaller = found.code in OF_WORLD_SIZE or (found.code == "gpu-memory" and sharded)
+    if rehearsed.is_smaller and of_smaller:
+        return replace(found, level="warning", hint=ON_MORE_NODES)
+    return found
+
+
+def _failure_here(outcome: Outcome, ranks: tuple[RankRecords, ...]) -> Finding:
     cause = outcome.cause
     mine = [rank for rank in ranks if cause is not None and rank.rank == cause.rank]
     raised = mine[0].last(Raised) if mine else None
@@ -211,7 +226,7 @@ def _gaps(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> tuple[Gap, ..
         return (Gap.NO_HOOK,)
     if not any(rank.last(TorchImported) for rank in ranks):
         return (Gap.NO_TORCH,)
-    gaps = []
+    gaps = [Gap.OTHER_NODES] if rehearsed.is_smaller else []
     if rehearsed.outcome.reason.code is EndCode.REHEARSED:
         gaps.append(Gap.LATER_STEPS)
     if not any(rank.last(Saved) for rank in ranks):

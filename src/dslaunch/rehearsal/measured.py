@@ -21,6 +21,7 @@ from dslaunch.protocol.rehearsal import (
     Wrapped,
     Written,
 )
+from dslaunch.rehearsal.memory import machines, model_states
 from dslaunch.rehearsal.ranks import RankRecords
 from dslaunch.run.rehearsal import Rehearsed
 
@@ -67,6 +68,12 @@ class Measured:
     """Directories that the script wrote to: nothing was removed."""
     hosts: tuple[str, ...] = ()
     """Other hosts whose names were resolved."""
+    full_ranks: int | None = None
+    """Ranks of the real run, if these are more."""
+    full_nodes: int | None = None
+    """Nodes of the real run, if it has more ranks."""
+    model_states: int | None = None
+    """Estimated GPU memory for the model states of a rank of the real run, in bytes."""
 
     def as_data(self) -> dict[str, Any]:
         """Return all fields, for JSON."""
@@ -115,6 +122,9 @@ def measure(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> Measured:
         gpu_memory=max(gpu_memory, default=None),
         written=_several(directories_written(ranks)),
         hosts=_several(host.name for rank in ranks for host in rank.every(Host)),
+        full_ranks=rehearsed.full_ranks if rehearsed.is_smaller else None,
+        full_nodes=rehearsed.full_nodes if rehearsed.is_smaller else None,
+        model_states=model_states(first, machines(rehearsed.full_ranks, rehearsed.full_nodes)),
     )
 
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from dslaunch.json_text import json_text
 from dslaunch.rehearsal.findings import Finding
-from dslaunch.rehearsal.judge import Gap, Judged, Rehearsal, Verdict, judge_rehearsal
+from dslaunch.rehearsal.judge import Gap, Judged, Rehearsal, judge_rehearsal
 from dslaunch.rehearsal.measured import Measured
 from dslaunch.run.launch import run_job
 from dslaunch.run.rehearsal import RehearsalLimits, Rehearsed
+from dslaunch.run.rehearsal_result import LARGEST, RESULT, Verdict
 from dslaunch.run.run_directory import read_private, write_private
 
 if TYPE_CHECKING:
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
     from dslaunch.run.interrupts import Interrupts
     from dslaunch.run.request import RunRequest
     from dslaunch.run.view import RunView
-
-RESULT = "rehearsal.json"
-"""The result of a rehearsal in its run directory."""
-LARGEST = 16 << 20
-"""Bytes of it that are read."""
 
 
 def rehearse(
@@ -42,7 +38,7 @@ def rehearse(
     found: list[Rehearsed] = []
     rehearsal = replace(request, rehearsal=limits, restarts=0, detached=False)
     _, directory = run_job(rehearsal, show, stop, on_rehearsed=found.append)
-    result = judge_rehearsal(found[0], limits)
+    result = judge_rehearsal(found[0])
     _record(directory, result)
     return result, directory
 

@@ -17,8 +17,10 @@ from dslaunch.protocol.rehearsal import (
     Engine,
     GivenConfig,
     Host,
+    Input,
     OptimizerBuilt,
     ProcessGroup,
+    SameOrder,
     Schedulers,
     Started,
     Step,
@@ -26,6 +28,7 @@ from dslaunch.protocol.rehearsal import (
 )
 from dslaunch.rehearsal.checkpoints import checkpoints
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
+from dslaunch.rehearsal.memory import memory
 from dslaunch.rehearsal.ranks import RankRecords
 from dslaunch.run.rehearsal import Rehearsed
 
@@ -207,6 +210,28 @@ def loss_not_finite(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         yield finding(FindingKind.LOSS_NOT_FINITE, ranks_text(several), step=step)
 
 
+def evaluation_mode(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks whose model is never in training mode."""
+    del rehearsed
+    found = [rank for rank in ranks if rank.steps and all(s.evaluates for s in rank.every(Step))]
+    if found:
+        where = ranks_text(rank.rank for rank in found)
+        yield finding(FindingKind.EVALUATION_MODE, where, steps=found[0].steps)
+
+
+def gradients_kept(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks that do not reset gradients between two steps."""
+    del rehearsed
+    found = [rank for rank in ranks if any(step.kept for step in rank.every(Step))]
+    if not found:
+        return
+    first = next(step.step for step in found[0].every(Step) if step.kept)
+    optimizer = found[0].last(OptimizerBuilt)
+    name = optimizer.optimizer if optimizer is not None else "the optimizer"
+    where = ranks_text(rank.rank for rank in found)
+    yield finding(FindingKind.GRADIENTS_KEPT, where, optimizer=name, step=first)
+
+
 def accumulation_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield that gradient accumulation of Accelerate is configured, and steps do not accumulate."""
     del rehearsed
@@ -243,7 +268,8 @@ def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
     # samples that are all the same tell nothing
     varied = len(set(digests[0])) > 1
     if varied and all(each == digests[0] for each in digests):
-        yield finding(FindingKind.SAME_DATA, where)
+        split = _inputs_differ(ranks)
+        yield finding(FindingKind.SAME_DATA_LOADED if split else FindingKind.SAME_DATA, where)
         return
     loaders = [loader for rank in ranks for loader in rank.trained_loaders]
     if len({loader.seed for loader in loaders if loader.replicas is not None}) > 1:
@@ -256,6 +282,43 @@ def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
         yield finding(
             FindingKind.PLAIN_SAMPLER, where, sampler=first.sampler, samples=first.samples or 0
         )
+
+
+def _inputs_differ(ranks: Ranks) -> bool:
+    """Return whether the wrapped models got different inputs in each of the first steps."""
+    inputs = [{each.index: each.digest for each in rank.every(Input)} for rank in ranks]
+    common = set.intersection(*(set(each) for each in inputs))
+    return bool(common) and all(len({each[key] for each in inputs}) > 1 for key in common)
+
+
+def same_order(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks that train on the same order in each epoch."""
+    del rehearsed
+    found = []
+    for rank in ranks:
+        trained = {loader.number for loader in rank.trained_loaders}
+        if any(each.loader in trained for each in rank.every(SameOrder)):
+            found.append(rank.rank)
+    if found:
+        yield finding(FindingKind.SAME_ORDER, ranks_text(found))
+
+
+def few_samples(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield data sets that are too small for all ranks of the real run."""
+    if not rehearsed.is_smaller:
+        return
+    full = rehearsed.full_ranks
+    for loader in ranks[0].trained_loaders:
+        distributed = loader.replicas == len(ranks)
+        if not distributed or loader.samples is None or not loader.batch:
+            continue
+        each = -(-loader.samples // full)
+        if each < loader.batch:
+            kind = FindingKind.NO_BATCH if loader.drop_last else FindingKind.FEW_SAMPLES
+            where = ranks_text(rank.rank for rank in ranks)
+            samples, batch = loader.samples, loader.batch
+            yield finding(kind, where, samples=samples, each=each, ranks=full, batch=batch)
+            return
 
 
 def _is_plain(sampler: str) -> bool:
@@ -377,12 +440,17 @@ RULES: tuple[Rule, ...] = (
     no_update,
     schedule_unused,
     loss_not_finite,
+    evaluation_mode,
+    gradients_kept,
     accumulation_unused,
     same_data,
+    same_order,
+    few_samples,
     batches_differ,
     on_cpu,
     processors,
     gpu_memory,
+    memory,
     network,
     checkpoints,
 )

@@ -92,6 +92,8 @@ def summary(report: Report) -> str:
         f"{counted(report.count('pass'), 'check')} passed",
     )
     verdict = "fit to train on" if report.fit else "NOT fit to train on"
+    if not report.fit and not hosts_that_are(report.verdicts, Fitness.UNFIT, Fitness.UNKNOWN):
+        verdict = "fit to train on, but the job would fail"
     return f"{nodes}: {', '.join(counts)}: {verdict}"
 
 
@@ -133,7 +135,7 @@ def as_json(report: Report) -> str:
 
 
 def _as_dict(finding: Finding) -> dict[str, Any]:
-    names = ("check", "level", "hosts", "found", "expected", "fix", "see")
+    names = ("check", "level", "hosts", "found", "expected", "fix", "see", "code")
     return {name: getattr(finding, name) for name in names}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.durations import elapsed_text, short_time_text
 from dslaunch.plural import byte_count, counted, first_few
+from dslaunch.run.rehearsal_result import Verdict
 from dslaunch.terminal import PLAIN, one_line
 
 if TYPE_CHECKING:
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
     from dslaunch.rehearsal.judge import Judged, Rehearsal
     from dslaunch.rehearsal.measured import Measured
 
-VERDICTS = {
-    "would-run": "would run",
-    "would-fail": "would fail",
-    "not-rehearsed": "not rehearsed",
+VERDICTS: Mapping[Verdict, str] = {
+    Verdict.WOULD_RUN: "would run",
+    Verdict.WOULD_FAIL: "would fail",
+    Verdict.NOT_REHEARSED: "not rehearsed",
 }
 COLORS: Mapping[Level, str] = {"error": "\x1b[1;31m", "warning": "\x1b[33m"}
 MOST_SHOWN = 4
@@ -52,9 +53,12 @@ def rehearsal_rows(
 def _head(program: str, rehearsal: Judged) -> str:
     measured = rehearsal.measured
     size = f"{counted(measured.ranks, 'rank')} on {counted(measured.nodes, 'node')}"
+    if measured.full_ranks is not None and measured.full_nodes is not None:
+        full = f"{counted(measured.full_ranks, 'rank')} on {counted(measured.full_nodes, 'node')}"
+        size = f"{size}, judged for {full}"
     steps = counted(measured.steps, "optimizer step")
     took = elapsed_text(measured.seconds)
-    verdict = VERDICTS[rehearsal.verdict.value]
+    verdict = VERDICTS[rehearsal.verdict]
     return f"{program}: {verdict} · {size} · {steps} · {took}"
 
 
@@ -130,12 +134,14 @@ def _steps(measured: Measured) -> list[str | None]:
 
 
 def _memory(measured: Measured) -> list[str | None]:
-    cpu = gpu = None
+    cpu = gpu = states = None
     if measured.memory is not None:
         cpu = f"{byte_count(measured.memory)} of CPU memory per rank at most"
     if measured.gpu_memory is not None:
         gpu = f"{byte_count(measured.gpu_memory)} of GPU memory"
-    return [cpu, gpu]
+    if measured.model_states is not None:
+        states = f"model states about {byte_count(measured.model_states)} per GPU"
+    return [cpu, gpu, states]
 
 
 def stack_rows(rehearsal: Rehearsal, width: int) -> list[str]:

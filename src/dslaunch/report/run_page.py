@@ -21,13 +21,14 @@ from dslaunch.report.curves_svg import Axes, CurvePoint, curve
 from dslaunch.report.event_text import secondary_text
 from dslaunch.report.page import SIGNS, WORDS
 from dslaunch.report.rehearsal import rehearsal_rows
-from dslaunch.report.status import state_text, unknown_text
+from dslaunch.report.status import status_text, unknown_text
 from dslaunch.report.straggler_text import straggler_rows
 from dslaunch.report.timeline import timeline
 from dslaunch.report.timeline_svg import drawing, legend
 from dslaunch.run.compare_runs import Change, config_changes, folded_values
 from dslaunch.run.outcome import SHOWN_LINES, Outcome, failed
 from dslaunch.run.progress_history import ProgressHistory, slowest_ranks, step_rates
+from dslaunch.run.rehearsal_result import Verdict
 from dslaunch.run.run_state import State
 from dslaunch.run.secret_names import masked_args, masked_credentials, masked_value
 from dslaunch.run.usage_history import Measure, UsageCurve
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from dslaunch.run.recorded_run import PlannedDecision
     from dslaunch.run.run_details import RunDetails
     from dslaunch.run.run_inputs import RecordedConfig, RecordedFinding
+    from dslaunch.run.status import RunStatus
 
 MOST_VARIABLES = 200
 MOST_LISTED = 60
@@ -145,9 +147,9 @@ def run_page(details: RunDetails, rehearsal: Judged | None = None) -> str:
     return render_page(
         "run.html.j2",
         title=_short(f"Run {details.name}"),
-        state=state_text(status.state),
-        sign=STATE_SIGNS.get(status.state, "…"),
-        is_wrong=status.state in _WRONG,
+        state=status_text(status),
+        sign=_sign(status),
+        is_wrong=status.state in _WRONG or status.rehearsal is Verdict.WOULD_FAIL,
         summary=_summary(details),
         made=_utc(details.time),
         facts=_facts(details),
@@ -177,6 +179,12 @@ def run_page(details: RunDetails, rehearsal: Judged | None = None) -> str:
         directory=_short(str(recorded.directory or "")),
         counted=counted,
     )
+
+
+def _sign(status: RunStatus) -> str:
+    """Return the sign of a run's state; that of a failure also if a rehearsal says so."""
+    state = State.FAILED if status.rehearsal is Verdict.WOULD_FAIL else status.state
+    return STATE_SIGNS.get(state, "…")
 
 
 def _rehearsal(details: RunDetails, rehearsal: Judged | None) -> str:

@@ -13,6 +13,7 @@ from dslaunch.cluster.nodeset import fold, fold_numbers
 from dslaunch.durations import age_text, elapsed_text, rounded_text
 from dslaunch.report.outcome_rows import cause_rows
 from dslaunch.report.progress_text import progress_parts, step_text
+from dslaunch.report.rehearsal import VERDICTS
 from dslaunch.report.straggler_text import straggler_rows
 from dslaunch.run.events import Event
 from dslaunch.run.outcome_text import signal_name
@@ -48,6 +49,13 @@ def state_text(state: State) -> str:
     return _STATES[state]
 
 
+def status_text(status: RunStatus) -> str:
+    """Return the state of a run; of a rehearsal that has ended, what it says of the job."""
+    if status.rehearsal is None:
+        return state_text(status.state)
+    return f"rehearsal: {VERDICTS[status.rehearsal]}"
+
+
 def run_rows(statuses: Sequence[RunStatus], room: int | None = None) -> list[Row]:
     """Return a row per run below a head; with `room`, without the columns for which a terminal of
     that many columns has no room."""
@@ -71,7 +79,7 @@ def run_row(status: RunStatus) -> Row:
         nodes = ",".join(given) or "-"
     return (
         status.run,
-        state_text(status.state),
+        status_text(status),
         age_text(time.time() - record.started),
         "-" if status.duration is None else elapsed_text(status.duration),
         exit_text(status) or "-",
@@ -101,7 +109,7 @@ def head(status: RunStatus, width: int | None = None) -> str:
     with `width`, wrapped to that many columns."""
     record = status.record
     what = record.launcher if record.slurm is None else f"job {record.slurm.job}"
-    parts = [state_text(status.state), what, f"started {_ago(record.started)}"]
+    parts = [status_text(status), what, f"started {_ago(record.started)}"]
     if status.duration is not None:
         parts.append(f"{'ran' if status.ended else 'running for'} {elapsed_text(status.duration)}")
     code = exit_text(status)

@@ -61,7 +61,7 @@ class Event:
     """How the node tracks the processes of the run."""
     seconds: Duration | None = None
     """For how long a node was unreachable, or no collective has completed; of a stop, how long the
-    ranks have to end."""
+    ranks have to end; of a node that ends its part, for how long no rank had made progress."""
     ranks: Count | None = None
     """Of a stop: how many ranks have not exited."""
     nodes: Count | None = None

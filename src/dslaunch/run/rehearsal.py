@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dslaunch.protocol.rehearsal import (
@@ -26,6 +26,7 @@ from dslaunch.run.asked import Asked
 from dslaunch.run.reasons import EndCode, EndReason
 
 if TYPE_CHECKING:
+    from dslaunch.cluster.model import Allocation
     from dslaunch.launch.facts import Facts
     from dslaunch.launch.plan import Plan
     from dslaunch.lint import Remark
@@ -55,6 +56,8 @@ class RehearsalLimits:
     """Optimizer steps of each rank."""
     time_limit: float = 600.0
     """Seconds after the start of the ranks."""
+    full: Allocation | None = None
+    """What the real run has, if the rehearsal has only some of its nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,24 @@ class Rehearsed:
     """Errors of the DeepSpeed config files that a run would refuse."""
     seconds: float
     """Of the ranks, from their start."""
+    limits: RehearsalLimits = field(default_factory=RehearsalLimits)
+
+    @property
+    def full_ranks(self) -> int:
+        """Return how many ranks the real run has."""
+        full = self.limits.full
+        return self.plan.world_size if full is None else full.world_size
+
+    @property
+    def full_nodes(self) -> int:
+        """Return how many nodes the real run has."""
+        full = self.limits.full
+        return len(self.plan.nodes) if full is None else len(full.placements)
+
+    @property
+    def is_smaller(self) -> bool:
+        """Return whether the real run has more ranks."""
+        return self.full_ranks > self.plan.world_size
 
 
 class RehearsalMonitor:

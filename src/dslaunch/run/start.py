@@ -55,7 +55,8 @@ def start(controller: RunController, count: int, starter: AgentStarter, inbox: I
     question = inquiry(request.cluster, controller.allocation, job, request.cwd)
     # what is on this machine is checked while the agents start
     in_code = config_files(question, request.cwd)
-    errors = config_errors(job, request.cwd, controller.allocation, in_code)
+    full = None if request.rehearsal is None else request.rehearsal.full
+    errors = config_errors(job, request.cwd, full or controller.allocation, in_code)
     # those of a rehearsal are among its findings, with all that the start itself shows
     if not request.force and request.rehearsal is None:
         refuse(errors)
@@ -232,5 +233,6 @@ def _run(
             records={rank: tuple(several) for rank, several in rehearsal.records.items()},
             config_errors=config_remarks,
             seconds=rehearsal.seconds,
+            limits=rehearsal.limits,
         )
     return outcome

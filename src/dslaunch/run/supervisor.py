@@ -83,7 +83,9 @@ class Supervisor:
             session.follow(hold=True)
             start = start_message(plan, node, secrets)
             if self.rehearsal is not None:
-                start["rehearsal"] = self.rehearsal.limits.steps
+                limits = self.rehearsal.limits
+                full = None if limits.full is None else limits.full.world_size
+                start["rehearsal"] = {"steps": limits.steps, "world": full}
             session.send(**start, notice=self.interrupts.notice)
         self.hangs = HangWatch(self.timeouts.hang_timeout, near=plan.rendezvous.address)
         while self.running:

@@ -145,6 +145,7 @@ def read_event(host: str, told: NodeEvent, offset: float) -> Event:
         asked=told.asked,
         process=told.process,
         error=told.error,
+        seconds=told.hang,
         contained=told.contained,
         reason=stopped if told.event == "stopping" else None,
         evidence=told.evidence,

@@ -130,6 +130,23 @@ def test_records_are_private(run: Run, tmp_path: Path) -> None:
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
+def test_secrets_are_masked_before_they_are_written(run: Run, tmp_path: Path) -> None:
+    secret = 'hunter2-"and"-more'
+    variables = {"DSLAUNCH_REHEARSAL_SECRETS": "OTHER,TOKEN", "TOKEN": secret}
+    text = "import json, os\nraise ValueError(os.environ['TOKEN'], json.dumps(os.environ['TOKEN']))"
+    (raised,) = of_kind(run(text, **variables), "exception")
+    assert "***" in raised["text"]
+    written = (tmp_path / "run/rehearsal/3.jsonl").read_text()
+    assert "hunter2" not in written
+
+
+def test_the_beginning_of_a_secret_at_a_cut_is_masked(run: Run) -> None:
+    variables = {"DSLAUNCH_REHEARSAL_SECRETS": "TOKEN", "TOKEN": "hunter2-and-more"}
+    text = "import os\nraise ValueError('x' * 990 + os.environ['TOKEN'])"
+    (raised,) = of_kind(run(text, **variables), "exception")
+    assert raised["text"] == "x" * 990 + "***"
+
+
 def test_records_are_read_from_a_position_in_whole_lines(tmp_path: Path) -> None:
     rehearsal.prepare(str(tmp_path), 2)
     file = tmp_path / "rehearsal/0.jsonl"

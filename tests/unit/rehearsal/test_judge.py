@@ -9,20 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from dslaunch.cluster.model import Allocation, Node
 from dslaunch.launch.facts import Directory, Facts, NodeFacts, PortFact
 from dslaunch.launch.plan import NodePlan, Plan, Rendezvous
 from dslaunch.lint import Remark
 from dslaunch.protocol.rehearsal import REHEARSAL, Record
 from dslaunch.protocol.values import parse
 from dslaunch.rehearsal.findings import Finding, FindingKind
-from dslaunch.rehearsal.judge import Gap, Rehearsal, Verdict, judge_rehearsal
-from dslaunch.rehearsal.rehearse import RESULT, recorded_rehearsal
+from dslaunch.rehearsal.judge import Gap, Rehearsal, judge_rehearsal
+from dslaunch.rehearsal.rehearse import recorded_rehearsal
 from dslaunch.report.rehearsal import rehearsal_rows
 from dslaunch.run.events import Event
 from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.rehearsal import RehearsalLimits, Rehearsed
+from dslaunch.run.rehearsal_result import RESULT, Verdict
 
 Sent = dict[str, object]
 CWD = "/data/work"
@@ -150,6 +152,7 @@ def judged(
     outcome: Outcome = REHEARSED,
     shared: bool | None = None,
     errors: tuple[Remark, ...] = (),
+    full: Allocation | None = None,
 ) -> Rehearsal:
     """Judge a rehearsal with one rank on each node."""
     sent = {str(n): {"records": each, "position": 1} for n, each in enumerate(ranks)}
@@ -160,8 +163,9 @@ def judged(
     nodes = tuple(NodePlan(host, n, (0,), n, CWD, (), ()) for n, host in enumerate(hosts))
     plan = Plan("test", "torchrun", len(hosts), Rendezvous("n0", 29500), nodes)
     facts = Facts(tuple(_facts(host, hosts, shared) for host in hosts), PortFact(29500))
-    rehearsed = Rehearsed(plan, facts, outcome, records, errors, seconds=9.0)
-    return judge_rehearsal(rehearsed, RehearsalLimits())
+    limits = RehearsalLimits(full=full)
+    rehearsed = Rehearsed(plan, facts, outcome, records, errors, 9.0, limits)
+    return judge_rehearsal(rehearsed)
 
 
 def _facts(host: str, hosts: list[str], shared: bool | None) -> NodeFacts:
@@ -616,3 +620,167 @@ def test_a_recorded_result_that_is_invalid_is_none(tmp_path: Path, text: str) ->
     (tmp_path / RESULT).write_text(text)
     (tmp_path / RESULT).chmod(0o600)
     assert recorded_rehearsal(tmp_path) is None
+
+
+# ------------------------------------------------------------ uneven inputs
+
+
+def test_a_rank_that_ends_early_within_join_makes_no_uneven_steps() -> None:
+    join: Sent = {"kind": "join"}
+    stall = HangVerdict(HangCode.NOT_ENTERED, ranks=(("n0", 0),), waiting=(1,))
+    held = replace(REHEARSED, reason=replace(REHEARSED.reason, hang=stall))
+    early = [join, *without(sound(1), "held"), ENDED]
+    result = judged([join, *sound(0)], early, outcome=held)
+    assert (result.verdict, result.findings) == (Verdict.WOULD_RUN, ())
+
+
+# ------------------------------------------------------------ memory
+
+GIB = 1 << 30
+ON_GPU: Sent = {"devices": {"cuda": 7_000_000_000}, "gpu_total": 40 * GIB}
+SEVEN_BILLION: Sent = {
+    "parameters": 7_000_000_000,
+    "trainable": 7_000_000_000,
+    "types": {"bfloat16": 7_000_000_000},
+    **ON_GPU,
+}
+BF16_CONFIG: Sent = {
+    "kind": "deepspeed-config",
+    "path": None,
+    "text": '{"bf16": {"enabled": true}, "zero_optimization": {"stage": 1}}',
+}
+ENGINE_WRAPPED: Sent = {**DDP, "wrapper": "DeepSpeedEngine", **SEVEN_BILLION}
+GPU_FULL = Outcome(
+    "failed",
+    1,
+    EndReason(EndCode.RANK_FAILED, "n0", 0, exit_code=1),
+    Event(1.0, "exit", "n0", 0, code=1),
+    ending="gpu-memory",
+    what="CUDA out of memory",
+)
+
+
+def nodes_of(count: int, slots: int = 1) -> Allocation:
+    indexes = tuple(range(slots))
+    return Allocation.of([(Node(f"n{number}", indexes), indexes) for number in range(count)])
+
+
+def failed_without_memory(stage: int = 1, full: Allocation | None = None) -> Rehearsal:
+    engine = {**ENGINE, "stage": stage}
+    ranks = [[START, TORCH, group(rank), BF16_CONFIG, ENGINE_WRAPPED, engine] for rank in range(2)]
+    return judged(*ranks, outcome=GPU_FULL, full=full)
+
+
+def test_model_states_that_are_larger_than_a_gpu_explain_a_failure() -> None:
+    result = failed_without_memory()
+    assert codes(result) == {("error", "gpu-memory"), ("error", "rehearsal.memory")}
+    (found,) = (each for each in result.findings if each.code == "rehearsal.memory")
+    # in GB: parameters 14, half of the states 42, half of the gradients twice, and in fp32 14
+    assert found.values["ranks"] == 2
+
+
+def test_model_states_that_fit_into_the_gpus_of_the_real_run_are_no_error() -> None:
+    result = failed_without_memory(full=nodes_of(64, slots=8))
+    assert codes(result) == {("warning", "gpu-memory")}
+    assert result.verdict is Verdict.NOT_REHEARSED
+
+
+def test_steps_that_were_made_refute_the_estimate() -> None:
+    used = step(2, gpus=8, gpu_memory=39 * GIB, gpu_total=40 * GIB)
+    rank = [START, TORCH, group(0), BF16_CONFIG, ENGINE_WRAPPED, ENGINE, OPTIMIZER, used, HELD]
+    assert "rehearsal.memory" not in {code for _, code in codes(judged(rank, rank))}
+
+
+@pytest.mark.parametrize(
+    ("used", "level"), [(5 * GIB, "warning"), (40 * GIB, None), (78 * GIB, "info")]
+)
+def test_memory_far_from_the_estimate_is_told(used: int, level: str | None) -> None:
+    billion: Sent = {**SEVEN_BILLION, "parameters": 10**9, "trainable": 10**9}
+    wrapped: Sent = {**DDP, **billion, "types": {"float32": 10**9}}
+    last = step(2, gpus=8, gpu_memory=used, gpu_total=82 * GIB)
+    rank = [START, TORCH, group(0), wrapped, OPTIMIZER, step(1), last, HELD]
+    result = judged(rank, rank)
+    found = {each.level for each in result.findings if each.code == "rehearsal.memory-estimate"}
+    assert found == ({level} if level else set())
+    assert result.measured.model_states == 16 * 10**9
+
+
+def test_a_node_whose_memory_is_almost_full_is_named() -> None:
+    start: Sent = {**START, "node_memory": 1000}
+    result = judged([start, *sound(0)[1:]], sound(1))
+    assert codes(result) == {("warning", "rehearsal.node-memory")}
+    assert only(result).where == "n0"
+
+
+# ------------------------------------------------------------ fewer nodes than the real run
+
+
+def test_a_config_file_is_judged_for_the_ranks_of_the_real_run() -> None:
+    sizes = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}
+    text = json.dumps({**sizes, "gradient_accumulation_steps": 1})
+    given: Sent = {"kind": "deepspeed-config", "path": "ds.json", "text": text, "simulated": 8}
+    ranks = [[*sound(0), given], [*sound(1), given]]
+    assert judged(*ranks, full=nodes_of(16)).findings == ()
+    assert codes(judged(*ranks, full=nodes_of(64))) == {("error", "batch")}
+
+
+def test_a_batch_that_a_script_computed_is_judged_for_the_ranks_that_it_found() -> None:
+    text = '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4}'
+    given: Sent = {"kind": "deepspeed-config", "path": None, "text": text}
+    ranks = [[*sound(0), given], [*sound(1), given]]
+    assert judged(*ranks, full=nodes_of(16)).findings == ()
+
+
+@pytest.mark.parametrize(("drop_last", "level"), [(False, "warning"), (True, "error")])
+def test_a_data_set_that_is_too_small_for_all_ranks_is_named(drop_last: bool, level: str) -> None:
+    data = [loader(drop_last=drop_last), *batches("a", "b")]
+    other = [loader(drop_last=drop_last, replica=1), *batches("c", "d")]
+    ranks = [*sound(0), *data], [*sound(1), *other]
+    assert judged(*ranks, full=nodes_of(16)).findings == ()
+    assert codes(judged(*ranks, full=nodes_of(64))) == {(level, "rehearsal.few-samples")}
+
+
+def test_a_failure_that_fewer_ranks_may_have_caused_is_not_called_one_of_the_real_run() -> None:
+    mesh = replace(GPU_FULL, ending="mesh-size", what="the mesh needs 8 ranks")
+    assert codes(judged([START, TORCH], [START, TORCH], outcome=mesh)) == {("error", "mesh-size")}
+    result = judged([START, TORCH], [START, TORCH], outcome=mesh, full=nodes_of(8))
+    assert codes(result) == {("warning", "mesh-size")}
+    assert result.verdict is Verdict.NOT_REHEARSED
+    assert Gap.OTHER_NODES in result.not_rehearsed
+
+
+# ------------------------------------------------------------ the model and its gradients
+
+
+def test_a_model_in_evaluation_mode_is_named_unless_it_trains_later() -> None:
+    always = [*without(sound(0), "step"), step(1, evaluates=True), step(2, evaluates=True)]
+    once = [*without(sound(0), "step"), step(1, evaluates=True), step(2)]
+    assert codes(judged(always, always)) == {("warning", "rehearsal.evaluation-mode")}
+    assert judged(once, once).findings == ()
+
+
+def test_gradients_that_are_added_to_those_of_the_step_before_are_named() -> None:
+    kept = [*without(sound(0), "step"), step(1), step(2, kept=True)]
+    assert codes(judged(kept, kept)) == {("warning", "rehearsal.gradients-kept")}
+
+
+def test_an_epoch_in_the_order_of_the_one_before_is_named_if_it_is_trained_on() -> None:
+    again: Sent = {"kind": "same-order", "loader": 1}
+    train = [[*sound(r), loader(replica=r), *batches(*s), again] for r, s in ((0, "ab"), (1, "cd"))]
+    assert codes(judged(*train)) == {("warning", "rehearsal.same-order")}
+    evaluate = [[*sound(0), loader(), again], [*sound(1), loader(replica=1), again]]
+    assert judged(*evaluate).findings == ()
+
+
+def test_the_same_samples_that_are_split_before_the_model_are_a_warning() -> None:
+    def inputs(*letters: str) -> list[Sent]:
+        return [
+            {"kind": "input", "index": at, "digest": letter * 16}
+            for at, letter in enumerate(letters, 1)
+        ]
+
+    plain = loader(replicas=None, replica=None, seed=None, sampler="RandomSampler")
+    ranks = [[*sound(r), plain, *batches("a", "b")] for r in range(2)]
+    assert codes(judged(*ranks)) == {("error", "rehearsal.same-data")}
+    split = [[*ranks[0], *inputs("c", "d")], [*ranks[1], *inputs("e", "f")]]
+    assert codes(judged(*split)) == {("warning", "rehearsal.same-data")}
