@@ -31,7 +31,7 @@ LARGEST_PIECE = 32 * 1024
 
 
 class QueueingPacketizer(Packetizer):
-    """Sends without waiting for the node, and limits a handshake without a thread of its own."""
+    """Sends without waiting for the node, and limits a handshake without another thread."""
 
     def __init__(self, sock: Any) -> None:
         super().__init__(sock)
