@@ -228,7 +228,7 @@ class Session(Wire):
     def _recover(self, failure: NodeFailure) -> None:
         """Reconnect to the agent, again and again; the node is lost if that takes too long.
 
-        Runs in a thread of its own: to connect takes its time.
+        Runs in a separate thread, because it waits.
         """
         self._inbox.add(self, Away(failure))
         self._log.info("reconnecting", kind=failure.kind, text=failure.message)
@@ -346,7 +346,7 @@ class Session(Wire):
 
     def _disconnected(self, failure: NodeFailure, end: End) -> None:
         joining, self._joining = self._joining, None
-        if joining is not None:  # before the program has greeted: `_recover` goes on
+        if joining is not None:  # before the program has greeted: `_recover` tries again
             joining.set_result(end)
             return
         if self._resumed and self._gone is not None:

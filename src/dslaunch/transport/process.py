@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
 
 FIRST_LOOK, LONGEST_LOOK = 0.005, 0.1
-"""Seconds until a program that has ended its output is looked at again: from one to the other."""
+"""Seconds between two checks whether a program has exited: the first, and the longest."""
 INPUT_CLOSED = 0.5
 """Seconds for a process to exit after its input was closed."""
 GRACE = 1.0
