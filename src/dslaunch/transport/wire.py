@@ -179,8 +179,9 @@ class Wire:
         notices that the launcher is gone; it is neither waited for nor killed."""
         self._closing.set()
         if self._channel is not None:
+            was_busy = self.busy  # its end is that of all requests
             self._channel.close_input()
-            if not self.busy and self._ended.wait(LEAVE_TIMEOUT):
+            if not was_busy and self._ended.wait(LEAVE_TIMEOUT):
                 self._channel.close()
         self._connection.close()
 
