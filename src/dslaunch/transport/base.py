@@ -122,6 +122,8 @@ class TransportType:
     """How nodes are reached, for help texts."""
     over_ssh: bool = False
     """It logs in over SSH: host keys and the user's SSH configuration apply."""
+    through_nodes: bool = False
+    """Nodes log in to other nodes, and each limits how many it connects to."""
     ssh_program: bool = False
     """It starts the system's ssh."""
     same_machine: bool = False

@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dslaunch.transport.base import End
 from dslaunch.transport.channel import ChannelOutput, PushChannel
@@ -18,6 +19,8 @@ from dslaunch.transport.outbox import Outbox
 if TYPE_CHECKING:
     from dslaunch.transport.base import Channel
 
+PIECE = 64 * 1024
+"""Bytes of a text that are written at a time."""
 MOST_UNSENT = 1 << 20
 """Bytes that are queued before a writer waits."""
 POLL = 1.0
@@ -47,6 +50,14 @@ class WaitingChannel(Protocol):
 
     def stderr(self) -> str:
         """Return the last of its standard error, once it has ended."""
+
+
+@runtime_checkable
+class SharingChannel(WaitingChannel, Protocol):
+    """A channel over which what several nodes get is sent once, at least for a part of the way."""
+
+    def write_shared(self, data: bytes) -> None:
+        """As `write`, for data that other nodes get too. It is kept on the way: no secrets."""
 
 
 class Waiting:
@@ -93,7 +104,8 @@ class Waiting:
 class Pushing(PushChannel):
     """A channel that calls a receiver, over one that waits: a thread reads it, another writes."""
 
-    def __init__(self, channel: WaitingChannel, text: Sequence[bytes] = ()) -> None:
+    def __init__(self, channel: WaitingChannel, line: bytes, text: Sequence[bytes] = ()) -> None:
+        """Send `line`, and `text`, which other nodes get too."""
         super().__init__()
         self._channel = channel
         self._pieces: list[bytes] = []
@@ -106,8 +118,12 @@ class Pushing(PushChannel):
         self._is_writing = False
         for work in (self._write, self._read):
             threading.Thread(target=work, name="waiting channel", daemon=True).start()
+        self._text_left = sum(map(len, text))
+        """Bytes of it that were not written yet."""
+        self._writing.put(partial(channel.write, line))
         for piece in text:
-            self.write(piece)
+            for start in range(0, len(piece), PIECE):
+                self._writing.put(partial(self._write_text, piece[start : start + PIECE]))
 
     def write(self, data: bytes) -> None:
         """Send data."""
@@ -116,7 +132,7 @@ class Pushing(PushChannel):
     @property
     def unsent(self) -> int:
         """How many bytes wait for the thread that writes."""
-        return self._outbox.unsent
+        return self._text_left + self._outbox.unsent
 
     def flush(self, timeout: float) -> bool:
         """Wait until all was sent, at most `timeout` seconds; return whether it was."""
@@ -174,6 +190,12 @@ class Pushing(PushChannel):
         piece = bytes(data)
         self._writing.put(lambda: self._channel.write(piece))
         return len(piece)
+
+    def _write_text(self, piece: bytes) -> None:
+        channel = self._channel
+        write = channel.write_shared if isinstance(channel, SharingChannel) else channel.write
+        write(piece)
+        self._text_left -= len(piece)
 
     def _finish(self) -> None:
         self._writing.put(self._channel.close_input)

@@ -38,9 +38,11 @@ class QueueingPacketizer(Packetizer):
         self._sock = sock
         self._loop = loop.shared()
         self.outbox = Outbox(self._send, lambda: None)
+        self._waiting: set[Callable[[], object]] = set()
+        """What to do when everything that was encrypted has been taken."""
         self._handshake_ends: float | None = None
         if isinstance(sock, paramiko.Channel):
-            _announce_window(sock, self.outbox.go_on)
+            _announce_window(sock, self._go_on)
 
     def write_all(self, out: Buffer) -> None:
         """Send an encrypted packet, or keep it until the node takes it. Raises EOFError."""
@@ -52,6 +54,13 @@ class QueueingPacketizer(Packetizer):
         """Close the socket."""
         self.outbox.discard()
         super().close()
+
+    def is_full(self, go_on: Callable[[], object]) -> bool:
+        """Return whether no more should be encrypted now; then `go_on` is called later."""
+        if not self.outbox.unsent:
+            return False
+        self._waiting.add(go_on)
+        return self.outbox.unsent > 0  # else it was taken meanwhile
 
     def start_handshake(self, timeout: float) -> None:
         """Begin a handshake that is limited in time."""
@@ -80,7 +89,13 @@ class QueueingPacketizer(Packetizer):
     def _writable(self, copy: int) -> None:
         self._loop.forget(copy)
         os.close(copy)
+        self._go_on()
+
+    def _go_on(self) -> None:
         self.outbox.go_on()
+        if not self.outbox.unsent:
+            for go_on in list(self._waiting):
+                go_on()
 
 
 class QueueingTransport(paramiko.Transport):
@@ -116,12 +131,12 @@ class ParamikoChannel(PushChannel):
         self._channel = channel
         packetizer = channel.get_transport().packetizer
         assert isinstance(packetizer, QueueingPacketizer)
-        self._encrypted = packetizer.outbox
+        self._packetizer = packetizer
         channel.settimeout(0.0)
         self._errors = b""
         self._at_end = False
         """Whether all output was delivered."""
-        self._outbox = Outbox(lambda data: _send_over(channel, data), self._close_input)
+        self._outbox = Outbox(self._send, self._close_input)
         _announce_window(channel, self._outbox.go_on)
         channel.in_stderr_buffer.set_event(_Announcement(self._read_errors))
         channel.status_event = _Announcement(self._look_for_exit)
@@ -139,14 +154,14 @@ class ParamikoChannel(PushChannel):
     @property
     def unsent(self) -> int:
         """How many bytes the node has not taken yet."""
-        return self._outbox.unsent + self._encrypted.unsent
+        return self._outbox.unsent + self._packetizer.outbox.unsent
 
     def flush(self, timeout: float) -> bool:
         """Wait until all was sent, at most `timeout` seconds; return whether it was."""
         deadline = time.monotonic() + timeout
         if not self._outbox.flush(timeout):
             return False
-        return self._encrypted.flush(deadline - time.monotonic())
+        return self._packetizer.outbox.flush(deadline - time.monotonic())
 
     def close_input(self) -> None:
         """Close its standard input after all that was written."""
@@ -196,6 +211,12 @@ class ParamikoChannel(PushChannel):
         code = self._channel.exit_status
         said = self._errors.decode(errors="replace")
         self.tell_end(End(None if code == -1 else int(code), said))
+
+    def _send(self, data: memoryview) -> int:
+        """Encrypt and send a piece, unless others wait already: they would fill the memory."""
+        if self._packetizer.is_full(self._outbox.go_on):
+            return 0
+        return _send_over(self._channel, data)
 
     def _close_input(self) -> None:
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
