@@ -242,8 +242,10 @@ class TreeTransport:
     def _relay(self, host: str) -> Relay:
         """Return the running relay of an inner node. Raises RelayLostError, NodeError."""
         with self._changing:
+            if self._closed.is_set():
+                raise RelayLostError("no longer needed")
             future = self._relays.get(host)
-            is_first = future is None or _may_start_again(future)
+            is_first = future is None or self._may_start_again(future)
             if future is None or is_first:
                 future = self._relays[host] = Future()
         if is_first:
@@ -264,9 +266,25 @@ class TreeTransport:
         except OSError:
             use.close()
             raise
+        relay = Relay(node.host, link, use)
+        if self._closed.is_set():  # meanwhile: `close` has not seen it
+            relay.close()
+            raise RelayLostError("no longer needed")
         self._watch()
         _log.info("relay-started", node=node.host)
-        return Relay(node.host, link, use)
+        return relay
+
+    def _may_start_again(self, future: Future[Relay]) -> bool:
+        """Return whether a relay was lost, and its node may be a parent again: after a rest, or at
+        once where all are lost, which is a fault of the launcher's network."""
+        if not future.done() or future.exception() is not None:
+            return False
+        lost = future.result().link
+        if not lost.over:
+            return False
+        started = self._running()
+        all_lost = len(started) > 1 and all(relay.link.over for relay in started)
+        return all_lost or time.monotonic() - lost.ended_at > REST
 
     def _watch(self) -> None:
         """Look after all relays, from the first on."""
@@ -372,14 +390,6 @@ class TreeTransport:
 
 class _NoParentError(Exception):
     """The node of a relay was not reached, or is lost."""
-
-
-def _may_start_again(future: Future[Relay]) -> bool:
-    """Return whether a relay was lost, and long enough ago."""
-    if not future.done() or future.exception() is not None:
-        return False
-    link = future.result().link
-    return link.over and time.monotonic() - link.ended_at > REST
 
 
 def _failure(node: Node, error: LoginRefusedError) -> NodeFailure:
