@@ -88,10 +88,8 @@ def emulated(each: int) -> Came:
     print(came.row("dslaunch, emulated"))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"  the launcher's peak memory: {used.ru_maxrss / 1024:.0f} MiB")
-    each_line = (used.ru_utime + used.ru_stime) / (each * NODES * SLOTS)
-    print(
-        f"  processor time of launcher, agents and ranks, the start included: {each_line * 1e6:.1f} us a line"
-    )
+    processor = (used.ru_utime + used.ru_stime) / (each * NODES * SLOTS)
+    print(f"  launcher, agents and ranks, from the start: {processor * 1e6:.1f} us of CPU a line")
     return came
 
 
