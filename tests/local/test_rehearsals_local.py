@@ -68,18 +68,14 @@ def rehearse(tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Reh
         launcher: str = "direct",
         time_limit: float = 300.0,
         secrets: tuple[SecretSource, ...] = (),
-        full_nodes: int = 2,
         **environ: str,
     ) -> Rehearsal:
         (tmp_path / "train.py").write_text(script)
-        every = range(full_nodes)
-        nodes = tuple(Node(f"n{number}", (0,), python=sys.executable) for number in every)
+        nodes = tuple(Node(f"n{number}", (0,), python=sys.executable) for number in range(2))
         cluster = Cluster("test", nodes, transport="local", storage=Storage(workdir="work"))
         return api.rehearse(
             cluster,
             Job("train.py", launcher=launcher, secrets=secrets),
-            api.select(cluster, nodes=2),
-            full=api.select(cluster) if full_nodes > 2 else None,
             cwd=tmp_path,
             environ={**os.environ, **environ},
             time_limit=time_limit,
@@ -90,19 +86,6 @@ def rehearse(tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Reh
     return start
 
 
-FOR_EIGHT_RANKS = """\
-import deepspeed
-import torch
-
-sizes = {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 2}
-config = {**sizes, "gradient_accumulation_steps": 2, "steps_per_print": 1000}
-model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-for _ in range(8):
-    engine.backward(engine(torch.randn(2, 8)).square().mean())
-    engine.step()
-"""
 UNEVEN = """\
 import time
 
@@ -239,17 +222,6 @@ def test_a_rehearsal_is_a_check_of_a_preflight_and_makes_no_node_unfit(tmp_path:
     assert "train.py:2" in failed["found"] and "ValueError: --lr" in failed["found"]
     assert [each["fitness"] for each in report["verdicts"]] == ["fit", "fit"]
     assert 'failures="2"' in (tmp_path / "r.xml").read_text()
-
-
-@pytest.mark.torch
-@pytest.mark.deepspeed
-@pytest.mark.long  # it imports DeepSpeed twice
-def test_a_batch_size_for_more_ranks_is_rehearsed_in_its_micro_batches(rehearse: Rehearse) -> None:
-    result = rehearse(FOR_EIGHT_RANKS, full_nodes=8)
-    assert "batch-sizes" not in {each.code for each in result.findings}
-    assert (result.verdict, result.measured.steps) == (Verdict.WOULD_RUN, 2)
-    assert (result.measured.batch, result.measured.full_ranks) == (2, 8)
-    assert Gap.OTHER_NODES in result.not_rehearsed
 
 
 @pytest.mark.torch

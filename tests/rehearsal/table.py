@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 
 from tests.rehearsal.jobs import BrokenJob, broken_jobs, sound_jobs
 
@@ -24,6 +25,8 @@ it is empty where the job trains, or waits, without an error.
 [codes](codes.md#findings-of-rehearsals) the findings.
 
 """
+WITHIN = 60
+"""Seconds that a rehearsal should take at most."""
 LONGEST = 100
 """Characters of a line that is quoted."""
 
@@ -40,11 +43,24 @@ def page(rows: Sequence[Mapping[str, object]]) -> str:
         f"{len(known)} of {total} broken jobs were rehearsed: {found} are named by their code. "
         f"Jobs that are not in the table ({total - len(known)}) were not rehearsed. "
         f"Of {len(sound_jobs())} sound jobs, {len(sound)} were rehearsed: {called} are called "
-        "broken.\n\n"
+        f"broken. {_times(by_job)}\n\n"
     )
     table = "".join(_row(broken, by_job[broken.job.name]) for broken in known)
     head = "| job | source | alone | verdict | rehearsal |\n|---|---|---|---|---|\n"
     return HEAD + summary + head + table
+
+
+def _times(rows: Mapping[str, Mapping[str, object]]) -> str:
+    """Return how long the rehearsals took whose times were recorded."""
+    seconds = [each for row in rows.values() if isinstance(each := row.get("seconds"), int | float)]
+    if not seconds:
+        return ""
+    within = sum(each <= WITHIN for each in seconds)
+    return (
+        f"The times of {len(seconds)} were recorded, on two busy CPUs: {median(seconds):.0f} s in "
+        f"the median, {within} within {WITHIN} s, the longest {max(seconds):.0f} s; most of it is "
+        "the import of PyTorch."
+    )
 
 
 def _row(broken: BrokenJob, row: Mapping[str, object]) -> str:
