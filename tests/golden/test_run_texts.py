@@ -16,7 +16,7 @@ from dslaunch.report.outcome_rows import RunExtent, outcome_rows
 from dslaunch.run.endings import BY_EVIDENCE
 from dslaunch.run.events import Event
 from dslaunch.run.hang_text import hang_hint
-from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place, Side
+from dslaunch.run.hang_verdict import GpuError, HangCode, HangVerdict, Place, Side
 from dslaunch.run.known_endings import built_in
 from dslaunch.run.outcome import Outcome, SecondaryFailure
 from dslaunch.run.outcome_text import message, stop_text
@@ -48,11 +48,24 @@ VERDICTS = (
     replace(WAITING, code=HangCode.MISMATCH, sides=(ODD, MOST)),
     replace(WAITING, code=HangCode.MISMATCH, sides=(replace(ODD, operation="barrier"), MOST)),
     replace(WAITING, code=HangCode.MISMATCH, sides=(replace(ODD, group="pair"), MOST)),
+    replace(
+        WAITING, code=HangCode.MISMATCH, sides=(replace(ODD, operation="recv", group=""), MOST)
+    ),
     replace(WAITING, code=HangCode.NETWORK, ranks=(), unreachable=PAIRS),
     replace(WAITING, code=HangCode.UNKNOWN, ranks=()),
     replace(WAITING, code=HangCode.RENDEZVOUS, ranks=(), operation="init_process_group"),
     HangVerdict(HangCode.SLOW, ranks=(("n1", 0), ("n2", 1)), place=STEP),
     HangVerdict(HangCode.FILESYSTEM, ranks=(("n1", 0), ("n2", 1)), place=SAVE),
+    HangVerdict(
+        HangCode.GPU,
+        ranks=(("n2", 3),),
+        place=STEP,
+        waiting=(0, 1, 2),
+        operation="all_reduce",
+        waiting_place=STEP,
+        gpus=(GpuError("n2", 79, "0000:9b:00", 77), GpuError("n2", 31, "0000:9b:00")),
+    ),
+    HangVerdict(HangCode.NETWORK, waiting=(1, 2), operation="broadcast", waiting_place=STEP),
     HangVerdict(HangCode.UNKNOWN),
 )
 FAILED = EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=1)
@@ -81,6 +94,7 @@ REASONS = (
     EndReason(EndCode.RANK_FAILED, "n1", 3, signal=40),
     EndReason(EndCode.RANK_FAILED, "n1", 3),
     EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=1, ranks=(("n1", 1), ("n2", 5))),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=1, exited=(("n2", 5),)),
     EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=1, not_restarted="1 nodes are left"),
     EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=1, job="job 12 failed"),
     EndReason(EndCode.LAUNCHER_FAILED, "n1", exit_code=2),
@@ -307,4 +321,5 @@ def test_a_run_that_succeeded_is_one_line(golden: Callable[[str, str], None]) ->
 
 def test_every_hang_has_a_text_and_a_hint(golden: Callable[[str, str], None]) -> None:
     assert {verdict.code for verdict in VERDICTS} == set(HangCode)
-    golden("run/hang-hints.txt", _lines(f"{code}: {hang_hint(code)}" for code in HangCode))
+    hints = (f"{code}: {hang_hint(HangVerdict(code))}" for code in HangCode)
+    golden("run/hang-hints.txt", _lines(hints))

@@ -231,7 +231,7 @@ class Loop:
         if fd in self.selector.get_map():
             self.selector.unregister(fd)
 
-    def end(self, grace: float, why: str) -> None:
+    def end(self, grace: float, why: str, **cause: float) -> None:
         self.ended.append((grace, why))
 
     def turn(self, seconds: float = 0.02) -> None:
@@ -401,6 +401,9 @@ def test_an_impostor_that_sends_nothing_is_disconnected(first: Coordinator, memb
         {"idle": float("inf")},
         {"idle": 10**400},
         {"idle": {}},
+        {"idle": 1.0, "printed": "never"},
+        {"idle": 1.0, "moved": -1},
+        {"recorded": 1},
     ],
 )
 def test_a_member_that_sends_invalid_values_is_disconnected(
@@ -416,7 +419,9 @@ def test_a_member_that_sends_invalid_values_is_disconnected(
     first.tick(time.monotonic())
 
 
-@pytest.mark.parametrize("message", [{"stop": "now"}, {"stop": -1}, {"stop": 1, "why": []}])
+@pytest.mark.parametrize(
+    "message", [{"stop": "now"}, {"stop": -1}, {"stop": 1, "why": []}, {"record": "all"}]
+)
 def test_a_first_node_that_sends_invalid_values_is_disconnected(
     first: Coordinator, member: Join, message: dict[str, Any]
 ) -> None:

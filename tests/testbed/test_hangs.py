@@ -7,10 +7,12 @@ import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.testbed.hangs import CASES, JOB, LIMIT, NETWORK, Case, odd
+from tests.testbed.reported_hangs import PREFIX, REPORTED, Reported
 from tests.testbed.test_faults import Watched
 from tests.testbed.test_runs import Project, project
 
@@ -78,6 +80,102 @@ def test_a_hang_ends_with_the_rank_that_the_others_wait_for(
         }
         with Path(os.environ[RECORD]).open("a") as file:
             file.write(json.dumps(row) + "\n")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("reported", REPORTED, ids=lambda reported: reported.name)
+def test_a_hang_that_users_reported_names_the_ranks_that_cause_it(
+    project: Project, reported: Reported
+) -> None:
+    project.write("train.py", PREFIX + reported.program)
+    project.describe("nodes: [{host: 'node[1-2]', slots: 2}]")
+    # a script that imports more of PyTorch makes no progress for long on a loaded machine
+    done = project.run("--hang-timeout", f"{2 * LIMIT:g}", "c.yaml", "train.py")
+    outcome = project.outcome()
+    hang = outcome["reason"].get("hang", {})
+    ranks = [rank for _, rank in hang.get("ranks", ())]
+    if RECORD in os.environ:
+        row = {"reported": reported.name, "code": hang.get("code"), "ranks": ranks}
+        row |= {"said": outcome["message"], "what": outcome["what"], "stderr": done.stderr[-3000:]}
+        with Path(os.environ[RECORD]).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    if not reported.codes:
+        assert outcome["reason"]["code"] == "rank-failed", done.stderr
+        exited = [rank for _, rank in outcome["reason"].get("exited", ())]
+        assert exited == list(reported.ranks), done.stderr
+        return
+    assert hang.get("code") in reported.codes, done.stderr
+    assert sorted(ranks) == list(reported.ranks), done.stderr
+
+
+def status(project: Project) -> dict[str, Any]:
+    """Return the state of the last run."""
+    command = project.command("status", "latest", "--json")
+    found: dict[str, Any] = json.loads(project.cluster.run("control", command).stdout)
+    return found
+
+
+def test_a_detached_run_that_hangs_names_the_rank_that_the_others_wait_for(
+    project: Project,
+) -> None:
+    project.write("train.py", JOB)
+    project.describe("nodes: [{host: 'node[1-2]', slots: 2}]")
+    hang_timeout = ("--hang-timeout", f"{LIMIT:g}")
+    done = project.run("--detach", *hang_timeout, "c.yaml", "train.py", "busy")
+    assert done.returncode == 0, done.stderr
+    assert project.cluster.leftovers(within=150) == {}
+    result = status(project)["result"]
+    reason = result["reason"]
+    assert reason["code"] == "hang", result
+    assert reason["seconds"] > LIMIT
+    hang = reason["hang"]
+    assert (hang["code"], hang["ranks"]) == ("busy", [["node2", odd(4)]])
+    assert (hang["operation"], hang["waiting"]) == ("all_reduce", [0, 1, 2])
+    assert hang["place"]["function"] == "compute"
+    assert set(result["stacks"]) == {"node1", "node2"}
+
+
+@pytest.mark.long
+def test_the_end_of_a_detached_run_that_hangs_is_explained_to_who_follows_it(
+    project: Project,
+) -> None:
+    project.write("train.py", JOB)
+    project.describe("nodes: [{host: 'node[1-2]', slots: 2}]")
+    hang_timeout = ("--hang-timeout", f"{LIMIT:g}")
+    done = project.run("--detach", *hang_timeout, "c.yaml", "train.py", "stopped")
+    assert done.returncode == 0, done.stderr
+    attach = project.command("attach", "latest", "--json")
+    followed = project.cluster.run("control", attach, cwd=project.path, timeout=240)
+    assert followed.returncode == 1, followed.stderr
+    assert f"rank {odd(4)} on node2 is stopped" in followed.stderr + followed.stdout
+
+
+RESTARTS = """\
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+attempt, host = int(os.environ["DSLAUNCH_RESTART_COUNT"]), os.uname().nodename
+print("attempt", attempt, "on", host, flush=True)
+for step in range(3):
+    dist.all_reduce(torch.ones(1))
+if not attempt and host == "node2":
+    os.kill(os.getpid(), 19)
+dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.long
+def test_a_restart_after_a_hang_leaves_out_the_node_of_the_stopped_rank(project: Project) -> None:
+    project.write("train.py", RESTARTS)
+    project.describe("nodes: [{host: 'node[1-3]', slots: 1}]")
+    words = ("--hang-timeout", f"{LIMIT:g}", "--restarts", "1", "--min-nodes", "2")
+    done = project.run(*words, "c.yaml", "train.py")
+    assert done.returncode == 0, done.stderr
+    (restart,) = [event for event in project.events() if event["kind"] == "restarting"]
+    after = restart["restart"]["after"]
+    assert (after["code"], after["hang"]["code"]) == ("hang", "stopped")
+    assert after["hang"]["ranks"] == [["node2", 1]]
+    again = [line.split()[-1] for line in done.stdout.splitlines() if "attempt 1" in line]
+    assert sorted(again) == ["node1", "node3"]
 
 
 WAITS = """\

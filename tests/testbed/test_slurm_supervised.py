@@ -107,6 +107,30 @@ def test_a_hang_ends_the_job_with_the_ranks_stacks(supervised: Site) -> None:
     assert "hangs.py:3" in done.stdout + done.stderr
 
 
+TRAINS = """\
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(3):
+    dist.all_reduce(torch.ones(1))
+if dist.get_rank() == 1:
+    time.sleep(1000)
+dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.torch
+def test_a_hang_of_a_training_names_the_rank_that_the_others_wait_for(supervised: Site) -> None:
+    supervised.write("trains.py", TRAINS)
+    words = ["slurm", "c.yaml", "-N", "2", "--hang-timeout", "6", "--no-preflight", "trains.py"]
+    done = supervised.run(*words)
+    assert done.returncode == 1, done.stderr
+    reason = result(supervised)["reason"]
+    hang = reason["hang"]
+    assert (reason["code"], hang["code"], hang["ranks"]) == ("hang", "not-entered", [["node2", 1]])
+    assert (hang["operation"], hang["waiting"], hang["place"]["line"]) == ("all_reduce", [0], 6)
+
+
 def test_a_restart_leaves_the_faulty_node_out(supervised: Site) -> None:
     supervised.write("faulty.py", FAULTY)
     words = ["slurm", "c.yaml", "-N", "3", "--restarts", "1", "--min-nodes", "2", "faulty.py"]

@@ -22,12 +22,12 @@ class Activity:
     """When a node's ranks last printed or computed."""
 
     def __init__(self) -> None:
-        self._last = self._sampled = time.monotonic()
+        self._last = self._sampled = self.spoken = time.monotonic()
         self._seconds: Optional[float] = None
 
     def spoke(self) -> None:
         """Note that a rank printed."""
-        self._last = time.monotonic()
+        self._last = self.spoken = time.monotonic()
 
     def idle(self, pids: Collection[int]) -> float:
         """Return seconds since a rank, or a child of one, printed or used the CPU. Ask now and

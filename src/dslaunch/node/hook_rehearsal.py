@@ -705,7 +705,7 @@ def _stepped(
 
 
 def _names_reductions() -> bool:
-    """Return whether the code of the script, or of its own modules, names a collective that could
+    """Return whether the code of the script, or of modules beside it, names a collective that could
     exchange parameters or gradients in a later step."""
     cwd = os.getcwd() + os.sep
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]

@@ -1,8 +1,9 @@
 """The nodes of a detached run coordinate among themselves, without a launcher.
 
 The first node's agent listens, the others connect to it (`member_link` has the protocol). Each
-reports how its ranks end; the first decides when all must end, as the launcher would. A node that
-cannot reach the first node within its timeout ends.
+reports how its ranks end, and how long they have made no progress; the first decides when all must
+end, as the launcher would. Before it ends a run that hangs, all nodes record what their ranks do. A
+node that cannot reach the first node within its timeout ends.
 
 Every host that reaches the port can connect. The first node listens at one address only and closes
 connections from addresses that no member has. It keeps few connections that are not authenticated,
@@ -17,10 +18,11 @@ import time
 
 from dslaunch.node.bridge import Door
 from dslaunch.node.member_link import Broken, Closed, MemberLink
+from dslaunch.node.rank_progress import Quiet, RankProgress, quiet_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Dict, List, Optional, Set, Tuple
 
     from dslaunch.node.agent import Agent
     from dslaunch.node.member_link import Message
@@ -39,6 +41,8 @@ SPARE_FILES = 64
 MOST_TEXT = 300
 """Characters of a reason that another node sends, at most."""
 MOST_SECONDS = 1e9
+RECORD_TIMEOUT = 20.0
+"""Seconds for all nodes to record what their ranks do."""
 
 
 def make(link: Dict[str, Any], agent: Agent) -> Links:
@@ -62,6 +66,9 @@ class Links:
         self.timeout: float = agent.timeouts["heartbeat"] + agent.timeouts["reconnect"]
         self.agent = agent
         self.beaten = 0.0
+        self.progress: Optional[RankProgress] = None
+        if self.hang_timeout is not None:
+            self.progress = RankProgress(agent, self.hang_timeout)
 
     def dial(self, link: Dict[str, Any]) -> None:
         """Connect to the first node at `address` and `port`."""
@@ -123,7 +130,10 @@ class Coordinator(Links):
         when."""
         now = time.monotonic()
         self.heard = dict.fromkeys(self.others, now)
-        self.idle = dict.fromkeys(link["hosts"], 0.0)
+        self.quiet = dict.fromkeys(link["hosts"], NO_QUIET)
+        """For how long the ranks of each node have made no progress, as it last reported."""
+        self.hang: Optional[Hang] = None
+        """What is being done about a hang; None: there is none."""
         self.finished: Dict[str, bool] = dict.fromkeys(self.others, False)
         self.good_since: Optional[float] = None
         self.stopped = False
@@ -220,7 +230,9 @@ class Coordinator(Links):
     def judge(self, host: str, news: News) -> None:
         """Decide what a node's report means for all nodes."""
         # any other report only shows that the node is alive
-        self.idle[host] = news.idle or 0.0
+        self.quiet[host] = news.quiet or NO_QUIET
+        if news.recorded and self.hang is not None:
+            self.hang.recorded.add(host)
         if news.failed:
             self.stop(f"{news.failed} on {host}")
         if news.good and self.good_since is None:
@@ -228,12 +240,12 @@ class Coordinator(Links):
         if news.done and host in self.finished:
             self.finished[host] = True
 
-    def stop(self, why: str) -> None:
-        """End all nodes, once."""
+    def stop(self, why: str, **cause: float) -> None:
+        """End all nodes, once. `cause`: as of `Agent.end`."""
         if not self.stopped:
             self.stopped = True
             self.say({"stop": self.grace, "why": why[:MOST_TEXT]})
-            self.agent.end(self.grace, why)
+            self.agent.end(self.grace, why, **cause)
 
     def busy(self) -> bool:
         """Return whether a reachable member has not ended."""
@@ -253,11 +265,28 @@ class Coordinator(Links):
             self.stop(f"still running {self.exit_timeout:g} s after others succeeded")
         if now - self.beaten > self.beat:
             self.beaten = now
-            self.idle[self.agent.host] = self.agent.idle
             self.say({"beat": True})
-            least = min(self.idle.values())
-            if self.hang_timeout is not None and least > self.hang_timeout:
-                self.stop(f"hang: no rank printed or computed for {least:.0f} s")
+        if self.progress is not None and not self.stopped:
+            self.progress.tick(now)
+            self.quiet[self.agent.host] = self.progress.quiet()
+            self.check_for_hang(self.progress, now)
+
+    def check_for_hang(self, progress: RankProgress, now: float) -> None:
+        """End all nodes when no rank has made progress for too long, and all nodes have recorded
+        what their ranks do."""
+        assert self.hang_timeout is not None
+        quiet = quiet_seconds(tuple(self.quiet.values()))
+        if quiet <= self.hang_timeout:
+            self.hang = None
+            return
+        if self.hang is None:
+            self.hang = Hang(now)
+            self.say({"record": True})
+            progress.record()
+        if progress.recorded:
+            self.hang.recorded.add(self.agent.host)
+        if self.hang.recorded >= self.quiet.keys() or now - self.hang.since > RECORD_TIMEOUT:
+            self.stop(f"hang: no progress for {quiet:.0f} s", hang=quiet)
 
 
 class Member(Links):
@@ -269,6 +298,8 @@ class Member(Links):
         self.member: Optional[MemberLink] = None
         self.heard = self.dialled = time.monotonic()
         self.unsaid: List[Message] = []
+        self.recording = False
+        """Whether it records what its ranks do; the first node does not know of the end of that."""
         self.finished = self.known = False
         """Whether all processes of this node have ended, and whether the first node knows that or
         is lost."""
@@ -301,9 +332,7 @@ class Member(Links):
         try:
             for message in self.member.receive():
                 self.heard = time.monotonic()
-                order = StopOrder(message)
-                if order.stop is not None:
-                    self.agent.end(order.stop, order.why or "the others end")
+                self.obey(Order(message))
             if self.member is not None and self.member.proved:
                 self.flush()
         except Closed:
@@ -312,6 +341,14 @@ class Member(Links):
             self.drop()
         except Broken:
             self.drop()
+
+    def obey(self, order: Order) -> None:
+        """Do what the first node wants."""
+        if order.record and self.progress is not None:
+            self.progress.record()
+            self.recording = True
+        if order.stop is not None:
+            self.agent.end(order.stop, order.why or "the others end")
 
     def drop(self) -> None:
         """Close the connection."""
@@ -375,29 +412,62 @@ class Member(Links):
                 self.grace, f"the first node was lost: no heartbeat for {now - self.heard:.0f} s"
             )
         proved = self.member is not None and self.member.proved
+        if self.progress is not None:
+            self.progress.tick(now)
         if now - self.beaten > self.beat and proved and not self.finished:
             self.beaten = now
-            self.say({"idle": self.agent.idle})
+            self.say(self.report())
+        if self.recording and self.progress is not None and self.progress.recorded:
+            self.recording = False
+            self.say({**self.report(), "recorded": True})
+
+    def report(self) -> Message:
+        """Return for how long the ranks of this node have made no progress."""
+        if self.progress is None:
+            return {"idle": self.agent.idle}
+        quiet = self.progress.quiet()
+        return {"idle": quiet.idle, "printed": quiet.printed, "moved": quiet.moved}
 
 
 # ---------------------------------------------------------------- messages
+
+
+NO_QUIET = Quiet(0.0, 0.0, None)
+
+
+class Hang:
+    """A hang that the first node has noticed."""
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        """When it was noticed, on the monotonic clock."""
+        self.recorded: Set[str] = set()
+        """The nodes that have recorded what their ranks do."""
 
 
 class News:
     """A node's report, validated. Raises Broken for anything invalid."""
 
     def __init__(self, message: Message) -> None:
-        self.idle = _seconds(message, "idle")
+        idle, printed = _seconds(message, "idle"), _seconds(message, "printed")
+        self.quiet: Optional[Quiet] = None
+        """None: it does not report how long its ranks have made no progress."""
+        if idle is not None:
+            self.quiet = Quiet(idle, printed or 0.0, _seconds(message, "moved"))
+        self.recorded = _flag(message, "recorded")
         self.failed = _text(message, "failed")
         self.good = _flag(message, "good")
         self.done = _flag(message, "done")
 
 
-class StopOrder:
+class Order:
     """An order of the first node, validated. Raises Broken for anything invalid."""
 
     def __init__(self, message: Message) -> None:
+        self.record = _flag(message, "record")
+        """To record what the ranks do."""
         self.stop = _seconds(message, "stop")
+        """To end them: the seconds that they have for it."""
         self.why = _text(message, "why")
 
 

@@ -80,6 +80,16 @@ def _clean(argument: Answer, context: Context) -> Answer:
     return run_files.clean(context.home, context.host, argument["run"], argument["ended"])
 
 
+def _hang(argument: Answer, context: Context) -> Optional[Answer]:
+    return run_files.hang(context.home, context.host, argument["run"])
+
+
+def _nccl_ras(_: Any, __: Context) -> Optional[str]:
+    from dslaunch.node import nccl_ras  # only for hangs
+
+    return nccl_ras.report()
+
+
 def _journal(argument: Answer, context: Context) -> Answer:
     """Return a piece of what a detached run has kept, as text that JSON can carry."""
     import base64  # only for `logs` of a detached run: 1 ms
@@ -110,9 +120,11 @@ QUESTIONS: Dict[str, Callable[[Any, Context], Any]] = {
     "clean": _clean,
     "directories": _directories,
     "gpus": _gpus,
+    "hang": _hang,
     "interpreter": _interpreter,
     "job_signal": _job_signal,
     "journal": _journal,
+    "nccl_ras": _nccl_ras,
     "runs": _runs,
     "shards": _shards,
 }

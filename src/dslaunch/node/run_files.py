@@ -24,13 +24,16 @@ AGENT, GUARDIAN = "agent", "guardian"
 """Key in ABOUT: the processes of the run's agent and its guardian."""
 GROUP = "group"
 """Key in ABOUT: the control group of its processes, if there is one."""
+HANG = "hang.json"
+"""What the ranks of a detached run did when it made no progress."""
 GONE = "gone.json"
 """How an agent ended that was killed or failed: written by its guardian, for the launcher."""
 END_TIMEOUT, LOOK = 5.0, 0.02
 """Seconds for killed processes to end, and between two checks."""
 YOUNG = 120.0
 """Seconds after the last change in a directory in which its run may be starting or ending."""
-MOST_ABOUT = 1 << 20
+MOST_ABOUT, MOST_HANG = 1 << 20, 15 << 20
+"""Bytes; a message has at most 16 MiB."""
 MOST_EVENTS = 1 << 20
 """Bytes that are read from the beginning of the events, and as many from their end."""
 
@@ -142,6 +145,16 @@ def read_journal(home: str, host: str, run: str, position: int, most: int) -> Tu
     raise FileNotFoundError(2, "this run has no journal on this node")
 
 
+def hang(home: str, host: str, run: str) -> Optional[Answer]:
+    """Return what the ranks of a detached run did when it made no progress; None: it did, or that
+    is not known."""
+    for directory in directories.find(home, host, run):
+        about = _about(directory, host)
+        if about is not None and about["run"] == run:
+            return _read_json(directory, HANG, MOST_HANG)
+    return None
+
+
 def clean(home: str, host: str, run: Optional[str], ended: bool) -> Answer:
     """End the processes of dead agents and remove their directories, only of `run` if given.
 
@@ -215,7 +228,7 @@ def remove_run(run: str, host: str, home: str, keep: Tuple[str, ...] = ()) -> No
 
     In the lasting place, the records of a detached run stay.
     """
-    kept = (ABOUT, EVENTS, JOURNAL, LOCK, GONE)
+    kept = (ABOUT, EVENTS, JOURNAL, LOCK, GONE, HANG)
     for path in directories.find(home, host, run):
         directories.remove(path, keep=kept if directories.is_lasting(path, home) else keep)
 
@@ -225,15 +238,21 @@ def remove_run(run: str, host: str, home: str, keep: Tuple[str, ...] = ()) -> No
 
 def _about(directory: str, host: str) -> Optional[Answer]:
     """Return the record of the run of a directory; None without one that fits the name."""
-    try:
-        with private.opened(directory) as within:
-            value = json.loads(private.read(ABOUT, within, MOST_ABOUT))
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict) or not isinstance(value.get("run"), str):
+    value = _read_json(directory, ABOUT, MOST_ABOUT)
+    if value is None or not isinstance(value.get("run"), str):
         return None
     fits = os.path.basename(directory).startswith(f"{value['run']}.{host}.")
     return value if fits else None
+
+
+def _read_json(directory: str, name: str, most: int) -> Optional[Answer]:
+    """Return the object in a file of at most so many bytes; None if there is no such object."""
+    try:
+        with private.opened(directory) as within:
+            value = json.loads(private.read(name, within, most))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _events(directory: str) -> List[Answer]:

@@ -156,6 +156,8 @@ class NodeEvent(Sent):
     """Processes that could not be ended."""
     process: Literal["agent", "guardian"] | None = None
     """`ending`: which of dslaunch's processes received a signal."""
+    hang: Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)] | None = None
+    """`ending`: for how many seconds no rank had made progress."""
     contained: Literal["cgroup", "descendants"] | None = None
     """How the processes of the run are identified: as members of a control group, or as descendants
     of the agent and by their environment."""

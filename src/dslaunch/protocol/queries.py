@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.protocol import survey
+from dslaunch.protocol.collectives import RankAnswers
 from dslaunch.protocol.messages import EVENT, NodeEvent
 from dslaunch.protocol.values import (
     MOST_ITEMS,
@@ -42,6 +43,8 @@ from dslaunch.protocol.values import (
 
 Value = TypeVar("Value")
 Argument = Any
+LONGEST_NUMBER = 7
+"""Digits of the number of a node."""
 MOST_PIECE = 4 << 20
 """Characters of a piece of a file in base64."""
 
@@ -152,6 +155,22 @@ def _marks_asked(argument: Argument, value: Mapping[str, list[str]]) -> bool:
     return _paths_asked(argument, value) and seen <= set(argument["names"])
 
 
+def _claimed_by_a_node(argument: Argument, value: Mapping[str, str | None]) -> bool:
+    """Return whether each claim is the text of one of the nodes that were asked."""
+    prefix = argument["text"].rpartition("-")[0]
+    texts = {text for text in value.values() if text is not None}
+    return _paths_asked(argument, value) and all(
+        _is_numbered(text, prefix, argument["count"]) for text in texts
+    )
+
+
+def _is_numbered(text: str, prefix: str, count: int) -> bool:
+    """Return whether a text is `prefix-NUMBER`, with a number below `count`."""
+    start, _, number = text.rpartition("-")
+    digits = number.isascii() and number.isdecimal() and len(number) <= LONGEST_NUMBER
+    return start == prefix and digits and int(number) < count
+
+
 def _listens_where_asked(argument: Argument, listening: survey.Listening) -> bool:
     ports = {taken["port"] for taken in listening.get("taken", ())}
     ports |= {listening["port"]} if listening["port"] is not None else set()
@@ -172,8 +191,10 @@ DIGESTS: Query[Mapping[str, str | None]] = Query(
 )
 LISTEN: Query[survey.Listening] = _kind("listen", _listens_where_asked)
 DIAL: Query[Mapping[str, survey.Dialed]] = _kind("dial", _targets_asked)
+RUN: Query[survey.Ran] = _kind("run")
 MARK: Query[Mapping[str, str | None]] = _kind("mark", _paths_asked)
 MARKS: Query[Mapping[str, list[str]]] = _kind("marks", _marks_asked)
+CLAIM: Query[Mapping[str, str | None]] = _kind("claim", _claimed_by_a_node)
 UNMARK: Query[None] = _kind("unmark")
 GPUS: Query[int | None] = Query("gpus", adapter_of(Annotated[int, Field(ge=0, le=1024)] | None))
 INTERPRETER: Query[str | None] = Query("interpreter", adapter_of(Path | None))
@@ -258,26 +279,6 @@ class JournalPiece(Sent):
     """Bytes of the whole."""
 
 
-def _of_that_run(argument: Argument, value: Cleaned) -> bool:
-    return argument["run"] is None or set(value.removed) <= {argument["run"]}
-
-
-_RUN_ON_NODE = TypeAdapter(RunOnNode)
-RUNS: Query[RecordedRuns] = Query(
-    "runs", TypeAdapter(Annotated[RecordedRuns, BeforeValidator(_each_by_itself)])
-)
-CLEAN: Query[Cleaned] = Query("clean", TypeAdapter(Cleaned), _of_that_run)
-JOURNAL: Query[JournalPiece] = Query("journal", TypeAdapter(JournalPiece))
-# ---------------------------------------------------------------- requests with one reply
-
-
-class Detached(Sent):
-    """The reply of a node whose part of a run is detached now."""
-
-    directory: AbsolutePath
-    port: Port | None
-
-
 class FrameOfStack(TypedDict):
     """One frame of a thread's stack."""
 
@@ -313,6 +314,38 @@ class ProcessOfRank(_ProcessRequired, total=False):
 
 
 Stacks = dict[RankKey, Annotated[list[ProcessOfRank], Field(max_length=10_000)]]
+
+
+class KeptHang(Sent):
+    """What the ranks of a node did when a detached run made no progress."""
+
+    time: Time
+    collectives: RankAnswers
+    stacks: Stacks
+
+
+def _of_that_run(argument: Argument, value: Cleaned) -> bool:
+    return argument["run"] is None or set(value.removed) <= {argument["run"]}
+
+
+_RUN_ON_NODE = TypeAdapter(RunOnNode)
+RUNS: Query[RecordedRuns] = Query(
+    "runs", TypeAdapter(Annotated[RecordedRuns, BeforeValidator(_each_by_itself)])
+)
+CLEAN: Query[Cleaned] = Query("clean", TypeAdapter(Cleaned), _of_that_run)
+JOURNAL: Query[JournalPiece] = Query("journal", TypeAdapter(JournalPiece))
+NCCL_RAS: Query[str | None] = Query("nccl_ras", adapter_of(Text | None))
+HANG: Query[KeptHang | None] = Query("hang", TypeAdapter(KeptHang | None))
+
+
+# ---------------------------------------------------------------- requests with one reply
+
+
+class Detached(Sent):
+    """The reply of a node whose part of a run is detached now."""
+
+    directory: AbsolutePath
+    port: Port | None
 
 
 class SignaledRanks(Sent):

@@ -149,7 +149,7 @@ def _hang(verdict: HangVerdict, message: str, ranks: tuple[RankRecords, ...]) ->
         level="warning" if verdict.code in (HangCode.SLOW, HangCode.UNKNOWN) else "error",
         where=f"{place.file}:{place.line}" if place is not None else ranks_text(late),
         text=hang_text(verdict),
-        hint=hang_hint(verdict.code),
+        hint=hang_hint(verdict),
         evidence=message,
     )
 

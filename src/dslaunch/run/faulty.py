@@ -43,6 +43,8 @@ def _hung_nodes(outcome: Outcome) -> tuple[str, ...]:
         return ()
     if hang.code in (HangCode.FILESYSTEM, HangCode.STOPPED) and len(hang.hosts) == 1:
         return hang.hosts
+    if hang.code is HangCode.GPU:
+        return tuple(dict.fromkeys(each.host for each in hang.gpus))
     if hang.code is HangCode.NETWORK:
         return _in_all_pairs(hang.unreachable)
     return ()

@@ -20,6 +20,7 @@ from dslaunch.run.outcome import Outcome
 from dslaunch.run.reach import ANSWER_TIMEOUT, ReachedNodes, answer_of
 from dslaunch.run.reasons import EndCode
 from dslaunch.run.session import Arrival, Lost, Session
+from dslaunch.run.status import gave_up
 from dslaunch.run.watch import Watch, read_event
 
 Kept = frames.Output | NodeEvent
@@ -50,6 +51,8 @@ class Follower:
                 self._take(*self.reached.inbox.get(timeout=POLL))
             except Empty:
                 continue
+        history = self.watch.history
+        history.gave_up = gave_up(history.events)
         return self.watch.outcome()
 
     def catch_up(self, *, until: Until = never) -> None:

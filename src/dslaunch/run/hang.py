@@ -11,7 +11,8 @@ that some rank has entered and not completed is what its group waits for:
 - if all have entered it equally, the data between them does not arrive.
 
 Without a recorder, as with gloo in an older PyTorch, the stacks show which ranks are in a
-collective; which one is not known.
+collective; which one is not known. So it is for `monitored_barrier`, and transfers between two
+ranks are not compared.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 from dslaunch.run.collectives import Collective, RankRecord
 from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place, Side
 from dslaunch.run.reasons import RankSource
-from dslaunch.run.waits import Frame, Wait, WaitKind, wait
+from dslaunch.run.waits import NEAR, Frame, Wait, WaitKind, wait
 
 MOST_WORKERS = 64
 """Processes below a rank that are inspected."""
@@ -170,6 +171,8 @@ class _Situation:
 
     views: Mapping[int, RankView]
     waits: list[_Wait] = field(default_factory=list)
+    behind: Sequence[int] = ()
+    """Ranks that the others wait for by NCCL's report, which has no names of groups and lines."""
 
     @property
     def waiting(self) -> set[int]:
@@ -179,9 +182,12 @@ class _Situation:
         return recorded | {rank for rank, view in self.views.items() if _seen_waiting(view)}
 
 
-def judge(views: Mapping[int, RankView], now: float | None = None) -> HangVerdict:
-    """Return why the ranks make no progress. `now`: seconds since the epoch, for `since`."""
-    situation = _Situation(views, _waits(views))
+def judge(
+    views: Mapping[int, RankView], now: float | None = None, behind: Sequence[int] = ()
+) -> HangVerdict:
+    """Return why the ranks make no progress. `now`: seconds since the epoch, for `since`. `behind`:
+    ranks that the others wait for by NCCL's report, which counts where no recorder shows any."""
+    situation = _Situation(views, _waits(views), behind)
     halted = [view for view in views.values() if _halted(view) is not None]
     if situation.waits:
         members = {rank for each in situation.waits for rank in (*each.missing, *each.entered)}
@@ -194,6 +200,8 @@ def judge(views: Mapping[int, RankView], now: float | None = None) -> HangVerdic
     roots = _roots(situation)
     if roots:
         return _about_ranks(situation, [views[rank] for rank in roots], now)
+    if situation.behind:
+        return _about_ranks(situation, [views[rank] for rank in situation.behind], now)
     if situation.waits:
         return _all_have_entered(situation, now)
     if situation.waiting:
@@ -249,12 +257,30 @@ def _by_group(view: RankView) -> Mapping[str, Sequence[Collective]]:
 
 
 def _seen_waiting(view: RankView) -> bool:
-    """Return whether the stack of a rank without a record shows that it waits for others."""
-    recorded = view.record is not None and (view.record.entries or view.record.initialized)
-    if recorded or view.process is None:
+    """Return whether only the stack of a rank shows that it waits for others: it has no recorder,
+    or is in an operation that is not compared, such as `monitored_barrier` and `recv`."""
+    compared = [] if view.record is None else [e for e in view.record.entries if not e.p2p]
+    if view.process is None or any(not entry.completed for entry in compared):
         return False
     seen = view.process.wait
     return seen is not None and seen.kind in (WaitKind.COLLECTIVE, WaitKind.STORE)
+
+
+def _seen_operation(view: RankView) -> str | None:
+    """Return the function in which a rank waits for others, by its stack."""
+    process = view.process
+    seen = process.wait if process is not None else None
+    if process is None or seen is None or seen.frame is None:
+        return None
+    joining = [frame.function for frame in process.frames if frame.function in _JOINING]
+    if joining:
+        return joining[0]
+    # torch wraps its functions; the outermost is the one that the program calls
+    last = seen.frame
+    for index, frame in enumerate(process.frames[: seen.frame + NEAR]):
+        if _LIBRARY.search(frame.file) and wait([frame]) is not None:
+            last = index
+    return process.frames[last].function
 
 
 def _roots(situation: _Situation) -> list[int]:
@@ -284,7 +310,27 @@ def _different_operations(situation: _Situation, now: float | None) -> HangVerdi
         sides = [side for each in crossed for side in _sides(each, situation)]
         if len(sides) > 1:
             return _mismatch(crossed[0], sides, situation, now)
+    if situation.waits and not _roots(situation):
+        return _in_other_operations(situation, now)
     return None
+
+
+def _in_other_operations(situation: _Situation, now: float | None) -> HangVerdict | None:
+    """Return the verdict if those that have not entered the collective wait for others themselves,
+    in operations that only their stacks show."""
+    each = situation.waits[0]
+    others: dict[str, list[int]] = {}
+    for rank in each.missing:
+        view = situation.views[rank]
+        if _seen_waiting(view):
+            others.setdefault(_seen_operation(view) or "another operation", []).append(rank)
+    if not others:
+        return None
+    unrecorded = [
+        Side(tuple(ranks), operation, place=_place_of(situation.views[ranks[0]]))
+        for operation, ranks in others.items()
+    ]
+    return _mismatch(each, [*_sides(each, situation), *unrecorded], situation, now)
 
 
 def _sides(each: _Wait, situation: _Situation) -> list[Side]:
@@ -358,14 +404,12 @@ def _seen_waited_for(situation: _Situation, verdict: HangVerdict) -> HangVerdict
     waiting = tuple(sorted(situation.waiting - guilty))
     if not waiting:
         return verdict
-    process = situation.views[waiting[0]].process
-    frames = process.frames if process is not None else ()
-    joining = [frame.function for frame in frames if frame.function in _JOINING]
+    first = situation.views[waiting[0]]
     return replace(
         verdict,
         waiting=waiting,
-        operation=joining[0] if joining else None,
-        waiting_place=place(frames),
+        operation=_seen_operation(first),
+        waiting_place=_place_of(first),
     )
 
 
@@ -374,7 +418,9 @@ def _waited_for(
 ) -> HangVerdict:
     """Return the verdict with the collective that is waited for."""
     guilty = {rank for _, rank in verdict.ranks}
-    waiting = tuple(rank for rank in each.entered if rank not in guilty)
+    waiting = tuple(
+        rank for rank, own in each.entered.items() if rank not in guilty and not own.completed
+    )
     entry = each.entered[waiting[0]] if waiting else next(iter(each.entered.values()))
     where = _place_in(situation.views[waiting[0]], entry) if waiting else None
     return replace(
@@ -395,7 +441,11 @@ def _since(each: _Wait, now: float | None) -> float | None:
 
 
 def _place_in(view: RankView, entry: Collective) -> Place | None:
-    return place(entry.frames or (view.process.frames if view.process is not None else ()))
+    return place(entry.frames) if entry.frames else _place_of(view)
+
+
+def _place_of(view: RankView) -> Place | None:
+    return place(view.process.frames) if view.process is not None else None
 
 
 def place(frames: Sequence[Frame]) -> Place | None:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 
 from dslaunch.cluster.nodeset import fold, ranks_text
 from dslaunch.plural import counted
-from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place, Side
+from dslaunch.preflight.xid import xid_text
+from dslaunch.run.hang_verdict import GpuError, HangCode, HangVerdict, Place, Side
 
 MOST_SIZES = 3
 """Sizes of tensors that are shown of one side of a mismatch."""
@@ -22,6 +23,7 @@ _ABOUT: Mapping[HangCode, str] = {
     "{where}",
     HangCode.BUSY: "{who} {has} not entered it and {computes}{where}",
     HangCode.NOT_ENTERED: "{who} {has} not entered it{where}",
+    HangCode.GPU: "{gpus}; {who} {is_}{inside}",
     HangCode.NETWORK: "all have entered it and it does not complete{pairs}",
     HangCode.RENDEZVOUS: "more ranks are expected, or ranks have different master addresses",
     HangCode.UNKNOWN: "all have entered it and it does not complete",
@@ -54,6 +56,8 @@ _HINTS: Mapping[HangCode, str] = {
     "sizes; look for conditions that depend on the rank or its data",
     HangCode.NETWORK: "check the network between the nodes: `dslaunch preflight --tier deep`, "
     "firewalls, NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME",
+    HangCode.GPU: "check the node with `nvidia-smi` and `dslaunch preflight`, drain it, and reset "
+    "the GPU or reboot the node; look up the number in NVIDIA's Xid catalog",
     HangCode.RENDEZVOUS: "take rank, world size and master address from the environment, as "
     "`init_process_group()` without arguments does: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT",
     HangCode.SLOW: "raise --hang-timeout if a step is to take so long; `dslaunch stacks` shows "
@@ -62,9 +66,18 @@ _HINTS: Mapping[HangCode, str] = {
 }
 
 
-def hang_hint(code: HangCode) -> str:
+_ALL_ENTERED = (HangCode.NETWORK, HangCode.UNKNOWN)
+_ROOTED = {"broadcast": "`src`", "scatter": "`src`", "gather": "`dst`", "reduce": "`dst`"}
+"""Operations of one rank, which no recorder tells, and the argument that names it."""
+
+
+def hang_hint(verdict: HangVerdict) -> str:
     """Return what to do about a hang."""
-    return _HINTS[code]
+    if verdict.code in _ALL_ENTERED and not verdict.unreachable and verdict.operation in _ROOTED:
+        argument = _ROOTED[verdict.operation]
+        same = f"check that all ranks give {verdict.operation} the same {argument}"
+        return f"{same}; {_HINTS[verdict.code]}"
+    return _HINTS[verdict.code]
 
 
 def hang_text(verdict: HangVerdict) -> str:
@@ -101,6 +114,19 @@ def _filled(text: str, verdict: HangVerdict) -> str:
         ending=_ending(verdict),
         workers=f" ({counted(verdict.workers, 'worker')} blocked)" if verdict.workers else "",
         pairs=_pairs(verdict.unreachable),
+        gpus=_gpus(verdict.gpus),
+    )
+
+
+def _gpus(errors: Iterable[GpuError]) -> str:
+    """Return which GPUs have reported which errors."""
+    places: dict[tuple[str, str], list[int]] = {}
+    for each in errors:
+        places.setdefault((each.host, each.bus), []).append(each.xid)
+    return "; ".join(
+        f"the GPU at {bus} on {host} has reported "
+        + ", ".join(xid_text(number) for number in dict.fromkeys(numbers))
+        for (host, bus), numbers in places.items()
     )
 
 
@@ -124,9 +150,9 @@ def _ending(verdict: HangVerdict) -> str:
 def _side(side: Side, verdict: HangVerdict) -> str:
     verb = "is" if len(side.ranks) == 1 else "are"
     same = len({each.operation for each in verdict.sides}) < len(verdict.sides)
-    groups = {each.group for each in verdict.sides}
+    groups = {each.group for each in verdict.sides if each.group}
     what = side.operation
-    if len(groups) > 1:
+    if len(groups) > 1 and side.group:
         what += f" of group {side.group}"
     elif same:
         what += f" of {_tensors(side)}"

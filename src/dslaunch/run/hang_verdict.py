@@ -37,6 +37,8 @@ class HangCode(StrEnum):
     """All ranks wait until others have joined their process group."""
     SLOW = "slow"
     """No rank waits for another one: all compute, or wait for something outside of the run."""
+    GPU = "gpu"
+    """A GPU has reported a hardware error, and nothing else explains the hang."""
     UNKNOWN = "unknown"
 
 
@@ -60,6 +62,19 @@ class Side:
     sizes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
     place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuError:
+    """A hardware error of a GPU that its node has logged since the run was started."""
+
+    host: str
+    xid: int
+    """Its number in NVIDIA's catalog."""
+    bus: str
+    """The GPU's address on the PCI bus."""
+    pid: int | None = None
+    """The process that used the GPU, where the driver says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +108,8 @@ class HangVerdict:
     """Of a data loader: how many of its worker processes are stopped or blocked."""
     unreachable: tuple[tuple[str, str], ...] = ()
     """Of `network`: pairs of nodes of which the first could not connect to the second."""
+    gpus: tuple[GpuError, ...] = ()
+    """Of `gpu`."""
     since: float | None = None
     """Seconds for which the collective has been waited for; None: unknown."""
 

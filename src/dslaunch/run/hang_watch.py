@@ -22,8 +22,10 @@ from dslaunch.run.collectives import (
     arrived_collectives,
     ask_for_collectives,
 )
+from dslaunch.run.gpu_errors import arrived_gpu_errors, ask_for_kernel_logs, with_gpu_errors
 from dslaunch.run.hang import judge, rank_views
-from dslaunch.run.hang_verdict import HangCode, HangVerdict
+from dslaunch.run.hang_verdict import GpuError, HangCode, HangVerdict
+from dslaunch.run.nccl_ras import arrived_nccl_reports, ask_for_nccl_reports, ranks_waited_for
 from dslaunch.run.node_pairs import NodePairs
 from dslaunch.run.rank_stacks import arrived_stacks, ask_for_stacks
 from dslaunch.run.reasons import RankSource
@@ -74,13 +76,20 @@ class Continued:
     """For which none did."""
 
 
-def _judged(
-    stacks: Mapping[str, Any], records: Mapping[int, RankRecord], ended: Ended
+def judged(
+    stacks: Mapping[str, Any],
+    records: Mapping[int, RankRecord],
+    ended: Ended,
+    now: float | None,
+    gpu_errors: Sequence[GpuError] = (),
+    nccl_reports: Sequence[str] = (),
 ) -> HangVerdict:
     """Return the verdict, also if the judge fails: the run must end after its timeout, and not
     because of what nodes say of their ranks."""
     try:
-        return judge(rank_views(stacks, records, ended), time.time())
+        seen = rank_views(stacks, records, ended)
+        verdict = judge(seen, now, behind=ranks_waited_for(nccl_reports, seen))
+        return with_gpu_errors(verdict, gpu_errors, seen)
     except Exception as error:  # noqa: BLE001 - see above
         _log.info("hang-judge-failed", error=repr(error)[:LONGEST_ERROR])
         return HangVerdict(HangCode.UNKNOWN)
@@ -133,7 +142,7 @@ class HangWatch:
         self.interval = max(min(LOOK, shortest / LOOKS), LEAST)
         now = time.monotonic()
         self._numbers = Numbers(now)
-        self._heard = self._looked = now
+        self._heard = self._looked = self._started = now
         self._near = near
         self._asked: AskedRecords = Asked()
         self._inquiry: _Inquiry | None = None
@@ -160,7 +169,9 @@ class HangWatch:
         unmoved = now - self._numbers.moved > self.notice
         show = stalled and unmoved and self._shown_at is None and now >= self._again
         if sessions and (over or show):
-            self._inquiry = _Inquiry(sessions, now, over=over, near=self._near)
+            self._inquiry = _Inquiry(
+                sessions, now, over=over, near=self._near, started=self._started
+            )
         return None
 
     def _quiet(self, sessions: Sequence[Session], now: float) -> float:
@@ -208,22 +219,38 @@ class _Inquiry:
     """Asks all nodes what their ranks do."""
 
     def __init__(
-        self, sessions: Sequence[Session], now: float, *, over: bool, near: str | None
+        self,
+        sessions: Sequence[Session],
+        now: float,
+        *,
+        over: bool,
+        near: str | None,
+        started: float,
     ) -> None:
         self.began, self.over, self.sessions = now, over, list(sessions)
         self._records = ask_for_collectives(sessions, Question.FULL, FOR_RECORDS)
         self._stacks = ask_for_stacks(sessions, FOR_STACKS)
+        self._logs, self._started = ask_for_kernel_logs(sessions), started
+        self._nccl = ask_for_nccl_reports(sessions)
         self._near = near
         self._pairs: NodePairs | None = None
 
     def result(self, ended: Ended, now: float) -> Stall | None:
         """Return the verdict; None: not all nodes have answered, and there is time."""
-        complete = self._records.complete and self._stacks.complete
+        asked = (self._records, self._stacks, self._logs, self._nccl)
+        complete = all(each.complete for each in asked)
         if not complete and now - self.began < ANSWER:
             return None
         found = arrived_collectives(self._records)
         stacks = arrived_stacks(self._stacks)
-        verdict = _judged(stacks, found, ended)
+        verdict = judged(
+            stacks,
+            found,
+            ended,
+            now=time.time(),
+            gpu_errors=arrived_gpu_errors(self._logs, self._started),
+            nccl_reports=arrived_nccl_reports(self._nccl),
+        )
         if verdict.code is HangCode.NETWORK and len(self.sessions) > 1:
             if self._pairs is None:
                 self._pairs = NodePairs(self.sessions, self._near)

@@ -210,7 +210,7 @@ def _without_failure(history: History) -> Outcome:
     if reason is not None and reason.code is EndCode.REHEARSED:
         return Outcome("ok", 0, reason)
     if reason is not None:
-        hint = hang_hint(reason.hang.code) if reason.hang is not None else None
+        hint = hang_hint(reason.hang) if reason.hang is not None else None
         return Outcome("failed", 1, reason, hint=hint)
     return Outcome("ok", 0, EndReason(EndCode.SUCCEEDED))
 
@@ -230,7 +230,11 @@ def _failed(
     return Outcome(
         status="failed",
         exit_code=_code(cause, history.events),
-        reason=replace(reason_of(cause), ranks=_awaited(found, history, why)),
+        reason=replace(
+            reason_of(cause),
+            ranks=_awaited(found, history, why),
+            exited=_exited_before(cause, found, history),
+        ),
         cause=_with_process(cause, history),
         what=found.what,
         ending=found.code,
@@ -333,6 +337,24 @@ def _awaited(
     if len(candidates) > MOST_AWAITED:
         return ()
     return tuple(sorted(candidates, key=_rank_of))
+
+
+def _exited_before(cause: Event, found: Diagnosis, history: History) -> tuple[RankSource, ...]:
+    """Return the ranks that had exited successfully when another one lost its connection: one that
+    returns early breaks the connections to it."""
+    if not found.secondary or found.waited:
+        return ()
+    exited = {
+        _source(event)
+        for event in history.events
+        if _exited_successfully(event) and event.time <= cause.time
+    }
+    return tuple(sorted(exited, key=_rank_of)) if len(exited) <= MOST_AWAITED else ()
+
+
+def _exited_successfully(event: Event) -> bool:
+    is_of_rank = event.kind == "exit" and event.rank is not None
+    return is_of_rank and not event.asked and event.code == 0 and event.signal is None
 
 
 def _is_unasked(event: Event, stopped_at: float | None) -> bool:

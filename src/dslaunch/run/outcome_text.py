@@ -29,7 +29,7 @@ _MESSAGES = {
     EndCode.OUTPUT_CLOSED: "stopped because the reader of its output has exited",
     EndCode.STOPPED: "stopped by {by}",
     EndCode.START_FAILED: "{who} could not start: {error}",
-    EndCode.RANK_FAILED: "{who} failed first: {ending}{awaited}",
+    EndCode.RANK_FAILED: "{who} failed first: {ending}{awaited}{exited}",
     EndCode.LAUNCHER_FAILED: "the launcher on {host} failed first: {ending}",
     EndCode.NODE_LOST: "{host} was lost: {error}",
     EndCode.PROCESS_KILLED: "the {process} on {host} was killed{by_signal}",
@@ -111,6 +111,11 @@ def describe(code: int | None, number: int | None, *, oom: bool = False) -> str:
     return f"exit code {code}"
 
 
+def _exited(ranks: tuple[RankSource, ...]) -> str:
+    names = ", ".join(map(source_text, ranks))
+    return f", after {names} had exited successfully" if names else ""
+
+
 def _filled(texts: dict[EndCode, str], reason: EndReason) -> str:
     host = reason.host or ""
     names = ", ".join(map(source_text, reason.ranks))
@@ -119,6 +124,7 @@ def _filled(texts: dict[EndCode, str], reason: EndReason) -> str:
         who=source_text((host, reason.rank)),
         ending=describe(reason.exit_code, reason.signal, oom=bool(reason.oom)),
         awaited=f", after a timeout, probably waiting for {names}" if names else "",
+        exited=_exited(reason.exited),
         running=names or "processes that ranks started",
         process=reason.process,
         by_signal=f" by {signal_name(reason.signal)}" if reason.signal else "",

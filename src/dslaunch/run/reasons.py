@@ -86,6 +86,8 @@ class EndReason:
     """Optimizer steps of a rehearsal."""
     ranks: tuple[RankSource, ...] = ()
     """Those that had not exited, or that a failed rank probably waited for."""
+    exited: tuple[RankSource, ...] = ()
+    """Those that had exited successfully when a failed rank lost its connection to another one."""
     hang: HangVerdict | None = None
     """What the ranks wait for."""
     job: str | None = None

@@ -24,13 +24,16 @@ from dslaunch.run.handle import (
 )
 from dslaunch.run.interrupts import Until, never
 from dslaunch.run.journal_tail import FIRST_WINDOW, read_tail, show_last_lines
+from dslaunch.run.kept_hang import with_hang_verdict
 from dslaunch.run.kept_progress import RunsOfCluster
 from dslaunch.run.local_runs import LocalRun, note_outcome, recorded_outcome
 from dslaunch.run.log_selection import EVERY_LINE, LogSelection, SelectedLines
+from dslaunch.run.outcome import Outcome
 from dslaunch.run.progress import Progress
 from dslaunch.run.rank_signals import Signaled, order, send_signal
 from dslaunch.run.rank_stacks import gather_stacks
 from dslaunch.run.reach import ReachedNodes, ask_each, reach
+from dslaunch.run.reasons import EndCode
 from dslaunch.run.recorded_events import read_events
 from dslaunch.run.recorded_output import RecordedOutput
 from dslaunch.run.recorded_progress import note_progress, noted_progress, recorded_progress
@@ -294,7 +297,20 @@ class SshRun(RunHandle):
             chosen.release()
             follower = Follower(joined.reached, watch, past)
             outcome = follower.follow(until=until)
-            return Attached(None if follower.open else outcome)
+            if follower.open:
+                return Attached(None)
+        if outcome.reason.code is EndCode.HANG:
+            outcome = self._with_hang_verdict(outcome, until)
+        return Attached(outcome)
+
+    def _with_hang_verdict(self, outcome: Outcome, until: Until) -> Outcome:
+        """Ask the nodes again, whose agents have exited, what their ranks did."""
+        cluster = self.cluster
+        with reach(cluster, _nodes(cluster, self.hosts), until=until) as reached:
+            reported = node_runs(reached, until=until).get(self.agents)
+            if reported is None:
+                return outcome
+            return _hang_explained(outcome, reported, reached)
 
     def _events(self, joined: _Joined, until: Until) -> list[Event]:
         """Return the events so far, as its nodes report them, by time."""
@@ -421,7 +437,18 @@ def _explained(found: RunStatus, reached: ReachedNodes) -> RunStatus:
             watch.output(session.host, output, session.offset)
     watch.flush_all()
     watch.history = history_of(e for node in found.nodes.values() for e in node.events)
-    return replace(found, result=watch.outcome())
+    return replace(found, result=_hang_explained(watch.outcome(), found, reached))
+
+
+def _hang_explained(outcome: Outcome, found: RunStatus, reached: ReachedNodes) -> Outcome:
+    """Return the outcome of a detached run with the verdict, if it was a hang."""
+    return with_hang_verdict(
+        outcome,
+        found.run,
+        reached,
+        ranks={host: node.ranks for host, node in found.nodes.items()},
+        events=[event for node in found.nodes.values() for event in node.events],
+    )
 
 
 def _unreachable(reached: ReachedNodes) -> tuple[NodeFailure, ...]:

@@ -144,10 +144,20 @@ def history_of(events: Iterable[Event]) -> History:
             history.interrupted, history.stopped_by = True, event.reason.by
             history.output_closed = event.reason.code is EndCode.OUTPUT_CLOSED
             history.stopped_at = history.stopped_at or event.time
-    ends = [e for e in history.events if e.kind == "ending" and e.error]
-    if ends and not any(failed(e) and not e.asked for e in history.events):
-        history.gave_up = EndReason(EndCode.NODE_ENDED, error=ends[0].error)
+    history.gave_up = gave_up(history.events)
     return history
+
+
+def gave_up(events: Sequence[Event]) -> EndReason | None:
+    """Return why the nodes of a detached run have ended it, if no failure of a rank was the
+    reason."""
+    ends = [event for event in events if event.kind == "ending" and event.error]
+    if not ends or any(failed(event) and not event.asked for event in events):
+        return None
+    hangs = [event.seconds for event in ends if event.seconds is not None]
+    if hangs:
+        return EndReason(EndCode.HANG, seconds=hangs[0])
+    return EndReason(EndCode.NODE_ENDED, error=ends[0].error)
 
 
 def recorded_nodes(record: RunRecord, events: Sequence[Event]) -> dict[str, NodeStatus]:

@@ -153,7 +153,7 @@ def test_without_a_recorder_the_stacks_show_who_does_not_wait() -> None:
     verdict = verdict_of(told)
     assert (verdict.code, verdict.ranks) == (HangCode.NOT_ENTERED, (("node2", 3),))
     assert verdict.waiting == (0, 1, 2)
-    assert verdict.operation is None
+    assert verdict.operation == "all_reduce"
 
 
 def test_ranks_that_all_wait_for_others_to_join_are_a_rendezvous_that_does_not_complete() -> None:
@@ -323,3 +323,47 @@ def test_an_invalid_record_of_one_rank_discards_no_answer_of_another() -> None:
     assert found[1].error is not None
     assert found[1].error.startswith("invalid record: entries.0.entered")
     assert found[0].entries
+
+
+def in_function(process: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a rank that waits in another function of torch.distributed."""
+    renamed = json.loads(json.dumps(process).replace('"all_reduce"', json.dumps(name)))
+    assert renamed != process
+    return dict(renamed)
+
+
+def without_current(told: dict[str, Any], ranks: str) -> None:
+    """Let ranks have completed all that they have recorded."""
+    for rank in ranks:
+        record = told["collectives"][rank]["told"]
+        record["entries"] = [entry for entry in record["entries"] if entry["completed"]]
+
+
+def test_an_operation_that_is_not_recorded_is_seen_in_the_stacks() -> None:
+    told = changed("not-entered")
+    without_current(told, "012")
+    for rank in "012":
+        told["stacks"][rank][0] = in_function(told["stacks"][rank][0], "monitored_barrier")
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.ranks) == (HangCode.NOT_ENTERED, (("node2", 3),))
+    assert (verdict.operation, verdict.waiting) == ("monitored_barrier", (0, 1, 2))
+
+
+def test_a_rank_in_an_operation_that_is_not_recorded_does_not_enter_that_of_the_others() -> None:
+    told = changed("not-entered")
+    told["stacks"]["3"] = [in_function(told["stacks"]["0"][0], "recv")]
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.ranks) == (HangCode.MISMATCH, (("node2", 3),))
+    assert [(side.ranks, side.operation) for side in verdict.sides] == [
+        ((3,), "recv"),
+        ((0, 1, 2), "all_reduce"),
+    ]
+
+
+def test_only_ranks_that_have_not_completed_an_operation_wait_in_it() -> None:
+    told = changed("not-entered")
+    told["collectives"]["3"] = copy.deepcopy(told["collectives"]["0"])
+    for entry in told["collectives"]["3"]["told"]["entries"]:
+        entry["completed"] = True
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.waiting) == (HangCode.NETWORK, (0, 1, 2))

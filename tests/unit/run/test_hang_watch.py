@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter
 
+from dslaunch.protocol.queries import Answers, Questions, parse_answers
 from dslaunch.protocol.values import parse
 from dslaunch.run.hang_verdict import HangCode
 from dslaunch.run.hang_watch import Continued, HangWatch, Stall
@@ -35,6 +36,8 @@ class ScriptedNode:
         self.completed = 0
         """Collectives of a run that makes progress."""
         self.state = "answered"
+        self.log = "uptime 5000.00\n"
+        """Of the kernel; as for a user who may not read it."""
 
     def request(self, operation: str, adapter: TypeAdapter[Any], **message: Any) -> Future[Any]:
         """Answer at once."""
@@ -49,6 +52,14 @@ class ScriptedNode:
         else:
             future.set_result(parse(adapter, self.told["collectives"]))
         return future
+
+    def ask(self, questions: Questions) -> Future[Answers]:
+        """Answer with what the kernel has logged; NCCL does not listen."""
+        answer: Future[Answers] = Future()
+        known: dict[str, Any] = {"run": {"code": 0, "out": self.log, "err": ""}}
+        told = {query.name: {"value": known.get(query.name)} for query in questions}
+        answer.set_result(parse_answers(self.host, questions, told))
+        return answer
 
     def _status(self) -> dict[str, Any]:
         moving = self.completed
@@ -78,6 +89,25 @@ def test_a_rank_that_the_others_wait_for_is_a_hang_after_the_timeout() -> None:
     assert isinstance(found, Stall)
     assert (found.over, found.verdict.code) == (True, HangCode.BUSY)
     assert found.seconds > SHORT
+
+
+FELL_OFF = """\
+uptime 5000.00
+log
+[ 1200.000000] NVRM: Xid (PCI:0000:0f:00): 79, pid=77, name=python3, GPU has fallen off the bus.
+[ 4999.900000] NVRM: Xid (PCI:0000:9b:00): 79, pid=2380, name=python3, GPU has fallen off the bus.
+[ 4999.950000] NVRM: Xid (PCI:0000:9b:00): 31, pid=2380, name=python3, Ch 00000008
+"""
+
+
+def test_a_gpu_that_failed_since_the_start_is_the_reason() -> None:
+    node = ScriptedNode("busy")
+    node.log = FELL_OFF
+    found = look(HangWatch(limit=SHORT), node)
+    assert isinstance(found, Stall)
+    assert found.verdict.code is HangCode.GPU
+    assert [(gpu.xid, gpu.bus) for gpu in found.verdict.gpus] == [(79, "0000:9b:00")]
+    assert (found.verdict.ranks, found.verdict.waiting) == ((("node1", 3),), (0, 1, 2))
 
 
 def test_collectives_that_complete_are_progress() -> None:

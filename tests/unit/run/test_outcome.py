@@ -162,6 +162,12 @@ def test_a_rank_that_said_why_keeps_its_reason_although_its_config_offloads() ->
     assert outcome.ending == "gpu-memory"
 
 
+def test_a_rank_that_had_exited_is_named_as_the_one_to_which_the_connection_was_lost() -> None:
+    history = History([exits(3, 2, 0, host="n2"), exits(4, 0, 1), exits(5, 3, 0, host="n2")])
+    outcome = judge(history, last_lines={("n1", 0): [CLOSED]})
+    assert outcome.reason.exited == (("n2", 2),)
+
+
 def test_among_secondary_failures_alone_the_first_is_named() -> None:
     history = History([exits(4.0, 0, 1), exits(4.2, 1, 1)], 4.2)
     outcome = judge(history, last_lines={("n1", 0): [CLOSED], ("n1", 1): [CLOSED]})

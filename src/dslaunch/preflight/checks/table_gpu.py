@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dslaunch.launch.devices import NAMES
 from dslaunch.plural import counted
+from dslaunch.preflight import kernel_log, xid
 from dslaunch.preflight.check import (
     Check,
     Finding,
@@ -20,7 +21,6 @@ from dslaunch.preflight.check import (
     skipped,
 )
 from dslaunch.preflight.checks import _accelerators as accelerators
-from dslaunch.preflight.checks import _kernel as kernel
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.comparison import deviations
 from dslaunch.preflight.flow import judged
@@ -195,49 +195,20 @@ def _memory_held(a: NodeAnswers, known: set[str]) -> list[int]:
 
 
 XIDS_TOLD = 16
-HARDWARE = frozenset((48, 56, 57, 58, 62, 63, 64, 68, 69, 73, 74, 79, 80, 81, 92, 94, 95, 119, 120))
-"""That Imbue's and Azure's health checks agree on, and contained and uncontained memory errors."""
-RECOVERY = 154
-"""The driver requests a reset or reboot."""
-XIDS = {
-    48: "double-bit memory error",
-    62: "internal controller halt",
-    63: "row remapped or page retired",
-    64: "row could not be remapped",
-    74: "NVLink error",
-    79: "fell off the bus",
-    92: "many single-bit memory errors",
-    94: "contained memory error",
-    95: "uncontained memory error",
-    119: "GSP timeout",
-    120: "GSP error",
-    RECOVERY: "recovery wanted",
-}
-"""In NVIDIA's words, cut short (Xid catalog)."""
-_XID = re.compile(
-    r"^(?:\[\s*(?P<time>\d+\.\d+)\])?.*"
-    r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]{1,32})\): (?P<xid>\d{1,4})\b",
-    re.MULTILINE,
-)
 
 
 def xid_errors(text: str, hours: float) -> Counter[tuple[int, str]]:
-    """Return Xids with the GPU's bus address, and how often they occur; a line without a time
-    counts."""
-    since = kernel.since(text, hours)
-    return Counter(
-        (int(m["xid"]), m["bus"])
-        for m in _XID.finditer(text)
-        if m["time"] is None or float(m["time"]) >= since
-    )
+    """Return Xids with the GPU's bus address, and how often they occur."""
+    found = xid.xids(text, kernel_log.since(text, hours))
+    return Counter((each.number, each.bus) for each in found)
 
 
 def _gpu_xid(a: NodeAnswers) -> Iterator[Finding]:
-    found = xid_errors(kernel.log(a), a.limits["hours"])
+    found = xid_errors(kernel_log.log(a), a.limits["hours"])
     levels: dict[Level, list[str]] = {}
-    for (xid, bus), times in found.items():
-        words = f"Xid {xid}{f' ({XIDS[xid]})' if xid in XIDS else ''} on {bus}"
-        level: Level = "fail" if xid in HARDWARE or xid == RECOVERY else "info"
+    for (number, bus), times in found.items():
+        words = f"{xid.xid_text(number)} on {bus}"
+        level: Level = "fail" if xid.Xid(number, bus, None).is_of_hardware else "info"
         levels.setdefault(level, []).append(words + (f" {times} times" if times > 1 else ""))
     for level, words_of in levels.items():
         more = f"; and {len(words_of) - XIDS_TOLD} more" if len(words_of) > XIDS_TOLD else ""
@@ -350,7 +321,7 @@ CHECKS = {
         ),
         see="sudo dmesg -T | grep -i xid",
         source="NVIDIA Xid catalog; imbue-ai/cluster-health, AzureHPC health checks (2 hours)",
-        flow=nvidia.where_up(_gpu_xid, {"kernel": kernel.LOG}),
+        flow=nvidia.where_up(_gpu_xid, {"kernel": kernel_log.LOG}),
         limits={"hours": 2},
         limits_mean="hours back in the log to look for errors",
     ),

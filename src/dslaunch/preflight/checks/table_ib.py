@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from dslaunch.plural import counted
+from dslaunch.preflight import kernel_log
 from dslaunch.preflight.check import (
     Check,
     Finding,
@@ -19,7 +20,6 @@ from dslaunch.preflight.check import (
     skipped,
 )
 from dslaunch.preflight.checks import _infiniband as infiniband
-from dslaunch.preflight.checks import _kernel as kernel
 from dslaunch.preflight.checks._infiniband import Device, Port
 from dslaunch.preflight.flow import NodeFlow, compared, each, judged
 
@@ -119,13 +119,13 @@ STARTING = 600.0
 
 def flaps(text: str, hours: float) -> Counter[str]:
     """How often each device lost its link, by the kernel's log."""
-    since = max(STARTING, kernel.since(text, hours))
+    since = max(STARTING, kernel_log.since(text, hours))
     return Counter(m["device"] for m in _DOWN.finditer(text) if float(m["time"]) >= since)
 
 
 def _flow_ib_link_flap(a: NodeAnswers) -> NodeFlow:
     if infiniband.devices(a):
-        a = yield {"kernel": kernel.LOG}
+        a = yield {"kernel": kernel_log.LOG}
     if not infiniband.in_use(a):
         return [skipped("no active InfiniBand or RoCE NIC")]
     return _ib_link_flap(a)
@@ -136,7 +136,7 @@ def _ib_link_flap(a: NodeAnswers) -> Iterator[Finding]:
     nets = {path.split("/")[-2] for path in a["ports"] if "/device/net/" in path}
     counts = {
         name: times
-        for name, times in flaps(kernel.log(a), a.limits["hours"]).items()
+        for name, times in flaps(kernel_log.log(a), a.limits["hours"]).items()
         if name in found or name in nets
     }
     for name, times in counts.items():

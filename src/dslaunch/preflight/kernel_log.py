@@ -19,8 +19,12 @@ _UPTIME = re.compile(r"^uptime (\d+(?:\.\d+)?)$", re.MULTILINE)
 
 
 def log(a: NodeAnswers) -> str:
-    """What was kept of the log. Raises UnansweredError if it may not be read."""
-    text: str = a.value(LOG)["out"]
+    """Return what was kept of the log. Raises UnansweredError if it may not be read."""
+    return kept(a.value(LOG)["out"])
+
+
+def kept(text: str) -> str:
+    """Return an answer to LOG. Raises UnansweredError if the log may not be read."""
     if not re.search(r"^log$", text, re.MULTILINE):
         raise UnansweredError("no permission to read the kernel log")
     return text
