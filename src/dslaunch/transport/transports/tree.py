@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,11 +28,13 @@ from dslaunch.transport.ssh import strict
 from dslaunch.transport.ssh.files import client_of
 from dslaunch.transport.ssh.route import RouteError, route
 from dslaunch.transport.tree_shape import tree_shape
+from dslaunch.transport.waiting import Pushing, Waiting
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
     from dslaunch.transport.base import Channel, Connection, Transport
     from dslaunch.transport.relay_link import RelayedChannel
+    from dslaunch.transport.waiting import WaitingChannel
 
 RELAY_OPTIONS = {
     **strict.STRICT,
@@ -76,8 +78,13 @@ class TreeConnection:
         self._unused: RelayedChannel | None = first
         self._channels = [first]
 
-    def start(self, line: str) -> Channel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
         """Run a shell line on the node. Raises OSError."""
+        channel, self._unused = self._unused or self._open(), None
+        return Pushing(channel, line.encode() + b"\n", text)
+
+    def start_waiting(self, line: str) -> WaitingChannel:
+        """Run a shell line as `start` does, for a relay. Raises OSError."""
         channel, self._unused = self._unused or self._open(), None
         channel.write(line.encode() + b"\n")
         return channel
@@ -128,12 +135,23 @@ class SharedUse:
 
     def __init__(self, shared: SharedConnection) -> None:
         self._shared = shared
-        self._channels: list[Channel] = []
+        self._channels: list[Channel | WaitingChannel] = []
         self._closed = threading.Event()
 
-    def start(self, line: str) -> Channel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
         """Run a shell line on the node. Raises OSError."""
-        channel = self._shared.connection.start(line)
+        channel = self._shared.connection.start(line, text)
+        self._channels.append(channel)
+        return channel
+
+    def start_waiting(self, line: str) -> WaitingChannel:
+        """Run a shell line as `start` does, for a relay. Raises OSError."""
+        connection = self._shared.connection
+        channel: WaitingChannel
+        if isinstance(connection, TreeConnection):
+            channel = connection.start_waiting(line)
+        else:
+            channel = Waiting(connection.start(line))
         self._channels.append(channel)
         return channel
 
@@ -258,11 +276,11 @@ class TreeTransport:
     def _start_relay(self, node: Node) -> Relay:
         use = self._use_of(node)
         try:
-            link = RelayLink(use.start(program.line(node)))
+            link = RelayLink(use.start_waiting(program.line(node)))
             timeout = self._timeout + AUTHENTICATION
             options = RELAY_OPTIONS | {"ConnectTimeout": str(max(1, round(self._timeout)))}
             arguments = {"options": options, "login_timeout": timeout}
-            link.begin(program.text("relay", arguments), START_TIMEOUT)
+            link.begin(b"".join(program.text("relay", arguments)), START_TIMEOUT)
         except OSError:
             use.close()
             raise
