@@ -17,6 +17,7 @@ from dslaunch.run.outcome import History, judge
 from dslaunch.run.reach import answer_of, ask, reach
 from dslaunch.run.session import Lost
 from dslaunch.run.status import node_runs
+from dslaunch.run.view import View as AnyView
 from dslaunch.run.watch import Watch
 from tests.hostile.conftest import HostileCluster
 from tests.hostile.test_time_growth import seconds
@@ -62,7 +63,7 @@ def test_what_is_asked_after_a_loss_fails_for_the_reason_of_the_loss(hostile: Ma
     assert caught.value.failures[0].kind == "protocol"
 
 
-class View:
+class View(AnyView):
     """Shows nothing, and counts."""
 
     lines = 0

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import UsageError
 from dslaunch.run.run_directory import RunDirectory
+from dslaunch.run.view import View
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.allocation import allocated_nodes, seen_by_steps
 from dslaunch.slurm.answers import SlurmAnswerError, parse_accounting, parse_columns, parse_json
@@ -48,7 +49,7 @@ ODD = (
 )  # fmt: skip
 
 
-class Silent:
+class Silent(View):
     """A screen that shows nothing."""
 
     def line(self, line: object) -> None:

@@ -20,11 +20,11 @@ from dslaunch.run.launch import run_job
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.request import RunRequest
 from dslaunch.run.timeouts import Timeouts
-from dslaunch.run.view import StartStep
+from dslaunch.run.view import StartStep, View
 
 
 @dataclass
-class Seen:
+class Seen(View):
     """What a run showed."""
 
     lines: list[Line] = field(default_factory=list)

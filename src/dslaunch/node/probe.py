@@ -84,6 +84,12 @@ def _hang(argument: Answer, context: Context) -> Optional[Answer]:
     return run_files.hang(context.home, context.host, argument["run"])
 
 
+def _nccl_ras(_: Any, __: Context) -> Optional[str]:
+    from dslaunch.node import nccl_ras  # only for hangs
+
+    return nccl_ras.report()
+
+
 def _journal(argument: Answer, context: Context) -> Answer:
     """Return a piece of what a detached run has kept, as text that JSON can carry."""
     import base64  # only for `logs` of a detached run: 1 ms
@@ -118,6 +124,7 @@ QUESTIONS: Dict[str, Callable[[Any, Context], Any]] = {
     "interpreter": _interpreter,
     "job_signal": _job_signal,
     "journal": _journal,
+    "nccl_ras": _nccl_ras,
     "runs": _runs,
     "shards": _shards,
 }

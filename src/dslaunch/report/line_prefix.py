@@ -8,7 +8,7 @@ from dslaunch.cluster.nodeset import fold as fold_hosts
 from dslaunch.cluster.nodeset import fold_numbers
 from dslaunch.plural import counted
 from dslaunch.report.folding import FoldedLine
-from dslaunch.run.events import Line
+from dslaunch.run.events import Line, LineBlock
 from dslaunch.terminal import PLAIN, one_line, without_color
 
 BAR = "│"
@@ -17,7 +17,7 @@ _LONGEST_RANKS = 16
 """Characters of a list of ranks before a line; a longer one is counted instead."""
 
 
-def prefix(line: Line) -> str:
+def prefix(line: Line | LineBlock) -> str:
     """Return `node01:3│`; `node01│` for output of the node's launcher; `12_3 node01:3│` for a task
     of a SLURM array."""
     host = one_line(f"{line.task} {line.host}" if line.task else line.host)
@@ -54,6 +54,13 @@ class PrefixedLines:
         """Return a line of one rank, or of the launcher of a node."""
         return f"{self._prefix(line)}{self._content(line)}"
 
+    def block(self, block: LineBlock) -> str:
+        """Return several lines of one rank, each with the prefix and a newline."""
+        text = block.text if self.color else without_color(block.text)
+        prefix = self._prefix(block)
+        following = f"\n{prefix}"
+        return f"{prefix}{text.replace(chr(10), following)}\n"
+
     def folded(self, group: FoldedLine) -> str:
         """Return a line with all who have written it."""
         if len(group.sources) == 1:
@@ -64,7 +71,7 @@ class PrefixedLines:
     def _content(self, line: Line) -> str:
         return line.text if self.color else without_color(line.text)
 
-    def _prefix(self, line: Line) -> str:
+    def _prefix(self, line: Line | LineBlock) -> str:
         source = (line.task, line.host, line.rank)
         known = self._known.get(source)
         if known is not None:

@@ -21,11 +21,11 @@ from dslaunch.report.outcome_rows import RunExtent, outcome_rows
 from dslaunch.report.output_stream import OutputStream, leave_if_unread
 from dslaunch.report.status_line import RunStatusLine
 from dslaunch.report.stop_tracebacks import StopTracebacks
-from dslaunch.run.events import Event, Line
+from dslaunch.run.events import Event, Line, LineBlock
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.progress import RunProgress
 from dslaunch.run.reasons import BY_USER, EndReason
-from dslaunch.run.view import StartStep
+from dslaunch.run.view import StartStep, View
 from dslaunch.terminal import one_line
 
 _ROOM = 3
@@ -41,7 +41,7 @@ PLAIN_COLUMNS = 200
 """The length of such a line, at most."""
 
 
-class TerminalView:
+class TerminalView(View):
     """A view for users: ranks' output on its own streams, everything else on standard error.
 
     On a terminal it has a status line, and may fold equal lines of several ranks. Its methods may
@@ -134,6 +134,21 @@ class TerminalView:
         if now - self._shown_at >= TICK or self.folder.full:
             self._shown_at = now
             self._show(self.folder.due(now))
+
+    def block(self, block: LineBlock) -> None:
+        """Show lines of a rank that arrived together, unless the run has failed."""
+        with self._lock:
+            may_be_traceback = self.stopping is not None and block.rank is None
+            if self.folder is not None or may_be_traceback:
+                super().block(block)
+                return
+            if self.live:
+                self.status.note_block(block)
+            chosen = self.ranks is None or block.rank in self.ranks
+            if self.quiet or self.ending or not chosen:
+                return
+            target = self.out if block.stream == "stdout" else self.err
+            self._write(target, self.lines.block(block), colors=self.color)
 
     @property
     def unseen(self) -> bool:
@@ -331,7 +346,7 @@ class TerminalView:
             self.err.redraw(self._status_text)
 
 
-class JsonView:
+class JsonView(View):
     """A view for programs: one JSON object per line for events and output."""
 
     def __init__(self, out: TextIO, tell: Callable[[str], None] = lambda why: None) -> None:
@@ -341,6 +356,11 @@ class JsonView:
     def line(self, line: Line) -> None:
         """Print a line of output."""
         self._write({"kind": "output"} | line.as_data())
+
+    def block(self, block: LineBlock) -> None:
+        """Print lines of output."""
+        objects = ({"kind": "output"} | line.as_data() for line in block)
+        self.out.write("".join(f"{json_text(each)}\n" for each in objects))
 
     @property
     def unseen(self) -> bool:

@@ -14,9 +14,10 @@ from dslaunch.report.folding import WINDOW, FoldedLine, LineFolder
 from dslaunch.report.line_prefix import PrefixedLines, all_of
 from dslaunch.report.output_stream import OutputStream, leave_if_unread
 from dslaunch.run.events import Event, Line
+from dslaunch.run.view import View
 
 
-class LogView:
+class LogView(View):
     """A view that prints lines on one stream, and no events.
 
     With `fold`, equal lines that several ranks wrote within WINDOW are one. Of recorded output only
@@ -109,7 +110,7 @@ class LogView:
         return f"{utc(line.time)} " if self.timestamps else ""
 
 
-class JsonLogView:
+class JsonLogView(View):
     """A view for programs: a JSON object per line of output, and no events."""
 
     def __init__(self, out: TextIO) -> None:

@@ -9,7 +9,7 @@ from dslaunch.cluster.nodeset import fold
 from dslaunch.durations import elapsed_text
 from dslaunch.plural import counted
 from dslaunch.report.progress_text import progress_parts
-from dslaunch.run.events import Event, Line
+from dslaunch.run.events import Event, Line, LineBlock
 from dslaunch.run.progress import RunProgress
 from dslaunch.run.view import StartStep
 
@@ -110,6 +110,12 @@ class RunStatusLine:
         if self.running_since is None and self.step is None:
             self.running_since = self.now
         self.progress.note(line)
+
+    def note_block(self, block: LineBlock) -> None:
+        """Note the progress that one of several lines may have."""
+        if self.running_since is None and self.step is None:
+            self.running_since = self.now
+        self.progress.note_block(block)
 
     def text(self, columns: int) -> str:
         """Return the line, without the last of its parts that do not fit in `columns`."""

@@ -25,8 +25,9 @@ STEPS_BETWEEN = 16
 """Steps of training between two rounds."""
 SHORTEST, LONGEST = 2.0, 30.0
 """Seconds between two rounds."""
-SHARE_OF_NODE, SHARE_OF_LAUNCHER = 0.005, 0.02
-"""Share of one CPU that the rounds take, at most: on a node for all of its ranks, and here."""
+SHARE_OF_RANK, SHARE_OF_LAUNCHER = 0.005, 0.02
+"""Share of one CPU that the rounds take, at most: in a rank, which cannot train meanwhile, and
+here."""
 MOST_CLOSE = 30
 """Rounds in a row that may be close because a rank may be slow."""
 RANK_TIMEOUT = 2.0
@@ -123,8 +124,8 @@ class CollectiveTimes:
         self._hosts: dict[int, str] = {}
         self._groups: dict[str, _GroupTimes] = {}
         self._clock_errors: dict[str, float] = {}
-        self._spent_on_node = self._spent_asking = self._spent_here = 0.0
-        """Seconds of CPU time in the last round: of the ranks of one node, and of this process to
+        self._spent_in_rank = self._spent_asking = self._spent_here = 0.0
+        """Seconds of CPU time in the last round: of one rank, and of this process to
         ask and to judge."""
         self._latest: Lateness | None = None
 
@@ -136,7 +137,7 @@ class CollectiveTimes:
             return SHORTEST
         steps = STEPS_BETWEEN * found.step_seconds if found is not None else SHORTEST
         here = self._spent_asking + self._spent_here
-        affordable = max(self._spent_on_node / SHARE_OF_NODE, here / SHARE_OF_LAUNCHER)
+        affordable = max(self._spent_in_rank / SHARE_OF_RANK, here / SHARE_OF_LAUNCHER)
         return min(LONGEST, max(SHORTEST, steps, affordable))
 
     def begin(self, sessions: Iterable[Session]) -> None:
@@ -189,14 +190,14 @@ class CollectiveTimes:
         for rank, answer in own.items():
             if answer.told is None:
                 continue
-            spent += answer.told.spent
+            spent = max(spent, answer.told.spent)
             self._hosts[rank] = session.host
             for times in answer.told.times:
                 self._add(rank, times, session.offset)
             entered = [call[2] for times in answer.told.times for call in times.calls]
             if entered:
                 latest.append(max(entered))
-        self._spent_on_node = max(spent, self._spent_on_node / 2)
+        self._spent_in_rank = max(spent, self._spent_in_rank / 2)
         if latest:
             self._since[session.host] = min(latest)
 

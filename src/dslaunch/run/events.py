@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -98,6 +99,24 @@ class Event:
         if self.slower is not None:
             found["slower"] = [asdict(each) for each in self.slower]
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class LineBlock:
+    """Lines of one rank that arrived together, ready for a terminal; see `Line`."""
+
+    time: float
+    host: str
+    rank: int | None
+    stream: Literal["stdout", "stderr"]
+    text: str
+    """The lines, with a newline between them."""
+    task: str = ""
+
+    def __iter__(self) -> Iterator[Line]:
+        """Return the lines one by one."""
+        for text in self.text.split("\n"):
+            yield Line(self.time, self.host, self.rank, self.stream, text, self.task)
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,6 +171,8 @@ class _Situation:
 
     views: Mapping[int, RankView]
     waits: list[_Wait] = field(default_factory=list)
+    behind: Sequence[int] = ()
+    """Ranks that the others wait for by NCCL's report, which has no names of groups and lines."""
 
     @property
     def waiting(self) -> set[int]:
@@ -180,9 +182,12 @@ class _Situation:
         return recorded | {rank for rank, view in self.views.items() if _seen_waiting(view)}
 
 
-def judge(views: Mapping[int, RankView], now: float | None = None) -> HangVerdict:
-    """Return why the ranks make no progress. `now`: seconds since the epoch, for `since`."""
-    situation = _Situation(views, _waits(views))
+def judge(
+    views: Mapping[int, RankView], now: float | None = None, behind: Sequence[int] = ()
+) -> HangVerdict:
+    """Return why the ranks make no progress. `now`: seconds since the epoch, for `since`. `behind`:
+    ranks that the others wait for by NCCL's report, which counts where no recorder shows any."""
+    situation = _Situation(views, _waits(views), behind)
     halted = [view for view in views.values() if _halted(view) is not None]
     if situation.waits:
         members = {rank for each in situation.waits for rank in (*each.missing, *each.entered)}
@@ -195,6 +200,8 @@ def judge(views: Mapping[int, RankView], now: float | None = None) -> HangVerdic
     roots = _roots(situation)
     if roots:
         return _about_ranks(situation, [views[rank] for rank in roots], now)
+    if situation.behind:
+        return _about_ranks(situation, [views[rank] for rank in situation.behind], now)
     if situation.waits:
         return _all_have_entered(situation, now)
     if situation.waiting:

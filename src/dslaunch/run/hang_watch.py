@@ -25,6 +25,7 @@ from dslaunch.run.collectives import (
 from dslaunch.run.gpu_errors import arrived_gpu_errors, ask_for_kernel_logs, with_gpu_errors
 from dslaunch.run.hang import judge, rank_views
 from dslaunch.run.hang_verdict import GpuError, HangCode, HangVerdict
+from dslaunch.run.nccl_ras import arrived_nccl_reports, ask_for_nccl_reports, ranks_waited_for
 from dslaunch.run.node_pairs import NodePairs
 from dslaunch.run.rank_stacks import arrived_stacks, ask_for_stacks
 from dslaunch.run.reasons import RankSource
@@ -81,12 +82,14 @@ def judged(
     ended: Ended,
     now: float | None,
     gpu_errors: Sequence[GpuError] = (),
+    nccl_reports: Sequence[str] = (),
 ) -> HangVerdict:
     """Return the verdict, also if the judge fails: the run must end after its timeout, and not
     because of what nodes say of their ranks."""
     try:
         seen = rank_views(stacks, records, ended)
-        return with_gpu_errors(judge(seen, now), gpu_errors, seen)
+        verdict = judge(seen, now, behind=ranks_waited_for(nccl_reports, seen))
+        return with_gpu_errors(verdict, gpu_errors, seen)
     except Exception as error:  # noqa: BLE001 - see above
         _log.info("hang-judge-failed", error=repr(error)[:LONGEST_ERROR])
         return HangVerdict(HangCode.UNKNOWN)
@@ -228,12 +231,14 @@ class _Inquiry:
         self._records = ask_for_collectives(sessions, Question.FULL, FOR_RECORDS)
         self._stacks = ask_for_stacks(sessions, FOR_STACKS)
         self._logs, self._started = ask_for_kernel_logs(sessions), started
+        self._nccl = ask_for_nccl_reports(sessions)
         self._near = near
         self._pairs: NodePairs | None = None
 
     def result(self, ended: Ended, now: float) -> Stall | None:
         """Return the verdict; None: not all nodes have answered, and there is time."""
-        complete = self._records.complete and self._stacks.complete and self._logs.complete
+        asked = (self._records, self._stacks, self._logs, self._nccl)
+        complete = all(each.complete for each in asked)
         if not complete and now - self.began < ANSWER:
             return None
         found = arrived_collectives(self._records)
@@ -244,6 +249,7 @@ class _Inquiry:
             ended,
             now=time.time(),
             gpu_errors=arrived_gpu_errors(self._logs, self._started),
+            nccl_reports=arrived_nccl_reports(self._nccl),
         )
         if verdict.code is HangCode.NETWORK and len(self.sessions) > 1:
             if self._pairs is None:

@@ -13,6 +13,7 @@ from dslaunch.protocol.queries import JOURNAL, Answers, JournalPiece
 from dslaunch.run.interrupts import Interrupts, Until, never
 from dslaunch.run.journal_tail import first_frame
 from dslaunch.run.progress import Progress, RunProgress
+from dslaunch.run.view import View
 from dslaunch.run.watch import Watch
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _outputs(piece: JournalPiece, asked: _Asked) -> Iterator[frames.Output]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Noted:
+class _Noted(View):
     """A view that notes the progress in the lines that it gets."""
 
     progress: RunProgress

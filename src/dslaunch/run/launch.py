@@ -171,7 +171,7 @@ class RunController:
             starter = AgentStarter(
                 transport=opened,
                 nodes=nodes,
-                fanout=cluster.ssh.fanout,
+                fanout=cluster.connected_at_once,
                 make_session=make_session,
                 ping_interval=min(PING_INTERVAL, timeouts.heartbeat / 3),
             )

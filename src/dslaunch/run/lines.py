@@ -49,6 +49,24 @@ class Lines:
             if states[-1] and now - self._shown >= REDRAW:
                 self._shown = now
                 yield BarState(states[-1])
+        yield from self._pieces()
+
+    def blocks(self, data: bytes, now: float) -> Iterator[bytes | BarState]:
+        """Add bytes, as `feed` does, but yield lines that are complete at the same time in one
+        piece, without its last newline."""
+        if b"\r" in data or b"\r" in self._buffer:
+            yield from self.feed(data, now)
+            return
+        whole, newline, rest = data.rpartition(b"\n")
+        if newline:
+            yield self._buffer + whole
+            self._buffer = rest
+        else:
+            self._buffer += rest
+        yield from self._pieces()
+
+    def _pieces(self) -> Iterator[bytes]:
+        """Yield the pieces of a line that is too long to be kept until it ends."""
         pieces = max(len(self._buffer) - 1, 0) // LONGEST
         for piece in range(pieces):
             yield self._buffer[piece * LONGEST : (piece + 1) * LONGEST]
@@ -68,6 +86,14 @@ def last_state(line: bytes) -> bytes:
 
 def _last_of(states: list[bytes]) -> bytes:
     return next((state for state in reversed(states) if state), b"")
+
+
+def printable_block(lines: bytes) -> str:
+    """Return several lines, each as `printable` returns it."""
+    text = lines.decode(errors="replace")
+    if text.replace("\n", "").isprintable():  # as almost all output is
+        return text
+    return "\n".join(map(printable, lines.split(b"\n")))
 
 
 def printable(line: bytes) -> str:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import UsageError
+from dslaunch.run.view import View
 from dslaunch.terminal import without_color
 
 if TYPE_CHECKING:
     from dslaunch.run.events import Event, Line
-    from dslaunch.run.view import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def compiled(text: str | None, name: str) -> re.Pattern[str] | None:
         raise UsageError(f"{name}{text}: invalid regular expression: {error}") from None
 
 
-class SelectedLines:
+class SelectedLines(View):
     """A view that shows selected lines in another one, with `tail` only the last of them.
 
     The last lines are kept until `release`; lines that come later are shown at once.

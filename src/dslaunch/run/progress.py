@@ -25,7 +25,7 @@ from dslaunch.cluster.progress_format import LONGEST_LINE
 from dslaunch.terminal import without_color
 
 if TYPE_CHECKING:
-    from dslaunch.run.events import Line
+    from dslaunch.run.events import Line, LineBlock
 
 LONGEST = 1000
 """Characters of a line that are read; records of trainings are shorter."""
@@ -413,6 +413,12 @@ class RunProgress:
         if known is None:
             known = self._ranks[rank] = _Rank(ProgressReader(self._formats))
         known.pending.append((line.time, text))
+
+    def note_block(self, block: LineBlock) -> None:
+        """Take several lines of a rank's output."""
+        if self._formats or may_tell(block.text):
+            for line in block:
+                self.note(line)
 
     @property
     def by_rank(self) -> dict[int, Progress]:

@@ -10,6 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from dslaunch.run.progress import ProgressReader
+from dslaunch.run.view import View
 
 if TYPE_CHECKING:
     from dslaunch.run.events import Line
@@ -57,7 +58,7 @@ class ProgressHistory:
     """Of all ranks that print steps, the slowest first."""
 
 
-class ProgressCollector:
+class ProgressCollector(View):
     """A view that collects the progress and the last lines of every rank."""
 
     def __init__(self, formats: Sequence[str] = ()) -> None:

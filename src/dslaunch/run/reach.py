@@ -110,7 +110,7 @@ def _connecting(
         starter = AgentStarter(
             transport=opened,
             nodes=nodes,
-            fanout=cluster.ssh.fanout,
+            fanout=cluster.connected_at_once,
             make_session=make_session,
             join=run is not None,
         )

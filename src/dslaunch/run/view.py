@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dslaunch.launch.plan import Plan
-    from dslaunch.run.events import Event, Line
+    from dslaunch.run.events import Event, Line, LineBlock
 
 
 class StartStep(Enum):
@@ -29,6 +29,11 @@ class View(Protocol):
 
     def line(self, line: Line) -> None:
         """Show a line of output."""
+
+    def block(self, block: LineBlock) -> None:
+        """Show lines of one rank that arrived together."""
+        for line in block:
+            self.line(line)
 
     def event(self, event: Event) -> None:
         """Show an event."""
@@ -56,13 +61,16 @@ def ignore(*values: object) -> None:
     """Do nothing with what is reported."""
 
 
-class QuietView:
+class QuietView(View):
     """A view that shows nothing."""
 
     unseen = True
     output_closed = False
 
     def line(self, line: Line) -> None:
+        """Show nothing."""
+
+    def block(self, block: LineBlock) -> None:
         """Show nothing."""
 
     def event(self, event: Event) -> None:
@@ -75,7 +83,7 @@ class QuietView:
         """Show nothing."""
 
 
-class Callbacks:
+class Callbacks(View):
     """A view that calls functions."""
 
     def __init__(

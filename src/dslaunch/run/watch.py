@@ -9,8 +9,8 @@ from typing import Literal
 
 from dslaunch.node.frames import NO_RANK, Output
 from dslaunch.protocol.messages import NodeEvent
-from dslaunch.run.events import Event, Line
-from dslaunch.run.lines import BarState, Lines, printable
+from dslaunch.run.events import Event, Line, LineBlock
+from dslaunch.run.lines import BarState, Lines, printable, printable_block
 from dslaunch.run.outcome import History, Outcome, judge
 from dslaunch.run.reasons import EndCode, EndReason, RankSource
 from dslaunch.run.run_directory import RunDirectory
@@ -83,11 +83,11 @@ class Watch:
             self._sources[host].append(source)
         self.heard[source, output.stream] = when
         data = _last_lines(output.data) if self.unseen() else output.data
-        for line in self.lines[source, output.stream].feed(data, time.monotonic()):
-            if isinstance(line, BarState):
-                self._bar(source, output.stream, line, when)
+        for lines in self.lines[source, output.stream].blocks(data, time.monotonic()):
+            if isinstance(lines, BarState):
+                self._bar(source, output.stream, lines, when)
             else:
-                self._line(source, output.stream, line, when)
+                self._block(source, output.stream, lines, when)
 
     def begin_again(self) -> None:
         """Forget all events and output: another start of the same run begins."""
@@ -99,7 +99,7 @@ class Watch:
         """Show what is left of the streams of a rank that has ended."""
         for stream in (1, 2):
             for line in self.lines[source, stream].rest():
-                self._line(source, stream, line, self.heard[source, stream])
+                self._block(source, stream, line, self.heard[source, stream])
 
     def flush_all(self) -> None:
         """Show what is left of all streams."""
@@ -111,10 +111,10 @@ class Watch:
         kept = {source: list(lines) for source, lines in self.last.items()}
         return judge(self.history, last_lines=kept)
 
-    def _line(self, source: RankSource, stream: int, line: bytes, when: float) -> None:
-        text = printable(line)
-        self.last[source].append(text)
-        self.view.line(Line(when, *source, _name(stream), text, self.task))
+    def _block(self, source: RankSource, stream: int, lines: bytes, when: float) -> None:
+        text = printable_block(lines)
+        self.last[source].extend(text.rsplit("\n", KEPT_LINES)[-KEPT_LINES:])
+        self.view.block(LineBlock(when, *source, _name(stream), text, self.task))
 
     def _bar(self, source: RankSource, stream: int, state: BarState, when: float) -> None:
         text = printable(state.text)

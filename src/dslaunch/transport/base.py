@@ -37,6 +37,14 @@ class Channel(Protocol):
 
 
 @runtime_checkable
+class SharingChannel(Protocol):
+    """A channel over which what several nodes get is sent once, at least for a part of the way."""
+
+    def write_shared(self, data: bytes) -> None:
+        """As `write`, for data that other nodes get too. It is kept on the way: no secrets."""
+
+
+@runtime_checkable
 class Connection(Protocol):
     """An open, authenticated connection to one node, with its host key verified."""
 
@@ -88,6 +96,8 @@ class TransportType:
     """How nodes are reached, for help texts."""
     over_ssh: bool = False
     """It logs in over SSH: host keys and the user's SSH configuration apply."""
+    through_nodes: bool = False
+    """Nodes log in to other nodes, and each limits how many it connects to."""
     ssh_program: bool = False
     """It starts the system's ssh."""
     same_machine: bool = False

@@ -22,6 +22,7 @@ from dslaunch.node import frames
 from dslaunch.protocol.messages import Arrived, Incoming, ProtocolError, Reply
 from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.transport import login_shell, program
+from dslaunch.transport.base import SharingChannel
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -193,7 +194,7 @@ class Wire:
     def _write(self, data: bytes) -> None:
         with self._writing, contextlib.suppress(OSError):
             if self._channel is not None:
-                self._send_all(self._channel, data)
+                self._send_all(self._channel, data, self._channel.write)
 
     def _send_program(self, channel: Channel, text: bytes) -> None:
         """Begin to send what the shell line reads; all other messages come after it."""
@@ -206,21 +207,23 @@ class Wire:
                 self._sent.clear()
                 first.set()
                 try:
-                    self._send_all(channel, text)
+                    # all nodes get this text
+                    shared = channel.write_shared if isinstance(channel, SharingChannel) else None
+                    self._send_all(channel, text, shared or channel.write)
                 finally:
                     self._sent.set()
 
         threading.Thread(target=send, name=f"program {self.host}", daemon=True).start()
         first.wait()
 
-    def _send_all(self, channel: Channel, data: bytes) -> None:
+    def _send_all(self, channel: Channel, data: bytes, write: Callable[[bytes], object]) -> None:
         """Write to a node that may stop reading. Raises OSError."""
         for start in range(0, len(data), PIECE):
             limit = threading.Timer(WRITE_TIMEOUT, self._give_up, [channel])
             limit.daemon = True
             limit.start()
             try:
-                channel.write(data[start : start + PIECE])
+                write(data[start : start + PIECE])
             finally:
                 limit.cancel()
 

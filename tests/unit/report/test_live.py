@@ -19,7 +19,7 @@ from dslaunch.report.live import (
     decision_rows,
 )
 from dslaunch.report.outcome_rows import outcome_rows
-from dslaunch.run.events import Event, Kind, Line
+from dslaunch.run.events import Event, Kind, Line, LineBlock
 from dslaunch.run.outcome import Outcome, SecondaryFailure
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.view import StartStep
@@ -68,6 +68,32 @@ def test_the_status_line_is_the_last_one_and_leaves_room_for_an_echo() -> None:
     screen.begin(StartStep.CONNECTING, HOSTS[1:])
     screen.line(line("hello"))
     assert last_line(err) == "connecting 0 s · 1/16 nodes"
+
+
+@pytest.mark.parametrize("color", [False, True], ids=["plain", "color"])
+@pytest.mark.parametrize("fold", [False, True], ids=["unfolded", "folded"])
+@pytest.mark.parametrize("ranks", [None, frozenset({1})], ids=["all ranks", "one rank"])
+def test_lines_that_arrive_together_are_shown_as_those_that_arrive_alone(
+    color: bool, fold: bool, ranks: frozenset[int] | None
+) -> None:
+    texts = ("step 1/10 loss 0.5", "", "\x1b[31mred", "step 2/10")
+    shown = []
+    for together in (False, True):
+        out, err = io.StringIO(), Terminal()
+        screen = TerminalView(
+            out, err, nodes=HOSTS, ranks=ranks, color=color, fold=fold, clock=lambda: 0.0
+        )
+        for rank in (0, 1):
+            block = LineBlock(0.0, "node01", rank, "stdout", "\n".join(texts))
+            if together:
+                screen.block(block)
+            else:
+                for each in block:
+                    screen.line(each)
+        screen.close()
+        shown.append((out.getvalue(), screen.status.progress.by_rank))
+    assert shown[0] == shown[1]
+    assert shown[0][1]  # lines that are not shown may have progress too
 
 
 def test_a_terminal_that_changes_its_width_is_followed() -> None:

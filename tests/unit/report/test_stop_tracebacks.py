@@ -8,7 +8,7 @@ import pytest
 
 from dslaunch.report.live import TerminalView
 from dslaunch.report.stop_tracebacks import MOST_LINES, StopTracebacks
-from dslaunch.run.events import Event, Line
+from dslaunch.run.events import Event, Line, LineBlock
 from dslaunch.run.reasons import EndCode, EndReason
 
 # torch 2.13, torchrun on TERM; shortened in the middle
@@ -68,7 +68,6 @@ def test_a_screen_leaves_it_out_after_a_stop_alone(stopped: bool) -> None:
     screen = TerminalView(io.StringIO(), err, nodes=("node1",))
     if stopped:
         screen.event(Event(0.0, "stopping", reason=EndReason(EndCode.INTERRUPTED)))
-    for text in STOPPED:
-        screen.line(said(text))
+    screen.block(LineBlock(0.0, "node1", None, "stderr", "\n".join(STOPPED)))
     screen.close()
     assert ("SignalException" in err.getvalue()) is not stopped

@@ -12,7 +12,7 @@ from dslaunch.protocol.values import parse
 from dslaunch.run.collective_times import (
     LONGEST,
     MOST_GROUPS,
-    SHARE_OF_NODE,
+    SHARE_OF_RANK,
     SHORTEST,
     STEPS_BETWEEN,
     CollectiveTimes,
@@ -233,8 +233,8 @@ def test_nodes_are_asked_every_few_steps() -> None:
 
 
 def test_nodes_are_asked_less_often_if_the_answers_take_long() -> None:
-    """Of two ranks, each of which takes 10 ms."""
-    assert asked_once(0.5, 0.05).interval == pytest.approx(0.1 / SHARE_OF_NODE)
+    """By what each rank spends: the ranks of a node answer beside each other."""
+    assert asked_once(0.5, 0.05).interval == pytest.approx(0.05 / SHARE_OF_RANK)
 
 
 def test_nodes_are_asked_closely_while_a_rank_may_be_slow() -> None:

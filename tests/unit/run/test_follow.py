@@ -36,13 +36,14 @@ from dslaunch.run.journal_tail import (
 from dslaunch.run.log_selection import LogSelection, SelectedLines
 from dslaunch.run.reach import ANSWER_TIMEOUT, ReachedNodes, ask
 from dslaunch.run.session import Session
+from dslaunch.run.view import View as AnyView
 from dslaunch.run.view import ignore
 from dslaunch.run.watch import Watch
 from dslaunch.transport.wire import LostError
 
 
 @dataclass
-class View:
+class View(AnyView):
     """Keeps what it is shown."""
 
     shown: list[str] = field(default_factory=list)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.run.lines import LONGEST, BarState, Lines, printable
+from dslaunch.run.lines import LONGEST, BarState, Lines, printable, printable_block
 from dslaunch.terminal import without_color
 
 
@@ -25,6 +25,26 @@ def test_lines_do_not_depend_on_how_the_bytes_were_cut(lines: list[bytes], cuts:
     at = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
     pieces = [text[a:b] for a, b in pairwise(at)]
     assert split(*pieces) == lines
+
+
+@given(
+    st.lists(st.text(alphabet="a\r\n\x1b[m\xe9\u202e").map(str.encode), min_size=1),
+    st.integers(1, 9),
+)
+def test_lines_that_come_in_blocks_are_those_that_come_one_by_one(
+    pieces: list[bytes], cut: int
+) -> None:
+    one_by_one, in_blocks = Lines(), Lines()
+    text = b"".join(pieces)
+    for at in range(0, len(text), cut):
+        single = list(one_by_one.feed(text[at : at + cut], 0))
+        several = list(in_blocks.blocks(text[at : at + cut], 0))
+        lines = [printable(line) for line in single if isinstance(line, bytes)]
+        blocks = [printable_block(block) for block in several if isinstance(block, bytes)]
+        assert [line for block in blocks for line in block.split("\n")] == lines
+        bars = [bar for bar in single if isinstance(bar, BarState)]
+        assert bars == [bar for bar in several if isinstance(bar, BarState)]
+    assert list(one_by_one.rest()) == list(in_blocks.rest())
 
 
 def test_a_line_without_a_newline_is_given_at_the_end() -> None:

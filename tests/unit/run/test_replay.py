@@ -17,13 +17,14 @@ from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.recorded_events import read_events
 from dslaunch.run.replay import FIRST_WINDOW, attach_record, replay
 from dslaunch.run.run_directory import EVENTS, RunDirectory
+from dslaunch.run.view import View as AnyView
 
 Wrote = tuple[str, int | None, bytes, float]
 """Host, rank, bytes, and when they were written."""
 
 
 @dataclass
-class View:
+class View(AnyView):
     """Keeps what it is shown."""
 
     shown: list[str] = field(default_factory=list)

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 from dslaunch.node.frames import Output
 from dslaunch.run.events import Event, Line
+from dslaunch.run.view import View as AnyView
 from dslaunch.run.watch import KEPT_LINES, Watch
 
 
 @dataclass
-class View:
+class View(AnyView):
     """Keeps the lines that it is given."""
 
     lines: list[str] = field(default_factory=list)

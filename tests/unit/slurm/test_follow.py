@@ -10,6 +10,7 @@ import pytest
 
 from dslaunch.errors import DslaunchError
 from dslaunch.run.events import Event, Line
+from dslaunch.run.view import View
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import SlurmClient
 from dslaunch.slurm.follow import Following
@@ -27,7 +28,7 @@ TWO_BY_TWO = Layout(((2, 2),), direct=False)
 HOSTS = ("a", "b")
 
 
-class Seen:
+class Seen(View):
     """A screen that remembers."""
 
     def __init__(self) -> None:
@@ -296,7 +297,7 @@ def test_each_task_of_an_array_has_its_own_lines_and_root_cause(tmp_path: Path) 
     assert second.exit_code == 3
 
 
-class Tasks:
+class Tasks(View):
     """A screen that remembers lines with the task that they are of."""
 
     def __init__(self) -> None:

@@ -41,6 +41,7 @@ from dslaunch.render.batch import Batch
 from dslaunch.render.launch import Launch
 from dslaunch.run.events import Event, Line
 from dslaunch.run.local_runs import local_runs
+from dslaunch.run.view import View as AnyView
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.follow import Following
@@ -70,7 +71,7 @@ CODES = {"COMPLETED": 0, "CANCELLED": 130, "TIMEOUT": 124, "NODE_FAIL": 5}
 ENDS = (("COMPLETED", 0), ("FAILED", 3), ("FAILED", 1), ("TIMEOUT", 0), ("NODE_FAIL", 0))
 
 
-class View:
+class View(AnyView):
     """A screen that remembers its lines."""
 
     def __init__(self) -> None:

@@ -19,6 +19,7 @@ from dslaunch.run.handle import RunHandle
 from dslaunch.run.local_runs import local_runs
 from dslaunch.run.log_selection import LogSelection
 from dslaunch.run.run_record import FILE
+from dslaunch.run.view import View as AnyView
 from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.known_runs import handles
 from dslaunch.slurm.output_tail import BLOCK, lines_backward
@@ -28,7 +29,7 @@ FORGOTTEN = Done(1, "", SAID)
 
 
 @dataclass
-class View:
+class View(AnyView):
     """Keeps what it is shown."""
 
     shown: list[str] = field(default_factory=list)

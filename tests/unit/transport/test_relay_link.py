@@ -115,6 +115,27 @@ def test_a_program_that_reads_nothing_blocks_its_own_writer_and_no_other(link: R
     assert len(errors) == 1
 
 
+def test_a_text_of_many_children_is_sent_to_the_relay_once(link: RelayLink) -> None:
+    text = os.urandom(300_000)
+    found = []
+    for _ in range(5):
+        channel = run(link, "sha256sum")
+        channel.write_shared(text)
+        channel.close_input()
+        found.append(drained(channel).split()[0].decode())
+    assert found == [hashlib.sha256(text).hexdigest()] * 5
+    assert link.sent < 2 * len(text)
+
+
+def test_more_texts_than_a_relay_keeps_arrive_unchanged(link: RelayLink) -> None:
+    pieces = [os.urandom(relay_frames.PIECE) for _ in range(relay_frames.PLACES + 3)]
+    text = b"".join([*pieces, *pieces[:5]])
+    channel = run(link, "sha256sum")
+    channel.write_shared(text)
+    channel.close_input()
+    assert drained(channel).split()[0].decode() == hashlib.sha256(text).hexdigest()
+
+
 def test_a_relay_can_be_behind_a_relay(link: RelayLink) -> None:
     inner = RelayLink(run(link, program.line(NODE)))
     inner.begin(program.text("relay", {"options": {}, "login_timeout": 1.5}), timeout=30)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from dslaunch import log
-from dslaunch.errors import NodeError, NodeFailure
+from dslaunch.errors import FailureKind, NodeError, NodeFailure
 from dslaunch.node import relay_frames
 from dslaunch.registry import TRANSPORTS
 from dslaunch.transport import program
@@ -57,6 +58,9 @@ REST = 15.0
 """Seconds for which the node of a lost relay is not made a parent again."""
 OF_THE_CHILD = ("refused", "timeout", "no-route")
 """Failures of a login which say that the child itself is not there: no other parent is tried."""
+UNFIT_AFTER = 2
+"""Logins of a parent that must fail until it is not tried again, if none has succeeded. Without it,
+nodes that cannot log in to each other would take as many tries as there are nodes."""
 CLOSED_AT_ONCE = 32
 """Relays that are ended at the same time."""
 Value = TypeVar("Value")
@@ -183,6 +187,10 @@ class TreeTransport:
         """Connections to inner nodes for their first use."""
         self._relays: dict[str, Future[Relay]] = {}
         self._detours: list[Detour] = []
+        self._logins: Counter[str] = Counter()
+        """Successful logins, by parent."""
+        self._refusals: dict[str, list[FailureKind]] = {}
+        """Logins that failed for another reason than the child's absence, by parent."""
         self._closed = threading.Event()
         self._watching = False
 
@@ -280,18 +288,21 @@ class TreeTransport:
 
     def _reach(self, node: Node) -> Connection:
         """Connect through a parent, else directly. Raises NodeError."""
-        refused: NodeFailure | None = None
         for parent in self._candidates(node.host):
-            try:
-                return self._through(parent, node)
-            except NodeError as error:
-                refused = error.failures[0]
-                _log.info("login-refused", node=node.host, parent=parent, kind=refused.kind)
-                self._note(Detour(node.host, parent, refused.kind))
-                if refused.kind in OF_THE_CHILD:
-                    break
-            except _NoParentError:
-                self._note(Detour(node.host, parent, "lost"))
+            kind = self._unfit(parent)
+            if kind is None:
+                try:
+                    return self._through(parent, node)
+                except NodeError as error:
+                    kind = error.failures[0].kind
+                    self._count_refusal(parent, kind)
+                except _NoParentError:
+                    kind = "lost"
+            _log.info("detour", node=node.host, parent=parent, kind=kind)
+            with self._changing:
+                self._detours.append(Detour(node.host, parent, kind))
+            if kind in OF_THE_CHILD:
+                break
         if self._closed.is_set():
             raise NodeError((NodeFailure(node.host, "lost", "no longer needed"),))
         return self._flat.connect(node)
@@ -310,6 +321,8 @@ class TreeTransport:
 
     def _works(self, host: str) -> bool:
         """Return whether a node is, or may become, the parent of further nodes."""
+        if self._unfit(host) is not None:
+            return False
         future = self._relays.get(host)
         if future is None or not future.done():
             return True
@@ -332,7 +345,10 @@ class TreeTransport:
             except RelayLostError as error:
                 raise _NoParentError(parent) from error
 
-        return when_throttled(log_in)
+        connection = when_throttled(log_in)
+        with self._changing:
+            self._logins[parent] += 1
+        return connection
 
     def _child(self, node: Node) -> Child:
         """Return a node as its parent logs in to it: by its name and the port of the cluster file,
@@ -341,9 +357,17 @@ class TreeTransport:
             return Child(node.host, route(self._client, node)[-1].user, node.port)
         return Child(node.host, node.user, node.port)
 
-    def _note(self, detour: Detour) -> None:
+    def _count_refusal(self, parent: str, kind: FailureKind) -> None:
+        if kind not in OF_THE_CHILD:
+            with self._changing:
+                self._refusals.setdefault(parent, []).append(kind)
+
+    def _unfit(self, parent: str) -> FailureKind | None:
+        """Return why a node is not tried as a parent any more: it never logged in anywhere."""
         with self._changing:
-            self._detours.append(detour)
+            refusals = self._refusals.get(parent, [])
+            is_unfit = len(refusals) >= UNFIT_AFTER and not self._logins[parent]
+            return refusals[-1] if is_unfit else None
 
 
 class _NoParentError(Exception):
@@ -389,4 +413,5 @@ TRANSPORT = TransportType(
     make,
     summary="SSH from node to node, for many nodes",
     over_ssh=True,
+    through_nodes=True,
 )
