@@ -50,9 +50,9 @@ class Here:
         """Return itself: there is no connection."""
         return self
 
-    def start(self, line: str) -> Channel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
         """Run a shell line."""
-        return ProcessChannel(["/bin/sh", "-c", line])
+        return ProcessChannel(["/bin/sh", "-c", line], text=text)
 
     def close(self) -> None:
         """Do nothing: there is no connection."""

@@ -16,11 +16,11 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from dslaunch.node import relay_frames
-from dslaunch.transport.base import SharingChannel
 from dslaunch.transport.login_shell import LoginOutput
+from dslaunch.transport.waiting import SharingChannel
 
 if TYPE_CHECKING:
-    from dslaunch.transport.base import Channel
+    from dslaunch.transport.waiting import WaitingChannel
 
 REPORTED_AT_ONCE = relay_frames.WINDOW // 4
 """Bytes that were read before the relay may send as many more."""
@@ -67,7 +67,7 @@ class _Outgoing:
 class RelayLink:
     """One relay. A thread reads its frames, another writes: no caller waits for other logins."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: WaitingChannel) -> None:
         """`channel`: where the program `relay` has been started; nothing was sent to it yet."""
         self._channel = channel
         self._changing = threading.Lock()

@@ -25,6 +25,7 @@ from dslaunch.transport.relay_link import (
     RelayLink,
     RelayLostError,
 )
+from dslaunch.transport.waiting import Waiting
 
 SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
@@ -49,9 +50,13 @@ def link(tmp_path: Path) -> Iterator[RelayLink]:
 
 def start(path: str) -> RelayLink:
     env = {**os.environ, "PATH": path}
-    made = RelayLink(ProcessChannel(["/bin/sh", "-c", program.line(NODE)], env=env))
-    made.begin(program.text("relay", {"options": {}, "login_timeout": 1.5}), timeout=30)
+    made = RelayLink(Waiting(ProcessChannel(["/bin/sh", "-c", program.line(NODE)], env=env)))
+    made.begin(relay_program(), timeout=30)
     return made
+
+
+def relay_program() -> bytes:
+    return b"".join(program.text("relay", {"options": {}, "login_timeout": 1.5}))
 
 
 def run(link: RelayLink, line: str, host: str = "leaf") -> RelayedChannel:
@@ -138,7 +143,7 @@ def test_more_texts_than_a_relay_keeps_arrive_unchanged(link: RelayLink) -> None
 
 def test_a_relay_can_be_behind_a_relay(link: RelayLink) -> None:
     inner = RelayLink(run(link, program.line(NODE)))
-    inner.begin(program.text("relay", {"options": {}, "login_timeout": 1.5}), timeout=30)
+    inner.begin(relay_program(), timeout=30)
     sent = os.urandom(1_000_000)
     channel = run(inner, "sha256sum")
     channel.write(sent)
@@ -181,7 +186,7 @@ def test_the_end_of_a_relay_is_the_end_of_its_programs(link: RelayLink) -> None:
 
 
 def test_a_program_that_is_no_relay_is_given_up() -> None:
-    link = RelayLink(ProcessChannel(["sh", "-c", "echo hello; exec cat >/dev/null"]))
+    link = RelayLink(Waiting(ProcessChannel(["sh", "-c", "echo hello; exec cat >/dev/null"])))
     with pytest.raises(RelayLostError):
         link.begin(b"", timeout=0.5)
 

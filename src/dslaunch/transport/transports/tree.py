@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,11 +28,13 @@ from dslaunch.transport.ssh import strict
 from dslaunch.transport.ssh.files import client_of
 from dslaunch.transport.ssh.route import RouteError, route
 from dslaunch.transport.tree_shape import tree_shape
+from dslaunch.transport.waiting import Pushing, Waiting
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
     from dslaunch.transport.base import Channel, Connection, Transport
     from dslaunch.transport.relay_link import RelayedChannel
+    from dslaunch.transport.waiting import WaitingChannel
 
 RELAY_OPTIONS = {
     **strict.STRICT,
@@ -76,8 +78,13 @@ class TreeConnection:
         self._unused: RelayedChannel | None = first
         self._channels = [first]
 
-    def start(self, line: str) -> Channel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
         """Run a shell line on the node. Raises OSError."""
+        channel, self._unused = self._unused or self._open(), None
+        return Pushing(channel, line.encode() + b"\n", text)
+
+    def start_waiting(self, line: str) -> WaitingChannel:
+        """Run a shell line as `start` does, for a relay. Raises OSError."""
         channel, self._unused = self._unused or self._open(), None
         channel.write(line.encode() + b"\n")
         return channel
@@ -128,12 +135,23 @@ class SharedUse:
 
     def __init__(self, shared: SharedConnection) -> None:
         self._shared = shared
-        self._channels: list[Channel] = []
+        self._channels: list[Channel | WaitingChannel] = []
         self._closed = threading.Event()
 
-    def start(self, line: str) -> Channel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
         """Run a shell line on the node. Raises OSError."""
-        channel = self._shared.connection.start(line)
+        channel = self._shared.connection.start(line, text)
+        self._channels.append(channel)
+        return channel
+
+    def start_waiting(self, line: str) -> WaitingChannel:
+        """Run a shell line as `start` does, for a relay. Raises OSError."""
+        connection = self._shared.connection
+        channel: WaitingChannel
+        if isinstance(connection, TreeConnection):
+            channel = connection.start_waiting(line)
+        else:
+            channel = Waiting(connection.start(line))
         self._channels.append(channel)
         return channel
 
@@ -242,8 +260,10 @@ class TreeTransport:
     def _relay(self, host: str) -> Relay:
         """Return the running relay of an inner node. Raises RelayLostError, NodeError."""
         with self._changing:
+            if self._closed.is_set():
+                raise RelayLostError("no longer needed")
             future = self._relays.get(host)
-            is_first = future is None or _may_start_again(future)
+            is_first = future is None or self._may_start_again(future)
             if future is None or is_first:
                 future = self._relays[host] = Future()
         if is_first:
@@ -256,17 +276,33 @@ class TreeTransport:
     def _start_relay(self, node: Node) -> Relay:
         use = self._use_of(node)
         try:
-            link = RelayLink(use.start(program.line(node)))
+            link = RelayLink(use.start_waiting(program.line(node)))
             timeout = self._timeout + AUTHENTICATION
             options = RELAY_OPTIONS | {"ConnectTimeout": str(max(1, round(self._timeout)))}
             arguments = {"options": options, "login_timeout": timeout}
-            link.begin(program.text("relay", arguments), START_TIMEOUT)
+            link.begin(b"".join(program.text("relay", arguments)), START_TIMEOUT)
         except OSError:
             use.close()
             raise
+        relay = Relay(node.host, link, use)
+        if self._closed.is_set():  # meanwhile: `close` has not seen it
+            relay.close()
+            raise RelayLostError("no longer needed")
         self._watch()
         _log.info("relay-started", node=node.host)
-        return Relay(node.host, link, use)
+        return relay
+
+    def _may_start_again(self, future: Future[Relay]) -> bool:
+        """Return whether a relay was lost, and its node may be a parent again: after a rest, or at
+        once where all are lost, which is a fault of the launcher's network."""
+        if not future.done() or future.exception() is not None:
+            return False
+        lost = future.result().link
+        if not lost.over:
+            return False
+        started = self._running()
+        all_lost = len(started) > 1 and all(relay.link.over for relay in started)
+        return all_lost or time.monotonic() - lost.ended_at > REST
 
     def _watch(self) -> None:
         """Look after all relays, from the first on."""
@@ -372,14 +408,6 @@ class TreeTransport:
 
 class _NoParentError(Exception):
     """The node of a relay was not reached, or is lost."""
-
-
-def _may_start_again(future: Future[Relay]) -> bool:
-    """Return whether a relay was lost, and long enough ago."""
-    if not future.done() or future.exception() is not None:
-        return False
-    link = future.result().link
-    return link.over and time.monotonic() - link.ended_at > REST
 
 
 def _failure(node: Node, error: LoginRefusedError) -> NodeFailure:
