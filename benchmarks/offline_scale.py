@@ -34,6 +34,7 @@ COMMANDS = {
     "nodes --json": "nodes --json many.yaml",
     "validate": "validate many.yaml",
     "run --dry-run": "run --dry-run many.yaml train.py",
+    "  -l direct": "run --dry-run -l direct many.yaml train.py",
     "slurm --render": "slurm --render many.yaml train.py",
     "init --hostfile": "init --hostfile hostfile -o -",
     "ps": "ps",
@@ -41,6 +42,8 @@ COMMANDS = {
     "status --json": f"status --json {RUN}",
     "logs": f"logs {RUN}",
     "report": f"report {RUN} -o report.html",
+    "topo": "topo topologies.txt",
+    "topo --json": "topo --json topologies.txt",
     "preflight --from": "preflight --from recorded.json",
     "preflight --json": "preflight --from recorded.json --json",
     "preflight --html": "preflight --from recorded.json --html page.html",
@@ -58,6 +61,7 @@ def prepare(directory: Path, count: int) -> None:
     (directory / "many.yaml").write_text(many_nodes.cluster_text(count))
     (directory / "hostfile").write_text(many_nodes.hostfile_text(count))
     (directory / "train.py").write_text("")
+    (directory / "topologies.txt").write_text(many_nodes.topology_text(count))
     if count <= MOST_RECORDED:
         many_nodes.recording(count).save(directory / "recorded.json")
     runs = directory / "state" / "runs"

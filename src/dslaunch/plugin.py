@@ -50,7 +50,16 @@ if TYPE_CHECKING:
     from dslaunch.run.known_endings import KnownEnding
     from dslaunch.slurm.script import Script
     from dslaunch.slurm.training_commands import Reading
-    from dslaunch.transport.base import Channel, Connection, Transport, TransportType
+    from dslaunch.transport.base import (
+        Channel,
+        Connection,
+        End,
+        Receiver,
+        Transport,
+        TransportType,
+    )
+    from dslaunch.transport.channel import PushChannel
+    from dslaunch.transport.outbox import Outbox
     from dslaunch.transport.process import ProcessChannel, inherited
 
 _MODULES = {
@@ -63,6 +72,7 @@ _MODULES = {
     "Direct": "launch.launchers.direct",
     "DslaunchError": "errors",
     "Edit": "lint",
+    "End": "transport.base",
     "FailureKind": "errors",
     "Finding": "preflight.check",
     "Flow": "preflight.check",
@@ -77,12 +87,15 @@ _MODULES = {
     "NodeError": "errors",
     "NodeFailure": "errors",
     "Nodes": "preflight.check",
+    "Outbox": "transport.outbox",
     "Placement": "cluster.model",
     "PlanError": "errors",
     "Process": "launch.plan",
     "ProcessChannel": "transport.process",
+    "PushChannel": "transport.channel",
     "Question": "preflight.check",
     "Reading": "slurm.training_commands",
+    "Receiver": "transport.base",
     "Remark": "lint",
     "Rendered": "render.launch",
     "Round": "preflight.check",
@@ -120,6 +133,7 @@ __all__ = [
     "Direct",
     "DslaunchError",
     "Edit",
+    "End",
     "FailureKind",
     "Finding",
     "Flow",
@@ -134,12 +148,15 @@ __all__ = [
     "NodeError",
     "NodeFailure",
     "Nodes",
+    "Outbox",
     "Placement",
     "PlanError",
     "Process",
     "ProcessChannel",
+    "PushChannel",
     "Question",
     "Reading",
+    "Receiver",
     "Remark",
     "Rendered",
     "Round",

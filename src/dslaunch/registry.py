@@ -299,6 +299,7 @@ def _names_in(directory: str) -> tuple[str, ...]:
     return tuple(m.name for m in modules if not m.name.startswith("_"))
 
 
+@cache
 def _module(directory: str, name: str) -> ModuleType:
     return import_module(f"{__package__}.{directory.replace('/', '.')}.{name}")
 

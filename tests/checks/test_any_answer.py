@@ -136,6 +136,7 @@ def value(question: Question) -> st.SearchStrategy[Any]:
         "digests": lambda: _all(told["paths"], st.none() | st.sampled_from(["aa", "bb"])),
         "mark": lambda: _all(told["paths"], st.none() | WORDS),
         "marks": lambda: _all(told["paths"], st.lists(st.sampled_from(told["names"]))),
+        "claim": lambda: _all(told["paths"], st.none() | st.just(told["text"])),
         "resolve": lambda: _all(told, st.lists(ADDRESS, max_size=3)),
         "names": lambda: st.fixed_dictionaries(
             {"hostname": WORDS, "fqdn": WORDS, "addresses": st.lists(ADDRESS, max_size=2)}

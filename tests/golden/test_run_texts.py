@@ -48,6 +48,9 @@ VERDICTS = (
     replace(WAITING, code=HangCode.MISMATCH, sides=(ODD, MOST)),
     replace(WAITING, code=HangCode.MISMATCH, sides=(replace(ODD, operation="barrier"), MOST)),
     replace(WAITING, code=HangCode.MISMATCH, sides=(replace(ODD, group="pair"), MOST)),
+    replace(
+        WAITING, code=HangCode.MISMATCH, sides=(replace(ODD, operation="recv", group=""), MOST)
+    ),
     replace(WAITING, code=HangCode.NETWORK, ranks=(), unreachable=PAIRS),
     replace(WAITING, code=HangCode.UNKNOWN, ranks=()),
     replace(WAITING, code=HangCode.RENDEZVOUS, ranks=(), operation="init_process_group"),

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
-from queue import Queue
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dslaunch.cluster.model import Node
 from dslaunch.node import frames
+from dslaunch.transport.base import End
+from dslaunch.transport.channel import PushChannel
 
 
-class ScriptedNode:
+class ScriptedNode(PushChannel):
     """A connection and its channel: answers from a table, in the protocol of `node/survey.py`.
 
     `sent` is what an honest node sends, `{"hello": ..., "answers": {key: ...}, "clock": None}`, or
@@ -21,16 +22,25 @@ class ScriptedNode:
     """
 
     def __init__(self, sent: Any, honest: Mapping[str, Any]) -> None:
+        super().__init__()
         self.sent = sent
         self._extra = [key for key in _part(sent, "answers") if key not in honest["answers"]]
         self._program: bytes | None = b""
         """What has come of the program; None once that is whole."""
         self._requests = frames.Decoder()
-        self._said: Queue[bytes] = Queue()
+        self._said: list[bytes] = []
 
-    def start(self, line: str) -> ScriptedNode:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> ScriptedNode:
         """The same node for every program."""
+        for piece in text:
+            self.write(piece)
         return self
+
+    unsent = 0
+
+    def flush(self, timeout: float) -> bool:
+        """Everything is taken at once."""
+        return True
 
     def write(self, data: bytes) -> None:
         """Take the program, or requests."""
@@ -40,7 +50,7 @@ class ScriptedNode:
             if len(self._program) < size:
                 return
             data, self._program = self._program[size:], None
-            self._said.put(frames.GREETING)
+            self._say(frames.GREETING)
         for request in self._requests.feed(data):
             assert isinstance(request, dict)
             self._reply(request)
@@ -61,26 +71,23 @@ class ScriptedNode:
             self._send({"reply": request["id"], "time": time.time(), "value": value})
 
     def _send(self, message: Any) -> None:
-        self._said.put(frames.frame(frames.MESSAGE, json.dumps(message).encode()))
+        self._say(frames.frame(frames.MESSAGE, json.dumps(message).encode()))
 
-    def read(self) -> bytes:
-        """The next message, once there is one; none is the end."""
-        return self._said.get()
+    def _say(self, data: bytes) -> None:
+        self._said.append(data)
+        self.loop.call(self.read_on)
+
+    def read_on(self) -> None:
+        """Deliver the messages that there are."""
+        while self.wanted and self._said:
+            self.deliver(self._said.pop(0))
 
     def close_input(self) -> None:
         """Nothing waits for it."""
 
-    def wait(self, timeout: float) -> int | None:
-        """It has ended."""
-        return 0
-
-    def stderr(self) -> str:
-        """It wrote no errors."""
-        return ""
-
     def close(self) -> None:
         """It has nothing more to say."""
-        self._said.put(b"")
+        self.loop.call(lambda: self.tell_end(End(0)))
 
 
 class ScriptedTransport:

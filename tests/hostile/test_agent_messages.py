@@ -134,6 +134,7 @@ def honest_answer(name: str, argument: Any) -> Any:
         },
         "mark": lambda a: dict.fromkeys(a["paths"]),
         "marks": lambda a: {p: list(a["names"]) for p in a["paths"]},
+        "claim": lambda a: dict.fromkeys(a["paths"], a["text"]),
         "unmark": lambda _: None,
         "digests": lambda a: dict.fromkeys(a["paths"]),
         "listen": lambda a: {"port": a["ports"][0], "taken": []},
@@ -212,6 +213,7 @@ QUESTIONS = {
     "interpreter": "python3",
     "directories": ["work"], "mark": {"paths": ["work"]},
     "marks": {"paths": ["work"], "names": ["m-0", "m-1"]},
+    "claim": {"paths": ["work"], "name": "m-first", "text": "m-0", "count": 2},
     "digests": {"paths": ["train.py"]}, "listen": {"ports": [20000, 20037]},
     "dial": {"targets": {"10.0.0.1": ["10.0.0.1", 20000], "127.0.0.1": ["127.0.0.1", 20000]}},
 }  # fmt: skip

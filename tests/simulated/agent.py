@@ -55,8 +55,8 @@ class Cluster:
         self.loop = asyncio.get_running_loop()
         self.agents: dict[str, SimulatedAgent] = {}
         self.identity = questions.identity()
-        self.marks: dict[str, set[str]] = {}
-        """The test files of each directory, if the nodes share them."""
+        self.claims: dict[str, str] = {}
+        """What the first node has written into each directory, if the nodes share them."""
         self._answers: dict[str, Answer] = {}
 
     def answer(self, kind: str, argument: Any, answer: Callable[[], Answer]) -> Answer:
@@ -97,7 +97,7 @@ class SimulatedAgent:
         """The ranks that have not printed all of their lines."""
         self.started = self.asked = self.done = False
         self._interval = 0.0
-        self._marks: dict[str, set[str]] = {}
+        self._claims: dict[str, str] = {}
         self._received: dict[int, int] = {}
         """Bytes of each archive."""
         self._beat: asyncio.TimerHandle | None = None
@@ -264,24 +264,16 @@ class SimulatedAgent:
             "resolve": lambda hosts: {host: [_address(node_of(host))] for host in hosts},
             "listen": lambda told: {"port": told["ports"][0]},
             "dial": lambda told: {name: {"local": _address(self.node)} for name in told["targets"]},
-            "mark": self._mark,
-            "marks": self._seen,
+            "mark": lambda told: dict.fromkeys(told["paths"]),
+            "claim": self._claim,
             "unmark": lambda _: None,
         }
         answer = answers.get(kind)
         return None if answer is None else {"value": answer(argument)}
 
-    def _marks_of(self, path: str) -> set[str]:
-        marks = self.cluster.marks if self.cluster.scenario.shared else self._marks
-        return marks.setdefault(path, set())
-
-    def _mark(self, told: Answer) -> Answer:
-        for path in told["paths"]:
-            self._marks_of(path).add(told["name"])
-        return dict.fromkeys(told["paths"])
-
-    def _seen(self, told: Answer) -> Answer:
-        return {p: [n for n in told["names"] if n in self._marks_of(p)] for p in told["paths"]}
+    def _claim(self, told: Answer) -> Answer:
+        claims = self.cluster.claims if self.cluster.scenario.shared else self._claims
+        return {path: claims.setdefault(path, told["text"]) for path in told["paths"]}
 
     # ------------------------------------------------------------ ranks
 

@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tests.simulated.drawn import Scenario, host_of
+from tests.simulated.phases import CpuSample, CpuSampler
 from tests.simulated.server import Report, report_from_json
 from tests.simulated.transport import PATH
 
@@ -40,6 +42,8 @@ class Launched:
     errors: Path
     record: Path | None
     """The directory of its run; None: it has started none."""
+    samples: Sequence[CpuSample]
+    """Of its processor time."""
 
 
 class SimulatedCluster:
@@ -87,6 +91,9 @@ class SimulatedCluster:
             launcher = subprocess.Popen(
                 command, cwd=self.directory, env=self._environment(), stdout=stdout, stderr=stderr
             )
+            sampler = CpuSampler(launcher.pid)
+            sampler.start()
+        samples = sampler.join()
         _, status, used = os.wait4(launcher.pid, 0)
         launcher.returncode = os.waitstatus_to_exitcode(status)
         records = sorted((self._state / "runs").glob("*"), key=lambda path: path.stat().st_mtime)
@@ -98,6 +105,7 @@ class SimulatedCluster:
             output=output,
             errors=errors,
             record=records[-1] if records else None,
+            samples=samples,
         )
 
     def _describe(self) -> None:

@@ -119,6 +119,7 @@ def test_of_many_failures_on_two_hundred_nodes_the_first_is_the_root_cause(tmp_p
         dropped=3,
         fails=True,
         consequences=40,
+        shared=True,
     )
     with SimulatedCluster(scenario, tmp_path) as cluster:
         run = cluster.run()

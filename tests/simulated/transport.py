@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
-import threading
+from collections.abc import Sequence
 
-from dslaunch.plugin import Cluster, Node, NodeError, NodeFailure, TransportType
+from dslaunch.plugin import (
+    Cluster,
+    End,
+    Node,
+    NodeError,
+    NodeFailure,
+    Outbox,
+    PushChannel,
+    TransportType,
+)
 
 PATH = "SIMULATED_CLUSTER"
 """The environment variable with the path of the server's socket."""
@@ -18,50 +28,76 @@ SIZE = struct.Struct(">I")
 PIECE = 256 * 1024
 
 
-class SimulatedChannel:
+class SimulatedChannel(PushChannel):
     """The program on a node is at the other end of a socket."""
 
     def __init__(self, connection: socket.socket) -> None:
+        super().__init__()
         self._socket = connection
-        self._ended = threading.Event()
-
-    def read(self) -> bytes:
-        """Wait for output and return it; empty at its end."""
-        try:
-            data = self._socket.recv(PIECE)
-        except OSError:
-            data = b""
-        if not data:
-            self._ended.set()
-        return data
+        self._outbox = Outbox(self._send, self._shut)
+        self._closed = False
 
     def write(self, data: bytes) -> None:
-        """Send all of `data`. Raises OSError."""
-        self._socket.sendall(data)
+        """Send data."""
+        self._outbox.put(data)
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes the socket has not taken yet."""
+        return self._outbox.unsent
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all was sent, at most `timeout` seconds; return whether it was."""
+        return self._outbox.flush(timeout)
 
     def close_input(self) -> None:
-        """Let the program read the end of its input."""
-        try:
-            self._socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            self._ended.set()
+        """Let the program read the end of its input, after all that was written."""
+        self._outbox.finish()
 
     def close(self) -> None:
         """End the connection."""
+        self._outbox.discard()
+        self.loop.call(self._close)
+
+    def read_on(self) -> None:
+        """Watch the socket."""
+        if not self._closed:
+            reading = self._read if self.wanted else None
+            writing = self._outbox.go_on if self._outbox.unsent else None
+            self.loop.watch(self._socket.fileno(), reading, writing)
+
+    def _send(self, data: memoryview) -> int:
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)
+            return self._socket.send(data)
+        except BlockingIOError:
+            self.loop.call(self.read_on)
+            return 0
+
+    def _read(self) -> None:
+        self.read_on()
+        if not self.wanted:
+            return
+        try:
+            data = self._socket.recv(PIECE)
+        except BlockingIOError:
+            return
         except OSError:
-            self._ended.set()
-        self._socket.close()
+            data = b""
+        if data:
+            self.deliver(data)
+        else:
+            self._close()
 
-    def wait(self, timeout: float) -> int | None:
-        """Return no exit code: the node does not tell any."""
-        self._ended.wait(timeout)
-        return None
+    def _shut(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
 
-    def stderr(self) -> str:
-        """Return nothing."""
-        return ""
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.loop.forget(self._socket.fileno())
+            self._socket.close()
+            self.tell_end(End())
 
 
 class SimulatedConnection:
@@ -69,15 +105,23 @@ class SimulatedConnection:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
+        self._channel: SimulatedChannel | None = None
 
-    def start(self, line: str) -> SimulatedChannel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> SimulatedChannel:
         """Run a shell line, one for each connection."""
         _send_text(self._socket, line)
-        return SimulatedChannel(self._socket)
+        self._socket.setblocking(False)
+        self._channel = SimulatedChannel(self._socket)
+        for piece in text:
+            self._channel.write(piece)
+        return self._channel
 
     def close(self) -> None:
         """Close the connection."""
-        self._socket.close()
+        if self._channel is not None:
+            self._channel.close()
+        else:
+            self._socket.close()
 
 
 class SimulatedTransport:

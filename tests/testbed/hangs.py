@@ -259,9 +259,9 @@ Nothing of this has run on GPUs with NCCL. `gpu` has been tested with recorded k
 HEAD_REPORTED = """
 ## Hangs as users reported them
 
-Trainings made from public reports, with two nodes and two ranks each. Where no code is given, gloo
-ends a rank instead, and NCCL would hang. In their first run, before any rule was changed for them,
-{first} of {all} had the right ranks and code.
+Trainings made from public reports, or that break a documented rule, with two nodes and two ranks
+each. Where no code is given, gloo ends a rank instead, and NCCL would hang. In their first run,
+before any rule was changed for them, {first} of {all} had the right ranks and code.
 
 | training | code | ranks | dslaunch |
 |---|---|---|---|
@@ -290,7 +290,7 @@ def page(rows: list[dict[str, Any]], found: dict[str, str]) -> str:
     measured = [row for row in rows if "how" in row]
     by_how = {row["how"]: row for row in measured if row["ranks"] == 8}
     of_64 = {row["how"]: row for row in measured if row["ranks"] == 64}
-    dates = sorted({row["date"] for row in by_how.values()})
+    dates = sorted({row["date"] for row in measured})
     head = HEAD.format(
         dates=" to ".join(dict.fromkeys((dates[0], dates[-1]))),
         limit=LIMIT,

@@ -49,7 +49,7 @@ for step in range(100):
     ),
     Reported(
         "broadcast-from-another-source",
-        "https://github.com/pytorch/pytorch/issues/138322",
+        "https://pytorch.org/docs/stable/distributed.html#torch.distributed.broadcast",
         ("network",),
         (),
         """\
@@ -210,7 +210,7 @@ dist.barrier()
     ),
     Reported(
         "gradient-of-another-type",
-        "https://github.com/pytorch/pytorch/issues/33148",
+        "https://github.com/ray-project/ray/pull/64928",
         (),
         (),
         """\
@@ -222,7 +222,7 @@ dist.barrier()
     ),
     Reported(
         "receive-on-both-sides",
-        "https://github.com/pytorch/PiPPy/pull/1139",
+        "https://pytorch.org/docs/stable/distributed.html#torch.distributed.recv",
         ("not-entered", "mismatch"),
         (0, 1),
         """\

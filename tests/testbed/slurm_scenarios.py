@@ -153,7 +153,7 @@ SCENARIOS = (
         ("the output file cannot be opened", FAILED, "FAILED", r"/no/such"),
         ("the job that it depends on fails", FAILED, CANCELLED, r"[Dd]epend"),
         ("`attach` to a job that then fails", 3, "FAILED", r"rank 1"),
-        ("`stacks` of a running job", USAGE, RUNNING, r"srun --jobid"),
+        ("`stacks` of a running job", OK, RUNNING, r"rank"),
         ("`stop --grace 5`: ranks exit with 0 on TERM", OK, COMPLETED),
         ("Ctrl-C", INTERRUPTED, CANCELLED),
         ("its follower is killed: `attach`", OK, COMPLETED),

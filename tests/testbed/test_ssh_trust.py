@@ -19,6 +19,7 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import Cluster
 from dslaunch.errors import NodeError, PlanError
 from dslaunch.node import processes
+from dslaunch.transport.channel import ChannelOutput
 from tests.testbed.loopback import missing
 from tests.testbed.sshd import Servers, keygen, public
 
@@ -62,7 +63,7 @@ def outcome(given: Cluster, *, choose: bool = True) -> str:
     try:
         connection = way.connect(given.nodes[0])
         channel = connection.start("echo here")
-        said = channel.read()
+        said = ChannelOutput(channel).read()
         channel.close()
         connection.close()
     except NodeError as error:

@@ -135,7 +135,7 @@ while not os.path.exists("enough"):
 
 
 @pytest.mark.parametrize("supervised", ["false", pytest.param("true", marks=pytest.mark.long)])
-def test_once_shows_the_ranks_of_a_slurm_job(site: Site, supervised: str) -> None:
+def test_the_ranks_of_a_slurm_job_are_measured_and_have_stacks(site: Site, supervised: str) -> None:
     site.describe("{host: 'node[1-2]', slots: 1}", supervised=supervised)
     site.write("job.py", UNTIL_ENOUGH)
     with site.start("slurm", "c.yaml", "-l", "direct", "job.py") as running:
@@ -147,6 +147,13 @@ def test_once_shows_the_ranks_of_a_slurm_job(site: Site, supervised: str) -> Non
         assert {rank["host"] for rank in found["ranks"]} == {"node1", "node2"}
         assert all(node["ranks"][0]["memory"] > 0 for node in found["nodes"])
         assert found["progress"]["step"] == 7
+        stacks = json.loads(site.run("stacks", number, "--json").stdout)
+        assert {host: [*ranks] for host, ranks in stacks.items()} == {
+            "node1": ["0"],
+            "node2": ["1"],
+        }
+        threads = stacks["node2"]["1"][0]["threads"]
+        assert [frame["file"] for frame in threads[0]["frames"]] == ["job.py"]
         chosen = json.loads(site.run("top", number, "--once", "--json", "--node", "node2").stdout)
         assert [node["host"] for node in chosen["nodes"]] == ["node2"]
         site.write("enough", "")

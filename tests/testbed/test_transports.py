@@ -13,16 +13,15 @@ from tests.testbed.vcluster import VirtualCluster
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["fabric", "openssh"])
 REACH = """
-import sys, threading
+import sys
 from dslaunch import transport
 from dslaunch.cluster.load import parse_cluster
+from dslaunch.transport.channel import ChannelOutput
 from concurrent.futures import ThreadPoolExecutor
 
 def drain(channel):
-    pieces = []
-    while piece := channel.read():
-        pieces.append(piece)
-    return b"".join(pieces)
+    output = ChannelOutput(channel)
+    return b"".join(iter(output.read, b"")), output.end()
 
 cluster = parse_cluster(sys.argv[2], "c.yaml")
 nodes = transport.get(sys.argv[1], cluster)
@@ -41,27 +40,23 @@ ECHO = """
 import hashlib, os
 sent = bytes(range(256)) + os.urandom(5_000_000)
 channel = reached["node1"].start("cat")
-def write():
-    channel.write(sent)
-    channel.close_input()
-writer = threading.Thread(target=write)
-writer.start()
-got = drain(channel)
-writer.join()
-print(len(got), got == sent, channel.wait(60))
+channel.write(sent)
+channel.close_input()
+got, end = drain(channel)
+print(len(got), got == sent, end.code)
 """
 ENDS = """
 KILLED = "exec 2>/dev/null; sh -c 'kill -9 $$'; exit $?"
 for line in ("exit 7", KILLED, "echo words >&2; exit 3", "printf '%s' 'a  b'"):
     channel = reached["node1"].start(line)
     channel.close_input()
-    said = drain(channel)
-    print([channel.wait(60), said.decode(), channel.stderr()])
+    said, end = drain(channel)
+    print([end.code, said.decode(), end.stderr])
 """
 LEFT_UNREAD = """
 for _ in range(20):
     connection = nodes.connect(cluster.nodes[0])
-    connection.start("exec cat /dev/zero").read()
+    ChannelOutput(connection.start("exec cat /dev/zero")).read()
     connection.close()
 """
 CLOSE = """

@@ -229,3 +229,19 @@ def test_a_launcher_that_is_killed_leaves_nothing_behind_any_relay(tree: Virtual
         running.send_signal(signal.SIGKILL)
         running.communicate()
     assert tree.leftovers(within=30) == {}
+
+
+@pytest.mark.long  # `make test` has one run, one lost relay and one refused login over a tree
+def test_a_detached_run_is_shown_and_stopped_over_a_tree(tree: VirtualCluster) -> None:
+    with start(tree, "--detach", "job.py", "/shared/go") as running:
+        running.communicate()
+    assert running.wait() == 0
+
+    def dslaunch(*words: str) -> str:
+        command = [sys.executable, "-m", "dslaunch", *words]
+        return tree.run("control", command, env={"TOKEN": SECRET}, check=True).stdout
+
+    wait_until(lambda: len(dslaunch("logs", "latest").splitlines()) == len(SHAPE))
+    assert json.loads(dslaunch("status", "latest", "--json"))["state"] == "running"
+    dslaunch("stop", "latest")
+    assert tree.leftovers() == {}

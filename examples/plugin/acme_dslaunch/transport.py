@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dslaunch.plugin import (
     Cluster,
@@ -25,9 +25,9 @@ class PodConnection:
     def __init__(self, pod: str, environ: Mapping[str, str]) -> None:
         self._pod, self._environ = pod, environ
 
-    def start(self, line: str) -> ProcessChannel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> ProcessChannel:
         """Run a POSIX shell line in the pod."""
-        return ProcessChannel(kubectl(self._pod, line), env=self._environ)
+        return ProcessChannel(kubectl(self._pod, line), text=text, env=self._environ)
 
     def close(self) -> None:
         """Nothing is held: each program has its own connection."""

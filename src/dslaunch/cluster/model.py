@@ -15,6 +15,8 @@ from dslaunch.registry import TRANSPORTS
 
 Pairs = tuple[tuple[str, str], ...]
 """An ordered, hashable mapping of text to text; names are unique."""
+MOST_THROUGH_NODES = 1024
+"""Nodes that are waited for at the same time, while other nodes connect to them."""
 MOST_SLOTS = 1024
 """Maximum number of slots of one node."""
 
@@ -214,6 +216,14 @@ class Cluster:
         """Return whether the nodes are reached over SSH."""
         kind = TRANSPORTS.find(self.transport)
         return kind is not None and kind.over_ssh
+
+    @property
+    def connected_at_once(self) -> int:
+        """Return how many nodes are connected to at the same time. In a tree of nodes it is not
+        this machine that connects to most of them."""
+        kind = TRANSPORTS.find(self.transport)
+        through_nodes = kind is not None and kind.through_nodes
+        return max(self.ssh.fanout, MOST_THROUGH_NODES) if through_nodes else self.ssh.fanout
 
     @property
     def same_machine(self) -> bool:

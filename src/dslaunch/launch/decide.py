@@ -170,8 +170,8 @@ def decide_shared(cluster: Cluster, facts: Facts, path: str) -> tuple[bool | Non
         return None, decision(untested, assumed=True, path=path, error=broken[0])
     if broken:
         raise PlanError.coded(ErrorCode.CHECKPOINTS_NOT_WRITABLE, lines=tuple(broken))
-    everyone = {node.host for node in facts.nodes}
-    shared = all(set(d.seen) == everyone for _, d in views)
+    stores = len({directory.first for _, directory in views})
+    shared = stores == 1
     if cluster.storage.shared is not None and cluster.storage.shared != shared:
         raise PlanError.coded(
             ErrorCode.STORAGE_DIFFERS,
@@ -179,13 +179,14 @@ def decide_shared(cluster: Cluster, facts: Facts, path: str) -> tuple[bool | Non
             path=path,
             found="shared by all nodes" if shared else "not shared by all nodes",
         )
-    return shared, decision(_how_shared(views, shared=shared), path=path)
+    return shared, decision(_how_shared(stores, len(views)), path=path)
 
 
-def _how_shared(views: list[tuple[NodeFacts, Directory]], *, shared: bool) -> DecisionCode:
-    if shared:
+def _how_shared(stores: int, nodes: int) -> DecisionCode:
+    """Return how nodes share a directory that is on so many stores."""
+    if stores == 1:
         return DecisionCode.STORAGE_SHARED
-    apart = all(d.seen == (n.host,) for n, d in views)
+    apart = stores == nodes
     return DecisionCode.STORAGE_NOT_SHARED if apart else DecisionCode.STORAGE_PARTLY_SHARED
 
 

@@ -40,8 +40,8 @@ class Directory:
     """Absolute."""
     error: str | None = None
     """Why it is not writable."""
-    seen: tuple[str, ...] = ()
-    """The nodes whose test files are visible there, including this node."""
+    first: str = ""
+    """The first node that has tested it: the same for all nodes that share it."""
     made: bool = False
     """Whether the test created it."""
 

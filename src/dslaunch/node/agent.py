@@ -372,10 +372,15 @@ class Agent:
         client.say(reply)
 
     def do_stacks(self, client: AgentClient, message: frames.Message) -> None:
-        """Reply with the stacks of every rank."""
-        pids = self.ranks.pids() if self.ranks else {}
-        timeout = message["timeout"]
-        self.in_thread(client, message["id"], lambda: stacks.collect(pids, timeout))
+        """Reply with the stacks of every rank; with `jobs`, as `do_usage`."""
+        started = self.ranks.pids() if self.ranks else {}
+        jobs, timeout = message.get("jobs"), message["timeout"]
+
+        def look() -> Any:
+            pids = rank_signals.ranks_of_job(jobs) if jobs else started
+            return stacks.collect(pids, timeout)
+
+        self.in_thread(client, message["id"], look)
 
     def do_collectives(self, client: AgentClient, message: frames.Message) -> None:
         """Reply with what every rank has recorded of its collectives."""

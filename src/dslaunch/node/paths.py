@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
@@ -12,6 +13,10 @@ if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most 
 MOST_TEXT = 256 * 1024
 PIECE = 1 << 20
 """Bytes that are read at a time."""
+CLAIM_TIMEOUT, CLAIM_PAUSE = 2.0, 0.02
+"""Seconds for another node to write into a file that it has created; between two looks at it."""
+MOST_CLAIM = 256
+"""Bytes of such a text."""
 WHOLE = -1
 """As `most`: however long the file is."""
 SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -84,6 +89,29 @@ def leave(directory: str, name: str) -> Optional[str]:
         return None
     except OSError as error:
         return error.strerror
+
+
+def claim(directory: str, name: str, text: str) -> Optional[str]:
+    """Create the file `name` with a text, unless another node was first; return what it holds, None
+    if that cannot be read.
+
+    Only one of all nodes can create it (O_EXCL), also on NFS: those that share the directory find
+    the same text. They may find the file before the first node has written into it.
+    """
+    path = os.path.join(directory, name)
+    try:
+        with open(path, "x", encoding="ascii") as file:
+            file.write(text)
+        return text
+    except FileExistsError:
+        deadline = time.monotonic() + CLAIM_TIMEOUT
+    except OSError:
+        return None
+    found = text_of(path, MOST_CLAIM)
+    while not found and time.monotonic() < deadline:
+        time.sleep(CLAIM_PAUSE)
+        found = text_of(path, MOST_CLAIM)
+    return found or None
 
 
 def seen(directory: str, names: Iterable[str]) -> List[str]:

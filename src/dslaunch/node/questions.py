@@ -343,6 +343,12 @@ def _marks(argument: Answer) -> Dict[str, List[str]]:
     return {path: paths.seen(paths.absolute(path), argument["names"]) for path in argument["paths"]}
 
 
+def _claim(argument: Answer) -> Dict[str, Optional[str]]:
+    """Return by directory what the first node that shares it has written into the file `name`."""
+    name, text = argument["name"], argument["text"]
+    return {path: paths.claim(paths.absolute(path), name, text) for path in argument["paths"]}
+
+
 def _unmark(argument: Answer) -> None:
     for path in argument["paths"]:
         paths.remove(paths.absolute(path), argument["name"])
@@ -384,6 +390,7 @@ KINDS: Dict[str, Callable[[Any], Any]] = {
     "digests": _digests,
     "mark": _mark,
     "marks": _marks,
+    "claim": _claim,
     "unmark": _unmark,
     "resolve": interfaces.resolve,
     "names": lambda _: interfaces.own_names(),

@@ -16,13 +16,12 @@ import selectors
 import subprocess
 import time
 from collections import deque
-from hashlib import sha256
 
 from dslaunch.node import paths, relay_frames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Deque, Dict, List, Optional, Tuple
+    from typing import Any, Deque, Dict, List, Optional
 
 COMMAND = """exec /bin/sh -c 'IFS= read -r line; eval "$line"'"""
 """What a login runs, in any login shell. It takes one byte at a time from its standard input, up to
@@ -37,10 +36,6 @@ KILL_AFTER = 1.0
 """Seconds between TERM and KILL of an ssh."""
 REPORTED_AT_ONCE = relay_frames.WINDOW // 4
 """Bytes that are passed on before that is reported: less than a window, so no sender stops."""
-MOST_TEXTS = 16
-"""Texts that are kept; a launcher has one for each program that it starts."""
-MOST_QUEUED_TEXTS = 4
-"""Texts that may wait to be written to one child."""
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]{0,127}")
 
@@ -108,9 +103,10 @@ class Login:
         self.too_late = False
         self.window = relay_frames.WINDOW
         """Bytes of output that the launcher still takes."""
-        self.waiting: Deque[Tuple[memoryview, bool]] = deque()
-        """Input that is not written yet, and whether the launcher's window counts it."""
-        self.queued = self.texts = 0
+        self.waiting: Deque[memoryview] = deque()
+        """Input that is not written yet."""
+        self.queued = 0
+        """Bytes of it."""
         self.unreported = 0
         """Bytes that were written since the last PASSED."""
         self.input_ended = False
@@ -120,20 +116,17 @@ class Login:
         self.kill_at: Optional[float] = None
         """When it is killed; None: not asked to end."""
 
-    def take(self, data: bytes, *, counted: bool) -> None:
-        """Queue input. Raises RelayFrameError for more than was allowed."""
-        if counted:
-            self.queued += len(data)
-        else:
-            self.texts += 1
-        if self.queued > relay_frames.WINDOW or self.texts > MOST_QUEUED_TEXTS:
+    def take(self, data: bytes) -> None:
+        """Queue input. Raises RelayFrameError for more than the window allows."""
+        self.queued += len(data)
+        if self.queued > relay_frames.WINDOW:
             raise relay_frames.RelayFrameError("more input than the window allows")
-        self.waiting.append((memoryview(data), counted))
+        self.waiting.append(memoryview(data))
 
     def drop_input(self) -> None:
         """Forget what the child will not read, as if it had been passed on."""
         self.unreported += self.queued
-        self.queued = self.texts = 0
+        self.queued = 0
         self.waiting.clear()
 
     def terminate(self) -> None:
@@ -152,7 +145,8 @@ class Relay:
         self.ssh = paths.program("ssh")
         self.selector = selectors.DefaultSelector()
         self.logins: Dict[int, Login] = {}
-        self.texts: Dict[bytes, bytes] = {}
+        self.texts: Dict[int, bytes] = {}
+        """The kept texts, by place."""
         self.out: Deque[memoryview] = deque()
         self.decoder = relay_frames.Decoder()
         self.launcher_gone = False
@@ -236,7 +230,7 @@ class Relay:
         if kind == relay_frames.PING:
             self._say(relay_frames.frame(relay_frames.PING, 0))
         elif kind == relay_frames.DEFINE:
-            self._keep(body)
+            self._keep(number, body)
         elif kind == relay_frames.OPEN:
             self._open(number, body)
         else:
@@ -246,10 +240,10 @@ class Relay:
 
     def _take_for(self, login: Login, kind: int, body: bytes) -> None:
         if kind == relay_frames.DATA:
-            login.take(body, counted=True)
+            login.take(body)
             self._write(login)
         elif kind == relay_frames.TEXT:
-            login.take(self._kept(body), counted=False)
+            login.take(self._kept(relay_frames.amount_of(body)))
             self._write(login)
         elif kind == relay_frames.PASSED:
             login.window += relay_frames.amount_of(body)
@@ -262,15 +256,15 @@ class Relay:
         else:
             raise relay_frames.RelayFrameError("kind %d from the launcher" % kind)
 
-    def _keep(self, text: bytes) -> None:
-        if len(self.texts) >= MOST_TEXTS:
+    def _keep(self, place: int, text: bytes) -> None:
+        if place >= relay_frames.PLACES:
             raise relay_frames.RelayFrameError("too many texts")
-        self.texts[sha256(text).digest()] = text
+        self.texts[place] = text
 
-    def _kept(self, digest: bytes) -> bytes:
-        if digest not in self.texts:
+    def _kept(self, place: int) -> bytes:
+        if place not in self.texts:
             raise relay_frames.RelayFrameError("an unknown text")
-        return self.texts[digest]
+        return self.texts[place]
 
     def _say(self, data: bytes) -> None:
         if not self.launcher_gone:
@@ -377,17 +371,14 @@ class Relay:
 
     def _write_first(self, login: Login) -> None:
         """Write a piece of the first input that waits. Raises OSError."""
-        data, counted = login.waiting[0]
-        written = os.write(login.stdin, data[: relay_frames.PIECE])
-        if counted:
-            login.queued -= written
-            login.unreported += written
+        data = login.waiting[0]
+        written = os.write(login.stdin, data)
+        login.queued -= written
+        login.unreported += written
         if written < len(data):
-            login.waiting[0] = (data[written:], counted)
-            return
-        login.waiting.popleft()
-        if not counted:
-            login.texts -= 1
+            login.waiting[0] = data[written:]
+        else:
+            login.waiting.popleft()
 
     def _close_input(self, login: Login) -> None:
         if login.input_open:

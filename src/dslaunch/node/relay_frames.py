@@ -25,6 +25,7 @@ HEADER = struct.Struct(">BII")
 END = struct.Struct(">iB")
 """Of an END frame: exit code and how it ended; error output follows."""
 AMOUNT = struct.Struct(">I")
+"""Of a PASSED frame: bytes; of a TEXT frame: the place of the text."""
 
 OPEN = 1
 """Log in to a child: JSON."""
@@ -33,9 +34,10 @@ OPENED = 2
 DATA = 3
 """Bytes of standard input or standard output."""
 DEFINE = 4
-"""A text to keep, for several children."""
+"""A text to keep, for several children. The number is not a channel but the place of the text,
+which replaces what was kept there."""
 TEXT = 5
-"""A kept text, by its SHA-256, is the next standard input."""
+"""The text at this place is the next standard input, instead of DATA."""
 PASSED = 6
 """So many bytes of DATA have been passed on."""
 INPUT_ENDED, OUTPUT_ENDED = 7, 8
@@ -56,15 +58,14 @@ PIECE = 64 * 1024
 """Bytes of one DATA frame, at most."""
 STDERR_KEPT = 64 * 1024
 """Bytes of a child's error output that are kept."""
-MOST_TEXT = 8 << 20
-"""Bytes of a text that is kept for several children."""
-DIGEST_SIZE = 32
+PLACES = 256
+"""Texts that are kept for several children, each of at most PIECE bytes."""
 _LIMITS = {
     OPEN: (2, 4096),
     OPENED: (0, 0),
     DATA: (1, PIECE),
-    TEXT: (DIGEST_SIZE, DIGEST_SIZE),
-    DEFINE: (1, MOST_TEXT),
+    TEXT: (AMOUNT.size, AMOUNT.size),
+    DEFINE: (1, PIECE),
     PASSED: (AMOUNT.size, AMOUNT.size),
     INPUT_ENDED: (0, 0),
     OUTPUT_ENDED: (0, 0),
@@ -99,8 +100,13 @@ def finished(channel: int, code: int, how: int, stderr: bytes) -> bytes:
     return frame(FINISHED, channel, END.pack(code, how) + stderr[-STDERR_KEPT:])
 
 
+def text(channel: int, place: int) -> bytes:
+    """Return the frame which says that the text at a place is the next standard input."""
+    return frame(TEXT, channel, AMOUNT.pack(place))
+
+
 def amount_of(body: bytes) -> int:
-    """Return the number of bytes in a PASSED frame."""
+    """Return the number in a PASSED or TEXT frame."""
     amount: int = AMOUNT.unpack(body)[0]
     return amount
 

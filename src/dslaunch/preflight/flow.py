@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Generic, TypeVar
@@ -134,7 +133,7 @@ def of_comparison(nodes: Nodes, compare: Compare) -> list[Finding]:
     try:
         return findings(compare(nodes))
     except Exception as error:  # noqa: BLE001 - no check may take the others with it
-        return [replace(unjudged(error), hosts=tuple(nodes))]
+        return [unjudged(error).of(*nodes)]
 
 
 def _pending(
@@ -152,7 +151,7 @@ def _of_all(
 ) -> Iterator[Finding]:
     for host in nodes:
         if host in errors:
-            yield replace(unjudged(errors[host]), hosts=(host,))
+            yield unjudged(errors[host]).of(host)
         else:
             yield from _of_node(host, flows[host].findings)
 
@@ -172,7 +171,7 @@ def _of_node(host: str, judge: Callable[[], Iterable[Finding]]) -> list[Finding]
         found = findings(islice(judge(), MOST_FINDINGS))
     except Exception as error:  # noqa: BLE001 - no check may take the others with it
         found = [unjudged(error)]
-    return [replace(finding, hosts=(host,)) for finding in found]
+    return [finding.of(host) for finding in found]
 
 
 def findings(said: Iterable[Finding]) -> list[Finding]:
@@ -188,8 +187,12 @@ def _is_finding(said: object) -> bool:
     """Return whether a value, which may be a plugin's, is a finding that can be shown."""
     if not isinstance(said, Finding) or said.level not in LEVELS:
         return False
-    texts = (said.found, said.expected, said.fix, said.see)
-    return all(isinstance(text, str) for text in texts)
+    return (
+        isinstance(said.found, str)
+        and isinstance(said.expected, str)
+        and isinstance(said.fix, str)
+        and isinstance(said.see, str)
+    )
 
 
 def unjudged(error: Exception) -> Finding:
@@ -286,4 +289,4 @@ def findings_of(name: str, check: Check, scope: Scope, nodes: Nodes) -> list[Fin
             running.answered(nodes)
         return findings(running.findings())
     except Exception as error:  # noqa: BLE001 - no check may take the others with it
-        return [replace(unjudged(error), hosts=tuple(nodes))]
+        return [unjudged(error).of(*nodes)]

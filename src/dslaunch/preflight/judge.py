@@ -66,7 +66,7 @@ def fold(
     """Yield one finding for all nodes with equal findings, with the texts of its check."""
     groups: dict[Finding, list[str]] = {}
     for finding in findings:
-        groups.setdefault(replace(finding, hosts=()), []).extend(finding.hosts)
+        groups.setdefault(finding.of(), []).extend(finding.hosts)
     for finding, hosts in groups.items():
         if not hosts:
             continue

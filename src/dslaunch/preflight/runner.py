@@ -50,9 +50,9 @@ class Here:
         """Return itself: there is no connection."""
         return self
 
-    def start(self, line: str) -> Channel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
         """Run a shell line."""
-        return ProcessChannel(["/bin/sh", "-c", line])
+        return ProcessChannel(["/bin/sh", "-c", line], text=text)
 
     def close(self) -> None:
         """Do nothing: there is no connection."""
@@ -85,7 +85,7 @@ class Survey:
         """The answers of this machine."""
         self.faults: list[str] = []
         """Types of the exceptions that checks raised while they judged answers."""
-        self.gate = threading.Semaphore(scope.cluster.ssh.fanout)
+        self.gate = threading.Semaphore(scope.cluster.connected_at_once)
 
     def run(self) -> dict[str, NodeRecording]:
         """Ask everything; those that failed are in `failures`. Raise what a check raises before its

@@ -43,6 +43,8 @@ from dslaunch.protocol.values import (
 
 Value = TypeVar("Value")
 Argument = Any
+LONGEST_NUMBER = 7
+"""Digits of the number of a node."""
 MOST_PIECE = 4 << 20
 """Characters of a piece of a file in base64."""
 
@@ -153,6 +155,22 @@ def _marks_asked(argument: Argument, value: Mapping[str, list[str]]) -> bool:
     return _paths_asked(argument, value) and seen <= set(argument["names"])
 
 
+def _claimed_by_a_node(argument: Argument, value: Mapping[str, str | None]) -> bool:
+    """Return whether each claim is the text of one of the nodes that were asked."""
+    prefix = argument["text"].rpartition("-")[0]
+    texts = {text for text in value.values() if text is not None}
+    return _paths_asked(argument, value) and all(
+        _is_numbered(text, prefix, argument["count"]) for text in texts
+    )
+
+
+def _is_numbered(text: str, prefix: str, count: int) -> bool:
+    """Return whether a text is `prefix-NUMBER`, with a number below `count`."""
+    start, _, number = text.rpartition("-")
+    digits = number.isascii() and number.isdecimal() and len(number) <= LONGEST_NUMBER
+    return start == prefix and digits and int(number) < count
+
+
 def _listens_where_asked(argument: Argument, listening: survey.Listening) -> bool:
     ports = {taken["port"] for taken in listening.get("taken", ())}
     ports |= {listening["port"]} if listening["port"] is not None else set()
@@ -176,6 +194,7 @@ DIAL: Query[Mapping[str, survey.Dialed]] = _kind("dial", _targets_asked)
 RUN: Query[survey.Ran] = _kind("run")
 MARK: Query[Mapping[str, str | None]] = _kind("mark", _paths_asked)
 MARKS: Query[Mapping[str, list[str]]] = _kind("marks", _marks_asked)
+CLAIM: Query[Mapping[str, str | None]] = _kind("claim", _claimed_by_a_node)
 UNMARK: Query[None] = _kind("unmark")
 GPUS: Query[int | None] = Query("gpus", adapter_of(Annotated[int, Field(ge=0, le=1024)] | None))
 INTERPRETER: Query[str | None] = Query("interpreter", adapter_of(Path | None))

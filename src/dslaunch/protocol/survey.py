@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
@@ -305,6 +305,7 @@ KINDS: Mapping[str, Kind] = {
         _field("paths"),
         all_of_them=True,
     ),
+    "claim": Kind(dict[str, FileName | None], _field("paths"), all_of_them=True),
     "unmark": Kind(None),
     "resolve": Kind(dict[str, Annotated[list[Address], Field(max_length=1000)]], _itself),
     "names": Kind(OwnNames),
@@ -360,11 +361,19 @@ def answer(kind: str, argument: object, sent: object) -> Answer:
 def recorded(key: str, sent: object) -> Answer | None:
     """Return an answer as it was recorded under its question's key; None for an unknown kind of
     question."""
-    kind, _, argument = key.partition(" ")
     try:
-        return answer(kind, json.loads(argument), sent) if kind in KINDS else None
+        kind, argument = _question(key)
+        return answer(kind, argument, sent) if kind in KINDS else None
     except (ValueError, RecursionError):
         return None
+
+
+@lru_cache(maxsize=4096)
+def _question(key: str) -> tuple[str, Any]:
+    """Return the kind and the argument of a question: most nodes are asked the same ones. Raises
+    ValueError, RecursionError."""
+    kind, _, argument = key.partition(" ")
+    return kind, json.loads(argument)
 
 
 def _value(form: Kind, kind: str, argument: object, sent: object) -> Any:

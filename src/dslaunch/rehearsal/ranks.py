@@ -72,12 +72,13 @@ def ranks_of(plan: Plan, records: Mapping[int, tuple[Record, ...]]) -> tuple[Ran
 
 def is_shared(facts: Facts, path: str, hosts: Collection[str]) -> bool | None:
     """Return whether nodes share the directory that a path is in; None: it was not tested."""
+    stores = set()
     for node in facts.nodes:
         around = [d for d in node.directories if _is_below(path, d.path)]
         if node.host in hosts and around:
             nearest = max(around, key=lambda directory: len(directory.path))
-            return set(hosts) <= set(nearest.seen)
-    return None
+            stores.add(nearest.first)
+    return len(stores) == 1 if stores else None
 
 
 def _is_below(path: str, directory: str) -> bool:

@@ -23,8 +23,8 @@ class AgentStart:
     """Time in which the launcher may reconnect before the agent ends the run."""
 
 
-def boot_text(agent: AgentStart, *, join: bool = False, hold: bool = False) -> bytes:
-    """Return what the shell line of `transport.program` reads.
+def boot_text(agent: AgentStart, *, join: bool = False, hold: bool = False) -> tuple[bytes, ...]:
+    """Return the pieces of what the shell line of `transport.program` reads.
 
     It starts the agent, or with `join` connects to the running one; with `hold` for the launcher
     of its run.

@@ -20,8 +20,6 @@ PING_INTERVAL = 5.0
 """Seconds between two heartbeats of ours, at most."""
 HEAD_START = 0.3
 """Seconds at most: near nodes are connected to by then."""
-INBOX_SIZE = 256
-"""Pieces of output that may wait for the terminal before the nodes are blocked."""
 CLOSED_AT_ONCE = 32
 """Sessions that are closed at the same time."""
 

@@ -32,14 +32,13 @@ from dslaunch.protocol.checkpoints import Names, Room
 from dslaunch.run.checkpoint_stores import LONG, CheckpointStore, result
 from dslaunch.run.shards import SPARE
 from dslaunch.transport.base import Connection
+from dslaunch.transport.channel import ChannelOutput
 
 QUIET = ("-W", "ignore::RuntimeWarning:runpy")
 """Python warns that DeepSpeed imports its own converter first, which does no harm."""
 LAST_LINES, LONGEST_LINE = 50, 64 * 1024
 SHOWN_FILES = 20
 """Unsafe files that an error names."""
-EXIT_TIMEOUT = 10.0
-"""Seconds for the converter's exit code after the end of its output."""
 KEPT = re.compile(
     r"(CONDA|CUDA|DS|HIP|LC|MKL|NUMEXPR|NVIDIA|OMP|ROCM|TORCH|VIRTUAL)_\w+|PYTHON\w+"
     r"|HOME|LANG|LD_LIBRARY_PATH|LOGNAME|PATH|TERM|TMPDIR|TZ|USER"
@@ -179,16 +178,18 @@ def convert_over(
     lines: deque[str] = deque(maxlen=LAST_LINES)
     try:
         channel = connection.start(f"exec {activated(made, node.activate).shell()} 2>&1")
+        output = ChannelOutput(channel)
         text = b""
-        while piece := channel.read():
+        while piece := output.read():
             *whole, text = (text + piece).split(b"\n")
             if len(text) > LONGEST_LINE:
                 whole, text = [*whole, text], b""
             for line in whole:
                 lines.append(line.decode(errors="replace").rstrip())
                 say(lines[-1])
-        lines.extend([text.decode(errors="replace"), channel.stderr()])
-        code = channel.wait(EXIT_TIMEOUT)
+        end = output.end()
+        lines.extend([text.decode(errors="replace"), end.stderr])
+        code = end.code
         channel.close()
     except OSError as error:
         why = f"the connection broke: {error}"

@@ -17,10 +17,11 @@ from dslaunch.node.frames import Output
 from dslaunch.protocol.messages import NodeEvent
 from dslaunch.protocol.queries import DETACHED
 from dslaunch.run.events import Event
+from dslaunch.run.inbox import Inbox
 from dslaunch.run.outcome import Outcome, failed
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.secret import Secret
-from dslaunch.run.session import Inbox, Lost, Session
+from dslaunch.run.session import Lost, Session
 from dslaunch.run.supervisor import start_message
 from dslaunch.run.timeouts import Timeouts
 from dslaunch.run.watch import Watch

@@ -72,17 +72,21 @@ def gather(
     mark, token = f".dslaunch-{secrets.token_hex(8)}", secrets.token_hex(8)
     marks = [f"{mark}-{placement.node_rank}" for placement in placements]
     clocks = [session.measure_clock() for session in sessions]
+    claim = f"{mark}-first"
     asked = [
-        session.ask(_first_questions(inquiry, placement, marks, token))
+        session.ask(_first_questions(inquiry, placement, marks, claim=claim, token=token))
         for session, placement in zip(sessions, placements, strict=True)
     ]
     first = ask_all(asked, sessions, interrupts, notify=notify)
     own_files = _own_files(inquiry, marks)
-    questions = _second_questions(inquiry, first, marks, token)
+    questions = _second_questions(inquiry, first, token)
     asked_next = [session.ask(questions) for session in sessions]
     second = ask_all(asked_next, sessions, interrupts, notify=notify)
-    for session, name in zip(sessions, marks, strict=True):
+    for session, name, answers in zip(sessions, marks, first, strict=True):
         session.ask({queries.UNMARK: {"paths": inquiry.directories, "name": name}})
+        claimed = [path for path, text in answers[queries.CLAIM].items() if text == name]
+        if claimed:
+            session.ask({queries.UNMARK: {"paths": claimed, "name": claim}})
     wait(clocks, ANSWER_TIMEOUT)
     marked_by = dict(zip(marks, inquiry.allocation.hosts, strict=True))
     expected = _digests(inquiry)
@@ -134,10 +138,12 @@ def _own_files(inquiry: Inquiry, marks: Sequence[str]) -> tuple[str, ...]:
 
 
 def _first_questions(
-    inquiry: Inquiry, placement: Placement, marks: list[str], token: str
+    inquiry: Inquiry, placement: Placement, marks: list[str], *, claim: str, token: str
 ) -> queries.Questions:
     master = inquiry.allocation.placements[0]
-    write = {"paths": inquiry.directories, "name": marks[placement.node_rank]}
+    name = marks[placement.node_rank]
+    write = {"paths": inquiry.directories, "name": name}
+    first = {"paths": inquiry.directories, "name": claim, "text": name, "count": len(marks)}
     questions: dict[queries.Query[Any], Any] = {
         queries.INTERFACES: None,
         queries.GPUS: None,
@@ -146,6 +152,7 @@ def _first_questions(
         queries.INTERPRETER: placement.node.python or "python3",
         queries.DIRECTORIES: inquiry.directories,
         queries.MARK: write,
+        queries.CLAIM: first,
     }
     if inquiry.before is not None:
         questions[queries.CLEAN] = {"run": inquiry.before, "ended": False}
@@ -159,12 +166,9 @@ def _first_questions(
     return questions
 
 
-def _second_questions(
-    inquiry: Inquiry, first: list[Answers], marks: list[str], token: str
-) -> queries.Questions:
-    """Return what depends on the first answers: the marks, and the first node's addresses."""
-    read = {"paths": inquiry.directories, "names": marks}
-    questions: dict[queries.Query[Any], Any] = {queries.MARKS: read}
+def _second_questions(inquiry: Inquiry, first: list[Answers], token: str) -> queries.Questions:
+    """Return what depends on the first answers: the first node's addresses."""
+    questions: dict[queries.Query[Any], Any] = {}
     port = first[0][queries.LISTEN]["port"]
     if port is not None:
         targets = {address: [address, port] for address in _candidates(inquiry, first)}
@@ -215,7 +219,7 @@ def _node_facts(
     """Return the facts of one node. `marked_by`: the node of each mark, in rank order;
     `expected`: the digests of the job's files."""
     hello = session.hello.result()
-    seen = second[queries.MARKS]
+    claimed = first[queries.CLAIM]
     left = first[queries.MARK]
     master = next(iter(marked_by.values()))
     directories = tuple(
@@ -223,7 +227,8 @@ def _node_facts(
             asked=asked,
             path=made.path,
             error=made.error or left[asked],
-            seen=tuple(marked_by[mark] for mark in seen[asked]),
+            # who cannot read what another node has written there shares nothing with it
+            first=marked_by.get(claimed[asked] or "", session.host),
             made=made.made,
         )
         for asked, made in first[queries.DIRECTORIES].items()

@@ -150,9 +150,9 @@ def _ending(verdict: HangVerdict) -> str:
 def _side(side: Side, verdict: HangVerdict) -> str:
     verb = "is" if len(side.ranks) == 1 else "are"
     same = len({each.operation for each in verdict.sides}) < len(verdict.sides)
-    groups = {each.group for each in verdict.sides}
+    groups = {each.group for each in verdict.sides if each.group}
     what = side.operation
-    if len(groups) > 1:
+    if len(groups) > 1 and side.group:
         what += f" of group {side.group}"
     elif same:
         what += f" of {_tensors(side)}"

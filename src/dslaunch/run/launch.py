@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from queue import Queue
 from typing import TYPE_CHECKING
 
 from dslaunch import log, transport
@@ -19,7 +18,8 @@ from dslaunch.cluster.model import Allocation, Cluster
 from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.launch.job import Job
 from dslaunch.registry import LAUNCHERS
-from dslaunch.run.agent_starter import INBOX_SIZE, PING_INTERVAL, AgentStarter
+from dslaunch.run.agent_starter import PING_INTERVAL, AgentStarter
+from dslaunch.run.inbox import Inbox
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.request import RunRequest, agent_run
 from dslaunch.run.run_directory import CLUSTER, SUBMISSION, RunDirectory, runs_directory
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dslaunch.run.events import Event
     from dslaunch.run.outcome import Outcome
     from dslaunch.run.rehearsal import Rehearsed
-    from dslaunch.run.session import Inbox, Session
+    from dslaunch.run.session import Session
     from dslaunch.run.usage_recorder import OnUsage, UsageFile, UsageRecorder
     from dslaunch.run.view import RunView
     from dslaunch.transport.base import Connection, Detour
@@ -150,7 +150,7 @@ class RunController:
         """
         self.allocation = allocation
         cluster = self.request.cluster
-        inbox: Inbox = Queue(INBOX_SIZE)
+        inbox = Inbox()
         self.transport = transport.choose(cluster.transport, cluster)
         nodes = [placement.node for placement in allocation.placements]
         opened = transport.make(self.transport.name, cluster, nodes)
@@ -171,7 +171,7 @@ class RunController:
             starter = AgentStarter(
                 transport=opened,
                 nodes=nodes,
-                fanout=cluster.ssh.fanout,
+                fanout=cluster.connected_at_once,
                 make_session=make_session,
                 ping_interval=min(PING_INTERVAL, timeouts.heartbeat / 3),
             )

@@ -233,10 +233,9 @@ def _refuse_differences(source: JobFiles, shipments: Sequence[Shipment]) -> None
 
 def _sharing(facts: Facts, directory: str) -> Iterable[list[NodeFacts]]:
     """Return the nodes in groups that share this directory."""
-    groups: dict[frozenset[str], list[NodeFacts]] = {}
+    groups: dict[str, list[NodeFacts]] = {}
     for node in facts.nodes:
-        seen = judged.directory_at(node, directory).seen
-        groups.setdefault(frozenset(seen) or frozenset([node.host]), []).append(node)
+        groups.setdefault(judged.directory_at(node, directory).first, []).append(node)
     return groups.values()
 
 

@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from queue import Queue
 from typing import Any, TypeVar
 
 from dslaunch import transport
@@ -15,9 +14,10 @@ from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.protocol.queries import Answers, Questions
 from dslaunch.run.agent_program import AgentStart
-from dslaunch.run.agent_starter import INBOX_SIZE, AgentStarter
+from dslaunch.run.agent_starter import AgentStarter
+from dslaunch.run.inbox import Inbox
 from dslaunch.run.interrupts import Interrupts, Until, never
-from dslaunch.run.session import Inbox, Session
+from dslaunch.run.session import Session
 from dslaunch.transport.base import Connection, Transport
 from dslaunch.transport.wire import LostError
 
@@ -32,7 +32,7 @@ class ReachedNodes:
 
     sessions: dict[str, Session] = field(default_factory=dict)
     failures: dict[str, NodeFailure] = field(default_factory=dict)
-    inbox: Inbox = field(default_factory=lambda: Queue(INBOX_SIZE))
+    inbox: Inbox = field(default_factory=Inbox)
 
 
 @contextlib.contextmanager
@@ -94,7 +94,7 @@ def _connecting(
     given: Transport | None = None,
 ) -> Iterator[_Connecting]:
     """Begin to connect to nodes; at the end close what is connected, and wait for no other."""
-    inbox: Inbox = Queue(INBOX_SIZE)
+    inbox = Inbox()
     # which node has which ranks is not known yet: a run has at most one rank for each slot
     ranks = range(sum(len(node.slots) for node in cluster.nodes))
 
@@ -110,7 +110,7 @@ def _connecting(
         starter = AgentStarter(
             transport=opened,
             nodes=nodes,
-            fanout=cluster.ssh.fanout,
+            fanout=cluster.connected_at_once,
             make_session=make_session,
             join=run is not None,
         )

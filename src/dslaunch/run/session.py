@@ -6,16 +6,13 @@ output of the ranks, and sends what has not arrived.
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import math
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from queue import Queue
 from typing import IO, TYPE_CHECKING
 
 from dslaunch.errors import NodeError, NodeFailure
@@ -32,24 +29,24 @@ from dslaunch.protocol.messages import (
 )
 from dslaunch.protocol.values import parse
 from dslaunch.run import agent_program
-from dslaunch.transport import program
+from dslaunch.transport.base import End
 from dslaunch.transport.wire import PIECE, Clock, LostError, Wire
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
+    from dslaunch.run.inbox import Inbox
     from dslaunch.transport.base import Channel, Connection, Transport
 
 _CONFIRM_EVERY = 256 * 1024
+_MOST_UNSENT = 8 * PIECE
+"""Bytes of a file that are queued for a node."""
 FIRST_RETRY, RETRY = 0.1, 1.0
 """Seconds before the first reconnect, and between further ones."""
-GOODBYE = 2.0
-"""Seconds for a node to read its program before it is dismissed; otherwise it has started
-nothing."""
 CLOSED = 5.0
 """Seconds until a node ends the run after we have closed the connection while this machine is
 reachable: a running launcher reconnects at once."""
 EXIT_TIMEOUT = 2.0
-"""Seconds for the exit code of a program whose connection has ended."""
+"""Seconds for an agent to exit when it is dismissed."""
 DRIFT = 50e-6
 """Seconds per second by which two clocks may drift apart: quartz crystals are specified for 20 to
 50 ppm."""
@@ -82,7 +79,6 @@ class Back:
 
 
 Arrival = NodeEvent | frames.Output | Lost | Away | Back
-Inbox = Queue[tuple["Session", Arrival]]
 
 
 class Session(Wire):
@@ -116,6 +112,10 @@ class Session(Wire):
         self._away_since: float | None = None
         """Since when it has been unreachable, on the monotonic clock; None: it is reachable."""
         self._holding = self._following = False
+        self._joining: Future[End | None] | None = None
+        """While we reconnect: None once the program has greeted, or how it ended before."""
+        self._resumed = False
+        """Whether we have reconnected at least once."""
 
     def begin(self, *, join: bool = False) -> None:
         """Start the agent, or with `join` connect to the running one; and listen."""
@@ -149,8 +149,15 @@ class Session(Wire):
         self.send(op="put", id=id, root=root)
         while piece := archive.read(PIECE):
             self._write(frames.pack_data(id, piece))
+            self._wait_for_reader()
         self._write(frames.pack_data(id, b""))
         return future
+
+    def _wait_for_reader(self) -> None:
+        """Wait while much of what was written is unsent. A node that reads nothing is lost."""
+        channel = self._channel
+        while channel is not None and channel.unsent > _MOST_UNSENT and not self.over:
+            channel.flush(EXIT_TIMEOUT)
 
     def measure_clock(self) -> Future[Clock]:
         """Measure by how much the node's clock is ahead, with an error of half a round trip."""
@@ -194,7 +201,7 @@ class Session(Wire):
 
     def ping(self) -> None:
         """Send a heartbeat, and confirm what has arrived."""
-        if self._writing.locked():  # what is being sent counts, and other nodes wait for theirs
+        if self._channel is not None and self._channel.unsent:  # what is being sent counts
             return
         self._confirm()
         self.send(op="ping")
@@ -202,13 +209,12 @@ class Session(Wire):
     def close(self) -> None:
         """Dismiss the agent and close the connection. Safe to call twice."""
         self._closing.set()
-        if not self.over and self._sent.wait(GOODBYE):
+        if not self.over:
             self.send(op="bye")
         self.over = True
         if self._channel is not None:
-            with contextlib.suppress(OSError):
-                self._channel.close_input()
-            self._channel.wait(EXIT_TIMEOUT)
+            self._channel.close_input()
+            self._ended.wait(EXIT_TIMEOUT)
             self._channel.close()
         self._connection.close()
 
@@ -219,20 +225,12 @@ class Session(Wire):
 
     # ------------------------------------------------------------ connecting
 
-    def _reopen(self) -> None:
-        """Join the running agent over a new connection. Raises NodeError, OSError."""
-        if self._channel is not None:
-            self._channel.close()
-        self._connection.close()
-        self._connection = self._connect_again()
-        self._log.debug("starting-agent", join=True)
-        channel = self._connection.start(program.line(self._node))
-        text = agent_program.boot_text(self._agent, join=True, hold=self._holding)
-        self._send_program(channel, text)
+    def _recover(self, failure: NodeFailure) -> None:
+        """Reconnect to the agent, again and again; the node is lost if that takes too long.
 
-    def _recover(self, failure: NodeFailure) -> NodeFailure:
-        """Reconnect to the agent and listen; return why that ended."""
-        self._inbox.put((self, Away(failure)))
+        Runs in a separate thread, because it waits.
+        """
+        self._inbox.add(self, Away(failure))
         self._log.info("reconnecting", kind=failure.kind, text=failure.message)
         pause = FIRST_RETRY
         while not self._closing.wait(pause):
@@ -244,36 +242,44 @@ class Session(Wire):
             except OSError as error:
                 failure = replace(failure, message=f"connection lost: {error}")
             else:
-                if ended is not None:
-                    return ended
-                code = self._exit_code()
-                if self._is_ours(agent_program.NO_AGENT, code):
-                    return self._no_agent()
-                if self._is_ours(agent_program.STOPPED, code):
+                if ended is None:
+                    return
+                if self._is_ours(agent_program.NO_AGENT, ended.code):
+                    failure = self._no_agent()
+                    break
+                if self._is_ours(agent_program.STOPPED, ended.code):
                     failure = replace(failure, message="its agent was suspended (SIGSTOP)")
                     self._report_resumed(failure)
                     pause = FIRST_RETRY
             if self._time_left() <= 0:
-                return self._away_too_long(failure)
-        return failure
+                failure = self._away_too_long(failure)
+                break
+        self._lose(failure)
 
-    def _reconnect(self) -> NodeFailure | None:
-        """Listen over a new connection; return why that ended, None if the agent sent nothing.
+    def _reconnect(self) -> End | None:
+        """Join the running agent over a new connection; return how that ended, None if the agent
+        has greeted.
 
         Raises NodeError, OSError.
         """
-        self._reopen()
-        with self._limited():
-            data = self._skip_login()
-            return self._resume(data) if data else None
-
-    def _exit_code(self) -> int | None:
-        assert self._channel is not None
-        return self._channel.wait(EXIT_TIMEOUT)
+        if self._channel is not None:
+            self._channel.close()
+        self._connection.close()
+        self._connection = self._connect_again()
+        self._log.debug("starting-agent", join=True)
+        text = agent_program.boot_text(self._agent, join=True, hold=self._holding)
+        joining: Future[End | None] = Future()
+        self._joining = joining
+        self._open(text)
+        channel = self._channel
+        # a node that sends a little again and again must not be waited for
+        limit = max(self._time_left(), LEAST_TRY)
+        self.loop.call_later(limit, lambda: self._not_heard(channel))
+        return joining.result(limit + LEAST_TRY)
 
     def _report_resumed(self, failure: NodeFailure) -> None:
         resumed = replace(failure, message=f"{failure.message} and is resumed")
-        self._inbox.put((self, Away(resumed)))
+        self._inbox.add(self, Away(resumed))
 
     def _time_left(self) -> float:
         """Return for how many seconds the node may still be unreachable."""
@@ -284,32 +290,23 @@ class Session(Wire):
         why = f"{failure.message}; no reconnect within {self._agent.reconnect:g} s"
         return replace(failure, kind="lost", message=why)
 
-    @contextlib.contextmanager
-    def _limited(self) -> Iterator[None]:
-        """Close a new connection over which the agent does not greet in time: a node that keeps
-        sending a little must not be waited for."""
-        assert self._channel is not None
-        limit = threading.Timer(max(self._time_left(), LEAST_TRY), self._not_heard, [self._channel])
-        limit.daemon = True
-        limit.start()
-        try:
-            yield
-        finally:
-            limit.cancel()
-
-    def _not_heard(self, channel: Channel) -> None:
-        if self._away_since is not None:
+    def _not_heard(self, channel: Channel | None) -> None:
+        """Close a new connection over which the agent has sent no message in time."""
+        if channel is not None and channel is self._channel and self._away_since is not None:
             self.interrupt()
             channel.close()
 
-    def _resume(self, data: bytes) -> NodeFailure:
-        """Continue where the connection was lost; return why that ended."""
+    def _take_greeting(self) -> None:
+        """Continue where the connection was lost, if it was."""
+        joining, self._joining = self._joining, None
+        if joining is None:
+            return
         assert self._away_since is not None
-        self._send_follow(hold=True)
+        self._resumed = True
         self._incoming.reconnected()
+        self._send_follow(hold=True)
         self._back = Back(time.monotonic() - self._away_since)
-        failure = self._hear(data)
-        return self._no_agent() if self._gone is not None else failure
+        joining.set_result(None)
 
     def _no_agent(self) -> NodeFailure:
         """Return why there is no agent to reconnect to."""
@@ -347,16 +344,25 @@ class Session(Wire):
 
     # ------------------------------------------------------------ hearing
 
-    def _hear_to_the_end(self) -> NodeFailure:
-        """Listen, over one connection after another; return why the last one ended."""
-        failure = super()._hear_to_the_end()
-        while self._holding and not self._closing.is_set() and failure.kind == "broken":
-            if self._away_since is None:
-                self._away_since = time.monotonic()
-            elif self._time_left() <= 0:  # reconnected, but the agent never greeted
-                return self._away_too_long(failure)
-            failure = self._recover(failure)
-        return failure
+    def _disconnected(self, failure: NodeFailure, end: End) -> None:
+        joining, self._joining = self._joining, None
+        if joining is not None:  # before the program has greeted: `_recover` tries again
+            joining.set_result(end)
+            return
+        if self._resumed and self._gone is not None:
+            failure = self._no_agent()
+        if not self._holding or self._closing.is_set() or failure.kind != "broken":
+            super()._disconnected(failure, end)
+            return
+        self._stop_waiting()
+        if self._away_since is None:
+            self._away_since = time.monotonic()
+        elif self._time_left() <= 0:  # reconnected, but the agent never greeted
+            super()._disconnected(self._away_too_long(failure), end)
+            return
+        threading.Thread(
+            target=self._recover, args=[failure], name=f"reconnect {self.host}", daemon=True
+        ).start()
 
     def _heard(self, size: int) -> None:
         self._unconfirmed += size
@@ -366,7 +372,7 @@ class Session(Wire):
     def _take(self, arrived: Arrived) -> None:
         self._heard_at = time.monotonic()
         if self._back is not None and not isinstance(arrived, Gone):
-            self._inbox.put((self, self._back))
+            self._inbox.add(self, self._back)
             self._back = self._away_since = None
         if isinstance(arrived, Reply):
             super()._take(arrived)
@@ -379,7 +385,7 @@ class Session(Wire):
         elif isinstance(arrived, Gone):
             self._gone = arrived
         elif self._following:
-            self._inbox.put((self, arrived))
+            self._inbox.add(self, arrived)
         else:  # it would fill the memory
             raise ProtocolError("events or output that were not requested")
 
@@ -400,13 +406,13 @@ class Session(Wire):
 
     def _lose(self, failure: NodeFailure) -> None:
         try:
-            if failure.kind in ("protocol", "noisy-shell") and self._sent.is_set():
+            if failure.kind in ("protocol", "noisy-shell"):
                 self.send(op="bye")  # a program that is only faulty ends what it started
             super()._lose(failure)
         finally:  # whatever fails, nothing may wait for this node
             if not self.hello.done():
                 self.hello.set_exception(LostError(self._loss))
-            self._inbox.put((self, Lost(self._loss, self._gone)))
+            self._inbox.add(self, Lost(self._loss, self._gone))
 
 
 def _close_connection(made: Future[Connection]) -> None:

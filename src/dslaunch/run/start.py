@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from dslaunch.lint import Remark
     from dslaunch.run.agent_starter import AgentStarter
     from dslaunch.run.detach import Control
+    from dslaunch.run.inbox import Inbox
     from dslaunch.run.launch import RunController
     from dslaunch.run.outcome import Outcome
     from dslaunch.run.run_directory import RunDirectory
-    from dslaunch.run.session import Inbox, Session
+    from dslaunch.run.session import Session
 
 
 _log = log.Log(__name__)

@@ -22,12 +22,13 @@ from dslaunch.run.rank_signals import Delivery
 from dslaunch.run.rank_stacks import gather_stacks
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.rehearsal import HELD_TIMEOUT
-from dslaunch.run.session import Arrival, Away, Back, Inbox, Lost, Session
+from dslaunch.run.session import Arrival, Away, Back, Lost, Session
 from dslaunch.run.slow_ranks import SlowRanks
 from dslaunch.run.timeouts import Timeouts
 from dslaunch.run.watch import UNKNOWN_USER, Watch
 
 if TYPE_CHECKING:
+    from dslaunch.run.inbox import Inbox
     from dslaunch.run.rehearsal import RehearsalMonitor
     from dslaunch.run.secret import Secret
     from dslaunch.run.usage_recorder import UsageRecorder

@@ -23,6 +23,7 @@ from dslaunch.run.local_runs import LocalRun, recorded_outcome
 from dslaunch.run.log_selection import EVERY_LINE, LogSelection, SelectedLines
 from dslaunch.run.progress import Progress
 from dslaunch.run.rank_signals import Signaled, order
+from dslaunch.run.rank_stacks import JobNumbers, gather_stacks
 from dslaunch.run.reach import ReachedNodes
 from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import ENDED, State, state_after
@@ -317,17 +318,28 @@ class SlurmRun(RunHandle):
         return signal_jobs(running, what, client.environ)
 
     def stacks(self, timeout: float = 15.0) -> RankStacks:
-        """Raise UsageError with the command to use: no agent can be reached from outside the
-        job."""
-        raise self._no_agent(
-            f"use a step: srun --jobid={self.job.number} --overlap --pty bash, and there "
-            "py-spy dump --pid PID for the process of a rank"
-        )
+        """Ask a step on each of its nodes, which finds the ranks there. Raises UsageError for a job
+        array as a whole, DslaunchError as `RunHandle`."""
+        with self._reached_ranks() as (nodes, numbers):
+            told = gather_stacks(list(nodes.sessions.values()), timeout, numbers)
+            return RankStacks(
+                stacks=told,
+                unresponsive=tuple(host for host in nodes.sessions if host not in told),
+                failures=tuple(nodes.failures.values()),
+            )
 
     @contextlib.contextmanager
     def usage_source(self, hosts: Collection[str] = ()) -> Iterator[UsageSource]:
         """Start a step on each of its nodes, which finds the ranks there. Raises UsageError for a
         job array as a whole, DslaunchError as `RunHandle`."""
+        with self._reached_ranks(hosts) as (nodes, numbers):
+            yield UsageSource(nodes, self.record.progress_patterns, numbers, self.progress)
+
+    @contextlib.contextmanager
+    def _reached_ranks(
+        self, hosts: Collection[str] = ()
+    ) -> Iterator[tuple[ReachedNodes, JobNumbers]]:
+        """Start a step on each of its nodes, or on these. Raises as `usage_source`."""
         running = self._running_tasks()
         with reach_jobs(running, self.slurm.client.environ, hosts) as reached:
             nodes = ReachedNodes()
@@ -338,7 +350,7 @@ class SlurmRun(RunHandle):
                     session.expect(range(self.record.world_size))
                     nodes.sessions[session.host] = session
                     numbers[session.host] = job.numbers
-            yield UsageSource(nodes, self.record.progress_patterns, numbers, self.progress)
+            yield nodes, numbers
 
     def _running_tasks(self) -> list[JobInfo]:
         """Return the job, its components, or the task that the user named, which is running.
@@ -359,16 +371,6 @@ class SlurmRun(RunHandle):
                 ErrorCode.SEVERAL_TASKS, run=self.name, count=len(tasks), task=tasks[0]
             )
         return running
-
-    def _no_agent(self, hint: str) -> UsageError:
-        """Return the error for what only an agent knows."""
-        made = self.job
-        why = (
-            "its agents can only be reached from inside the job"
-            if made.layout.supervised
-            else "no dslaunch agent runs in it"
-        )
-        return UsageError(f"run {self.name} is SLURM job {made.number}: {why}", hint=hint)
 
 
 def _tell_no_output(jobs: tuple[JobInfo, ...], tell: Notify) -> None:

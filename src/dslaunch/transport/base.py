@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -11,37 +11,71 @@ if TYPE_CHECKING:
     from dslaunch.errors import FailureKind
 
 
-class Channel(Protocol):
-    """Bytes to and from one program on a node. One thread may read while another writes; a third
-    may call `close`, which ends both."""
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a program on a node ended, or the connection to it."""
 
-    def read(self) -> bytes:
-        """Wait for standard output of the program and return it; empty at its end."""
+    code: int | None = None
+    """Its exit code; None: it has not exited, or the connection was lost. If a signal killed the
+    shell itself, it is 128 + the signal's number on this machine, and None or 255 over SSH."""
+    stderr: str = ""
+    """The last 64 KiB of its standard error; invalid UTF-8 is replaced."""
+    error: str | None = None
+    """Why the connection broke; None: the output ended in order, or that is not known."""
+
+
+class Receiver(Protocol):
+    """Takes what a program sends. It is called in the thread of all connections (`loop`), one call
+    after the other, and must not block."""
+
+    def received(self, data: bytes) -> None:
+        """Take some standard output of the program."""
+
+    def ended(self, end: End) -> None:
+        """Take note of the end, also after `close`: once, after all output."""
+
+
+class Channel(Protocol):
+    """Bytes to and from one program on a node. May be used by many threads; nothing but `flush`
+    waits."""
+
+    def listen(self, receiver: Receiver) -> None:
+        """Give all output to `receiver`; call it once."""
+
+    def pause(self) -> None:
+        """Give the receiver no output until `resume`: the program is blocked when the connection
+        holds as much as it can."""
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
 
     def write(self, data: bytes) -> None:
-        """Send all of `data` to its standard input. Raises OSError if it has exited."""
+        """Send data to its standard input; without effect if it has exited."""
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes of what was written the connection has not taken yet."""
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all was sent, at most `timeout` seconds; return whether it was."""
 
     def close_input(self) -> None:
-        """Close its standard input."""
+        """Close its standard input after all that was written."""
 
     def close(self) -> None:
         """Close all its streams. Safe to call twice, never raises."""
-
-    def wait(self, timeout: float) -> int | None:
-        """Return its exit code; None if it has not exited within `timeout` seconds or the
-        connection was lost. If a signal killed the shell itself, it is 128 + the signal's number
-        on this machine, and None or 255 over SSH."""
-
-    def stderr(self) -> str:
-        """Return the last 64 KiB of its standard error so far; invalid UTF-8 is replaced."""
 
 
 @runtime_checkable
 class Connection(Protocol):
     """An open, authenticated connection to one node, with its host key verified."""
 
-    def start(self, line: str) -> Channel:
-        """Run a POSIX shell line on the node (the login shell is given `exec /bin/sh -c ...`)."""
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
+        """Run a POSIX shell line on the node (the login shell is given `exec /bin/sh -c ...`).
+
+        `text` is written to its standard input first. Its pieces are shared by all nodes, so they
+        are neither joined nor copied. May wait for the node. Raises OSError.
+        """
 
     def close(self) -> None:
         """Close the connection and all channels on it. Safe to call twice, never raises."""
@@ -88,6 +122,8 @@ class TransportType:
     """How nodes are reached, for help texts."""
     over_ssh: bool = False
     """It logs in over SSH: host keys and the user's SSH configuration apply."""
+    through_nodes: bool = False
+    """Nodes log in to other nodes, and each limits how many it connects to."""
     ssh_program: bool = False
     """It starts the system's ssh."""
     same_machine: bool = False

@@ -7,19 +7,26 @@ import os
 import shlex
 import subprocess
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO, TYPE_CHECKING
+
+from dslaunch.transport.base import End
+from dslaunch.transport.channel import EXIT_TIMEOUT, PIECE, STDERR_KEPT, PushChannel
+from dslaunch.transport.outbox import Outbox
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
 
-STDERR_KEPT = 64 * 1024
-PIECE = 256 * 1024
-EXIT_TIMEOUT = 0.5
+FIRST_LOOK, LONGEST_LOOK = 0.005, 0.1
+"""Seconds between two checks whether a program has exited: the first, and the longest."""
+INPUT_CLOSED = 0.5
 """Seconds for a process to exit after its input was closed."""
+GRACE = 1.0
+"""Seconds between TERM and KILL."""
 
 
-class ProcessChannel:
+class ProcessChannel(PushChannel):
     """Bytes to and from a process. It has its own session or process group, so that a Ctrl-C
     in the terminal does not reach it."""
 
@@ -27,10 +34,13 @@ class ProcessChannel:
         self,
         argv: list[str],
         *,
+        text: Sequence[bytes] = (),
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         group: int | None = None,
     ) -> None:
+        """`text`: what is written to its standard input first."""
+        super().__init__()
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
@@ -42,60 +52,191 @@ class ProcessChannel:
             start_new_session=group is None,
             process_group=group,
         )
+        self._gone = threading.Event()
+        """Set when the process has exited."""
+        self._closing = False
         self._errors = b""
-        self._drain = threading.Thread(target=self._keep_errors, daemon=True)
-        self._drain.start()
+        self._outbox = Outbox(self._send, lambda: self.loop.call(self._close_stdin))
+        for stream in self._streams():
+            os.set_blocking(stream.fileno(), False)
+        self.loop.call(self._watch_errors)
+        for piece in text:
+            self._outbox.put(piece)
 
-    def read(self) -> bytes:
-        """Wait for standard output and return it; empty at its end."""
-        out = self._process.stdout
-        try:
-            return out.read(PIECE) or b"" if out else b""
-        except ValueError:  # closed by another thread
-            return b""
+    # ------------------------------------------------------------ its input
 
     def write(self, data: bytes) -> None:
-        """Send all of `data`. Raises OSError if the process has closed its input."""
-        view = memoryview(data)
-        while view and self._process.stdin:
-            try:
-                view = view[self._process.stdin.write(view) or 0 :]
-            except ValueError:
-                raise BrokenPipeError("closed") from None
+        """Send data to its standard input."""
+        self._outbox.put(data)
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes it has not read yet, beyond those in its pipe."""
+        return self._outbox.unsent
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all was sent, at most `timeout` seconds; return whether it was."""
+        return self._outbox.flush(timeout)
 
     def close_input(self) -> None:
-        """Close its standard input."""
-        if self._process.stdin:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+        """Close its standard input after all that was written."""
+        self._outbox.finish()
+
+    def _send(self, data: memoryview) -> int:
+        stdin = self._process.stdin
+        if stdin is None or stdin.closed:
+            raise BrokenPipeError("closed")
+        try:
+            return os.write(stdin.fileno(), data)
+        except BlockingIOError:
+            self.loop.call(self._watch_input)
+            return 0
+
+    def _watch_input(self) -> None:
+        stdin = self._process.stdin
+        if stdin is not None and not stdin.closed:
+            self.loop.watch(stdin.fileno(), writing=self._send_more)
+
+    def _send_more(self) -> None:
+        assert self._process.stdin is not None
+        self.loop.forget(self._process.stdin.fileno())
+        self._outbox.go_on()
+
+    def _close_stdin(self) -> None:
+        self._close_stream(self._process.stdin)
+
+    # ------------------------------------------------------------ its output
+
+    def read_on(self) -> None:
+        """Read its standard output, as long as it is wanted."""
+        stdout = self._process.stdout
+        if self.wanted and stdout is not None and not stdout.closed:
+            self.loop.watch(stdout.fileno(), reading=self._read)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        fd = self._process.stdout.fileno()
+        if not self.wanted:
+            self.loop.forget(fd)
+            return
+        data = _read_some(fd)
+        if data:
+            self.deliver(data)
+        elif data is not None:
+            self._close_stream(self._process.stdout)
+            self._await_exit(EXIT_TIMEOUT)
+
+    def _watch_errors(self) -> None:
+        stderr = self._process.stderr
+        if stderr is not None and not stderr.closed:
+            self.loop.watch(stderr.fileno(), reading=self._read_errors)
+
+    def _read_errors(self) -> None:
+        stderr = self._process.stderr
+        if stderr is None or stderr.closed:
+            return
+        data = _read_some(stderr.fileno())
+        if data:
+            self._errors = (self._errors + data)[-STDERR_KEPT:]
+        elif data is not None:
+            self._close_stream(stderr)
+
+    # ------------------------------------------------------------ its end
 
     def close(self) -> None:
         """Close its input; end the process if it does not exit by itself."""
-        self.close_input()
-        if self.wait(EXIT_TIMEOUT) is None:
-            end_process(self._process, grace=1)
-        if self._process.stdout:
-            self._process.stdout.close()
-        self._drain.join(0.5)  # processes that the program started may keep its errors open
+        self.loop.call(self._close)
 
-    def wait(self, timeout: float) -> int | None:
-        """Return its exit code; None if it has not exited within `timeout` seconds."""
-        try:
-            code = self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return None
-        return 128 - code if code < 0 else code
+    def wait(self, timeout: float) -> bool:
+        """Wait until it has exited, at most `timeout` seconds; return whether it has."""
+        return self._gone.wait(timeout)
 
-    def stderr(self) -> str:
+    def said(self) -> str:
         """Return the last 64 KiB of its standard error."""
-        if self._process.poll() is not None:
-            self._drain.join(1)
         return self._errors.decode(errors="replace")
 
-    def _keep_errors(self) -> None:
-        with self._process.stderr or contextlib.nullcontext() as source:
-            while source and (data := os.read(source.fileno(), PIECE)):
-                self._errors = (self._errors + data)[-STDERR_KEPT:]
+    def _close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        self._outbox.discard()
+        self._close_stdin()
+        self.loop.call_later(INPUT_CLOSED, self._end_it)
+        self._await_exit(INPUT_CLOSED + GRACE + EXIT_TIMEOUT)
+
+    def _end_it(self) -> None:
+        """End the process: TERM, and KILL if that does not help."""
+        if not self._gone.is_set():
+            self._process.terminate()
+            self.loop.call_later(GRACE, self._kill)
+
+    def _kill(self) -> None:
+        if not self._gone.is_set():
+            self._process.kill()
+
+    def _await_exit(self, seconds: float) -> None:
+        """Look for its exit again and again; report the end without one after some seconds."""
+        self._look_for_exit(time.monotonic() + seconds, FIRST_LOOK)
+
+    def _look_for_exit(self, deadline: float, pause: float) -> None:
+        if self._gone.is_set():
+            return
+        code = self._process.poll()
+        if code is not None:
+            self._exited(128 - code if code < 0 else code)
+        elif time.monotonic() < deadline:
+            later = min(2 * pause, LONGEST_LOOK)
+            self.loop.call_later(pause, lambda: self._look_for_exit(deadline, later))
+        else:
+            self.tell_end(End(None, self.said()))
+
+    def _exited(self, code: int) -> None:
+        self._gone.set()
+        # processes that it has started may keep its errors open
+        self._read_errors()
+        self._outbox.discard()
+        for stream in self._streams():
+            self._close_stream(stream)
+        self.tell_end(End(code, self.said()))
+
+    def _streams(self) -> list[IO[bytes]]:
+        process = self._process
+        return [s for s in (process.stdin, process.stdout, process.stderr) if s is not None]
+
+    def _close_stream(self, stream: IO[bytes] | None) -> None:
+        if stream is not None and not stream.closed:
+            self.loop.forget(stream.fileno())
+            with contextlib.suppress(OSError):
+                stream.close()
+
+
+class ProcessConnection:
+    """The programs on one node that are processes of this machine."""
+
+    def __init__(self) -> None:
+        self._channels: list[ProcessChannel] = []
+
+    def keep(self, channel: ProcessChannel) -> ProcessChannel:
+        """Return the channel of a program that is ended with the connection."""
+        self._channels.append(channel)
+        return channel
+
+    def close(self) -> None:
+        """End all programs, and wait for that."""
+        for channel in self._channels:
+            channel.close()
+        for channel in self._channels:
+            channel.wait(INPUT_CLOSED + GRACE + EXIT_TIMEOUT)
+
+
+def _read_some(fd: int) -> bytes | None:
+    """Return some bytes; empty at the end; None: there are none at the moment."""
+    try:
+        return os.read(fd, PIECE)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
 
 
 def end_process(process: subprocess.Popen[bytes], grace: float) -> None:

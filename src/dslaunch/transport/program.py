@@ -88,11 +88,11 @@ def line(node: Node) -> str:
     )
 
 
-def text(main: str, arguments: dict[str, Any]) -> bytes:
-    """Return what the line reads: a length, a loader, and the program.
+def text(main: str, arguments: dict[str, Any]) -> tuple[bytes, ...]:
+    """Return the pieces of what the line reads: a length and a loader, and the program.
 
     The program is a module of `dslaunch.node`, whose `main` is called with `arguments`, and the
-    modules that it imports.
+    modules that it imports: the same objects for all nodes.
     """
     with _once:  # nodes are connected to by many threads at a time
         parts = packed_modules(main)
@@ -104,7 +104,7 @@ def text(main: str, arguments: dict[str, Any]) -> bytes:
         main=main,
         arguments=arguments,
     ).encode()
-    return b"%d\n%s%s%s" % (len(loader), loader, *parts)
+    return (b"%d\n%s" % (len(loader), loader), *parts)
 
 
 _once = threading.Lock()

@@ -9,18 +9,23 @@ import contextlib
 import json
 import threading
 import time
+from collections import OrderedDict
 from dataclasses import dataclass
+from hashlib import sha256
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from dslaunch.node import relay_frames
 from dslaunch.transport.login_shell import LoginOutput
+from dslaunch.transport.waiting import SharingChannel
 
 if TYPE_CHECKING:
-    from dslaunch.transport.base import Channel
+    from dslaunch.transport.waiting import WaitingChannel
 
 REPORTED_AT_ONCE = relay_frames.WINDOW // 4
 """Bytes that were read before the relay may send as many more."""
+SHARED_LEAST = 4096
+"""Bytes of a text that is worth to be kept by a relay."""
 END_TIMEOUT = 4.0
 """Seconds for a relay to end its logins and to exit."""
 
@@ -51,25 +56,37 @@ class Child:
         return json.dumps({"host": self.host, "user": self.user, "port": self.port}).encode()
 
 
+@dataclass(frozen=True, slots=True)
+class _Outgoing:
+    """Bytes for the relay, and after them a text that other relays get too."""
+
+    data: bytes
+    text: bytes = b""
+
+
 class RelayLink:
     """One relay. A thread reads its frames, another writes: no caller waits for other logins."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: WaitingChannel) -> None:
         """`channel`: where the program `relay` has been started; nothing was sent to it yet."""
         self._channel = channel
         self._changing = threading.Lock()
         self._logins: dict[int, RelayedChannel] = {}
         self._next = 1
         self._greeted = threading.Event()
-        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
+        self._outbox: SimpleQueue[_Outgoing | None] = SimpleQueue()
+        self._places: OrderedDict[bytes, int] = OrderedDict()
+        """The texts that the relay keeps, by SHA-256; the one that was used last is the last."""
         self._heard_at = time.monotonic()
+        self.sent = 0
+        """Bytes that were sent to the relay."""
         self.over = False
         self.ended_at = 0.0
         """When it was lost, on the monotonic clock."""
 
     def begin(self, text: bytes, timeout: float) -> None:
         """Send the relay its program, and wait until it greets. Raises RelayLostError."""
-        self.send(text)
+        self._outbox.put(_Outgoing(b"", text))
         for name, work in (("reads", self._read), ("writes", self._write)):
             threading.Thread(target=work, name=f"relay {name}", daemon=True).start()
         self._greeted.wait(timeout)
@@ -91,7 +108,25 @@ class RelayLink:
 
     def send(self, data: bytes) -> None:
         """Queue bytes. What a channel may queue is bounded by its window."""
-        self._outbox.put(data)
+        self._outbox.put(_Outgoing(data))
+
+    def send_text(self, number: int, text: bytes) -> None:
+        """Queue input of a channel, of at most PIECE bytes, which other channels get too."""
+        digest = sha256(text).digest()
+        with self._changing:  # another text must not take its place before it is used
+            if digest not in self._places:
+                place = self._free_place()
+                self._places[digest] = place
+                header = relay_frames.header(relay_frames.DEFINE, place, len(text))
+                self._outbox.put(_Outgoing(header, text))
+            self._places.move_to_end(digest)
+            self.send(relay_frames.text(number, self._places[digest]))
+
+    def _free_place(self) -> int:
+        """Return a place for a text: where they are all taken, that of the one longest unused."""
+        if len(self._places) < relay_frames.PLACES:
+            return len(self._places)
+        return self._places.popitem(last=False)[1]
 
     def unheard_for(self) -> float:
         """Return for how many seconds the relay has sent nothing."""
@@ -122,9 +157,18 @@ class RelayLink:
 
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # the reading thread notices it too
-            while (data := self._outbox.get()) is not None:
-                self._channel.write(data)
+            while (outgoing := self._outbox.get()) is not None:
+                self._write_one(outgoing)
         self._channel.close_input()
+
+    def _write_one(self, outgoing: _Outgoing) -> None:
+        self.sent += len(outgoing.data) + len(outgoing.text)
+        if outgoing.data:
+            self._channel.write(outgoing.data)
+        if outgoing.text and isinstance(self._channel, SharingChannel):
+            self._channel.write_shared(outgoing.text)
+        elif outgoing.text:
+            self._channel.write(outgoing.text)
 
     def _read(self) -> None:
         login = LoginOutput(relay_frames.GREETING)
@@ -208,6 +252,16 @@ class RelayedChannel:
             self._link.send(relay_frames.frame(relay_frames.DATA, self._number, body))
             rest = rest[size:]
 
+    def write_shared(self, data: bytes) -> None:
+        """As `write`, for data that other nodes get too: it is sent to the relay once."""
+        for start in range(0, len(data), relay_frames.PIECE):
+            piece = data[start : start + relay_frames.PIECE]
+            if len(piece) < SHARED_LEAST:
+                self.write(piece)
+            else:
+                self._take_window(len(piece), whole=True)
+                self._link.send_text(self._number, piece)
+
     def close_input(self) -> None:
         """Close its standard input."""
         with self._changed:
@@ -288,10 +342,12 @@ class RelayedChannel:
             self._pieces.append(data)
             self._unread += len(data)
 
-    def _take_window(self, wanted: int) -> int:
-        """Wait until the relay takes more; return how much may be sent now. Raises OSError."""
+    def _take_window(self, wanted: int, *, whole: bool = False) -> int:
+        """Wait until the relay takes more, with `whole` all that is wanted; return how much may be
+        sent now. Raises OSError."""
+        least = wanted if whole else 1
         with self._changed:
-            self._changed.wait_for(lambda: self._window > 0 or self._input_over)
+            self._changed.wait_for(lambda: self._window >= least or self._input_over)
             if self._input_over:
                 raise BrokenPipeError("closed")
             size = min(wanted, self._window, relay_frames.PIECE)

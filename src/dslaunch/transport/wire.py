@@ -3,6 +3,8 @@
 The program on the node (`node/`) sends frames, which are validated before anything else sees them
 (`protocol`). A node that sends anything else, or whose listener fails for any reason, is lost: the
 failure names it, and nothing waits for it.
+
+All nodes are listened to in one thread (`loop`), in which nothing here may block.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,23 +23,20 @@ from dslaunch.errors import NodeFailure
 from dslaunch.node import frames
 from dslaunch.protocol.messages import Arrived, Incoming, ProtocolError, Reply
 from dslaunch.protocol.values import InvalidAnswer, parse
-from dslaunch.transport import login_shell, program
+from dslaunch.transport import login_shell, loop, program
+from dslaunch.transport.base import End
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     from dslaunch.cluster.model import Node
     from dslaunch.transport.base import Channel, Connection
+    from dslaunch.transport.loop import Timer
 
 PIECE = 64 * 1024
-"""Bytes that are sent at a time."""
+"""Bytes of a file that are sent at a time."""
 WRITE_TIMEOUT = 10.0
-"""Seconds for a node to read one piece. Below the heartbeat timeout of other nodes, since the
-sender waits."""
-START_TIMEOUT = 2.0
-"""Seconds for the exit code of a program that ended before its greeting."""
-END_TIMEOUT = 0.2
-"""Seconds for the exit code of a program whose connection broke."""
+"""Seconds in which a node must read something of what is sent."""
 LEAVE_TIMEOUT = 3.0
 """Seconds for a program to clean up after the last request."""
 Value = TypeVar("Value")
@@ -82,17 +81,19 @@ class Wire:
         self.host = node.host
         self.over = False
         self.login = login_shell.LoginOutput(frames.GREETING)
+        self.loop = loop.shared()
         self._node = node
         self._connection = connection
         self._channel: Channel | None = None
         self._log = log.Log(__name__, node=node.host, **fields)
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Request] = {}
-        self._writing = threading.Lock()
-        self._sent = threading.Event()
-        """Not set while the program is being sent."""
-        self._sent.set()
+        self._written = 0
+        """Bytes that were given to the channel."""
+        self._writing_watched = False
         self._closing = threading.Event()
+        self._ended = threading.Event()
+        """Set when the program has ended, or the connection to it."""
         self._incoming = Incoming(ranks=range(0))
         self._most = most
         self._size = 0
@@ -103,21 +104,35 @@ class Wire:
         """Whether the login shell was given up."""
         self._unread = False
         """Whether the node stopped reading what we send."""
-        self._reading_since: float | None = None
+        self._quiet_since: float | None = None
+        """When the node last sent something, on the monotonic clock; None: nothing is expected."""
+        self._login_limit: Timer | None = None
+        self._finished: Channel | None = None
+        """The last channel over which nothing more comes."""
 
-    def start(self, text: bytes) -> None:
+    def start(self, text: Sequence[bytes]) -> None:
         """Start the program with this text, and listen. After its loss every request fails.
 
         Does not wait until the node has read the program, which would delay the next node.
         """
         try:
-            channel = self._connection.start(program.line(self._node))
+            self._open(text)
         except OSError as error:
             self._lose(NodeFailure(self.host, "lost", f"connection lost: {error}"))
-            return
-        self._send_program(channel, text)
-        # at the same time: a login that prints more than a pipe holds reads nothing before
-        threading.Thread(target=self._listen, name=f"wire {self.host}", daemon=True).start()
+
+    def _open(self, text: Sequence[bytes]) -> None:
+        """Start the program over the connection, and listen. Raises OSError."""
+        channel = self._connection.start(program.line(self._node), text)
+        self.login, self._late = login_shell.LoginOutput(frames.GREETING), False
+        self._ended.clear()
+        self._written = sum(map(len, text))
+        self._channel = channel
+        self._quiet_since = time.monotonic()
+        self._login_limit = self.loop.call_later(
+            login_shell.TIMEOUT, lambda: self._too_late(channel)
+        )
+        self._watch_writing()
+        channel.listen(_Listener(self, channel))
 
     # ------------------------------------------------------------ speaking
 
@@ -150,12 +165,12 @@ class Wire:
 
     def unheard_for(self) -> float:
         """Return for how many seconds we have waited for the node to send something."""
-        since = self._reading_since
+        since = self._quiet_since
         return 0.0 if since is None else time.monotonic() - since
 
     def interrupt(self) -> None:
         """Give this connection up; does not wait."""
-        self._reading_since = None
+        self._quiet_since = None
         connection = self._connection
         threading.Thread(target=connection.close, daemon=True).start()
 
@@ -164,8 +179,9 @@ class Wire:
         notices that the launcher is gone; it is neither waited for nor killed."""
         self._closing.set()
         if self._channel is not None:
+            was_busy = self.busy  # its end is that of all requests
             self._channel.close_input()
-            if not self.busy and self._channel.wait(LEAVE_TIMEOUT) is not None:
+            if not was_busy and self._ended.wait(LEAVE_TIMEOUT):
                 self._channel.close()
         self._connection.close()
 
@@ -191,70 +207,63 @@ class Wire:
         return id, future
 
     def _write(self, data: bytes) -> None:
-        with self._writing, contextlib.suppress(OSError):
-            if self._channel is not None:
-                self._send_all(self._channel, data)
+        channel = self._channel
+        if channel is not None:
+            self._written += len(data)
+            channel.write(data)
+            if channel.unsent:
+                self._watch_writing()
 
-    def _send_program(self, channel: Channel, text: bytes) -> None:
-        """Begin to send what the shell line reads; all other messages come after it."""
-        first = threading.Event()
+    def _watch_writing(self) -> None:
+        """Give the node up if it reads nothing of what is sent to it for some time."""
+        channel = self._channel
+        if channel is not None and not self._writing_watched:
+            self._writing_watched = True
+            sent = self._written - channel.unsent
+            self.loop.call_later(WRITE_TIMEOUT, lambda: self._check_writing(channel, sent))
 
-        def send() -> None:
-            # why a program died is on its other streams
-            with self._writing, contextlib.suppress(OSError):
-                self._channel = channel
-                self._sent.clear()
-                first.set()
-                try:
-                    self._send_all(channel, text)
-                finally:
-                    self._sent.set()
-
-        threading.Thread(target=send, name=f"program {self.host}", daemon=True).start()
-        first.wait()
-
-    def _send_all(self, channel: Channel, data: bytes) -> None:
-        """Write to a node that may stop reading. Raises OSError."""
-        for start in range(0, len(data), PIECE):
-            limit = threading.Timer(WRITE_TIMEOUT, self._give_up, [channel])
-            limit.daemon = True
-            limit.start()
-            try:
-                channel.write(data[start : start + PIECE])
-            finally:
-                limit.cancel()
-
-    def _give_up(self, channel: Channel) -> None:
-        """Close a connection whose node reads nothing, which ends blocked writes."""
-        self._unread = True
-        self.interrupt()
-        channel.close()
+    def _check_writing(self, channel: Channel, sent_before: int) -> None:
+        self._writing_watched = False
+        unsent = channel.unsent
+        if channel is not self._channel or self.over or not unsent:
+            return
+        if self._written - unsent > sent_before:
+            self._watch_writing()
+        else:
+            self._unread = True
+            self.interrupt()
+            channel.close()
 
     # ------------------------------------------------------------ hearing
 
-    def _listen(self) -> None:
-        try:
-            failure = self._hear_to_the_end()
-        except OSError as error:
-            failure = self._broke(error)
-        except Exception as error:  # noqa: BLE001 - for every error: nothing may wait for this node
-            failure = NodeFailure(self.host, "protocol", f"its listener failed: {error!r:.200}")
-        self._lose(failure)
+    def pause(self) -> None:
+        """Take nothing more from the node until `resume`."""
+        if self._channel is not None:
+            self._quiet_since = None
+            self._channel.pause()
 
-    def _hear_to_the_end(self) -> NodeFailure:
-        """Listen until the connection ends; why it did."""
-        return self._hear(self._skip_login())
+    def resume(self) -> None:
+        """Take more from the node after `pause`."""
+        if self._channel is not None:
+            self._quiet_since = time.monotonic()
+            self._channel.resume()
 
-    def _hear(self, data: bytes) -> NodeFailure:
-        """Take what comes, until the channel ends; why it did."""
+    def _received(self, channel: Channel, data: bytes) -> None:
+        """Take what the node has sent; a failure ends the connection."""
+        if self.over or channel is not self._channel or channel is self._finished:
+            return
+        if self._quiet_since is not None:
+            self._quiet_since = time.monotonic()
+        failure = self._failure_of(data)
+        if failure is not None:
+            self._finished = channel
+            self._disconnected(failure, End())
+            channel.close()
+
+    def _failure_of(self, data: bytes) -> NodeFailure | None:
+        """Take what the node has sent; return why it cannot be listened to any more."""
         try:
-            while data:
-                self._count(len(data))
-                for arrived in self._incoming.feed(data):
-                    self._take(arrived)
-                self._heard(len(data))
-                data = self._read()
-            return self._loss if self._closing.is_set() else self._why_ended()
+            self._hear(data)
         except ProtocolError as error:
             if login_shell.is_text(error.found):
                 return login_shell.mixed_in(self.host, error.found)
@@ -265,8 +274,25 @@ class Wire:
                 hint="look for a program that a start-up file of its login shell leaves in the "
                 "background and that prints, or for a compromised node",
             )
-        except OSError as error:
-            return self._broke(error)
+        except Exception as error:  # noqa: BLE001 - for every error: nothing may wait for this node
+            return NodeFailure(self.host, "protocol", f"its listener failed: {error!r:.200}")
+        if self.login.endless and not self.login.greeted:
+            return self._not_started(End())
+        return None
+
+    def _hear(self, data: bytes) -> None:
+        """Take what the login prints, and then messages. Raises ProtocolError."""
+        if not self.login.greeted:
+            data = self.login.add(data)
+            if self.login.started:
+                self._cancel_login_limit()
+            if not self.login.greeted:
+                return
+            self._take_greeting()
+        self._count(len(data))
+        for arrived in self._incoming.feed(data):
+            self._take(arrived)
+        self._heard(len(data))
 
     def _count(self, size: int) -> None:
         """Count what has come, before it is kept. Raises ProtocolError when it is too much."""
@@ -274,38 +300,16 @@ class Wire:
         if self._most is not None and self._size > self._most:
             raise ProtocolError(f"more than {self._most >> 20} MiB in all")
 
-    def _read(self) -> bytes:
-        assert self._channel is not None
-        self._reading_since = time.monotonic()
-        try:
-            return self._channel.read()
-        finally:
-            self._reading_since = None
-
-    def _skip_login(self) -> bytes:
-        """Read up to the greeting; what a login shell prints before it is kept for messages."""
-        assert self._channel is not None
-        self.login, self._late = login_shell.LoginOutput(frames.GREETING), False
-        limit = threading.Timer(login_shell.TIMEOUT, self._too_late, [self._channel])
-        limit.daemon = True
-        limit.start()
-        try:
-            while not self.login.greeted:
-                piece = self._read()
-                if not piece or self.login.endless:
-                    return b""
-                rest = self.login.add(piece)
-                if self.login.started:
-                    limit.cancel()
-        finally:
-            limit.cancel()
-        return rest or self._read()
+    def _cancel_login_limit(self) -> None:
+        if self._login_limit is not None:
+            self._login_limit.cancel()
 
     def _too_late(self, channel: Channel) -> None:
         """Close a login whose shell does not start our line."""
-        self._late = True
-        self.interrupt()
-        channel.close()
+        if channel is self._channel and not self.over and not self._closing.is_set():
+            self._late = True
+            self.interrupt()
+            channel.close()
 
     def _take(self, arrived: Arrived) -> None:
         """Pass a reply to its caller. Raises ProtocolError for anything else."""
@@ -329,6 +333,9 @@ class Wire:
         else:
             request.future.set_result(answer)
 
+    def _take_greeting(self) -> None:
+        """Take note that the program has greeted: its messages follow."""
+
     def _heard(self, size: int) -> None:
         """Record the number of bytes that were received and handled."""
 
@@ -341,31 +348,47 @@ class Wire:
         """Return whether the program has greeted."""
         return self.login.greeted
 
-    def _why_ended(self) -> NodeFailure:
+    def _channel_ended(self, channel: Channel, end: End) -> None:
+        """Take note that the program, or the connection to it, has ended."""
+        if channel is not self._channel:
+            return
+        if not self.over and channel is not self._finished:
+            self._finished = channel
+            failure = self._loss if self._closing.is_set() else self._why_ended(end)
+            self._disconnected(failure, end)
+        self._ended.set()
+
+    def _disconnected(self, failure: NodeFailure, end: End) -> None:
+        """Take note that nothing more comes over this connection, and why."""
+        self._stop_waiting()
+        self._lose(failure)
+
+    def _stop_waiting(self) -> None:
+        self._quiet_since = None
+        self._cancel_login_limit()
+
+    def _why_ended(self, end: End) -> NodeFailure:
         """Return why the channel ended, from the exit code and the error output."""
-        assert self._channel is not None
         greeted = self._greeted()
-        # a program of ours that is to be connected to again is not waited for
-        code = self._channel.wait(END_TIMEOUT if greeted else START_TIMEOUT)
         if self._unread and greeted:
             why = f"it read nothing for {WRITE_TIMEOUT:.0f} s"
             return NodeFailure(self.host, "broken", why)
-        said = self._channel.stderr()
-        exited = self._left_on_purpose(code)
+        exited = self._left_on_purpose(end.code)
         if exited is not None:
             return exited
         if greeted:
-            words = login_shell.last_line(said)
+            words = login_shell.last_line(end.stderr) or end.error
             why = f"the connection to the agent ended{f': {words}' if words else ''}"
             return NodeFailure(self.host, "broken", why)
-        return self._not_started(said, code)
+        return self._not_started(end)
 
     def _left_on_purpose(self, code: int | None) -> NodeFailure | None:
         """Return what an exit code of our program means; None: it has no meaning."""
         return None
 
-    def _not_started(self, said: str, code: int | None) -> NodeFailure:
+    def _not_started(self, end: End) -> NodeFailure:
         """Return why there was no greeting: the login shell, or what our own line started."""
+        said, code = end.stderr, end.code
         printed, own = self.login.parts()
         if self.login.endless:
             return login_shell.endless(self.host, printed)
@@ -391,9 +414,6 @@ class Wire:
             hint="run the node's Python by hand with `-I -S`",
         )
 
-    def _broke(self, error: OSError) -> NodeFailure:
-        return NodeFailure(self.host, "broken", f"connection lost: {error}")
-
     def _lose(self, failure: NodeFailure) -> None:
         if failure.kind == "broken":
             failure = replace(failure, kind="lost")
@@ -403,7 +423,7 @@ class Wire:
         self.over = True
         self._abandon(failure)
         if not self._closing.is_set():
-            self.interrupt()  # also for a thread that is still writing
+            self.interrupt()
 
     def _abandon(self, failure: NodeFailure) -> None:
         """Fail all pending requests; each is taken out of the table by one thread only."""
@@ -411,3 +431,18 @@ class Wire:
             while True:
                 _, request = self._waiting.popitem()
                 request.future.set_exception(LostError(failure))
+
+
+class _Listener:
+    """Takes what comes over one channel of a wire, which may have had others before."""
+
+    def __init__(self, wire: Wire, channel: Channel) -> None:
+        self._wire, self._channel = wire, channel
+
+    def received(self, data: bytes) -> None:
+        """Take what the node has sent."""
+        self._wire._received(self._channel, data)
+
+    def ended(self, end: End) -> None:
+        """Take note of the end."""
+        self._wire._channel_ended(self._channel, end)

@@ -31,7 +31,7 @@ def node(index: int, **more: object) -> NodeFacts:
         interfaces=(LO, Interface("eth0", address)),
         interpreter="/usr/bin/python3",
         dialled=(Dialled("10.0.0.1", address), Dialled("127.0.0.1", error="refused")),
-        directories=(Directory("/w", "/w", seen=(f"n{index}",)),),
+        directories=(Directory("/w", "/w", first=f"n{index}"),),
     )
     return replace(facts, **more)  # type: ignore[arg-type]
 
@@ -154,8 +154,7 @@ def test_a_taken_port_is_named() -> None:
 
 
 def everyone(host: str) -> NodeFacts:
-    seen = (Directory("/w", "/w", seen=("n1", "n2")),)
-    return node(int(host[1]), directories=seen)
+    return node(int(host[1]), directories=(Directory("/w", "/w", first="n1"),))
 
 
 def test_shared_is_what_every_node_sees() -> None:

@@ -39,7 +39,7 @@ def ask(*rounds: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def converse(python: str, *requests: dict[str, Any]) -> list[dict[str, Any]]:
     """What the program replies under an interpreter to each request."""
-    text = program.text("survey", {})
+    text = b"".join(program.text("survey", {}))
     packed = b"".join(frames.pack_message(request) for request in requests)
     done = subprocess.run(
         ["/bin/sh", "-c", program.line(Node("n", (0,), python=python))],
@@ -91,7 +91,7 @@ def test_its_files_are_removed_also_if_the_client_was_killed(heard: bool, tmp_pa
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(program.text("survey", {}))
+        process.stdin.write(b"".join(program.text("survey", {})))
         process.stdin.flush()
         assert process.stdout.readline() == login_shell.STARTED
         assert process.stdout.readline() == frames.GREETING
@@ -121,7 +121,7 @@ def leaving(mark: dict[str, Any]) -> dict[str, Any]:
 def test_a_request_that_was_cut_ends_it_as_the_end_does(tmp_path: Path) -> None:
     mark = {"name": "mark", "paths": [str(tmp_path)]}
     request = frames.pack_message(leaving(mark))
-    text = program.text("survey", {}) + request + request[:-9]
+    text = b"".join(program.text("survey", {})) + request + request[:-9]
     line = program.line(Node("n", (0,), python=sys.executable))
     done = subprocess.run(["/bin/sh", "-c", line], input=text, capture_output=True, check=False)
     assert (done.returncode, done.stderr, len(replies(done.stdout))) == (0, b"", 1)
@@ -131,7 +131,7 @@ def test_a_request_that_was_cut_ends_it_as_the_end_does(tmp_path: Path) -> None:
 def test_bytes_that_are_no_request_end_it_as_the_end_does(tmp_path: Path) -> None:
     mark = {"name": "mark", "paths": [str(tmp_path)]}
     request = frames.pack_message(leaving(mark))
-    text = program.text("survey", {}) + request + b"x" * 100
+    text = b"".join(program.text("survey", {})) + request + b"x" * 100
     line = program.line(Node("n", (0,), python=sys.executable))
     done = subprocess.run(["/bin/sh", "-c", line], input=text, capture_output=True, check=False)
     assert (done.returncode, len(replies(done.stdout))) == (0, 1)

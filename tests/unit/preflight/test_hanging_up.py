@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from queue import Queue
 
@@ -14,13 +15,16 @@ from dslaunch.preflight import runner
 from dslaunch.preflight.check import Scope
 from dslaunch.preflight.conversation import MOST_BYTES, Conversation
 from dslaunch.protocol.survey import SURVEYED
+from dslaunch.transport.base import End
+from dslaunch.transport.channel import PushChannel
 from dslaunch.transport.wire import LEAVE_TIMEOUT, LostError
 
 
-class Fake:
+class Fake(PushChannel):
     """A transport, its connection and its channel at once: what is done with them is noted."""
 
     def __init__(self, connects: bool = True, ends: bool = True) -> None:
+        super().__init__()
         self.ends = ends
         self.connecting: Queue[str] = Queue()
         """The nodes that are being connected to."""
@@ -28,7 +32,7 @@ class Fake:
         if connects:
             self.may_connect.set()
         self.done: list[str] = []
-        self.said: Queue[bytes] = Queue()
+        self.unsaid: list[bytes] = []
 
     def connect(self, node: Node) -> Fake:
         self.connecting.put(node.host)
@@ -36,32 +40,34 @@ class Fake:
         self.done.append("connect")
         return self
 
-    def start(self, line: str) -> Fake:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Fake:
         self.done.append("start")
         return self
+
+    def say(self, data: bytes) -> None:
+        self.unsaid.append(data)
+        self.loop.call(self.read_on)
+
+    def read_on(self) -> None:
+        while self.wanted and self.unsaid:
+            self.deliver(self.unsaid.pop(0))
+
+    unsent = 0
 
     def write(self, data: bytes) -> None:
         """It is taken; the clock is told."""
         if b'"clock"' in data[frames.HEADER.size :]:
             told = frames.pack_message({"reply": 1, "time": 0.0, "value": None})
-            self.said.put(frames.GREETING + told)
-
-    def stderr(self) -> str:
-        return ""
-
-    def read(self) -> bytes:
-        return self.said.get()
+            self.say(frames.GREETING + told)
 
     def close_input(self) -> None:
         self.done.append("close input")
-
-    def wait(self, timeout: float) -> int | None:
-        self.done.append("wait")
-        return 0 if self.ends else None
+        if self.ends:
+            self.loop.call(lambda: self.tell_end(End(0)))
 
     def close(self) -> None:
         self.done.append("close")
-        self.said.put(b"")
+        self.loop.call(lambda: self.tell_end(End()))
 
 
 def conversation(transport: Fake) -> Conversation:
@@ -74,13 +80,13 @@ def conversation(transport: Fake) -> Conversation:
 def test_an_idle_node_cleans_up_before_it_is_left() -> None:
     transport = Fake()
     conversation(transport).end()
-    assert transport.done == ["close input", "wait", "close", "close"]
+    assert transport.done == ["close input", "close", "close"]
 
 
 def test_a_node_that_does_not_end_is_left_without_being_ended() -> None:
     transport = Fake(ends=False)
     conversation(transport).end()
-    assert transport.done == ["close input", "wait", "close"]  # the connection only
+    assert transport.done == ["close input", "close"]  # the connection only
 
 
 def test_a_busy_node_is_not_waited_for() -> None:
@@ -95,10 +101,10 @@ def test_a_busy_node_is_not_waited_for() -> None:
 def test_a_node_with_a_first_message_only_is_busy() -> None:
     transport = Fake()
     talk = conversation(transport)
-    transport.said.put(frames.GREETING)
+    transport.say(frames.GREETING)
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(talk.ask, ())
-        while not transport.said.empty() or talk.wire is None or not talk.wire.busy:
+        while transport.unsaid or talk.wire is None or not talk.wire.busy:
             time.sleep(0.01)
         talk.end()
         assert isinstance(asking.exception(60), LostError)
@@ -110,7 +116,7 @@ def test_a_node_that_has_answered_is_not_busy() -> None:
     talk = conversation(transport)
     talk.measure_clock()
     talk.end()
-    assert "wait" in transport.done
+    assert transport.done == ["close input", "close", "close"]
 
 
 def test_what_is_still_to_be_connected_when_it_ends_is_not_or_is_closed_again() -> None:
@@ -133,13 +139,13 @@ def test_a_node_whose_answers_are_too_many_in_all_is_lost() -> None:
     transport = Fake()
     talk = conversation(transport)
     assert talk.wire is not None
-    transport.said.put(frames.GREETING)
+    transport.say(frames.GREETING)
     each = 1 << 20
     for number in range(MOST_BYTES // each):
         asked = talk.wire.request("survey", SURVEYED, questions={})
         padding = "x" * (each if number else 2 * each)
         told = {"reply": number + 1, "time": 0.0, "value": padding}
-        transport.said.put(frames.pack_message(told))
+        transport.say(frames.pack_message(told))
         error = asked.exception(60)
     assert isinstance(error, LostError)
     assert "more than 24 MiB in all" in error.failure.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,8 +30,8 @@ class Login(Here):
     def connect(self, node: Node) -> Login:
         return self
 
-    def start(self, line: str) -> Channel:
-        return ProcessChannel(["/bin/sh", "-c", f"{self.startup}\n{line}"])
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
+        return ProcessChannel(["/bin/sh", "-c", f"{self.startup}\n{line}"], text=text)
 
 
 def asked(startup: str, *questions: Question) -> Conversation:

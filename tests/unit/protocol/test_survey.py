@@ -57,6 +57,7 @@ def test_an_error_goes_before_a_value_and_is_bounded() -> None:
         ("list", {}, [{"path": "/a\0", "size": 1, "age": 0.0}]),
         ("list", {}, [{"path": "/a", "size": 1, "age": float("nan")}]),
         ("marks", {"paths": ["/a"]}, {"/a": ["../x"]}),
+        ("claim", {"paths": ["/a"]}, {"/a": "../x"}),
         ("interfaces", None, [{}] * 100_000),
     ],
 )

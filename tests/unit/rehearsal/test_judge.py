@@ -169,8 +169,8 @@ def judged(
 
 
 def _facts(host: str, hosts: list[str], shared: bool | None) -> NodeFacts:
-    seen = tuple(hosts) if shared else (host,)
-    directories = () if shared is None else (Directory("work", CWD, seen=seen),)
+    first = hosts[0] if shared else host
+    directories = () if shared is None else (Directory("work", CWD, first=first),)
     return NodeFacts(host, host, "/root", directories=directories)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -44,7 +45,7 @@ class Open:
     host: str
     closed: list[str]
 
-    def start(self, line: str) -> Channel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
         raise OSError("no programs here")
 
     def close(self) -> None:

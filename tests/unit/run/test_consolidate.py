@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -109,7 +110,7 @@ class Lines:
         self.answer, self.breaks = answer, breaks
         self.closed = False
 
-    def start(self, line: str) -> FakeChannel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> FakeChannel:
         if self.breaks is not None:
             raise self.breaks
         return FakeChannel(self.answer)

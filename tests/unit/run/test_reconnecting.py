@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from queue import Queue
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from dslaunch.cluster.model import Node
 from dslaunch.node import frames
 from dslaunch.run.agent_program import AgentStart
+from dslaunch.run.inbox import Inbox
 from dslaunch.run.session import Lost, Session
 from dslaunch.transport import login_shell
+from dslaunch.transport.base import End, Receiver
+from dslaunch.transport.loop import shared
 
 NODE = Node("n1", (0,))
 RECONNECT = 1.0
@@ -58,22 +60,28 @@ class Trickling:
 
 
 class Link:
+    unsent = 0
+
     def __init__(self, way: Trickling, said: bytes) -> None:
         self.way, self.said = way, said
         self.breaks = said == way.first
         self.closed = threading.Event()
 
-    def start(self, line: str) -> Link:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Link:
         return self
 
-    def read(self) -> bytes:
-        said, self.said = self.said, b""
-        if said:
-            return said
+    def listen(self, receiver: Receiver) -> None:
+        threading.Thread(target=self.say, args=[receiver], daemon=True).start()
+
+    def say(self, receiver: Receiver) -> None:
+        loop = shared()
+        loop.call(lambda: receiver.received(self.said))
         if self.breaks:
             self.way.go.wait(60)
-            return b""
-        return b"" if self.closed.wait(0.1) else b"x"
+        else:
+            while not self.closed.wait(0.1):
+                loop.call(lambda: receiver.received(b"x"))
+        loop.call(lambda: receiver.ended(End()))
 
     def write(self, data: bytes) -> None:
         """It is taken."""
@@ -84,18 +92,12 @@ class Link:
     def close(self) -> None:
         self.closed.set()
 
-    def wait(self, timeout: float) -> int | None:
-        return None
-
-    def stderr(self) -> str:
-        return ""
-
 
 @pytest.mark.parametrize("trickle", TRICKLES)
 def test_a_node_that_says_a_little_again_and_again_is_lost_in_time(trickle: str) -> None:
     way = Trickling(login_shell.STARTED + frames.GREETING + HELLO, TRICKLES[trickle])
     agent = AgentStart("run", "n1", heartbeat=1, reconnect=RECONNECT)
-    inbox: Queue[Any] = Queue()
+    inbox = Inbox()
     session = Session(NODE, way.connect(NODE), agent, inbox, way)
     session.begin()
     session.hello.result(60)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from dslaunch.errors import NodeError, NodeFailure, UsageError
+from dslaunch.transport.base import End
+from dslaunch.transport.channel import PushChannel
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
@@ -23,36 +25,39 @@ class Answer:
     """None: the connection breaks instead."""
 
 
-class FakeChannel:
+class FakeChannel(PushChannel):
     """A program whose whole output is known beforehand."""
 
+    unsent = 0
+
     def __init__(self, answer: Answer) -> None:
+        super().__init__()
         self.written = b""
         """All that was sent to its standard input."""
         self._answer = answer
         self._left = [answer.stdout] if answer.stdout else []
 
-    def read(self) -> bytes:
-        """The output, once; then the end."""
-        return self._left.pop() if self._left else b""
+    def read_on(self) -> None:
+        """Deliver the output, once; then the end."""
+        if self.wanted and self._left:
+            self.deliver(self._left.pop())
+            self.loop.call(self.read_on)
+        elif self.wanted:
+            self.tell_end(End(self._answer.exit_code, self._answer.stderr))
 
     def write(self, data: bytes) -> None:
         """Keep what is sent."""
         self.written += data
+
+    def flush(self, timeout: float) -> bool:
+        """Everything is taken at once."""
+        return True
 
     def close_input(self) -> None:
         """Nothing waits for it."""
 
     def close(self) -> None:
         """Nothing is held."""
-
-    def wait(self, timeout: float) -> int | None:
-        """The exit code of the table."""
-        return self._answer.exit_code
-
-    def stderr(self) -> str:
-        """The error output of the table."""
-        return self._answer.stderr
 
 
 class FakeConnection:
@@ -61,7 +66,7 @@ class FakeConnection:
     def __init__(self, host: str, transport: FakeTransport) -> None:
         self._host, self._transport = host, transport
 
-    def start(self, line: str) -> FakeChannel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> FakeChannel:
         """Give the first answer whose pattern is found in `line`; exit code 127 without one."""
         self._transport.started.append((self._host, line))
         for (host, pattern), answer in self._transport.script.items():

@@ -3,7 +3,6 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
-import threading
 import zlib
 from pathlib import Path
 from queue import Queue
@@ -19,8 +18,11 @@ from dslaunch.errors import NodeFailure, UsageError
 from dslaunch.node.frames import GREETING
 from dslaunch.registry import TRANSPORTS
 from dslaunch.run.agent_program import AgentStart, boot_text
+from dslaunch.run.inbox import Inbox
 from dslaunch.run.session import Session
 from dslaunch.transport import login_shell, program
+from dslaunch.transport.base import End
+from dslaunch.transport.channel import ChannelOutput
 from dslaunch.transport.process import ProcessChannel, login_line
 from dslaunch.transport.transports.local import LocalTransport
 from dslaunch.transport.wire import LostError
@@ -44,36 +46,61 @@ def test_a_line_that_not_every_shell_can_carry_is_refused(bad: str) -> None:
 
 
 def test_bytes_go_both_ways_unchanged() -> None:
-    channel = ProcessChannel(["cat"])
+    channel = ProcessChannel(["cat"], text=[b"first ", b"second "])
     data = bytes(range(256)) * 2000
+    output = ChannelOutput(channel)
+    channel.write(data)
+    channel.close_input()
+    assert b"".join(iter(output.read, b"")) == b"first second " + data
+    assert output.end() == End(0)
 
-    def send() -> None:
-        channel.write(data)
-        channel.close_input()
 
-    sender = threading.Thread(target=send)
-    sender.start()
-    assert b"".join(iter(channel.read, b"")) == data
-    assert channel.wait(60) == 0
-    sender.join()
+def test_a_program_is_blocked_while_its_output_is_not_taken() -> None:
+    channel = ProcessChannel(["sh", "-c", "for i in 1 2 3; do head -c 300000 /dev/zero; done"])
+    taken: Queue[bytes | End] = Queue()
+
+    class OneByOne:
+        def received(self, data: bytes) -> None:
+            channel.pause()
+            taken.put(data)
+
+        def ended(self, end: End) -> None:
+            taken.put(end)
+
+    channel.listen(OneByOne())
+    size = 0
+    while not isinstance(piece := taken.get(timeout=60), End):
+        assert taken.empty()
+        size += len(piece)
+        channel.resume()
+    assert (size, piece) == (900_000, End(0))
+
+
+def test_what_a_program_does_not_read_is_queued_and_counted() -> None:
+    channel = ProcessChannel(["sh", "-c", "read line; cat >/dev/null"])
+    channel.write(b"x" * 1_000_000)
+    assert channel.unsent > 0
+    assert not channel.flush(0.01)
+    channel.write(b"\n")
+    assert channel.flush(60)
     channel.close()
+    assert channel.wait(60)
 
 
 def test_a_signal_and_standard_error_are_reported() -> None:
     channel = ProcessChannel(["sh", "-c", "echo why >&2; kill -9 $$"])
-    assert (channel.wait(60), channel.stderr()) == (137, "why\n")
-    channel.close()
+    assert ChannelOutput(channel).end() == End(137, "why\n")
 
 
 def test_closing_ends_a_program_that_would_not(tmp_path: Path) -> None:
     channel = ProcessChannel(["sh", "-c", "trap '' TERM; sleep 100 & wait; sleep 100"])
     channel.close()
-    assert channel.wait(0) == 137
+    assert ChannelOutput(channel).end().code == 137
 
 
 def test_emulated_nodes_have_homes_of_their_own(tmp_path: Path) -> None:
     channel = LocalTransport(tmp_path, os.environ).connect(NODE).start("echo $HOME; pwd")
-    said = b"".join(iter(channel.read, b""))
+    said = b"".join(iter(ChannelOutput(channel).read, b""))
     assert said.decode().split() == [str(tmp_path / "n1")] * 2
     channel.close()
 
@@ -94,7 +121,7 @@ def test_programs_on_nodes_do_not_inherit_the_clusters_secrets(
     secrets = (SecretSource("TOKEN"),)
     way = transport.get(name, Cluster("c", (NODE,), secrets=secrets))
     channel = way.connect(NODE).start("echo ${TOKEN-unset} $PLAIN")
-    assert b"".join(iter(channel.read, b"")).split() == [b"unset", b"kept"]
+    assert b"".join(iter(ChannelOutput(channel).read, b"")).split() == [b"unset", b"kept"]
     channel.close()
     way.close()
 
@@ -115,7 +142,7 @@ def failure_of(answer: Answer) -> NodeFailure:
     """What a session says of an agent that starts like this."""
     fake = FakeTransport({("*", "command -v"): answer})
     connection = fake.connect(NODE)
-    session = Session(NODE, connection, AgentStart("run", "n1"), Queue(), fake)
+    session = Session(NODE, connection, AgentStart("run", "n1"), Inbox(), fake)
     session.begin()
     with pytest.raises(LostError) as caught:
         session.hello.result(60)
@@ -155,7 +182,7 @@ def test_text_after_the_first_message_is_of_a_background_process_of_the_login(te
 
 
 def test_the_agents_text_is_a_program_and_a_length() -> None:
-    length, _, text = boot_text(AgentStart("run", "n1")).partition(b"\n")
+    length, _, text = boot_text(AgentStart("run", "n1"))[0].partition(b"\n")
     # a Python that is too old must be able to read that it is
     ast.parse(text[: int(length)].decode(), feature_version=(3, 4))
     assert b"main({'run': 'run', 'host': 'n1'" in text[: int(length)]
@@ -170,7 +197,7 @@ def test_the_program_contains_no_path_of_this_machine() -> None:
 
 
 def test_an_agent_loads_the_code_for_checkpoints_only_if_needed() -> None:
-    text = boot_text(AgentStart("no such run", "n1"), join=True)
+    text = b"".join(boot_text(AgentStart("no such run", "n1"), join=True))
     line = program.line(Node("n", (0,))).replace("-I -S", "-I -S -X importtime")
     done = subprocess.run(["/bin/sh", "-c", line], input=text, capture_output=True, check=False)
     loaded = {line.rpartition(b"|")[2].strip() for line in done.stderr.splitlines()}

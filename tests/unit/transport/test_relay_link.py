@@ -25,6 +25,7 @@ from dslaunch.transport.relay_link import (
     RelayLink,
     RelayLostError,
 )
+from dslaunch.transport.waiting import Waiting
 
 SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
@@ -49,9 +50,13 @@ def link(tmp_path: Path) -> Iterator[RelayLink]:
 
 def start(path: str) -> RelayLink:
     env = {**os.environ, "PATH": path}
-    made = RelayLink(ProcessChannel(["/bin/sh", "-c", program.line(NODE)], env=env))
-    made.begin(program.text("relay", {"options": {}, "login_timeout": 1.5}), timeout=30)
+    made = RelayLink(Waiting(ProcessChannel(["/bin/sh", "-c", program.line(NODE)], env=env)))
+    made.begin(relay_program(), timeout=30)
     return made
+
+
+def relay_program() -> bytes:
+    return b"".join(program.text("relay", {"options": {}, "login_timeout": 1.5}))
 
 
 def run(link: RelayLink, line: str, host: str = "leaf") -> RelayedChannel:
@@ -115,9 +120,30 @@ def test_a_program_that_reads_nothing_blocks_its_own_writer_and_no_other(link: R
     assert len(errors) == 1
 
 
+def test_a_text_of_many_children_is_sent_to_the_relay_once(link: RelayLink) -> None:
+    text = os.urandom(300_000)
+    found = []
+    for _ in range(5):
+        channel = run(link, "sha256sum")
+        channel.write_shared(text)
+        channel.close_input()
+        found.append(drained(channel).split()[0].decode())
+    assert found == [hashlib.sha256(text).hexdigest()] * 5
+    assert link.sent < 2 * len(text)
+
+
+def test_more_texts_than_a_relay_keeps_arrive_unchanged(link: RelayLink) -> None:
+    pieces = [os.urandom(relay_frames.PIECE) for _ in range(relay_frames.PLACES + 3)]
+    text = b"".join([*pieces, *pieces[:5]])
+    channel = run(link, "sha256sum")
+    channel.write_shared(text)
+    channel.close_input()
+    assert drained(channel).split()[0].decode() == hashlib.sha256(text).hexdigest()
+
+
 def test_a_relay_can_be_behind_a_relay(link: RelayLink) -> None:
     inner = RelayLink(run(link, program.line(NODE)))
-    inner.begin(program.text("relay", {"options": {}, "login_timeout": 1.5}), timeout=30)
+    inner.begin(relay_program(), timeout=30)
     sent = os.urandom(1_000_000)
     channel = run(inner, "sha256sum")
     channel.write(sent)
@@ -160,7 +186,7 @@ def test_the_end_of_a_relay_is_the_end_of_its_programs(link: RelayLink) -> None:
 
 
 def test_a_program_that_is_no_relay_is_given_up() -> None:
-    link = RelayLink(ProcessChannel(["sh", "-c", "echo hello; exec cat >/dev/null"]))
+    link = RelayLink(Waiting(ProcessChannel(["sh", "-c", "echo hello; exec cat >/dev/null"])))
     with pytest.raises(RelayLostError):
         link.begin(b"", timeout=0.5)
 

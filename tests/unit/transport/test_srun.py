@@ -8,6 +8,8 @@ import pytest
 
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeError, UsageError
+from dslaunch.transport.base import End
+from dslaunch.transport.channel import ChannelOutput
 from dslaunch.transport.transports.srun import SrunTransport, places
 
 STAND_IN = """#!/bin/sh
@@ -41,7 +43,7 @@ def test_a_program_is_a_step_beside_all_others_and_its_bytes_arrive(
     channel = connection.start("cat; pwd; echo $SLURM_JOB_ID-$SLURM_NTASKS-$CUDA_VISIBLE_DEVICES")
     channel.write(bytes(range(256)))
     channel.close_input()
-    said = b"".join(iter(channel.read, b""))
+    said = b"".join(iter(ChannelOutput(channel).read, b""))
     assert said == bytes(range(256)) + f"{tmp_path}\n7--\n".encode()
     channel.close()
     argv, *env = (tmp_path / "seen").read_text().splitlines()
@@ -56,9 +58,7 @@ def test_what_srun_says_of_every_step_is_not_taken_for_the_programs_words(
     environ: dict[str, str],
 ) -> None:
     channel = SrunTransport(environ).connect(Node("n1", (0,))).start("echo why >&2; exit 7")
-    assert channel.wait(60) == 7
-    assert channel.stderr() == "why\n"
-    channel.close()
+    assert ChannelOutput(channel).end() == End(7, "why\n")
 
 
 def test_a_node_of_elsewhere_is_refused(environ: dict[str, str]) -> None:

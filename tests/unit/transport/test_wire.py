@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from queue import Queue
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from dslaunch.errors import NodeFailure
 from dslaunch.node import frames
 from dslaunch.protocol.messages import Reply
 from dslaunch.run.agent_program import AgentStart
+from dslaunch.run.inbox import Inbox
 from dslaunch.run.session import Lost, Session
 from dslaunch.transport import wire
 from dslaunch.transport.wire import LostError, Wire
@@ -53,7 +53,7 @@ def test_a_loss_is_reported_by_one_of_two_threads_that_find_it() -> None:
 def test_a_session_whose_loss_goes_wrong_is_lost_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    inbox: Queue[Any] = Queue()
+    inbox = Inbox()
     way = fake()
     session = Session(NODE, way.connect(NODE), AgentStart("run", "n1"), inbox, way)
 
@@ -76,7 +76,7 @@ def test_an_answer_that_breaks_its_reader_is_a_failure_of_its_node() -> None:
 
     id, answer = asking._expect(parsed)
     assert id == 1
-    asking.start(b"")
+    asking.start(())
     error = answer.exception(5)
     assert isinstance(error, LostError)
     assert error.failure.kind == "protocol"

@@ -19,9 +19,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.errors import NodeError
+from dslaunch.transport import loop
 from dslaunch.transport.base import TransportType
 from dslaunch.transport.classify import Scene, Symptom, failure, symptom_of
-from dslaunch.transport.process import PIECE, STDERR_KEPT, login_line
+from dslaunch.transport.process import login_line
 from dslaunch.transport.retry import when_throttled
 from dslaunch.transport.ssh.files import KnownHosts, client_of
 from dslaunch.transport.ssh.known_hosts import (
@@ -41,56 +42,13 @@ if TYPE_CHECKING:
     import paramiko
 
     from dslaunch.cluster.model import Cluster, Node, Ssh
+    from dslaunch.transport.ssh.paramiko_link import ParamikoChannel
 
 KEEPALIVE = 15
 _AUTHENTICATED = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 """Ciphers that need no MAC (RFC 5647)."""
 JumpHost = tuple[str, str, int]
 """The user, the host and the port of a jump host."""
-
-
-class FabricChannel:
-    """One program on a node."""
-
-    def __init__(self, channel: paramiko.Channel) -> None:
-        self._channel = channel
-
-    def read(self) -> bytes:
-        """Wait for standard output and return it; empty at its end."""
-        return bytes(self._channel.recv(PIECE))
-
-    def write(self, data: bytes) -> None:
-        """Send all of `data`. Raises OSError if the program has exited or the connection ended."""
-        import paramiko
-
-        try:
-            self._channel.sendall(data)
-        except (paramiko.SSHException, EOFError) as error:
-            # EOFError: the connection ended during the write (paramiko 5.1.0, packet.py)
-            raise ConnectionError(f"the SSH connection ended: {error!r}") from error
-
-    def close_input(self) -> None:
-        """Close its standard input."""
-        with contextlib.suppress(OSError, EOFError):
-            self._channel.shutdown_write()
-
-    def close(self) -> None:
-        """Close it; another thread may just have closed its connection."""
-        with contextlib.suppress(OSError, EOFError):
-            self._channel.close()
-
-    def wait(self, timeout: float) -> int | None:
-        """Return its exit code; None if it has not exited in time or the connection was lost."""
-        self._channel.status_event.wait(timeout)
-        code = self._channel.exit_status
-        return None if code == -1 else int(code)
-
-    def stderr(self) -> str:
-        """Return the last 64 KiB of its standard error so far."""
-        kept = b""
-        while self._channel.recv_stderr_ready():
-            kept = (kept + self._channel.recv_stderr(PIECE))[-STDERR_KEPT:]
-        return kept.decode(errors="replace")
 
 
 class FabricConnection:
@@ -103,18 +61,19 @@ class FabricConnection:
         self._lingering = lingering
         self._timeout = timeout
 
-    def start(self, line: str) -> FabricChannel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> ParamikoChannel:
         """Run a shell line on the node. Raises OSError if its server does not start it."""
         import paramiko
 
+        from dslaunch.transport.ssh.paramiko_link import ParamikoChannel
+
         began = time.monotonic()
         # Paramiko waits without a limit for the answer to a request
-        limit = threading.Timer(self._timeout, self.close)
-        limit.daemon = True
-        limit.start()
+        limit = loop.shared().call_later(self._timeout, self._give_up)
         try:
-            channel = self._connection.transport.open_session(timeout=self._timeout)
-            channel.exec_command(login_line(line))
+            session = self._connection.transport.open_session(timeout=self._timeout)
+            channel = ParamikoChannel(session)
+            channel.start(login_line(line), text)
         except (paramiko.SSHException, EOFError) as error:
             if time.monotonic() - began >= self._timeout:
                 why = f"the SSH server did not start a program within {self._timeout:g} s"
@@ -122,7 +81,11 @@ class FabricConnection:
             raise ConnectionError(f"the SSH server did not start a program: {error}") from error
         finally:
             limit.cancel()
-        return FabricChannel(channel)
+        return channel
+
+    def _give_up(self) -> None:
+        """Close the connection without waiting."""
+        threading.Thread(target=self.close, daemon=True).start()
 
     def close(self) -> None:
         """Close the connection."""
@@ -261,6 +224,8 @@ class FabricTransport:
                 raise
             raise _HopError(hop, symptom) from error
         connection.transport.set_keepalive(KEEPALIVE)
+        # Paramiko's thread would look ten times a second whether there is something to do
+        connection.transport.sock.settimeout(KEEPALIVE)
         return connection
 
     def _connection(self, hop: Hop, gateway: fabric.Connection | None) -> fabric.Connection:
@@ -362,10 +327,10 @@ class _Verify:
 def _transports(known: Sequence[str]) -> Callable[..., paramiko.Transport]:
     """Return what makes Paramiko's transports, which ask a server for a key of a known type, and
     for a cipher that authenticates, too: Paramiko compares each MAC in a loop of Python."""
-    import paramiko
+    from dslaunch.transport.ssh.paramiko_link import QueueingTransport
 
     def make_transport(sock: Any, **options: Any) -> paramiko.Transport:
-        transport = paramiko.Transport(sock, **options)
+        transport = QueueingTransport(sock, **options)
         security = transport.get_security_options()
         # RSA keys are called by their signatures there: rsa-sha2-512
         types = list(security.key_types)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.node import private
 from dslaunch.transport.base import TransportType
-from dslaunch.transport.process import ProcessChannel, inherited
+from dslaunch.transport.process import ProcessChannel, ProcessConnection, inherited
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
@@ -19,19 +19,18 @@ EMULATED = "emulated"
 """The directory of the emulated nodes in the state directory."""
 
 
-class LocalConnection:
+class LocalConnection(ProcessConnection):
     """A node emulated by a directory."""
 
     def __init__(self, home: Path, environ: Mapping[str, str]) -> None:
+        super().__init__()
         self._home, self._environ = home, environ
 
-    def start(self, line: str) -> ProcessChannel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> ProcessChannel:
         """Run a shell line with the node's directory as home and working directory."""
         env = {**self._environ, "HOME": str(self._home)}
-        return ProcessChannel(["/bin/sh", "-c", line], env=env, cwd=str(self._home))
-
-    def close(self) -> None:
-        """Nothing is held."""
+        argv = ["/bin/sh", "-c", line]
+        return self.keep(ProcessChannel(argv, text=text, env=env, cwd=str(self._home)))
 
 
 class LocalTransport:

@@ -16,13 +16,19 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from dslaunch.errors import NodeError, ToolMissingError
 from dslaunch.transport.base import TransportType
 from dslaunch.transport.classify import Scene, Symptom, failure, hop_of, symptom_in
-from dslaunch.transport.process import ProcessChannel, end_process, login_line
+from dslaunch.transport.process import (
+    ProcessChannel,
+    ProcessConnection,
+    end_process,
+    login_line,
+)
 from dslaunch.transport.retry import when_throttled
 from dslaunch.transport.ssh import strict
 from dslaunch.transport.ssh.files import KnownHosts, client_of
@@ -53,21 +59,23 @@ ENDING = 3.0
 """Seconds between TERM and KILL of a master."""
 
 
-class OpenSshConnection:
+class OpenSshConnection(ProcessConnection):
     """A master connection, which all programs on the node share."""
 
     def __init__(self, argv: list[str], master: subprocess.Popen[bytes], group: int) -> None:
+        super().__init__()
         self._argv, self._master, self._group = argv, master, group
 
-    def start(self, line: str) -> ProcessChannel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> ProcessChannel:
         """Run a shell line on the node."""
         *options, host = self._argv
         words = [*options, "-o", "ControlMaster=no", host, login_line(line)]
-        return ProcessChannel(words, group=self._group)
+        return self.keep(ProcessChannel(words, text=text, group=self._group))
 
     def close(self) -> None:
-        """Close the master connection."""
+        """Close the master connection, and with it all programs."""
         end_process(self._master, ENDING)
+        super().close()
 
 
 class OpenSshTransport:

@@ -9,14 +9,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dslaunch.cluster.nodeset import expand
 from dslaunch.errors import NodeError, NodeFailure, UsageError
 from dslaunch.transport.base import TransportType
-from dslaunch.transport.process import ProcessChannel, inherited, login_line
+from dslaunch.transport.process import (
+    ProcessChannel,
+    ProcessConnection,
+    inherited,
+    login_line,
+)
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
@@ -128,24 +133,23 @@ def places(environ: Mapping[str, str]) -> dict[str, StepPlace]:
 class StepChannel(ProcessChannel):
     """Bytes to and from a step, by the srun that holds it."""
 
-    def stderr(self) -> str:
+    def said(self) -> str:
         """Return the last 64 KiB of the program's standard error, without srun's own messages."""
-        return _ABOUT_EVERY_STEP.sub("", super().stderr())
+        return _ABOUT_EVERY_STEP.sub("", super().said())
 
 
-class SrunConnection:
+class SrunConnection(ProcessConnection):
     """A node of the allocation; every program on it is a step."""
 
     def __init__(self, argv: list[str], env: Mapping[str, str]) -> None:
+        super().__init__()
         self._argv, self._env = argv, env
 
-    def start(self, line: str) -> StepChannel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> ProcessChannel:
         """Run a shell line on the node, in the home directory as after a login."""
         whole = f"cd; unset {' '.join((*ABOUT_TASKS, *GPUS))}; {login_line(line)}"
-        return StepChannel([*self._argv, "/bin/sh", "-c", whole], env=self._env)
-
-    def close(self) -> None:
-        """Nothing is held."""
+        argv = [*self._argv, "/bin/sh", "-c", whole]
+        return self.keep(StepChannel(argv, text=text, env=self._env))
 
 
 class SrunTransport:

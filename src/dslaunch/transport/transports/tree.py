@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from dslaunch import log
-from dslaunch.errors import NodeError, NodeFailure
+from dslaunch.errors import FailureKind, NodeError, NodeFailure
 from dslaunch.node import relay_frames
 from dslaunch.registry import TRANSPORTS
 from dslaunch.transport import program
@@ -27,11 +28,13 @@ from dslaunch.transport.ssh import strict
 from dslaunch.transport.ssh.files import client_of
 from dslaunch.transport.ssh.route import RouteError, route
 from dslaunch.transport.tree_shape import tree_shape
+from dslaunch.transport.waiting import Pushing, Waiting
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
     from dslaunch.transport.base import Channel, Connection, Transport
     from dslaunch.transport.relay_link import RelayedChannel
+    from dslaunch.transport.waiting import WaitingChannel
 
 RELAY_OPTIONS = {
     **strict.STRICT,
@@ -57,6 +60,9 @@ REST = 15.0
 """Seconds for which the node of a lost relay is not made a parent again."""
 OF_THE_CHILD = ("refused", "timeout", "no-route")
 """Failures of a login which say that the child itself is not there: no other parent is tried."""
+UNFIT_AFTER = 2
+"""Logins of a parent that must fail until it is not tried again, if none has succeeded. Without it,
+nodes that cannot log in to each other would take as many tries as there are nodes."""
 CLOSED_AT_ONCE = 32
 """Relays that are ended at the same time."""
 Value = TypeVar("Value")
@@ -72,8 +78,13 @@ class TreeConnection:
         self._unused: RelayedChannel | None = first
         self._channels = [first]
 
-    def start(self, line: str) -> Channel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
         """Run a shell line on the node. Raises OSError."""
+        channel, self._unused = self._unused or self._open(), None
+        return Pushing(channel, line.encode() + b"\n", text)
+
+    def start_waiting(self, line: str) -> WaitingChannel:
+        """Run a shell line as `start` does, for a relay. Raises OSError."""
         channel, self._unused = self._unused or self._open(), None
         channel.write(line.encode() + b"\n")
         return channel
@@ -124,12 +135,23 @@ class SharedUse:
 
     def __init__(self, shared: SharedConnection) -> None:
         self._shared = shared
-        self._channels: list[Channel] = []
+        self._channels: list[Channel | WaitingChannel] = []
         self._closed = threading.Event()
 
-    def start(self, line: str) -> Channel:
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
         """Run a shell line on the node. Raises OSError."""
-        channel = self._shared.connection.start(line)
+        channel = self._shared.connection.start(line, text)
+        self._channels.append(channel)
+        return channel
+
+    def start_waiting(self, line: str) -> WaitingChannel:
+        """Run a shell line as `start` does, for a relay. Raises OSError."""
+        connection = self._shared.connection
+        channel: WaitingChannel
+        if isinstance(connection, TreeConnection):
+            channel = connection.start_waiting(line)
+        else:
+            channel = Waiting(connection.start(line))
         self._channels.append(channel)
         return channel
 
@@ -183,6 +205,10 @@ class TreeTransport:
         """Connections to inner nodes for their first use."""
         self._relays: dict[str, Future[Relay]] = {}
         self._detours: list[Detour] = []
+        self._logins: Counter[str] = Counter()
+        """Successful logins, by parent."""
+        self._refusals: dict[str, list[FailureKind]] = {}
+        """Logins that failed for another reason than the child's absence, by parent."""
         self._closed = threading.Event()
         self._watching = False
 
@@ -234,8 +260,10 @@ class TreeTransport:
     def _relay(self, host: str) -> Relay:
         """Return the running relay of an inner node. Raises RelayLostError, NodeError."""
         with self._changing:
+            if self._closed.is_set():
+                raise RelayLostError("no longer needed")
             future = self._relays.get(host)
-            is_first = future is None or _may_start_again(future)
+            is_first = future is None or self._may_start_again(future)
             if future is None or is_first:
                 future = self._relays[host] = Future()
         if is_first:
@@ -248,17 +276,33 @@ class TreeTransport:
     def _start_relay(self, node: Node) -> Relay:
         use = self._use_of(node)
         try:
-            link = RelayLink(use.start(program.line(node)))
+            link = RelayLink(use.start_waiting(program.line(node)))
             timeout = self._timeout + AUTHENTICATION
             options = RELAY_OPTIONS | {"ConnectTimeout": str(max(1, round(self._timeout)))}
             arguments = {"options": options, "login_timeout": timeout}
-            link.begin(program.text("relay", arguments), START_TIMEOUT)
+            link.begin(b"".join(program.text("relay", arguments)), START_TIMEOUT)
         except OSError:
             use.close()
             raise
+        relay = Relay(node.host, link, use)
+        if self._closed.is_set():  # meanwhile: `close` has not seen it
+            relay.close()
+            raise RelayLostError("no longer needed")
         self._watch()
         _log.info("relay-started", node=node.host)
-        return Relay(node.host, link, use)
+        return relay
+
+    def _may_start_again(self, future: Future[Relay]) -> bool:
+        """Return whether a relay was lost, and its node may be a parent again: after a rest, or at
+        once where all are lost, which is a fault of the launcher's network."""
+        if not future.done() or future.exception() is not None:
+            return False
+        lost = future.result().link
+        if not lost.over:
+            return False
+        started = self._running()
+        all_lost = len(started) > 1 and all(relay.link.over for relay in started)
+        return all_lost or time.monotonic() - lost.ended_at > REST
 
     def _watch(self) -> None:
         """Look after all relays, from the first on."""
@@ -280,18 +324,21 @@ class TreeTransport:
 
     def _reach(self, node: Node) -> Connection:
         """Connect through a parent, else directly. Raises NodeError."""
-        refused: NodeFailure | None = None
         for parent in self._candidates(node.host):
-            try:
-                return self._through(parent, node)
-            except NodeError as error:
-                refused = error.failures[0]
-                _log.info("login-refused", node=node.host, parent=parent, kind=refused.kind)
-                self._note(Detour(node.host, parent, refused.kind))
-                if refused.kind in OF_THE_CHILD:
-                    break
-            except _NoParentError:
-                self._note(Detour(node.host, parent, "lost"))
+            kind = self._unfit(parent)
+            if kind is None:
+                try:
+                    return self._through(parent, node)
+                except NodeError as error:
+                    kind = error.failures[0].kind
+                    self._count_refusal(parent, kind)
+                except _NoParentError:
+                    kind = "lost"
+            _log.info("detour", node=node.host, parent=parent, kind=kind)
+            with self._changing:
+                self._detours.append(Detour(node.host, parent, kind))
+            if kind in OF_THE_CHILD:
+                break
         if self._closed.is_set():
             raise NodeError((NodeFailure(node.host, "lost", "no longer needed"),))
         return self._flat.connect(node)
@@ -310,6 +357,8 @@ class TreeTransport:
 
     def _works(self, host: str) -> bool:
         """Return whether a node is, or may become, the parent of further nodes."""
+        if self._unfit(host) is not None:
+            return False
         future = self._relays.get(host)
         if future is None or not future.done():
             return True
@@ -332,7 +381,10 @@ class TreeTransport:
             except RelayLostError as error:
                 raise _NoParentError(parent) from error
 
-        return when_throttled(log_in)
+        connection = when_throttled(log_in)
+        with self._changing:
+            self._logins[parent] += 1
+        return connection
 
     def _child(self, node: Node) -> Child:
         """Return a node as its parent logs in to it: by its name and the port of the cluster file,
@@ -341,21 +393,21 @@ class TreeTransport:
             return Child(node.host, route(self._client, node)[-1].user, node.port)
         return Child(node.host, node.user, node.port)
 
-    def _note(self, detour: Detour) -> None:
+    def _count_refusal(self, parent: str, kind: FailureKind) -> None:
+        if kind not in OF_THE_CHILD:
+            with self._changing:
+                self._refusals.setdefault(parent, []).append(kind)
+
+    def _unfit(self, parent: str) -> FailureKind | None:
+        """Return why a node is not tried as a parent any more: it never logged in anywhere."""
         with self._changing:
-            self._detours.append(detour)
+            refusals = self._refusals.get(parent, [])
+            is_unfit = len(refusals) >= UNFIT_AFTER and not self._logins[parent]
+            return refusals[-1] if is_unfit else None
 
 
 class _NoParentError(Exception):
     """The node of a relay was not reached, or is lost."""
-
-
-def _may_start_again(future: Future[Relay]) -> bool:
-    """Return whether a relay was lost, and long enough ago."""
-    if not future.done() or future.exception() is not None:
-        return False
-    link = future.result().link
-    return link.over and time.monotonic() - link.ended_at > REST
 
 
 def _failure(node: Node, error: LoginRefusedError) -> NodeFailure:
@@ -389,4 +441,5 @@ TRANSPORT = TransportType(
     make,
     summary="SSH from node to node, for many nodes",
     over_ssh=True,
+    through_nodes=True,
 )

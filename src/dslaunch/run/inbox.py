@@ -1,0 +1,50 @@
+"""What has arrived from the nodes and waits to be taken."""
+
+from __future__ import annotations
+
+import threading
+from queue import Queue
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dslaunch.run.session import Arrival, Session
+
+INBOX_SIZE = 256
+"""Pieces of output that may wait for the terminal before the nodes are blocked."""
+
+
+class Inbox(Queue["tuple[Session, Arrival]"]):
+    """Events and output of all nodes, in the order of their arrival.
+
+    Adding to it never blocks. A node that adds to a full one is paused until half is taken, which
+    blocks its ranks when the connection holds as much as it can.
+    """
+
+    def __init__(self, most: int = INBOX_SIZE) -> None:
+        super().__init__()
+        self._most = most
+        self._paused: set[Session] = set()
+        self._pausing = threading.Lock()
+
+    def add(self, session: Session, arrival: Arrival) -> None:
+        """Add what has arrived from a node."""
+        self.put((session, arrival))
+        if self.qsize() > self._most:
+            with self._pausing:
+                if self.qsize() > self._most:  # else it may be that nothing is taken any more
+                    self._paused.add(session)
+                    session.pause()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> tuple[Session, Arrival]:
+        """Take the oldest; raises `queue.Empty` as any queue."""
+        taken = super().get(block, timeout)
+        if self._paused:
+            self._resume()
+        return taken
+
+    def _resume(self) -> None:
+        with self._pausing:
+            if self.qsize() <= self._most // 2:
+                for session in self._paused:
+                    session.resume()
+                self._paused.clear()

@@ -1,0 +1,281 @@
+"""Paramiko without waiting: what is sent is queued while a node does not read, and what arrives is
+announced to the thread of all connections.
+
+Paramiko runs a thread per connection, which reads and decrypts. Its own methods wait for the node
+where it does not read, or exchanges new keys: one node could stop all others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import paramiko  # noqa: TID253 - this module is imported where a connection is opened
+from paramiko.packet import Packetizer  # noqa: TID253
+
+from dslaunch.transport import loop
+from dslaunch.transport.base import End
+from dslaunch.transport.channel import EXIT_TIMEOUT, PIECE, STDERR_KEPT, PushChannel
+from dslaunch.transport.outbox import Outbox
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+LARGEST_PIECE = 32 * 1024
+"""Bytes that are encrypted at a time, at most."""
+
+
+class QueueingPacketizer(Packetizer):
+    """Sends without waiting for the node, and limits a handshake without another thread."""
+
+    def __init__(self, sock: Any) -> None:
+        super().__init__(sock)
+        self._sock = sock
+        self._loop = loop.shared()
+        self.outbox = Outbox(self._send, lambda: None)
+        self._waiting: set[Callable[[], object]] = set()
+        """What to do when everything that was encrypted has been taken."""
+        self._handshake_ends: float | None = None
+        if isinstance(sock, paramiko.Channel):
+            _announce_window(sock, self._go_on)
+
+    def write_all(self, out: Buffer) -> None:
+        """Send an encrypted packet, or keep it until the node takes it. Raises EOFError."""
+        if self.closed or self.outbox.over:
+            raise EOFError
+        self.outbox.put(bytes(out))
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.outbox.discard()
+        super().close()
+
+    def is_full(self, go_on: Callable[[], object]) -> bool:
+        """Return whether no more should be encrypted now; then `go_on` is called later."""
+        if not self.outbox.unsent:
+            return False
+        self._waiting.add(go_on)
+        return self.outbox.unsent > 0  # else it was taken meanwhile
+
+    def start_handshake(self, timeout: float) -> None:
+        """Begin a handshake that is limited in time."""
+        self._handshake_ends = time.monotonic() + timeout
+
+    def handshake_timed_out(self) -> bool:
+        """Return whether the handshake takes too long."""
+        return self._handshake_ends is not None and time.monotonic() > self._handshake_ends
+
+    def complete_handshake(self) -> None:
+        """Take note that the handshake is complete."""
+        self._handshake_ends = None
+
+    def _send(self, data: memoryview) -> int:
+        if isinstance(self._sock, paramiko.Channel):
+            return _send_over(self._sock, data)
+        try:
+            # not `send`: it waits as long as the thread that reads
+            return os.write(self._sock.fileno(), data)
+        except BlockingIOError:
+            # not the socket itself, which another thread may close while it is watched
+            copy = os.dup(self._sock.fileno())
+            self._loop.call(lambda: self._loop.watch(copy, writing=lambda: self._writable(copy)))
+            return 0
+
+    def _writable(self, copy: int) -> None:
+        self._loop.forget(copy)
+        os.close(copy)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self.outbox.go_on()
+        if not self.outbox.unsent:
+            for go_on in list(self._waiting):
+                go_on()
+
+
+class QueueingTransport(paramiko.Transport):
+    """A connection that keeps messages while keys are exchanged."""
+
+    def __init__(self, sock: Any, **options: Any) -> None:
+        super().__init__(sock, packetizer_class=QueueingPacketizer, **options)
+        self._kept: deque[paramiko.Message] = deque()
+        """Messages to send when the key exchange is over."""
+
+    # what is ignored: the stubs leave out methods and attributes that are not public
+
+    def _send_user_message(self, data: paramiko.Message) -> None:
+        with self.clear_to_send_lock:
+            if self.clear_to_send.is_set():
+                self._send_message(data)  # type: ignore[attr-defined]
+            elif self.active:  # type: ignore[attr-defined]
+                self._kept.append(data)
+
+    def _parse_newkeys(self, m: paramiko.Message) -> None:
+        super()._parse_newkeys(m)  # type: ignore[misc]
+        with self.clear_to_send_lock:
+            while self._kept:
+                self._send_message(self._kept.popleft())  # type: ignore[attr-defined]
+
+
+class ParamikoChannel(PushChannel):
+    """One program on a node."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        """`channel`: a session of a `QueueingTransport`, in which nothing was started yet."""
+        super().__init__()
+        self._channel = channel
+        packetizer = channel.get_transport().packetizer
+        assert isinstance(packetizer, QueueingPacketizer)
+        self._packetizer = packetizer
+        channel.settimeout(0.0)
+        self._errors = b""
+        self._at_end = False
+        """Whether all output was delivered."""
+        self._outbox = Outbox(self._send, self._close_input)
+        _announce_window(channel, self._outbox.go_on)
+        channel.in_stderr_buffer.set_event(_Announcement(self._read_errors))
+        channel.status_event = _Announcement(self._look_for_exit)
+
+    def start(self, line: str, text: Sequence[bytes]) -> None:
+        """Start the program, and send it `text`. Raises SSHException and EOFError."""
+        self._channel.exec_command(line)
+        for piece in text:
+            self._outbox.put(piece)
+
+    def write(self, data: bytes) -> None:
+        """Send data."""
+        self._outbox.put(data)
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes the node has not taken yet."""
+        return self._outbox.unsent + self._packetizer.outbox.unsent
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all was sent, at most `timeout` seconds; return whether it was."""
+        deadline = time.monotonic() + timeout
+        if not self._outbox.flush(timeout):
+            return False
+        return self._packetizer.outbox.flush(deadline - time.monotonic())
+
+    def close_input(self) -> None:
+        """Close its standard input after all that was written."""
+        self._outbox.finish()
+
+    def close(self) -> None:
+        """Close it; another thread may just have closed its connection."""
+        self._outbox.discard()
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            self._channel.close()
+
+    def read_on(self) -> None:
+        """Deliver what has arrived."""
+        if self.wanted and not self._at_end:
+            # it announces at once what it holds already
+            self._channel.in_buffer.set_event(_Announcement(self._read))
+
+    def _read(self) -> None:
+        """Deliver one piece; the next one after pieces of other nodes."""
+        if not self.wanted or self._at_end:
+            return
+        try:
+            data = self._channel.recv(PIECE)
+        except TimeoutError:
+            return
+        if data:
+            self.deliver(data)
+            self.loop.call(self._read)
+        else:
+            self._at_end = True
+            self._look_for_exit()
+            self.loop.call_later(EXIT_TIMEOUT, self._end)
+
+    def _read_errors(self) -> None:
+        while self._channel.recv_stderr_ready():
+            self._errors = (self._errors + self._channel.recv_stderr(PIECE))[-STDERR_KEPT:]
+
+    def _look_for_exit(self) -> None:
+        if self._at_end and (self._channel.exit_status != -1 or self._channel.closed):
+            self._end()
+
+    def _end(self) -> None:
+        if self.told:
+            return
+        self._read_errors()
+        self._outbox.discard()
+        code = self._channel.exit_status
+        said = self._errors.decode(errors="replace")
+        self.tell_end(End(None if code == -1 else int(code), said))
+
+    def _send(self, data: memoryview) -> int:
+        """Encrypt and send a piece, unless others wait already: they would fill the memory."""
+        if self._packetizer.is_full(self._outbox.go_on):
+            return 0
+        return _send_over(self._channel, data)
+
+    def _close_input(self) -> None:
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            self._channel.shutdown_write()
+
+
+class _Announcement(threading.Event):
+    """Has work done in the loop's thread when Paramiko sets it."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__()
+        self._work, self._loop = work, loop.shared()
+        self._coming = False
+
+    def set(self) -> None:
+        """Have the work done once."""
+        if not self._coming:
+            self._coming = True
+            self._loop.call(self._do)
+
+    def clear(self) -> None:
+        """Do nothing: there is no state that is waited for."""
+
+    def is_set(self) -> bool:
+        """Return False: nothing is remembered."""
+        return False
+
+    def _do(self) -> None:
+        # first the mark: what is announced from now on is work again
+        self._coming = False
+        self._work()
+
+
+class _WindowCondition(threading.Condition):
+    """Has work done in the loop's thread when a channel's window grows, or the channel ends."""
+
+    def __init__(self, lock: threading.Lock, work: Callable[[], object]) -> None:
+        super().__init__(lock)
+        self._announcement = _Announcement(work)
+
+    def notify_all(self) -> None:
+        """Wake up those that wait, and announce it."""
+        super().notify_all()
+        self._announcement.set()
+
+
+def _announce_window(channel: paramiko.Channel, work: Callable[[], object]) -> None:
+    """Have work done whenever more can be sent over a channel."""
+    channel.out_buffer_cv = _WindowCondition(channel.lock, work)
+
+
+def _send_over(channel: paramiko.Channel, data: memoryview) -> int:
+    """Send some data over a channel as far as its window allows. Raises OSError."""
+    if not channel.send_ready():
+        return 0
+    try:
+        return int(channel.send(bytes(data[:LARGEST_PIECE])))
+    except TimeoutError:
+        return 0
+    except (paramiko.SSHException, EOFError) as error:
+        # EOFError: the connection ended during the write (paramiko 5.1.0, packet.py)
+        raise ConnectionError(f"the SSH connection ended: {error!r}") from error

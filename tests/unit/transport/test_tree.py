@@ -1,0 +1,156 @@
+"""The transport `tree`, with nodes that are shells of this machine, and a program `ssh` that lets
+everybody in but where it is told not to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from dslaunch.cluster.load import parse_cluster
+from dslaunch.cluster.model import Cluster, Node
+from dslaunch.errors import NodeError
+from dslaunch.transport.base import Connection, Detour
+from dslaunch.transport.process import ProcessChannel
+from dslaunch.transport.transports.tree import UNFIT_AFTER, TreeConnection, TreeTransport
+
+SSH = """#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+echo "$2" >> "$LOGINS"
+[ ! -e "$LOGINS.locked" ] || { echo "x@$2: Permission denied (publickey)." >&2; exit 255; }
+echo
+exec /bin/sh -c "$3"
+"""
+
+
+class Shell:
+    """A connection to a node that is this machine."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self._env = env
+        self._channels: list[ProcessChannel] = []
+
+    def start(self, line: str) -> ProcessChannel:
+        self._channels.append(ProcessChannel(["/bin/sh", "-c", line], env=self._env))
+        return self._channels[-1]
+
+    def close(self) -> None:
+        for channel in self._channels:
+            channel.close()
+
+
+@dataclass
+class Direct:
+    """The launcher's own logins."""
+
+    env: dict[str, str]
+    hosts: list[str] = field(default_factory=list)
+    shells: list[Shell] = field(default_factory=list)
+
+    def connect(self, node: Node) -> Connection:
+        self.hosts.append(node.host)
+        self.shells.append(Shell(self.env))
+        return self.shells[-1]
+
+    def close(self) -> None:
+        for shell in self.shells:
+            shell.close()
+
+
+@pytest.fixture
+def direct(tmp_path: Path) -> Direct:
+    (tmp_path / "ssh").write_text(SSH)
+    (tmp_path / "ssh").chmod(0o700)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    return Direct({**os.environ, "PATH": path, "LOGINS": str(tmp_path / "logins")})
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Twelve nodes and a fan-out of three: node1, node5 and node9 have three children each."""
+    text = f"""
+transport: tree
+ssh: {{tree_fanout: 3, config_file: /dev/null}}
+python: {sys.executable}
+nodes: [{{host: 'node[1-12]', slots: 1}}]
+"""
+    return parse_cluster(text, "c.yaml")
+
+
+@pytest.fixture
+def tree(cluster: Cluster, direct: Direct) -> Iterator[TreeTransport]:
+    made = TreeTransport(cluster, direct)
+    yield made
+    made.close()
+
+
+def connect_all(tree: TreeTransport, cluster: Cluster) -> dict[str, Connection]:
+    with ThreadPoolExecutor(12) as pool:
+        hosts = [node.host for node in cluster.nodes]
+        return dict(zip(hosts, pool.map(tree.connect, cluster.nodes), strict=True))
+
+
+def says(connection: Connection, line: str) -> bytes:
+    channel = connection.start(line)
+    channel.close_input()
+    pieces = []
+    while piece := channel.read():
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def test_the_launcher_logs_in_to_first_level_nodes_only_and_once(
+    tree: TreeTransport, cluster: Cluster, direct: Direct
+) -> None:
+    reached = connect_all(tree, cluster)
+    assert sorted(direct.hosts) == ["node1", "node5", "node9"]
+    assert tree.detours() == ()
+    assert [says(connection, "echo hello") for connection in reached.values()] == [b"hello\n"] * 12
+
+
+def test_nodes_that_cannot_log_in_to_each_other_are_all_reached_after_few_tries(
+    tree: TreeTransport, cluster: Cluster, direct: Direct
+) -> None:
+    Path(direct.env["LOGINS"] + ".locked").touch()
+    for node in cluster.nodes:
+        assert says(tree.connect(node), "echo hello") == b"hello\n"
+    assert sorted(set(direct.hosts)) == sorted(node.host for node in cluster.nodes)
+    tries = Path(direct.env["LOGINS"]).read_text().split()
+    assert len(tries) <= 3 * UNFIT_AFTER
+    children = {node.host for node in cluster.nodes} - {"node1", "node5", "node9"}
+    assert {detour.host for detour in tree.detours()} == children
+    assert {detour.kind for detour in tree.detours()} == {"authentication"}
+
+
+def test_a_node_whose_parent_is_lost_is_reached_through_another(
+    tree: TreeTransport, cluster: Cluster, direct: Direct
+) -> None:
+    reached = connect_all(tree, cluster)
+    relay = int(says(reached["node2"], "echo $PPID"))
+    os.kill(relay, signal.SIGKILL)
+    assert says(tree.connect(cluster.nodes[1]), "echo hello") == b"hello\n"
+    assert tree.detours() == (Detour("node2", "node1", "lost"),)
+    assert sorted(direct.hosts) == ["node1", "node5", "node9"]
+
+
+def test_what_connects_to_a_closed_tree_starts_nothing(
+    tree: TreeTransport, cluster: Cluster, direct: Direct
+) -> None:
+    tree.close()
+    with pytest.raises(NodeError):
+        tree.connect(cluster.nodes[1])
+    assert direct.hosts == []
+
+
+def test_a_program_behind_a_relay_can_be_started_again(
+    tree: TreeTransport, cluster: Cluster
+) -> None:
+    connection = tree.connect(cluster.nodes[1])
+    assert isinstance(connection, TreeConnection)
+    assert [says(connection, f"echo {n}") for n in range(3)] == [b"0\n", b"1\n", b"2\n"]
