@@ -88,6 +88,8 @@ def emulated(each: int) -> Came:
     print(came.row("dslaunch, emulated"))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"  the launcher's peak memory: {used.ru_maxrss / 1024:.0f} MiB")
+    processor = (used.ru_utime + used.ru_stime) / (each * NODES * SLOTS)
+    print(f"  launcher, agents and ranks, from the start: {processor * 1e6:.1f} us of CPU a line")
     return came
 
 

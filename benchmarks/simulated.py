@@ -25,7 +25,7 @@ from tests.simulated.phases import PHASES, phases_of
 from dslaunch.run.recorded_events import read_events
 
 SIZES = (100, 300, 1000, 3000)
-TALK_SECONDS, TALK_INTERVAL = 20, 0.1
+TALK_SECONDS, TALK_INTERVAL = 10, 0.1
 
 
 def main() -> None:

@@ -115,3 +115,61 @@ def exponent(first: tuple[float, float], second: tuple[float, float]) -> float:
     """Return the power of the number with which the cost grows between two points."""
     (few, less), (many, more) = first, second
     return math.log(more / less) / math.log(many / few)
+
+
+MEASURED = Costs(
+    cpu=Line(fixed=0.8, each=0.0119),
+    start_cpu=Line(fixed=0.8, each=0.0097),
+    memory=Line(fixed=58, each=0.38),
+    ssh_cpu=0.008,
+    ssh_memory=0.6,
+    login=0.1,
+    boot=0.15,
+    round_trips=4,
+    relayed_cpu=0.015,
+)
+"""On two CPUs of 2026 that other programs used too: `benchmarks/simulated.py` without SSH. What SSH
+needs is the difference to `benchmarks/many_nodes.py`; the last four are those of virtual nodes."""
+ONE_WAY = 0.0001
+"""Seconds for a message between two nodes of a hall."""
+SIZES = (100, 300, 1000, 3000, 10_000)
+FAN_OUTS = (None, 16, 32, 64)
+
+
+def costs_table(costs: Costs) -> str:
+    """Return the measured costs as a table of Markdown."""
+    cpu, start, memory = costs.cpu, costs.start_cpu, costs.memory
+    rows = [
+        "| cost | of a run | of each node |",
+        "| --- | ---: | ---: |",
+        f"| CPU, without SSH | {cpu.fixed:.1f} s | {cpu.each * 1e3:.1f} ms |",
+        f"| CPU until all ranks have started | {start.fixed:.1f} s | {start.each * 1e3:.1f} ms |",
+        f"| memory, without SSH | {memory.fixed:.0f} MiB | {memory.each:.2f} MiB |",
+        f"| CPU of an SSH connection | | {costs.ssh_cpu * 1e3:.0f} ms |",
+        f"| memory of an SSH connection | | {costs.ssh_memory:.1f} MiB |",
+        f"| login, until the agent greets | | {costs.login + costs.boot:.2f} s |",
+        f"| CPU of a relay for each node below it | | {costs.relayed_cpu * 1e3:.0f} ms |",
+    ]
+    return "\n".join(rows)
+
+
+def table(costs: Costs, one_way: float) -> str:
+    """Return the predictions as a table of Markdown."""
+    rows = [
+        "| nodes | connections of the launcher | levels | CPU | memory | all ranks started after |",
+        "| ---: | --- | ---: | ---: | ---: | ---: |",
+    ]
+    predicted = [
+        predict(costs, nodes, fan_out=fan_out, one_way=one_way)
+        for nodes in SIZES
+        for fan_out in FAN_OUTS
+    ]
+    return "\n".join([*rows, *map(_row, predicted)])
+
+
+def _row(found: Prediction) -> str:
+    way = "flat" if found.fan_out is None else f"tree of {found.fan_out}"
+    return (
+        f"| {found.nodes} | {way}: {found.connections} | {found.levels} | {found.cpu:.1f} s "
+        f"| {found.memory:.0f} MiB | {found.start:.1f} s |"
+    )

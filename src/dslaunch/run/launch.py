@@ -21,8 +21,15 @@ from dslaunch.registry import LAUNCHERS
 from dslaunch.run.agent_starter import PING_INTERVAL, AgentStarter
 from dslaunch.run.inbox import Inbox
 from dslaunch.run.interrupts import Interrupts
+from dslaunch.run.open_files import allow_open_files
 from dslaunch.run.request import RunRequest, agent_run
-from dslaunch.run.run_directory import CLUSTER, SUBMISSION, RunDirectory, runs_directory
+from dslaunch.run.run_directory import (
+    CLUSTER,
+    OPEN_LOGS,
+    SUBMISSION,
+    RunDirectory,
+    runs_directory,
+)
 from dslaunch.run.secret import Secret, read_secrets
 from dslaunch.run.view import StartStep, ignore
 
@@ -113,6 +120,7 @@ class RunController:
         self._show = show
         self._on_usage = on_usage
         self._usage_file: UsageFile | None = None
+        self._open_logs = OPEN_LOGS
 
     def run_to_end(self) -> tuple[Outcome, Path]:
         """Make the attempts of the run; return how it ended and the run directory.
@@ -149,6 +157,7 @@ class RunController:
         Raises DslaunchError for whatever prevents the start.
         """
         self.allocation = allocation
+        self._open_logs = allow_open_files(len(allocation.placements), allocation.world_size)
         cluster = self.request.cluster
         inbox = Inbox()
         self.transport = transport.choose(cluster.transport, cluster)
@@ -235,7 +244,8 @@ class RunController:
         from dslaunch.run.run_record import FILE, RunRecord
 
         if self.record is None:
-            self.record = open_record(runs_directory(self.request.environ) / self.run)
+            directory = runs_directory(self.request.environ) / self.run
+            self.record = open_record(directory, self._open_logs)
             self.record.write(CLUSTER, cluster_json(self.request.cluster))
         about = RunRecord(
             program=self.request.job.program,
@@ -263,10 +273,13 @@ def cluster_json(cluster: Cluster) -> str:
     return json_text(asdict(replace(cluster, source=None)), indent=1) + "\n"
 
 
-def open_record(directory: Path) -> RunDirectory:
-    """Create the run directory. Raises UsageError if that fails."""
+def open_record(directory: Path, open_logs: int = OPEN_LOGS) -> RunDirectory:
+    """Create the run directory, with so many logs open at a time.
+
+    Raises UsageError if that fails.
+    """
     try:
-        return RunDirectory(directory)
+        return RunDirectory(directory, open_logs)
     except OSError as error:
         raise UsageError(
             f"cannot create the run directory {directory}: {error.strerror}",

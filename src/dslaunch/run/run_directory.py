@@ -30,7 +30,7 @@ ARRIVAL = struct.Struct("<dHBI")
 """One piece of output: seconds since the epoch, which log (its line in `sources`), which stream
 (1 or 2), how many bytes. In the order of arrival."""
 OPEN_LOGS = 128
-"""Logs kept open at a time; with more ranks the longest unused is closed."""
+"""Logs that may be open at a time, at least; with more ranks the longest unused is closed."""
 
 
 def numbered(name: str, count: int) -> str:
@@ -81,8 +81,11 @@ def runs_directory(environ: Mapping[str, str]) -> Path:
 class RunDirectory:
     """Writes a run's directory. A full disk loses the record, never the run."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, open_logs: int = OPEN_LOGS) -> None:
+        """`open_logs`: that are kept open at a time; with more ranks the longest unused is
+        closed, and to open it again takes as long as to write 30 pieces."""
         self.directory = directory
+        self._open_logs = max(open_logs, OPEN_LOGS)
         self.failure: OSError | None = None
         self._logs: OrderedDict[str, IO[bytes]] = OrderedDict()
         private.make_directory(str(directory.parent.resolve()))
@@ -136,7 +139,7 @@ class RunDirectory:
 
     def _log(self, name: str) -> IO[bytes]:
         if name not in self._logs:
-            if len(self._logs) >= OPEN_LOGS:
+            if len(self._logs) >= self._open_logs:
                 self._logs.popitem(last=False)[1].close()
             logs = self.directory / LOGS
             logs.mkdir(mode=0o700, exist_ok=True)
