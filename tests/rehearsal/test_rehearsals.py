@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,8 @@ class Result:
     """Of errors and warnings."""
     first: str
     """The first finding as text."""
+    seconds: float
+    """How long the rehearsal took, with connecting and all checks."""
 
 
 def rehearse(job: Job, path: Path, *, hang_timeout: float) -> Result:
@@ -62,6 +65,7 @@ def rehearse(job: Job, path: Path, *, hang_timeout: float) -> Result:
     slots = tuple(range(job.slots))
     nodes = tuple(Node(f"n{number}", slots, python=sys.executable) for number in range(NODES))
     storage = Storage(workdir=str(shared) if job.shared else "work")
+    began = time.monotonic()
     try:
         result = api.rehearse(
             Cluster("test", nodes, transport="local", storage=storage),
@@ -74,10 +78,14 @@ def rehearse(job: Job, path: Path, *, hang_timeout: float) -> Result:
             hang_timeout=hang_timeout,
         )
     except DslaunchError as error:
-        return Result("refused", frozenset(_codes_of(error)), error.message.splitlines()[0])
+        seconds = time.monotonic() - began
+        first = error.message.splitlines()[0]
+        return Result("refused", frozenset(_codes_of(error)), first, seconds)
+    seconds = time.monotonic() - began
     severe = [each for each in result.findings if each.level != "info"]
     first = f"{severe[0].where}: {severe[0].text}" if severe else ""
-    return Result(result.verdict.value, frozenset(each.code for each in severe), first)
+    codes = frozenset(each.code for each in severe)
+    return Result(result.verdict.value, codes, first, seconds)
 
 
 def _codes_of(error: DslaunchError) -> Iterable[str]:
@@ -121,6 +129,7 @@ def test_a_broken_job_is_named_by_one_of_its_codes(broken: BrokenJob, tmp_path: 
             "verdict": result.verdict,
             "codes": codes,
             "first": result.first,
+            "seconds": result.seconds,
         }
     )
     assert named, result
@@ -129,5 +138,6 @@ def test_a_broken_job_is_named_by_one_of_its_codes(broken: BrokenJob, tmp_path: 
 @pytest.mark.parametrize("job", [parameter(each, each) for each in sound_jobs()])
 def test_a_sound_job_is_not_called_broken(job: Job, tmp_path: Path) -> None:
     result = rehearse(job, tmp_path, hang_timeout=OTHER_TIMEOUT)
-    record({"job": job.name, "recognized": None, "verdict": result.verdict})
+    row = {"job": job.name, "recognized": None, "verdict": result.verdict}
+    record({**row, "seconds": result.seconds})
     assert result.verdict in ("would-run", "not-rehearsed"), result

@@ -44,6 +44,10 @@ MOST_BATCHES = 4
 """Batches of each data loader, and inputs of the model, whose content is compared between ranks."""
 MOST_CHECKED = 8
 """Parameters of an optimizer whose gradients are checked."""
+REDUCTIONS = frozenset(
+    ("all_reduce", "reduce_scatter", "reduce_scatter_tensor", "all_gather", "average_parameters")
+)
+"""Functions by which ranks can exchange gradients or parameters themselves."""
 HOLD = 0.2
 TRAINER = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "learning_rate"),
@@ -697,7 +701,33 @@ def _stepped(
     recorder.backwards = 0
     if count == recorder.steps:
         recorder.write("schedulers", schedulers=[_scheduler(each) for each in recorder.schedulers])
-        recorder.write("steps-done", step=count)
+        recorder.write("steps-done", step=count, reduces=_names_reductions())
+
+
+def _names_reductions() -> bool:
+    """Return whether the code of the script, or of modules beside it, names a collective that could
+    exchange parameters or gradients in a later step."""
+    cwd = os.getcwd() + os.sep
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    own = [
+        f for f in files if f and os.path.abspath(f).startswith(cwd) and "site-packages" not in f
+    ]
+    return any(_names_in(file) & REDUCTIONS for file in own[:MOST_NAMES])
+
+
+def _names_in(file: str) -> "Set[str]":
+    """Return the names that the code of a file uses; what cannot be read or compiled has none."""
+    try:
+        with open(file, "rb") as source:
+            code = [compile(source.read(MOST_BYTES), file, "exec")]
+    except (OSError, SyntaxError, ValueError):
+        return set()
+    names: Set[str] = set()
+    while code:
+        each = code.pop()
+        names.update(each.co_names)
+        code += [inner for inner in each.co_consts if isinstance(inner, type(each))]
+    return names
 
 
 def _evaluates(model: "Any") -> bool:

@@ -143,21 +143,23 @@ def _unreached(nodes: Sequence[Node], facts: Recording) -> Iterator[Finding]:
 
 
 def _with_invalid(facts: Recording, reached: Sequence[str]) -> Iterator[Finding]:
-    """Nodes with answers that our program does not send, in one finding for equal ones: checks
-    that do not need these answers might pass or be skipped."""
-    groups: dict[str, list[str]] = {}
+    """Nodes with answers that our program does not send: checks that do not need these answers
+    might pass or be skipped. One finding for equal kinds of questions, since the questions
+    themselves, and what is wrong with the answers, may differ by node."""
+    groups: dict[tuple[str, ...], list[str]] = {}
     for host in reached:
-        if found := _invalid(facts.nodes[host]):
-            groups.setdefault(found, []).append(host)
-    for found, hosts in groups.items():
+        kinds = {key.partition(" ")[0] for key in _invalid(facts.nodes[host])}
+        if kinds:
+            groups.setdefault(tuple(sorted(kinds)), []).append(host)
+    for hosts in groups.values():
+        first = facts.nodes[hosts[0]]
+        keys = _invalid(first)
+        why = first.answers[keys[0]].get("error", "")
+        found = f"{counted(len(keys), 'invalid answer')}; the first is to `{keys[0][:60]}`: {why}"
         expected = "answers of dslaunch's program"
         yield Finding("unknown", found, expected, hosts=tuple(hosts), check=REACHED)
 
 
-def _invalid(node: NodeRecording) -> str:
-    """What is invalid in a node's answers; empty: nothing."""
-    keys = [key for key, answer in node.answers.items() if answer.get("code") == "invalid"]
-    if not keys:
-        return ""
-    why = node.answers[keys[0]].get("error", "")
-    return f"{counted(len(keys), 'invalid answer')}; the first is to `{keys[0][:60]}`: {why}"
+def _invalid(node: NodeRecording) -> list[str]:
+    """Return the questions to which a node's answers are invalid."""
+    return [key for key, answer in node.answers.items() if answer.get("code") == "invalid"]

@@ -217,6 +217,8 @@ class StepsDone(Sent):
 
     kind: Literal["steps-done"]
     step: Count
+    reduces: bool = False
+    """Whether the script's code names a collective that may exchange parameters in a later step."""
 
 
 class Held(Sent):

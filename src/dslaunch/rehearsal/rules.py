@@ -24,6 +24,7 @@ from dslaunch.protocol.rehearsal import (
     Schedulers,
     Started,
     Step,
+    StepsDone,
     Wrapped,
 )
 from dslaunch.rehearsal.checkpoints import checkpoints
@@ -74,7 +75,9 @@ def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     exchanged = any((each.collectives or 0) > 0 for rank in ranks for each in rank.every(Step))
     wrapped = any(rank.last(Wrapped) for rank in ranks)
     unknown = all(each.collectives is None for rank in ranks for each in rank.every(Step))
-    sure = not (exchanged or wrapped or unknown)
+    # some methods let ranks train alone for several steps, and average the parameters then
+    later = any(done.reduces for rank in ranks for done in rank.every(StepsDone))
+    sure = not (exchanged or wrapped or unknown or later)
     code = FindingKind.NOT_SYNCHRONIZED if sure else FindingKind.PARAMETERS_DIFFER
     yield finding(code, ranks_text(rank.rank for rank in ranks), step=step)
 

@@ -20,6 +20,7 @@ from dslaunch.report.line_prefix import PrefixedLines, all_of
 from dslaunch.report.outcome_rows import RunExtent, outcome_rows
 from dslaunch.report.output_stream import OutputStream, leave_if_unread
 from dslaunch.report.status_line import RunStatusLine
+from dslaunch.report.stop_tracebacks import StopTracebacks
 from dslaunch.run.events import Event, Line, LineBlock
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.progress import RunProgress
@@ -75,6 +76,7 @@ class TerminalView(View):
         self.status = RunStatusLine(nodes, clock(), progress=progress)
         self.stopping: EndReason | None = None
         """Why all nodes are being stopped; None: they are not."""
+        self._tracebacks = StopTracebacks()
         self.started: float | None = None
         """When the plan was made, or SLURM started the job, in seconds since the epoch."""
         self.ended: float | None = None
@@ -98,6 +100,8 @@ class TerminalView(View):
         """Show the lines that wait, remove the status line, and stop updating the screen."""
         with self._lock:
             self._closed.set()
+            for line in self._tracebacks.rest():
+                self._show_line(line)
             self._flush()
             self._erase()
             self.live = False
@@ -115,20 +119,27 @@ class TerminalView(View):
             chosen = self.ranks is None or line.rank in self.ranks
             if line.partial or self.quiet or self.ending or not chosen:
                 return
-            if self.folder is None:
-                target = self.out if line.stream == "stdout" else self.err
-                self._write(target, f"{self.lines.text(line)}\n", colors=self.color)
-                return
-            now = self.clock()
-            self.folder.add(line, now)
-            if now - self._shown_at >= TICK or self.folder.full:
-                self._shown_at = now
-                self._show(self.folder.due(now))
+            shown = [line] if self.stopping is None else self._tracebacks.shown(line)
+            for each in shown:
+                self._show_line(each)
+
+    def _show_line(self, line: Line) -> None:
+        """Show a line, now or with equal ones."""
+        if self.folder is None:
+            target = self.out if line.stream == "stdout" else self.err
+            self._write(target, f"{self.lines.text(line)}\n", colors=self.color)
+            return
+        now = self.clock()
+        self.folder.add(line, now)
+        if now - self._shown_at >= TICK or self.folder.full:
+            self._shown_at = now
+            self._show(self.folder.due(now))
 
     def block(self, block: LineBlock) -> None:
         """Show lines of a rank that arrived together, unless the run has failed."""
         with self._lock:
-            if self.folder is not None:
+            may_be_traceback = self.stopping is not None and block.rank is None
+            if self.folder is not None or may_be_traceback:
                 super().block(block)
                 return
             if self.live:

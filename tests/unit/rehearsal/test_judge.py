@@ -297,6 +297,14 @@ def test_parameters_that_differ_in_spite_of_collectives_are_a_warning() -> None:
     assert result.verdict is Verdict.WOULD_RUN
 
 
+def test_parameters_that_a_later_step_may_average_are_a_warning() -> None:
+    done: Sent = {"kind": "steps-done", "step": 2, "reduces": True}
+    own = [START, TORCH, group(0), OPTIMIZER, step(1, collectives=0), done, HELD]
+    apart = step(2, fingerprint=[3.5, 4.0], collectives=0)
+    result = judged([*own, step(2, collectives=0)], [*own, apart])
+    assert codes(result) == {("warning", "rehearsal.parameters-differ")}
+
+
 def test_parameters_that_differ_by_rounding_are_equal() -> None:
     rounded = [*without(sound(1), "step"), step(1), step(2, fingerprint=[3.0, 4.000001])]
     assert judged(sound(0), rounded).findings == ()

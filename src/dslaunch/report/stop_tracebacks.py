@@ -1,0 +1,42 @@
+"""The traceback of a launcher that was stopped, which says nothing about the run."""
+
+from __future__ import annotations
+
+from dslaunch.run.events import Line
+
+FIRST = "Traceback (most recent call last):"
+LAST = "torch.distributed.elastic.multiprocessing.api.SignalException:"
+"""How the last line of torchrun's begins (torch 2.13, distributed/elastic/multiprocessing/api.py,
+`_terminate_process_handler`)."""
+MOST_LINES = 200
+"""Lines of a traceback that are kept until its last one."""
+
+
+class StopTracebacks:
+    """Leaves out the tracebacks with which torchrun ends for a signal: after a requested stop each
+    node would show one of 25 lines."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], list[Line]] = {}
+        """The tracebacks that have begun, by node and stream."""
+
+    def shown(self, line: Line) -> list[Line]:
+        """Return the lines that can be shown now that this one has arrived."""
+        source = (line.host, line.stream)
+        kept = self._kept.get(source, [])
+        is_launcher = line.rank is None
+        if not is_launcher or not (kept or line.text == FIRST):
+            return [line]
+        kept.append(line)
+        is_inside = line.text == FIRST or line.text.startswith(" ")
+        if is_inside and len(kept) < MOST_LINES:
+            self._kept[source] = kept
+            return []
+        self._kept.pop(source, None)
+        return [] if line.text.startswith(LAST) else kept
+
+    def rest(self) -> list[Line]:
+        """Return the lines of tracebacks that have no last line."""
+        kept = [line for lines in self._kept.values() for line in lines]
+        self._kept.clear()
+        return kept
