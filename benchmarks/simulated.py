@@ -5,7 +5,7 @@
 The agents are simulated in one process and speak the real protocol over a socket of this machine;
 the launcher is the real one. Prints its processor time in each phase, wall time and peak memory,
 with which power of the nodes they grow, and the straight lines that `tests/simulated/costs.py`
-predicts larger clusters with. Then: 1,000 nodes with 10 ranks each that print 10 lines a second.
+predicts larger clusters with. Then: 100 nodes with 10 ranks each that print 10 lines a second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.simulated.phases import PHASES, phases_of
 from dslaunch.run.recorded_events import read_events
 
 SIZES = (100, 300, 1000, 3000)
-TALK_SECONDS, TALK_INTERVAL = 10, 0.1
+TALK_SECONDS, TALK_INTERVAL = 5, 0.1
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ def launched(scenario: Scenario) -> tuple[Launched, list[str]]:
 def talk() -> None:
     """Measure ranks that print while no user watches them: the screen shows rank 0 alone."""
     lines = int(TALK_SECONDS / TALK_INTERVAL)
-    scenario = Scenario(nodes=1000, slots=10, lines=lines, interval=TALK_INTERVAL)
+    scenario = Scenario(nodes=100, slots=10, lines=lines, interval=TALK_INTERVAL)
     with (
         tempfile.TemporaryDirectory() as directory,
         SimulatedCluster(scenario, Path(directory)) as cluster,
@@ -79,11 +79,11 @@ def talk() -> None:
         run = cluster.run("--ranks=0")
         if run.code or run.record is None:
             sys.exit(run.errors.read_text())
-        phase = phases_of(read_events(run.record), run.samples)["run"]
-    rate = scenario.ranks * lines / phase.wall
+        phases = phases_of(read_events(run.record), run.samples)
+    each = (phases["run"].cpu + phases["end"].cpu) / (scenario.ranks * lines)
     print(
-        f"{scenario.ranks} ranks that print {rate:,.0f} lines a second: "
-        f"{phase.cpu / phase.wall:.2f} CPUs, {run.peak:.0f} MiB"
+        f"{scenario.ranks} ranks: {each * 1e6:.0f} us of CPU for each line that is recorded and "
+        f"not shown: {1 / each:,.0f} lines a second fill one CPU"
     )
 
 

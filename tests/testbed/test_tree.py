@@ -98,7 +98,9 @@ def wait_until(happened: Callable[[], bool], seconds: float = 60) -> None:
 
 def wait_for_ranks(running: Running) -> list[Any]:
     """Return what the seven ranks print when they have started."""
-    return [json.loads(running.stdout.readline().partition("│")[2]) for _ in SHAPE]
+    lines = [running.stdout.readline() for _ in SHAPE]
+    assert all(lines), running.stderr.read()
+    return [json.loads(line.partition("│")[2]) for line in lines]
 
 
 def machines(cluster: VirtualCluster) -> dict[str, str]:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.pythons import interpreter
+from tests.unit.transport.fake import Answer, FakeChannel
 
 from dslaunch.cluster.model import Node
 from dslaunch.node import relay_frames
@@ -48,9 +50,9 @@ def link(tmp_path: Path) -> Iterator[RelayLink]:
     made.close()
 
 
-def start(path: str) -> RelayLink:
+def start(path: str, node: Node = NODE) -> RelayLink:
     env = {**os.environ, "PATH": path}
-    made = RelayLink(Waiting(ProcessChannel(["/bin/sh", "-c", program.line(NODE)], env=env)))
+    made = RelayLink(Waiting(ProcessChannel(["/bin/sh", "-c", program.line(node)], env=env)))
     made.begin(relay_program(), timeout=30)
     return made
 
@@ -85,6 +87,18 @@ def test_any_bytes_arrive_unchanged_both_ways(link: RelayLink) -> None:
     assert drained(channel) == sent
     writer.join()
     assert channel.wait(10) == 0
+
+
+@pytest.mark.parametrize("minor", [8, 13])
+def test_a_relay_runs_under_every_python_of_a_node(tmp_path: Path, minor: int) -> None:
+    (tmp_path / "ssh").write_text(SSH)
+    (tmp_path / "ssh").chmod(0o700)
+    node = Node("inner", (0,), python=interpreter(minor))
+    link = start(f"{tmp_path}:{os.environ['PATH']}", node)
+    assert drained(run(link, "echo hello")) == b"hello\n"
+    with pytest.raises(LoginRefusedError):
+        link.open(Child("locked"))
+    link.close()
 
 
 def test_exit_codes_and_both_streams_are_distinguished(link: RelayLink) -> None:
@@ -223,3 +237,38 @@ def test_a_child_is_arguments_of_ssh_that_are_no_options_or_refused(
 def test_a_child_that_is_no_plain_address_user_and_port_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidChildError):
         child_of(body)
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.binary(max_size=12)), max_size=30))
+def test_a_relay_that_sends_anything_is_refused_or_harmless(
+    sent: list[tuple[int, bytes]],
+) -> None:
+    link = RelayLink(FakeChannel(Answer()))
+    channel = RelayedChannel(link, 1)
+    try:
+        for kind, body in sent:
+            for frame in relay_frames.Decoder().feed(relay_frames.frame(kind, 1, body)):
+                channel.take(frame[0], frame[2])
+    except relay_frames.RelayFrameError:
+        pass
+    channel.lose()
+    output = b"".join(body for kind, body in sent if kind == relay_frames.DATA)
+    assert output.startswith(drained(channel))
+    assert channel.wait(0) is None or channel.wait(0) >= 0
+    with pytest.raises(OSError, match="closed"):
+        channel.write(b"x")
+
+
+def test_a_relay_that_sends_more_than_its_window_is_refused() -> None:
+    channel = RelayedChannel(RelayLink(FakeChannel(Answer())), 1)
+    piece = bytes(relay_frames.PIECE)
+    for _ in range(relay_frames.WINDOW // relay_frames.PIECE):
+        channel.take(relay_frames.DATA, piece)
+    with pytest.raises(relay_frames.RelayFrameError):
+        channel.take(relay_frames.DATA, b"x")
+
+
+def test_a_relay_that_passes_on_more_than_it_got_is_refused() -> None:
+    channel = RelayedChannel(RelayLink(FakeChannel(Answer())), 1)
+    with pytest.raises(relay_frames.RelayFrameError):
+        channel.take(relay_frames.PASSED, relay_frames.AMOUNT.pack(1))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,8 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import NodeError
 from dslaunch.transport.base import Connection, Detour
-from dslaunch.transport.process import ProcessChannel
+from dslaunch.transport.channel import ChannelOutput
+from dslaunch.transport.process import ProcessChannel, ProcessConnection
 from dslaunch.transport.transports.tree import UNFIT_AFTER, TreeConnection, TreeTransport
 
 SSH = """#!/bin/sh
@@ -29,20 +30,15 @@ exec /bin/sh -c "$3"
 """
 
 
-class Shell:
+class Shell(ProcessConnection):
     """A connection to a node that is this machine."""
 
     def __init__(self, env: dict[str, str]) -> None:
+        super().__init__()
         self._env = env
-        self._channels: list[ProcessChannel] = []
 
-    def start(self, line: str) -> ProcessChannel:
-        self._channels.append(ProcessChannel(["/bin/sh", "-c", line], env=self._env))
-        return self._channels[-1]
-
-    def close(self) -> None:
-        for channel in self._channels:
-            channel.close()
+    def start(self, line: str, text: Sequence[bytes] = ()) -> ProcessChannel:
+        return self.keep(ProcessChannel(["/bin/sh", "-c", line], text=text, env=self._env))
 
 
 @dataclass
@@ -99,8 +95,9 @@ def connect_all(tree: TreeTransport, cluster: Cluster) -> dict[str, Connection]:
 def says(connection: Connection, line: str) -> bytes:
     channel = connection.start(line)
     channel.close_input()
+    output = ChannelOutput(channel)
     pieces = []
-    while piece := channel.read():
+    while piece := output.read():
         pieces.append(piece)
     return b"".join(pieces)
 

@@ -54,7 +54,7 @@ START_TIMEOUT = 20.0
 """Seconds for a relay to start."""
 PING_INTERVAL = 2.0
 """Seconds between two pings of a relay."""
-PONG_TIMEOUT = 6.0
+PONG_TIMEOUT = 8.0
 """Seconds without an answer after which the node of a relay counts as lost."""
 REST = 15.0
 """Seconds for which the node of a lost relay is not made a parent again."""

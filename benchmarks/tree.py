@@ -1,0 +1,76 @@
+"""What the launcher spends on many nodes, directly and over a tree.
+
+    python benchmarks/tree.py [NODES [FANOUT]]
+
+A virtual cluster with real sshd. All nodes share the processors of this machine, so seconds say
+little about a real cluster; the launcher's processor time, memory and bytes do. The goal: bytes and
+logins of the launcher grow with the fan-out, not with the nodes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.testbed.vcluster import VirtualCluster, missing
+
+METER = """\
+import json, resource, subprocess, sys, time
+began = time.monotonic()
+out = open("/root/out", "w")
+code = subprocess.run(sys.argv[1:], stdout=out, stderr=out).returncode
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+seconds = time.monotonic() - began
+print(json.dumps([code, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss]))
+"""
+COMMANDS = {
+    "run": ("run", "c.yaml", "--no-preflight", "--no-python", "--", "true"),
+    "preflight": ("preflight", "c.yaml"),
+}
+
+
+def main() -> None:
+    """One cluster; each command directly and over a tree."""
+    if reason := missing():
+        sys.exit(f"skipped: {reason}")
+    words = [int(word) for word in sys.argv[1:]]
+    nodes = words[0] if words else 64
+    fan_out = words[1] if len(words) > 1 else 8
+    print(f"{nodes} nodes{'':13}{'seconds':>9}{'CPU s':>8}{'peak MiB':>10}{'sent MB':>9}")
+    with VirtualCluster(nodes, directory=tempfile.mkdtemp(prefix="bench-")) as cluster:
+        cluster.put("control", "/root/meter.py", METER)
+        for transport in ("fabric", "tree", "openssh"):
+            text = (
+                f"transport: {transport}\nssh: {{tree_fanout: {fan_out}}}\n"
+                f"python: {sys.executable}\nlauncher: direct\n"
+                f"nodes: [{{host: 'node[1-{nodes}]', slots: 1}}]\n"
+            )
+            cluster.put("control", "/root/c.yaml", text, 0o644)
+            for name, words in COMMANDS.items():
+                measure(cluster, f"{name}, {transport}", words)
+
+
+def measure(cluster: VirtualCluster, name: str, words: tuple[str, ...]) -> None:
+    """One command, as one row."""
+    before = sent(cluster)
+    command = [sys.executable, "/root/meter.py", sys.executable, "-m", "dslaunch", *words]
+    done = cluster.run("control", command, cwd="/root", timeout=600, check=True)
+    code, seconds, cpu, memory = json.loads(done.stdout)
+    if code:
+        sys.exit(f"{name}: exit code {code}: {cluster.run('control', ['cat', '/root/out']).stdout}")
+    megabytes = (sent(cluster) - before) / 1e6
+    print(f"{name:22}{seconds:9.1f}{cpu:8.2f}{memory / 1024:10.0f}{megabytes:9.1f}", flush=True)
+
+
+def sent(cluster: VirtualCluster) -> int:
+    """Return the bytes that the control machine has sent (proc(5), /proc/net/dev)."""
+    text = cluster.run("control", ["cat", "/proc/net/dev"], check=True).stdout
+    return int(text.partition("eth0:")[2].split()[8])
+
+
+if __name__ == "__main__":
+    main()
