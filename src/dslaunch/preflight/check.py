@@ -240,7 +240,17 @@ class Finding:
     def of(self, *hosts: str) -> Finding:
         """Return the same finding of these nodes. `dataclasses.replace` takes three times as long,
         which counts with all checks on thousands of nodes."""
-        return Finding(self.level, self.found, self.expected, self.fix, self.see, hosts, self.check)
+        return Finding(
+            level=self.level,
+            found=self.found,
+            expected=self.expected,
+            fix=self.fix,
+            see=self.see,
+            hosts=hosts,
+            check=self.check,
+            code=self.code,
+            of_job=self.of_job,
+        )
 
 
 def passed(found: str) -> Finding:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from queue import Queue
 from typing import Any, cast
 
 import pytest
@@ -30,6 +29,7 @@ from dslaunch.run.agent_program import AgentStart
 from dslaunch.run.agent_starter import close_all
 from dslaunch.run.evidence import Inquiry
 from dslaunch.run.gate import OWN, Gate
+from dslaunch.run.inbox import Inbox
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.session import Session
 from dslaunch.transport.transports.local import LocalTransport
@@ -50,7 +50,7 @@ def gate(tmp_path: Path, node: Node = NODE, job: Job = PLAIN, **limits: Limits) 
     for each in nodes:
         way = LocalTransport(tmp_path, os.environ)
         agent = AgentStart(f"gate-{secrets.token_hex(4)}", each.host)
-        session = Session(each, way.connect(each), agent, Queue(), way)
+        session = Session(each, way.connect(each), agent, Inbox(), way)
         session.begin()
         SESSIONS.append(session)
         opened[each.host].set_result(session)
