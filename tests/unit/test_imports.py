@@ -54,11 +54,17 @@ def test_a_command_that_only_loads_a_cluster_file_makes_no_validators(arguments:
     assert "pydantic" not in imported_by(*arguments)
 
 
-def test_what_a_run_needs_before_it_connects_makes_no_validators() -> None:
-    shown = "import dslaunch.run.launch, sys; print(*sys.modules)"
-    command = [sys.executable, "-c", shown]
+@pytest.mark.parametrize(
+    ("module", "not_needed"),
+    [
+        ("dslaunch.run.launch", {"pydantic", "dslaunch.run.session"}),
+        ("dslaunch.run.start", {"dslaunch.protocol.rehearsal"}),
+    ],
+)
+def test_a_run_imports_what_it_needs_when_it_needs_it(module: str, not_needed: set[str]) -> None:
+    command = [sys.executable, "-c", f"import {module}, sys; print(*sys.modules)"]
     done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=True)
-    assert {"pydantic", "dslaunch.run.session"} & set(done.stdout.split()) == set()
+    assert not_needed & set(done.stdout.split()) == set()
 
 
 NODE = """

@@ -37,9 +37,6 @@ INTERVAL = 0.5
 """Seconds between two questions for new records."""
 SETTLE = 30.0
 """Seconds after the last step for what follows it, such as a checkpoint, until the next step."""
-HELD_TIMEOUT = 10.0
-"""Seconds without progress, while ranks are held, after which it is asked whether others wait for
-them in a collective."""
 COLLECT_TIMEOUT = 10.0
 """Seconds to read the last records."""
 MOST_OF_RANK = 10_000

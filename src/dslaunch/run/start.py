@@ -19,7 +19,6 @@ from dslaunch.run.events import Event
 from dslaunch.run.evidence import ask_all, gather
 from dslaunch.run.gate import Gate
 from dslaunch.run.prepare import config_files, decide, inquiry, ship
-from dslaunch.run.rehearsal import RehearsalMonitor, Rehearsed
 from dslaunch.run.request import agent_run, job_of_attempt
 from dslaunch.run.resume import Attempt, prepare_resume
 from dslaunch.run.run_directory import numbered
@@ -214,7 +213,11 @@ def _run(
             timeouts=request.timeouts,
             control=control,
         )
-    rehearsal = RehearsalMonitor(request.rehearsal) if request.rehearsal is not None else None
+    rehearsal = None
+    if request.rehearsal is not None:
+        from dslaunch.run.rehearsal import RehearsalMonitor
+
+        rehearsal = RehearsalMonitor(request.rehearsal)
     supervisor = Supervisor(
         sessions=sessions,
         inbox=inbox,
@@ -226,6 +229,8 @@ def _run(
     )
     outcome = supervisor.run(plan, controller.secrets)
     if rehearsal is not None:
+        from dslaunch.run.rehearsal import Rehearsed
+
         controller.rehearsed = Rehearsed(
             plan=plan,
             facts=facts,

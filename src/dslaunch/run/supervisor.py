@@ -21,10 +21,9 @@ from dslaunch.run.outcome_text import stop_text
 from dslaunch.run.rank_signals import Delivery
 from dslaunch.run.rank_stacks import gather_stacks
 from dslaunch.run.reasons import EndCode, EndReason
-from dslaunch.run.rehearsal import HELD_TIMEOUT
 from dslaunch.run.session import Arrival, Away, Back, Lost, Session
 from dslaunch.run.slow_ranks import SlowRanks
-from dslaunch.run.timeouts import Timeouts
+from dslaunch.run.timeouts import HELD_TIMEOUT, Timeouts
 from dslaunch.run.watch import UNKNOWN_USER, Watch
 
 if TYPE_CHECKING:

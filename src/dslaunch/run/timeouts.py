@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+HELD_TIMEOUT = 10.0
+"""Seconds without progress, while ranks of a rehearsal are held, after which it is asked whether
+others wait for them in a collective."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
