@@ -55,6 +55,16 @@ class NodeStatus:
     """Its processes that are running although its agent has exited."""
     why: str | None = None
 
+    def as_data(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        return {
+            "state": self.state,
+            "ranks": self.ranks,
+            "events": [event.as_data() for event in self.events],
+            "left": self.left,
+            "why": self.why,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
@@ -112,10 +122,7 @@ class RunStatus:
 
     def as_data(self) -> dict[str, Any]:
         """Return the fields for JSON: the same for all kinds of runs."""
-        nodes = {
-            host: asdict(replace(node, events=())) | {"events": [e.as_data() for e in node.events]}
-            for host, node in self.nodes.items()
-        }
+        nodes = {host: node.as_data() for host, node in self.nodes.items()}
         return {
             "run": self.run,
             "state": self.state.value,

@@ -6,7 +6,6 @@ See `node/relay.py` for the other end and `node/relay_frames.py` for the frames 
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections import OrderedDict
@@ -15,6 +14,7 @@ from hashlib import sha256
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from dslaunch.json_text import json_text
 from dslaunch.node import relay_frames
 from dslaunch.transport.login_shell import LoginOutput
 from dslaunch.transport.waiting import SharingChannel
@@ -53,7 +53,7 @@ class Child:
 
     def body(self) -> bytes:
         """Return it as the body of an OPEN frame."""
-        return json.dumps({"host": self.host, "user": self.user, "port": self.port}).encode()
+        return json_text({"host": self.host, "user": self.user, "port": self.port}).encode()
 
 
 @dataclass(frozen=True, slots=True)
