@@ -50,14 +50,17 @@ from dslaunch.report.rehearsal import rehearsal_rows
 from dslaunch.report.status import run_row
 from dslaunch.report.usage_table import Choice, Size, page
 from dslaunch.run.collective_times import CollectiveTimes
+from dslaunch.run.collectives import RankRecord, with_collectives
 from dslaunch.run.collectives import records as collective_records
-from dslaunch.run.collectives import with_collectives
 from dslaunch.run.evidence import Inquiry, gather
 from dslaunch.run.follow import read_kept
+from dslaunch.run.gpu_errors import arrived_gpu_errors, ask_for_kernel_logs, with_gpu_errors
 from dslaunch.run.hang import judge, rank_views
 from dslaunch.run.hang_text import hang_text
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.job_files import JobFiles
+from dslaunch.run.kept_hang import with_hang_verdict
+from dslaunch.run.nccl_ras import arrived_nccl_reports, ask_for_nccl_reports, ranks_waited_for
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.prepare import decide
 from dslaunch.run.rank_signals import Order, send_signal
@@ -143,6 +146,11 @@ def honest_answer(name: str, argument: Any) -> Any:
         "job_signal": lambda _: {"sent": [2], "unhandled": []},
         "clean": lambda _: {"killed": [17], "removed": ["1122-1-train-ab"]},
         "journal": lambda a: {"data": "aGVsbG8=", "size": 5},
+        "hang": lambda _: {
+            "time": 2.0, "stacks": {"2": [PROCESS]}, "collectives": {"2": RECORDED},
+        },
+        "nccl_ras": lambda _: NCCL_REPORT,
+        "run": lambda _: {"code": 0, "out": KERNEL_LOG, "err": ""},
     }  # fmt: skip
     return {"value": made[name](argument)}
 
@@ -384,9 +392,62 @@ def test_no_recorded_collective_does_more_than_fail_its_node(variants: int) -> N
         within_time(lambda told=told: judge_hang(told))  # type: ignore[misc]
 
 
+NCCL_REPORT = """\
+#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  3 ranks have launched up to operation 12
+  Rank 3 has not launched any operations -- GPU 1 managed by process 7 on node 10.0.0.2
+
+"""
+KERNEL_LOG = """\
+[Sun Feb 23 16:24:18 2025] NVRM: Xid (PCI:0000:9b:00): 119, pid=7, name=python, \
+Timeout after 6s of waiting for RPC response from GPU4 GSP! Expected function 103
+"""
+
+
+def test_no_recorded_hang_does_more_than_fail_its_node(variants: int) -> None:
+    over = Outcome("failed", 1, EndReason(EndCode.HANG, seconds=9.0))
+
+    def look(changed: Mutation) -> None:
+        sessions = {s.host: s for s in sessions_of(("hang", changed), bad_first=False)}
+        reached = ReachedNodes(sessions)
+        ranks = {"good": (2,), "bad": (3,)}
+        found = with_hang_verdict(over, "r", reached, ranks=ranks, events=())
+        assert set(reached.failures) <= {"bad"}
+        assert all(set(found.stacks[host]) <= set(map(str, ranks[host])) for host in found.stacks)
+        hang_text(found.reason.hang)
+        json.dumps(found.as_data())
+
+    for changed in sample(honest_answer("hang", None), variants):
+        within_time(lambda changed=changed: look(changed))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["nccl_ras", "run"])
+def test_no_report_about_gpus_does_more_than_fail_its_node(name: str, variants: int) -> None:
+    told = parse(COLLECTIVES, {"2": RECORDED, "3": RECORDED})
+    stuck = with_collectives({"bad": {"2": [PROCESS], "3": [PROCESS]}}, records(told))
+    views = rank_views(stuck, records(told), {})
+
+    def look(changed: Mutation) -> None:
+        sessions = sessions_of((name, changed), bad_first=False)
+        reports = arrived_nccl_reports(ask_for_nccl_reports(sessions))
+        assert set(ranks_waited_for(reports, views)) <= set(views)
+        errors = arrived_gpu_errors(ask_for_kernel_logs(sessions), started=0.0)
+        assert {error.host for error in errors} <= set(HOSTS)
+        hang_text(with_gpu_errors(judge(views, now=2.0), errors, views))
+
+    for changed in sample(honest_answer(name, None), variants):
+        within_time(lambda changed=changed: look(changed))  # type: ignore[misc]
+
+
+def records(told: Mapping[str, RankAnswer]) -> dict[int, RankRecord]:
+    """What the ranks of the compromised node have recorded."""
+    return collective_records("bad", told, offset=0.5)
+
+
 def judge_hang(told: Mapping[str, RankAnswer]) -> None:
     """Do with what ranks have recorded all that a hang does with it."""
-    found = collective_records("bad", told, offset=0.5)
+    found = records(told)
     shown = with_collectives({"bad": {"2": [PROCESS], "3": [PROCESS]}}, found)
     verdict = judge(rank_views(shown, found, {}), now=2.0)
     hang_text(verdict)
@@ -536,7 +597,10 @@ def test_no_answer_about_a_signal_names_ranks_that_were_not_chosen(variants: int
 
 
 def test_questions_of_all_kinds_are_among_those_that_are_tried() -> None:
-    tried = {*QUESTIONS, "runs", "clean", "journal", "unmark", "job_signal"}
+    before_a_run = {*QUESTIONS}
+    of_runs = {"runs", "clean", "journal", "unmark", "job_signal"}
+    of_a_hang = {"hang", "nccl_ras", "run"}
+    tried = before_a_run | of_runs | of_a_hang
     from dslaunch.protocol import queries
 
     named = {value.name for value in vars(queries).values() if isinstance(value, queries.Query)}

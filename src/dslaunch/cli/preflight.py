@@ -154,7 +154,7 @@ def preflight(
     if arguments and script is None:
         raise UsageError(
             f"unexpected argument: {arguments[0]}",
-            hint="dslaunch preflight CLUSTER.yaml --tier deep --script SCRIPT -- ARGS...",
+            hint="select nodes with --include NODES; arguments of a script need --script SCRIPT",
         )
     output = PreflightOutput(
         save=save,

@@ -159,6 +159,7 @@ def test_the_status_of_a_job_is_unknown_while_the_controller_is_down(state_direc
         "signal": None,
         "progress": None,
         "slower": [],
+        "rehearsal": None,
         "directory": str(state_directory / "runs" / run.name),
         "output": [],
     }
