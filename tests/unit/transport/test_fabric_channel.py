@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import paramiko
 import pytest
@@ -52,3 +53,14 @@ def test_a_connection_that_ends_ends_the_channel(
     near.shutdown(socket.SHUT_RDWR)
     channel.write(b"x")
     assert output.end() == End()
+
+
+def test_programs_on_one_connection_that_are_written_to_at_once_all_get_everything(
+    connected: tuple[paramiko.Transport, socket.socket],
+) -> None:
+    client, _ = connected
+    channels = [ParamikoChannel(client.open_session(timeout=60)) for _ in range(4)]
+    with ThreadPoolExecutor(len(channels)) as pool:
+        for _ in range(500):
+            list(pool.map(lambda channel: channel.write(b"x" * 100), channels))
+            assert all(channel.flush(5) for channel in channels)

@@ -60,7 +60,7 @@ class QueueingPacketizer(Packetizer):
         if not self.outbox.unsent:
             return False
         self._waiting.add(go_on)
-        return self.outbox.unsent > 0  # else it was taken meanwhile
+        return self.outbox.is_stuck()  # else it was taken meanwhile
 
     def start_handshake(self, timeout: float) -> None:
         """Begin a handshake that is limited in time."""
