@@ -30,12 +30,6 @@ class Outbox:
         """How many bytes are waiting."""
         return self._unsent
 
-    def is_stuck(self) -> bool:
-        """Return whether bytes wait for `go_on`, which then comes. `unsent` also counts those that
-        another thread is sending just now: nothing comes after these."""
-        with self._changing:
-            return self._unsent > 0
-
     def put(self, data: bytes) -> None:
         """Send bytes, or keep them until they are taken; without effect after the end."""
         with self._changing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import paramiko
@@ -12,7 +12,12 @@ import pytest
 
 from dslaunch.transport.base import End
 from dslaunch.transport.channel import ChannelOutput
-from dslaunch.transport.ssh.paramiko_link import ParamikoChannel, QueueingTransport
+from dslaunch.transport.outbox import Outbox
+from dslaunch.transport.ssh.paramiko_link import (
+    ParamikoChannel,
+    QueueingPacketizer,
+    QueueingTransport,
+)
 
 
 class Server(paramiko.ServerInterface):
@@ -53,6 +58,41 @@ def test_a_connection_that_ends_ends_the_channel(
     near.shutdown(socket.SHUT_RDWR)
     channel.write(b"x")
     assert output.end() == End()
+
+
+class Interrupted(socket.socket):
+    """A socket during whose first write something else happens."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def fileno(self) -> int:
+        work, self.meanwhile = self.meanwhile, None
+        if work is not None:
+            work()
+        return super().fileno()
+
+
+def test_what_another_packet_held_up_for_a_moment_is_sent_after_it() -> None:
+    """Two programs share a connection. None of them would ever be told otherwise: the packet was
+    taken at once, so the socket was never full."""
+    plain, far = socket.socketpair()
+    near = Interrupted(fileno=plain.detach())
+    near.setblocking(False)
+    packetizer = QueueingPacketizer(near)
+
+    def send(data: memoryview) -> int:
+        if packetizer.is_full(second.go_on):
+            return 0
+        packetizer.write_all(data)
+        return len(data)
+
+    second = Outbox(send, ended=lambda: None)
+    near.meanwhile = lambda: second.put(b"second")
+    packetizer.write_all(b"first ")
+    assert second.flush(timeout=10)
+    assert far.recv(100) == b"first second"
+    packetizer.close()
+    far.close()
 
 
 def test_programs_on_one_connection_that_are_written_to_at_once_all_get_everything(

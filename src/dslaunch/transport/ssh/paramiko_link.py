@@ -49,6 +49,10 @@ class QueueingPacketizer(Packetizer):
         if self.closed or self.outbox.over:
             raise EOFError
         self.outbox.put(bytes(out))
+        if self._waiting:
+            # another program found it full while this packet was being sent; not in this thread,
+            # which has Paramiko's locks
+            self._loop.call(self._tell_waiting)
 
     def close(self) -> None:
         """Close the socket."""
@@ -56,11 +60,14 @@ class QueueingPacketizer(Packetizer):
         super().close()
 
     def is_full(self, go_on: Callable[[], object]) -> bool:
-        """Return whether no more should be encrypted now; then `go_on` is called later."""
+        """Return whether no more should be encrypted now; then `go_on` is called later.
+
+        It is also full while another thread sends a packet, if only for a moment.
+        """
         if not self.outbox.unsent:
             return False
         self._waiting.add(go_on)
-        return self.outbox.is_stuck()  # else it was taken meanwhile
+        return self.outbox.unsent > 0  # else it was taken meanwhile
 
     def start_handshake(self, timeout: float) -> None:
         """Begin a handshake that is limited in time."""
@@ -93,9 +100,12 @@ class QueueingPacketizer(Packetizer):
 
     def _go_on(self) -> None:
         self.outbox.go_on()
-        if not self.outbox.unsent:
-            for go_on in list(self._waiting):
-                go_on()
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        while self._waiting and not self.outbox.unsent:
+            go_on = self._waiting.pop()
+            go_on()
 
 
 class QueueingTransport(paramiko.Transport):
