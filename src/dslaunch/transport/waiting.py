@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dslaunch.transport.base import Channel
 
 PIECE = 64 * 1024
-"""Bytes of a text that are written at a time."""
+"""Bytes that are written at a time."""
 MOST_UNSENT = 1 << 20
 """Bytes that are queued before a writer waits."""
 POLL = 1.0
@@ -115,7 +115,8 @@ class Pushing(PushChannel):
         self._end: End | None = None
         self._writing: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._outbox = Outbox(self._send, self._finish)
-        self._is_writing = False
+        self._handed_over = 0
+        """Bytes from the outbox that the thread has not written yet."""
         for work in (self._write, self._read):
             threading.Thread(target=work, name="waiting channel", daemon=True).start()
         self._text_left = sum(map(len, text))
@@ -131,8 +132,8 @@ class Pushing(PushChannel):
 
     @property
     def unsent(self) -> int:
-        """How many bytes wait for the thread that writes."""
-        return self._text_left + self._outbox.unsent
+        """How many bytes the thread that writes has not written yet."""
+        return self._text_left + self._handed_over + self._outbox.unsent
 
     def flush(self, timeout: float) -> bool:
         """Wait until all was sent, at most `timeout` seconds; return whether it was."""
@@ -184,12 +185,18 @@ class Pushing(PushChannel):
 
     def _send(self, data: memoryview) -> int:
         """Hand a piece to the thread that writes, one after the other."""
-        if self._is_writing:
+        if self._handed_over:
             return 0
-        self._is_writing = True
-        piece = bytes(data)
-        self._writing.put(lambda: self._channel.write(piece))
+        piece = bytes(data[:PIECE])
+        self._handed_over = len(piece)
+        self._writing.put(partial(self._write_piece, piece))
         return len(piece)
+
+    def _write_piece(self, piece: bytes) -> None:
+        try:
+            self._channel.write(piece)
+        finally:
+            self._handed_over = 0
 
     def _write_text(self, piece: bytes) -> None:
         channel = self._channel
@@ -204,5 +211,4 @@ class Pushing(PushChannel):
         while (work := self._writing.get()) is not None:
             with contextlib.suppress(OSError):  # the thread that reads notices it too
                 work()
-            self._is_writing = False
             self._outbox.go_on()

@@ -16,6 +16,7 @@ import pytest
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import NodeError
+from dslaunch.node import relay_frames
 from dslaunch.transport.base import Connection, Detour
 from dslaunch.transport.channel import ChannelOutput
 from dslaunch.transport.process import ProcessChannel, ProcessConnection
@@ -151,3 +152,17 @@ def test_a_program_behind_a_relay_can_be_started_again(
     connection = tree.connect(cluster.nodes[1])
     assert isinstance(connection, TreeConnection)
     assert [says(connection, f"echo {n}") for n in range(3)] == [b"0\n", b"1\n", b"2\n"]
+
+
+def test_what_a_program_behind_a_relay_does_not_read_is_counted(
+    tree: TreeTransport, cluster: Cluster
+) -> None:
+    channel = tree.connect(cluster.nodes[1]).start(
+        "head -c 1000000 >/dev/null; echo; exec sleep 60"
+    )
+    channel.write(bytes(3_000_000))
+    output = ChannelOutput(channel)
+    assert output.read() == b"\n"
+    taken = 1_000_000 + 2 * relay_frames.WINDOW
+    assert channel.unsent > 3_000_000 - taken
+    channel.close()
