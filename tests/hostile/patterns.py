@@ -47,11 +47,15 @@ def every() -> Iterator[Used]:
     for module in pkgutil.walk_packages(dslaunch.__path__, "dslaunch."):
         if module.name.endswith("__main__"):
             continue
-        for name, value in vars(importlib.import_module(module.name)).items():
+        imported = importlib.import_module(module.name)
+        own = sources[Path(str(imported.__file__))]
+        for name, value in vars(imported).items():
             where = f"{module.name}.{name}"
             found = [] if name.startswith("__") or where in BOUNDED else list(_patterns(value))
             calls = rf"\b{re.escape(name)}\.(\w+)\("
-            used = set(re.findall(calls, whole)) & METHODS if found else set()
+            # another module may have a private pattern of the same name
+            users = own if name.startswith("_") else whole
+            used = set(re.findall(calls, users)) & METHODS if found else set()
             for pattern in found:
                 yield Used(where, pattern, tuple(sorted(used or {"search", "fullmatch"})))
     for known in built_in().values():

@@ -271,7 +271,7 @@ def test_a_slurm_job_is_submitted_and_found_by_its_number(
     assert found.record is not None
     assert found.record.slurm is not None
     assert found.status().state == "unknown"
-    with pytest.raises(dslaunch.UsageError):
+    with pytest.raises(dslaunch.DslaunchError, match="controller"):
         found.stacks()
 
 

@@ -72,13 +72,23 @@ def ranks_of(plan: Plan, records: Mapping[int, tuple[Record, ...]]) -> tuple[Ran
 
 def is_shared(facts: Facts, path: str, hosts: Collection[str]) -> bool | None:
     """Return whether nodes share the directory that a path is in; None: it was not tested."""
-    stores = set()
     for node in facts.nodes:
         around = [d for d in node.directories if _is_below(path, d.path)]
         if node.host in hosts and around:
             nearest = max(around, key=lambda directory: len(directory.path))
-            stores.add(nearest.first)
-    return len(stores) == 1 if stores else None
+            return len(_stores(facts, nearest.asked, hosts)) == 1
+    return None
+
+
+def _stores(facts: Facts, asked: str, hosts: Collection[str]) -> set[str]:
+    """Return the first node of each store on which nodes have a directory."""
+    return {
+        directory.first
+        for node in facts.nodes
+        if node.host in hosts
+        for directory in node.directories
+        if directory.asked == asked
+    }
 
 
 def _is_below(path: str, directory: str) -> bool:
