@@ -121,15 +121,16 @@ MEASURED = Costs(
     cpu=Line(fixed=1.7, each=0.0079),
     start_cpu=Line(fixed=1.7, each=0.0062),
     memory=Line(fixed=51, each=0.086),
-    ssh_cpu=0.008,
-    ssh_memory=0.6,
+    ssh_cpu=0.007,
+    ssh_memory=0.09,
     login=0.1,
     boot=0.15,
     round_trips=4,
     relayed_cpu=0.015,
 )
 """On two CPUs of 2026 that other programs used too: `benchmarks/simulated.py` with 100, 300 and
-1,000 nodes. What SSH and relays need is estimated from runs on virtual nodes."""
+1,000 nodes. What SSH needs is the rest of runs on 16 and 64 virtual nodes with real sshd, of which
+each node took 15 ms and 0.17 MiB (`benchmarks/many_nodes.py`); what relays need is estimated."""
 ONE_WAY = 0.0001
 """Seconds for a message between two nodes of a hall."""
 SIZES = (100, 300, 1000, 3000, 10_000)
@@ -145,8 +146,8 @@ def costs_table(costs: Costs) -> str:
         f"| CPU, without SSH | {cpu.fixed:.1f} s | {cpu.each * 1e3:.1f} ms |",
         f"| CPU until all ranks have started | {start.fixed:.1f} s | {start.each * 1e3:.1f} ms |",
         f"| memory, without SSH | {memory.fixed:.0f} MiB | {memory.each * 1024:.0f} KiB |",
-        f"| CPU of an SSH connection, estimated | | {costs.ssh_cpu * 1e3:.0f} ms |",
-        f"| memory of an SSH connection, estimated | | {costs.ssh_memory * 1024:.0f} KiB |",
+        f"| CPU of an SSH connection | | {costs.ssh_cpu * 1e3:.0f} ms |",
+        f"| memory of an SSH connection | | {costs.ssh_memory * 1024:.0f} KiB |",
         f"| login, until the agent greets, estimated | | {costs.login + costs.boot:.2f} s |",
         f"| CPU of a relay for each node below, estimated | | {costs.relayed_cpu * 1e3:.0f} ms |",
     ]
