@@ -58,8 +58,7 @@ if TYPE_CHECKING:
         Transport,
         TransportType,
     )
-    from dslaunch.transport.channel import PushChannel
-    from dslaunch.transport.outbox import Outbox
+    from dslaunch.transport.channel import PushChannel, QueueingChannel
     from dslaunch.transport.process import ProcessChannel, inherited
 
 _MODULES = {
@@ -87,12 +86,12 @@ _MODULES = {
     "NodeError": "errors",
     "NodeFailure": "errors",
     "Nodes": "preflight.check",
-    "Outbox": "transport.outbox",
     "Placement": "cluster.model",
     "PlanError": "errors",
     "Process": "launch.plan",
     "ProcessChannel": "transport.process",
     "PushChannel": "transport.channel",
+    "QueueingChannel": "transport.channel",
     "Question": "preflight.check",
     "Reading": "slurm.training_commands",
     "Receiver": "transport.base",
@@ -148,13 +147,13 @@ __all__ = [
     "NodeError",
     "NodeFailure",
     "Nodes",
-    "Outbox",
     "Placement",
     "PlanError",
     "Process",
     "ProcessChannel",
     "PushChannel",
     "Question",
+    "QueueingChannel",
     "Reading",
     "Receiver",
     "Remark",

@@ -14,8 +14,7 @@ from dslaunch.plugin import (
     Node,
     NodeError,
     NodeFailure,
-    Outbox,
-    PushChannel,
+    QueueingChannel,
     TransportType,
 )
 
@@ -28,45 +27,28 @@ SIZE = struct.Struct(">I")
 PIECE = 256 * 1024
 
 
-class SimulatedChannel(PushChannel):
+class SimulatedChannel(QueueingChannel):
     """The program on a node is at the other end of a socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__()
         self._socket = connection
-        self._outbox = Outbox(self._send, self._shut)
         self._closed = False
-
-    def write(self, data: bytes) -> None:
-        """Send data."""
-        self._outbox.put(data)
-
-    @property
-    def unsent(self) -> int:
-        """How many bytes the socket has not taken yet."""
-        return self._outbox.unsent
-
-    def flush(self, timeout: float) -> bool:
-        """Wait until all was sent, at most `timeout` seconds; return whether it was."""
-        return self._outbox.flush(timeout)
-
-    def close_input(self) -> None:
-        """Let the program read the end of its input, after all that was written."""
-        self._outbox.finish()
 
     def close(self) -> None:
         """End the connection."""
-        self._outbox.discard()
+        self.outbox.discard()
         self.loop.call(self._close)
 
     def read_on(self) -> None:
         """Watch the socket."""
         if not self._closed:
             reading = self._read if self.wanted else None
-            writing = self._outbox.go_on if self._outbox.unsent else None
+            writing = self.outbox.go_on if self.outbox.unsent else None
             self.loop.watch(self._socket.fileno(), reading, writing)
 
-    def _send(self, data: memoryview) -> int:
+    def send(self, data: memoryview) -> int:
+        """Send what the socket takes. Raises OSError."""
         try:
             return self._socket.send(data)
         except BlockingIOError:
@@ -88,7 +70,8 @@ class SimulatedChannel(PushChannel):
         else:
             self._close()
 
-    def _shut(self) -> None:
+    def end_input(self) -> None:
+        """Let the program read the end of its input."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 

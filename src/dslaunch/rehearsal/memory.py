@@ -2,7 +2,7 @@
 
 The estimate is that of `dslaunch estimate` (`deepspeed/memory.py`): model states and gradients.
 Activations are known only by what was measured. Where the estimate does not know a way of training,
-it says nothing: FSDP, tensor and pipeline parallelism, and optimizers other than Adam's.
+there is no finding: FSDP, tensor and pipeline parallelism, and optimizers other than Adam's.
 """
 
 from __future__ import annotations
@@ -109,14 +109,19 @@ def model_states(rank: RankRecords, of: Machines) -> int | None:
     built, engine, optimizer = _sizes(rank), rank.last(Engine), rank.last(OptimizerBuilt)
     if built is None or "cuda" not in built.devices:
         return None
-    name = engine.optimizer if engine is not None else optimizer.optimizer if optimizer else ""
-    if "adam" not in name.lower():
+    if not _is_adam(engine, optimizer):
         return None
     if engine is None:
         return None if rank.sharded else _of_plain(built)
     if engine.pipeline or engine.model_parallel:
         return None
     return _of_engine(rank, built, engine, of)
+
+
+def _is_adam(engine: Engine | None, optimizer: OptimizerBuilt | None) -> bool:
+    """Return whether a rank trains with an optimizer of Adam's family; DeepSpeed's comes first."""
+    trained_by = engine or optimizer
+    return trained_by is not None and "adam" in trained_by.optimizer.lower()
 
 
 def _of_plain(built: Wrapped | OptimizerBuilt) -> int:

@@ -1,4 +1,4 @@
-"""The traceback of a launcher that was stopped, which says nothing about the run."""
+"""Leave out the traceback of a launcher that was stopped, which explains nothing."""
 
 from __future__ import annotations
 

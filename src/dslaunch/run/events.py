@@ -121,7 +121,14 @@ class LineBlock:
     def __iter__(self) -> Iterator[Line]:
         """Return the lines one by one."""
         for text in self.text.split("\n"):
-            yield Line(self.time, self.host, self.rank, self.stream, text, self.task)
+            yield Line(
+                time=self.time,
+                host=self.host,
+                rank=self.rank,
+                stream=self.stream,
+                text=text,
+                task=self.task,
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.transport import loop
 from dslaunch.transport.base import End
+from dslaunch.transport.outbox import Outbox
 
 if TYPE_CHECKING:
     from dslaunch.transport.base import Channel, Receiver
@@ -74,6 +75,43 @@ class PushChannel:
         elif not self.told:
             self.told = True
             self._receiver.ended(end)
+
+
+class QueueingChannel(PushChannel):
+    """A channel that keeps what is written until the program takes it.
+
+    A transport overrides `send` and `end_input`, which may be called in any thread, and calls
+    `outbox.go_on` when more can be sent.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outbox = Outbox(self.send, self.end_input)
+
+    def write(self, data: bytes) -> None:
+        """Send data to its standard input."""
+        self.outbox.put(data)
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes were not taken yet."""
+        return self.outbox.unsent
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all was sent, at most `timeout` seconds; return whether it was."""
+        return self.outbox.flush(timeout)
+
+    def close_input(self) -> None:
+        """Close its standard input after all that was written."""
+        self.outbox.finish()
+
+    def send(self, data: memoryview) -> int:
+        """Pass some bytes on without waiting; return how many were taken. See `Outbox`."""
+        raise NotImplementedError
+
+    def end_input(self) -> None:
+        """Close its standard input: everything was sent."""
+        raise NotImplementedError
 
 
 class ChannelOutput:

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
 from dslaunch.transport.base import End
-from dslaunch.transport.channel import EXIT_TIMEOUT, PIECE, STDERR_KEPT, PushChannel
-from dslaunch.transport.outbox import Outbox
+from dslaunch.transport.channel import EXIT_TIMEOUT, PIECE, STDERR_KEPT, QueueingChannel
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
@@ -26,7 +25,7 @@ GRACE = 1.0
 """Seconds between TERM and KILL."""
 
 
-class ProcessChannel(PushChannel):
+class ProcessChannel(QueueingChannel):
     """Bytes to and from a process. It has its own session or process group, so that a Ctrl-C
     in the terminal does not reach it."""
 
@@ -56,33 +55,16 @@ class ProcessChannel(PushChannel):
         """Set when the process has exited."""
         self._closing = False
         self._errors = b""
-        self._outbox = Outbox(self._send, lambda: self.loop.call(self._close_stdin))
         for stream in self._streams():
             os.set_blocking(stream.fileno(), False)
         self.loop.call(self._watch_errors)
         for piece in text:
-            self._outbox.put(piece)
+            self.outbox.put(piece)
 
     # ------------------------------------------------------------ its input
 
-    def write(self, data: bytes) -> None:
-        """Send data to its standard input."""
-        self._outbox.put(data)
-
-    @property
-    def unsent(self) -> int:
-        """How many bytes it has not read yet, beyond those in its pipe."""
-        return self._outbox.unsent
-
-    def flush(self, timeout: float) -> bool:
-        """Wait until all was sent, at most `timeout` seconds; return whether it was."""
-        return self._outbox.flush(timeout)
-
-    def close_input(self) -> None:
-        """Close its standard input after all that was written."""
-        self._outbox.finish()
-
-    def _send(self, data: memoryview) -> int:
+    def send(self, data: memoryview) -> int:
+        """Write what its pipe takes. Raises OSError."""
         stdin = self._process.stdin
         if stdin is None or stdin.closed:
             raise BrokenPipeError("closed")
@@ -100,7 +82,11 @@ class ProcessChannel(PushChannel):
     def _send_more(self) -> None:
         assert self._process.stdin is not None
         self.loop.forget(self._process.stdin.fileno())
-        self._outbox.go_on()
+        self.outbox.go_on()
+
+    def end_input(self) -> None:
+        """Close its standard input, in the loop's thread."""
+        self.loop.call(self._close_stdin)
 
     def _close_stdin(self) -> None:
         self._close_stream(self._process.stdin)
@@ -159,7 +145,7 @@ class ProcessChannel(PushChannel):
         if self._closing:
             return
         self._closing = True
-        self._outbox.discard()
+        self.outbox.discard()
         self._close_stdin()
         self.loop.call_later(INPUT_CLOSED, self._end_it)
         self._await_exit(INPUT_CLOSED + GRACE + EXIT_TIMEOUT)
@@ -194,7 +180,7 @@ class ProcessChannel(PushChannel):
         self._gone.set()
         # processes that it has started may keep its errors open
         self._read_errors()
-        self._outbox.discard()
+        self.outbox.discard()
         for stream in self._streams():
             self._close_stream(stream)
         self.tell_end(End(code, self.said()))

@@ -13,8 +13,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dslaunch.transport.base import End
-from dslaunch.transport.channel import ChannelOutput, PushChannel
-from dslaunch.transport.outbox import Outbox
+from dslaunch.transport.channel import ChannelOutput, QueueingChannel
 
 if TYPE_CHECKING:
     from dslaunch.transport.base import Channel
@@ -101,7 +100,7 @@ class Waiting:
         return self._output.end().stderr if self._ended.is_set() else ""
 
 
-class Pushing(PushChannel):
+class Pushing(QueueingChannel):
     """A channel that calls a receiver, over one that waits: a thread reads it, another writes."""
 
     def __init__(self, channel: WaitingChannel, line: bytes, text: Sequence[bytes] = ()) -> None:
@@ -114,7 +113,6 @@ class Pushing(PushChannel):
         self._closed = False
         self._end: End | None = None
         self._writing: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._outbox = Outbox(self._send, self._finish)
         self._handed_over = 0
         """Bytes from the outbox that the thread has not written yet."""
         for work in (self._write, self._read):
@@ -126,26 +124,14 @@ class Pushing(PushChannel):
             for start in range(0, len(piece), PIECE):
                 self._writing.put(partial(self._write_text, piece[start : start + PIECE]))
 
-    def write(self, data: bytes) -> None:
-        """Send data."""
-        self._outbox.put(data)
-
     @property
     def unsent(self) -> int:
         """How many bytes the thread that writes has not written yet."""
-        return self._text_left + self._handed_over + self._outbox.unsent
-
-    def flush(self, timeout: float) -> bool:
-        """Wait until all was sent, at most `timeout` seconds; return whether it was."""
-        return self._outbox.flush(timeout)
-
-    def close_input(self) -> None:
-        """Close its standard input after all that was written."""
-        self._outbox.finish()
+        return self._text_left + self._handed_over + super().unsent
 
     def close(self) -> None:
         """Close it; that ends both threads."""
-        self._outbox.discard()
+        self.outbox.discard()
         self._writing.put(None)
         self._channel.close()
         self._closed = True
@@ -173,7 +159,7 @@ class Pushing(PushChannel):
             data = self._read_piece()
         code = self._channel.wait(EXIT_TIMEOUT)
         self._end = End(code, self._channel.stderr())
-        self._outbox.discard()
+        self.outbox.discard()
         self._writing.put(None)
         self.loop.call(self.read_on)
 
@@ -183,7 +169,7 @@ class Pushing(PushChannel):
         except OSError:
             return b""
 
-    def _send(self, data: memoryview) -> int:
+    def send(self, data: memoryview) -> int:
         """Hand a piece to the thread that writes, one after the other."""
         if self._handed_over:
             return 0
@@ -204,11 +190,12 @@ class Pushing(PushChannel):
         write(piece)
         self._text_left -= len(piece)
 
-    def _finish(self) -> None:
+    def end_input(self) -> None:
+        """Have the thread that writes close its standard input."""
         self._writing.put(self._channel.close_input)
 
     def _write(self) -> None:
         while (work := self._writing.get()) is not None:
             with contextlib.suppress(OSError):  # the thread that reads notices it too
                 work()
-            self._outbox.go_on()
+            self.outbox.go_on()

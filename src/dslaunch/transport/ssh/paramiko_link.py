@@ -20,7 +20,7 @@ from paramiko.packet import Packetizer  # noqa: TID253
 
 from dslaunch.transport import loop
 from dslaunch.transport.base import End
-from dslaunch.transport.channel import EXIT_TIMEOUT, PIECE, STDERR_KEPT, PushChannel
+from dslaunch.transport.channel import EXIT_TIMEOUT, PIECE, STDERR_KEPT, QueueingChannel
 from dslaunch.transport.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class QueueingTransport(paramiko.Transport):
                 self._send_message(self._kept.popleft())  # type: ignore[attr-defined]
 
 
-class ParamikoChannel(PushChannel):
+class ParamikoChannel(QueueingChannel):
     """One program on a node."""
 
     def __init__(self, channel: paramiko.Channel) -> None:
@@ -146,8 +146,7 @@ class ParamikoChannel(PushChannel):
         self._errors = b""
         self._at_end = False
         """Whether all output was delivered."""
-        self._outbox = Outbox(self._send, self._close_input)
-        _announce_window(channel, self._outbox.go_on)
+        _announce_window(channel, self.outbox.go_on)
         channel.in_stderr_buffer.set_event(_Announcement(self._read_errors))
         channel.status_event = _Announcement(self._look_for_exit)
 
@@ -155,31 +154,23 @@ class ParamikoChannel(PushChannel):
         """Start the program, and send it `text`. Raises SSHException and EOFError."""
         self._channel.exec_command(line)
         for piece in text:
-            self._outbox.put(piece)
-
-    def write(self, data: bytes) -> None:
-        """Send data."""
-        self._outbox.put(data)
+            self.outbox.put(piece)
 
     @property
     def unsent(self) -> int:
         """How many bytes the node has not taken yet."""
-        return self._outbox.unsent + self._packetizer.outbox.unsent
+        return super().unsent + self._packetizer.outbox.unsent
 
     def flush(self, timeout: float) -> bool:
         """Wait until all was sent, at most `timeout` seconds; return whether it was."""
         deadline = time.monotonic() + timeout
-        if not self._outbox.flush(timeout):
+        if not super().flush(timeout):
             return False
         return self._packetizer.outbox.flush(deadline - time.monotonic())
 
-    def close_input(self) -> None:
-        """Close its standard input after all that was written."""
-        self._outbox.finish()
-
     def close(self) -> None:
         """Close it; another thread may just have closed its connection."""
-        self._outbox.discard()
+        self.outbox.discard()
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
             self._channel.close()
 
@@ -217,18 +208,19 @@ class ParamikoChannel(PushChannel):
         if self.told:
             return
         self._read_errors()
-        self._outbox.discard()
+        self.outbox.discard()
         code = self._channel.exit_status
         said = self._errors.decode(errors="replace")
         self.tell_end(End(None if code == -1 else int(code), said))
 
-    def _send(self, data: memoryview) -> int:
+    def send(self, data: memoryview) -> int:
         """Encrypt and send a piece, unless others wait already: they would fill the memory."""
-        if self._packetizer.is_full(self._outbox.go_on):
+        if self._packetizer.is_full(self.outbox.go_on):
             return 0
         return _send_over(self._channel, data)
 
-    def _close_input(self) -> None:
+    def end_input(self) -> None:
+        """Tell the node that no more follows."""
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
             self._channel.shutdown_write()
 
