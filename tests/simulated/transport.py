@@ -44,7 +44,7 @@ class SimulatedChannel(QueueingChannel):
         """Watch the socket."""
         if not self._closed:
             reading = self._read if self.wanted else None
-            writing = self.outbox.go_on if self.outbox.unsent else None
+            writing = self._send_more if self.outbox.unsent else None
             self.loop.watch(self._socket.fileno(), reading, writing)
 
     def send(self, data: memoryview) -> int:
@@ -69,6 +69,10 @@ class SimulatedChannel(QueueingChannel):
             self.deliver(data)
         else:
             self._close()
+
+    def _send_more(self) -> None:
+        self.outbox.go_on()
+        self.read_on()  # a socket that nothing waits for is always writable
 
     def end_input(self) -> None:
         """Let the program read the end of its input."""

@@ -31,9 +31,10 @@ class Inbox(Queue["tuple[Session, Arrival]"]):
         self.put((session, arrival))
         if self.qsize() > self._most:
             with self._pausing:
-                if self.qsize() > self._most:  # else it may be that nothing is taken any more
-                    self._paused.add(session)
-                    session.pause()
+                self._paused.add(session)
+                session.pause()
+            # all may have been taken since, by a thread that found no node paused
+            self._resume()
 
     def get(self, block: bool = True, timeout: float | None = None) -> tuple[Session, Arrival]:
         """Take the oldest; raises `queue.Empty` as any queue."""
