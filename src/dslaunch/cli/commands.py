@@ -19,11 +19,23 @@ from typer.core import TyperCommand, TyperGroup
 from dslaunch.cli.cluster_option import with_cluster_option
 from dslaunch.cli.foreign_options import own_name
 from dslaunch.cli.log_options import with_log_options
-from dslaunch.cli.option_values import with_simple_conversion
 from dslaunch.cli.positional import FILE_ENDINGS
 from dslaunch.errors import UsageError
 from dslaunch.terminal import shortened, visible
 from dslaunch.texts import closest
+
+WRITTEN_FOR = "0.29."
+"""How the version of Typer begins whose parts `option_values` replaces. They are not public, and
+missing before it; with other versions options are converted by Typer, which is only slower."""
+
+
+def _with_simple_conversion(parameters: list[Any]) -> list[Any]:
+    """Return the parameters of a command; they convert simple values without pydantic."""
+    if not typer.__version__.startswith(WRITTEN_FOR):
+        return parameters
+    from dslaunch.cli.option_values import with_simple_conversion
+
+    return with_simple_conversion(parameters)
 
 
 class CommandKind(StrEnum):
@@ -162,7 +174,7 @@ class Careful(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options and arguments."""
-        return with_simple_conversion(super().get_params(ctx))
+        return _with_simple_conversion(super().get_params(ctx))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Return the names of options; none after the script, where they are the script's."""
@@ -278,7 +290,7 @@ class Commands(Group):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options of the program."""
-        return with_simple_conversion(super().get_params(ctx))
+        return _with_simple_conversion(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of one word, which completion offers."""

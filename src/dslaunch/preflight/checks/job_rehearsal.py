@@ -58,7 +58,7 @@ def _without_result(error: UnansweredError, hosts: tuple[str, ...]) -> Finding:
     if error.reason is UnansweredReason.NOT_ASKED:
         return Finding("skip", "no script to rehearse was given", hosts=hosts)
     text = f"the job could not be started: {error}"
-    return Finding("fail", text, "a start", hosts=hosts, of_job=True)
+    return Finding("fail", text, hosts=hosts, of_job=True)
 
 
 def _finding(found: RehearsalFinding, hosts: tuple[str, ...]) -> Finding:
