@@ -115,14 +115,19 @@ def status(project: Project) -> dict[str, Any]:
     return found
 
 
-def test_a_detached_run_that_hangs_names_the_rank_that_the_others_wait_for(
-    project: Project,
-) -> None:
+def detach(project: Project, kind: str) -> None:
+    """Start a detached run of four ranks, one of which will hang."""
     project.write("train.py", JOB)
     project.describe("nodes: [{host: 'node[1-2]', slots: 2}]")
     hang_timeout = ("--hang-timeout", f"{LIMIT:g}")
-    done = project.run("--detach", *hang_timeout, "c.yaml", "train.py", "busy")
+    done = project.run("--detach", *hang_timeout, "c.yaml", "train.py", kind)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_detached_run_that_hangs_names_the_rank_that_the_others_wait_for(
+    project: Project,
+) -> None:
+    detach(project, "busy")
     assert project.cluster.leftovers(within=150) == {}
     result = status(project)["result"]
     reason = result["reason"]
@@ -139,11 +144,7 @@ def test_a_detached_run_that_hangs_names_the_rank_that_the_others_wait_for(
 def test_the_end_of_a_detached_run_that_hangs_is_explained_to_who_follows_it(
     project: Project,
 ) -> None:
-    project.write("train.py", JOB)
-    project.describe("nodes: [{host: 'node[1-2]', slots: 2}]")
-    hang_timeout = ("--hang-timeout", f"{LIMIT:g}")
-    done = project.run("--detach", *hang_timeout, "c.yaml", "train.py", "stopped")
-    assert done.returncode == 0, done.stderr
+    detach(project, "stopped")
     attach = project.command("attach", "latest", "--json")
     followed = project.cluster.run("control", attach, cwd=project.path, timeout=240)
     assert followed.returncode == 1, followed.stderr
