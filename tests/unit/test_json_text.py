@@ -80,6 +80,14 @@ def test_indented_values_are_written_as_python_does(
     assert found == text or any(word in text for word in ("NaN", "Infinity"))
 
 
+def test_a_long_array_has_a_line_for_each_item() -> None:
+    nodes = [{"host": f"n{number}", "slots": [0, 1]} for number in range(LONG + 1)]
+    lines = json_text({"nodes": nodes}, indent=1).splitlines()
+    assert lines[2] == '  {"host": "n0", "slots": [0, 1]},'
+    assert len(lines) == LONG + 1 + 4
+    assert strict("".join(lines)) == {"nodes": nodes}
+
+
 @given(st.dictionaries(st.text(), st.dictionaries(st.text(), st.integers()) | st.integers()))
 def test_sorted_keys_are_written_as_python_does(value: dict[str, object]) -> None:
     text = json.dumps(value, indent=1, sort_keys=True)
