@@ -28,7 +28,7 @@ LOGS, SOURCES, ORDER = "logs", "sources", "order"
 SUBMISSION = "DSLAUNCH_SUBMISSION"
 """The environment variable with the token of the SLURM job in whose script a run was started."""
 ARRIVAL = struct.Struct("<dHBI")
-"""One piece of output: seconds since the epoch, the low bits of its log (the line in `sources`), its
+"""One piece of output: seconds since the epoch, the low bits of its log (a line of `sources`), its
 stream (1 or 2) with the other bits above it, how many bytes. In the order of arrival."""
 STREAM_BITS, LOW_BITS = 2, 16
 MOST_LOGS = 1 << (8 - STREAM_BITS + LOW_BITS)
