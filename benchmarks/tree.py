@@ -47,9 +47,8 @@ def main() -> None:
     words = [int(word) for word in sys.argv[1:]]
     nodes = words[0] if words else 64
     fan_out = words[1] if len(words) > 1 else 8
-    print(
-        f"{nodes} nodes{'':13}{'seconds':>9}{'CPU s':>8}{'peak MiB':>10}{'threads':>9}{'sent MB':>9}"
-    )
+    columns = f"{'seconds':>9}{'CPU s':>8}{'peak MiB':>10}{'threads':>9}{'sent MB':>9}"
+    print(f"{nodes} nodes{'':13}{columns}")
     with VirtualCluster(nodes, directory=tempfile.mkdtemp(prefix="bench-")) as cluster:
         cluster.put("control", "/root/meter.py", METER)
         for transport in ("fabric", "tree", "openssh"):
