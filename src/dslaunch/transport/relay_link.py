@@ -351,7 +351,7 @@ class RelayedChannel(QueueingChannel):
         self._finish(end, LoginRefusedError(how, words))
 
     def _finish(self, end: End, error: Exception | None = None) -> None:
-        """Take note of the first end; the receiver is told after all output."""
+        """Take note of the first end; the receiver gets it after all output."""
         if self._end is None:
             self._end = end
             self.outbox.discard()
