@@ -18,13 +18,15 @@ from dslaunch.preflight.recording import NodeRecording
 from dslaunch.protocol import survey
 from dslaunch.transport import program
 from dslaunch.transport.base import Transport
-from dslaunch.transport.wire import Clock, LostError, Value, Wire
+from dslaunch.transport.wire import Clock, LostError, Wire
 
 MOST_BYTES = 24 << 20
 """Bytes of all answers of a node, at most: they are kept until the end."""
 PINGS = 3
 GOOD_TRIP = 0.05
 """Seconds of a round trip that is fast enough to measure a clock: the error is half of it."""
+KNOWN_WELL = 0.25
+"""Seconds by which a clock may be wrong that is not measured again: checks judge whole seconds."""
 _log = log.Log(__name__)
 
 
@@ -96,11 +98,17 @@ class Conversation:
             return done()
 
         assert self.wire is not None
-        return then(self._hinted(self.wire.request("survey", survey.SURVEYED, **message)), keep)
+        replied = self.wire.request("survey", survey.SURVEYED, **message)
+        return then(replied, keep, self._explained)
 
     def measure_clock(self, trips: int = PINGS) -> Future[None]:
-        """Measure how far the node's clock is ahead, by the fastest of some round trips; the future
-        raises LostError."""
+        """Measure how far the node's clock is ahead, by the fastest of some round trips, unless a
+        run has measured it; the future raises LostError."""
+        assert self.wire is not None
+        known = self.wire.known_clock()
+        if known is not None and known.error < KNOWN_WELL:
+            self.clock = (known.offset, known.error)
+            return done()
 
         def keep(measured: Clock) -> Future[None]:
             if self.clock is None or measured.error < self.clock[1]:
@@ -108,8 +116,7 @@ class Conversation:
             is_enough = trips == 1 or 2 * measured.error < GOOD_TRIP
             return done() if is_enough else self.measure_clock(trips - 1)
 
-        assert self.wire is not None
-        return then(self._hinted(self.wire.measure_clock()), keep)
+        return then(self.wire.measure_clock(), keep, self._explained)
 
     def noise(self) -> str:
         """Return what the login printed before the program."""
@@ -153,22 +160,11 @@ class Conversation:
     def _hint(self) -> str:
         return f"try it by hand: `{self.by_hand}`"
 
-    def _hinted(self, asked: Future[Value]) -> Future[Value]:
-        """Return the reply; a failure has a hint."""
-        hinted: Future[Value] = Future()
-
-        def pass_on(replied: Future[Value]) -> None:
-            error = replied.exception()
-            if isinstance(error, LostError):
-                hint = error.failure.hint or self._hint
-                error = LostError(replace(error.failure, hint=hint))
-            if error is not None:
-                hinted.set_exception(error)
-            else:
-                hinted.set_result(replied.result())
-
-        asked.add_done_callback(pass_on)
-        return hinted
+    def _explained(self, error: BaseException) -> BaseException:
+        """Return an error with a hint."""
+        if not isinstance(error, LostError):
+            return error
+        return LostError(replace(error.failure, hint=error.failure.hint or self._hint))
 
 
 def _spelt(questions: Iterable[Question]) -> dict[str, dict[str, Any]]:
