@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 Default = Callable[[Any], Any]
@@ -52,7 +52,8 @@ def json_literal(value: object, *, indent: int | None = None, ascii_only: bool =
 
 
 class _Indented:
-    """Writes a value with a line per member, as `json` does with `indent`.
+    """Writes a value with a line per member, as `json` does with `indent`; but an array of single
+    values takes one line, and so does an object of single values in an array.
 
     `json` itself is slow with `indent`: it writes in C only without. Plans and states of ten
     thousand nodes have a million members.
@@ -92,9 +93,17 @@ class _Indented:
     def _array(self, value: list[Any] | tuple[Any, ...], line: str) -> str:
         if not value:
             return "[]"
+        if _are_single(value):
+            return self._encoder.encode(value)
         inner = line + self._step
-        members = [self.write(each, inner) for each in value]
+        members = [self._element(each, inner) for each in value]
         return f"[{inner}{f',{inner}'.join(members)}{line}]"
+
+    def _element(self, value: Any, line: str) -> str:
+        """Return a member of an array."""
+        if isinstance(value, dict) and _are_single(value.values()):
+            return self._encoder.encode(value)
+        return self.write(value, line)
 
     def _key(self, key: Any) -> str:
         # a number, True or None is written differently as a key
@@ -107,6 +116,11 @@ class _Indented:
 
 _SINGLE = (str, int, float)
 """Types of single values, and so of True and False."""
+_PLAIN_TYPES = frozenset((str, int, float, bool, type(None)))
+
+
+def _are_single(values: Iterable[Any]) -> bool:
+    return _PLAIN_TYPES.issuperset(map(type, values))
 
 
 def _finite(value: Any, default: Default | None) -> Any:
