@@ -84,6 +84,10 @@ class Registry(Generic[Part]):
         modules = _names_in(self.directory) if self.directory else ()
         return (*(name.replace("_", "-") for name in modules), *self._rows())
 
+    def is_built_in(self, name: str) -> bool:
+        """Return whether the part of that name is none of a plugin."""
+        return name in self.names()
+
     def every_name(self) -> tuple[str, ...]:
         """Return the names that are built in or installed."""
         return tuple(dict.fromkeys((*self.names(), *_entry_points(self.group))))
@@ -106,7 +110,7 @@ class Registry(Generic[Part]):
 
     def require(self, name: str) -> None:
         """Raise UsageError if no part has the name. What is built in is not imported."""
-        if name not in self.names():
+        if not self.is_built_in(name):
             self._entry(name)
 
     def get(self, name: str) -> Part:

@@ -24,11 +24,11 @@ def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: st
     launcher = LAUNCHERS.get(job.launcher)
     world = World(allocation, decided.rendezvous, job.min_nodes)
     check_launcher(job.launcher, world)
-    is_plugin = job.launcher not in LAUNCHERS.names()
+    is_built_in = LAUNCHERS.is_built_in(job.launcher)
 
     def node_plan(placement: Placement) -> NodePlan:
         processes = launcher.processes(placement, world, job, logs=LOG_DIRECTORY)
-        if is_plugin:
+        if not is_built_in:
             _check_returned(job.launcher, processes)
         return NodePlan(
             host=placement.node.host,
