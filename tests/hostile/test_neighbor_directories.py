@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from dslaunch.node import bridge, directories, files, frames, private, processes, run_files
+from dslaunch.node import agent_socket, directories, files, frames, private, processes, run_files
 from tests.hostile.neighbor import STRANGER, Victim, agents, give_away, ranks, until
 
 LIE = "printed by the stranger"
@@ -282,7 +282,7 @@ def test_a_listener_that_runs_as_a_stranger_is_not_spoken_to(tmp_path: Path) -> 
         assert stranger.stdout is not None
         assert stranger.stdout.readline() == "ready\n"
         with pytest.raises(PermissionError):
-            bridge.dial(str(directory))
+            agent_socket.dial(str(directory))
         assert stranger.stdout.readline() == "data b''\n"
 
 

@@ -18,6 +18,7 @@ import time
 from collections import deque
 
 from dslaunch.node import (
+    agent_socket,
     bridge,
     cgroup,
     collectives,
@@ -503,7 +504,7 @@ class Agent:
             with private.opened(directory) as within:
                 for file in message["files"]:
                     private.write(file["name"], file["text"], within)
-            door = bridge.listen(directory)
+            door = agent_socket.listen(directory)
         except OSError as error:
             self.refuse(str(error))
             return
@@ -559,7 +560,7 @@ class Agent:
     def open_door(self, connection: socket.socket, _: Any) -> None:
         """Add another client if it belongs to this user or root."""
         with contextlib.suppress(OSError):
-            if bridge.user_of(connection) in (0, os.geteuid()):
+            if agent_socket.user_of(connection) in (0, os.geteuid()):
                 self.welcome(connection)
                 return
         connection.close()

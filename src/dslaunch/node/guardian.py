@@ -14,6 +14,7 @@ import socket
 import time
 
 from dslaunch.node import (
+    agent_socket,
     bridge,
     directories,
     frames,
@@ -150,7 +151,7 @@ def find(run: str, host: str) -> socket.socket:
         if processes.resume_programs() and run_files.held(directory):
             os._exit(STOPPED)
         with contextlib.suppress(OSError):
-            return bridge.dial(directory)
+            return agent_socket.dial(directory)
         say_how_it_ended(directory, host)
     run_files.clean(home, host, run, ended=False)  # where the guardian was killed as well
     os.write(2, b"no agent of this run\n")

@@ -11,23 +11,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import selectors
 import subprocess
 import time
 from collections import deque
 
-from dslaunch.node import paths, relay_frames
+from dslaunch.node import paths, relay_frames, ssh_login
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Deque, Dict, List, Optional
+    from typing import Any, Deque, Dict, Optional
 
-COMMAND = """exec /bin/sh -c 'IFS= read -r line; eval "$line"'"""
-"""What a login runs, in any login shell. It takes one byte at a time from its standard input, up to
-the end of the line: what follows is left for the program that the line starts."""
-LOGGED_IN = b"\n"
-"""What ssh's LocalCommand prints once the login has succeeded, before any output of the child."""
 TICK = 0.05
 """Seconds between two looks at logins that end or take too long."""
 GRACE = 2.0
@@ -36,12 +30,6 @@ KILL_AFTER = 1.0
 """Seconds between TERM and KILL of an ssh."""
 REPORTED_AT_ONCE = relay_frames.WINDOW // 4
 """Bytes that are passed on before that is reported: less than a window, so no sender stops."""
-_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}")
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]{0,127}")
-
-
-class InvalidChildError(ValueError):
-    """The address, user or port of a child is not valid."""
 
 
 def main(arguments: Dict[str, Any]) -> None:
@@ -59,31 +47,6 @@ def main(arguments: Dict[str, Any]) -> None:
     finally:
         relay.end()
     os._exit(0)
-
-
-def child_of(body: bytes) -> List[str]:
-    """Return the destination arguments of ssh for the child in an OPEN frame.
-
-    Raises InvalidChildError for everything that is not plainly an address, a user and a port: ssh
-    would take a `-` at the beginning for an option.
-    """
-    try:
-        child = json.loads(body)
-        host, user, port = child["host"], child["user"], child["port"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise InvalidChildError("no child") from None
-    if not isinstance(host, str) or not _HOST.fullmatch(host):
-        raise InvalidChildError("host")
-    words = []
-    if user is not None:
-        if not isinstance(user, str) or not _USER.fullmatch(user):
-            raise InvalidChildError("user")
-        words += ["-l", user]
-    if port is not None:
-        if type(port) is not int or not 0 < port < 65536:
-            raise InvalidChildError("port")
-        words += ["-p", str(port)]
-    return [*words, "--", host]
 
 
 class Login:
@@ -293,19 +256,18 @@ class Relay:
             self._say(relay_frames.finished(number, 255, relay_frames.NO_SSH, b""))
             return
         try:
-            where = child_of(body)
-        except InvalidChildError as error:
+            words = ssh_login.command(self.ssh, self.options, _child_in(body))
+        except ssh_login.InvalidChildError as error:
             self._say(relay_frames.finished(number, 255, relay_frames.INVALID, str(error).encode()))
             return
-        options = [f"-o{name}={value}" for name, value in self.options.items()]
         try:
             process = subprocess.Popen(
-                [self.ssh, "-T", *options, *where, COMMAND],
+                words,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                env={**os.environ, "SHELL": "/bin/sh"},  # which runs LocalCommand
+                env=ssh_login.environment(),
             )
         except OSError as error:
             self._say(relay_frames.finished(number, 255, relay_frames.NO_SSH, str(error).encode()))
@@ -335,7 +297,7 @@ class Relay:
             return
         if not login.logged_in:
             login.logged_in = True
-            data = data[len(LOGGED_IN) :]
+            data = data[len(ssh_login.LOGGED_IN) :]
             self._say(relay_frames.frame(relay_frames.OPENED, login.number))
         if data and not self.launcher_gone:
             login.window -= len(data)
@@ -399,6 +361,14 @@ class Relay:
             stream.close()
         how = relay_frames.NO_LOGIN if login.too_late else relay_frames.EXITED
         self._say(relay_frames.finished(login.number, login.process.returncode, how, login.errors))
+
+
+def _child_in(body: bytes) -> Any:
+    """Return the child in an OPEN frame, which is checked where it is used; None: no JSON."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _read_now(fd: int, most: int) -> Optional[bytes]:

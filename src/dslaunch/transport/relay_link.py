@@ -20,6 +20,7 @@ from dslaunch.transport.login_shell import LoginOutput
 from dslaunch.transport.waiting import SharingChannel
 
 if TYPE_CHECKING:
+    from dslaunch.transport.node_login import Child
     from dslaunch.transport.waiting import WaitingChannel
 
 REPORTED_AT_ONCE = relay_frames.WINDOW // 4
@@ -41,19 +42,6 @@ class LoginRefusedError(Exception):
         """`how`: NO_SSH, NO_LOGIN, INVALID or EXITED of `relay_frames`; `words`: what ssh wrote."""
         super().__init__(words)
         self.how, self.words = how, words
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A node as its parent logs in to it. The relay checks all of it before it uses it."""
-
-    host: str
-    user: str | None = None
-    port: int | None = None
-
-    def body(self) -> bytes:
-        """Return it as the body of an OPEN frame."""
-        return json_text({"host": self.host, "user": self.user, "port": self.port}).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +90,8 @@ class RelayLink:
             number = self._next
             self._next += 1
             channel = self._logins[number] = RelayedChannel(self, number)
-        self.send(relay_frames.frame(relay_frames.OPEN, number, child.body()))
+        body = json_text(child.as_data()).encode()
+        self.send(relay_frames.frame(relay_frames.OPEN, number, body))
         channel.wait_for_login()
         return channel
 

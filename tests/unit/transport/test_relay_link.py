@@ -17,11 +17,10 @@ from tests.unit.transport.fake import Answer, FakeChannel
 
 from dslaunch.cluster.model import Node
 from dslaunch.node import relay_frames
-from dslaunch.node.relay import InvalidChildError, child_of
 from dslaunch.transport import program
+from dslaunch.transport.node_login import Child
 from dslaunch.transport.process import ProcessChannel
 from dslaunch.transport.relay_link import (
-    Child,
     LoginRefusedError,
     RelayedChannel,
     RelayLink,
@@ -203,40 +202,6 @@ def test_a_program_that_is_no_relay_is_given_up() -> None:
     link = RelayLink(Waiting(ProcessChannel(["sh", "-c", "echo hello; exec cat >/dev/null"])))
     with pytest.raises(RelayLostError):
         link.begin(b"", timeout=0.5)
-
-
-@given(st.text(max_size=30), st.text(max_size=10) | st.none(), st.integers(-1, 70000) | st.none())
-def test_a_child_is_arguments_of_ssh_that_are_no_options_or_refused(
-    host: str, user: str | None, port: int | None
-) -> None:
-    try:
-        words = child_of(Child(host, user, port).body())
-    except InvalidChildError:
-        return
-    assert words[-2:] == ["--", host]
-    assert not host.startswith("-")
-    assert host.isascii() and host.isprintable() and " " not in host
-    assert words[:-2] == [
-        *(["-l", user] if user is not None else []),
-        *(["-p", str(port)] if port is not None else []),
-    ]
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"{}", b"[]", b"nothing", b"\xff\xff", b'{"host": "a", "user": null}',
-        b'{"host": "-oProxyCommand=id", "user": null, "port": null}',
-        b'{"host": "a b", "user": null, "port": null}',
-        b'{"host": "a", "user": "-x", "port": null}',
-        b'{"host": "a", "user": null, "port": true}',
-        b'{"host": "a", "user": null, "port": "22"}',
-        b'{"host": ["a"], "user": null, "port": 22}',
-    ],
-)  # fmt: skip
-def test_a_child_that_is_no_plain_address_user_and_port_is_refused(body: bytes) -> None:
-    with pytest.raises(InvalidChildError):
-        child_of(body)
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.binary(max_size=12)), max_size=30))

@@ -7,7 +7,6 @@ cannot log in to is reached through another parent, and without one by the launc
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import Counter
@@ -22,32 +21,20 @@ from dslaunch.registry import TRANSPORTS
 from dslaunch.transport import program
 from dslaunch.transport.base import Detour, TransportType
 from dslaunch.transport.classify import from_words
-from dslaunch.transport.relay_link import Child, LoginRefusedError, RelayLink, RelayLostError
+from dslaunch.transport.node_login import child_of, login_options
+from dslaunch.transport.relay_link import LoginRefusedError, RelayLink, RelayLostError
 from dslaunch.transport.retry import when_throttled
-from dslaunch.transport.ssh import strict
 from dslaunch.transport.ssh.files import client_of
-from dslaunch.transport.ssh.route import RouteError, route
 from dslaunch.transport.tree_shape import tree_shape
 from dslaunch.transport.waiting import Pushing, Waiting
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
     from dslaunch.transport.base import Channel, Connection, Transport
+    from dslaunch.transport.node_login import Child
     from dslaunch.transport.relay_link import RelayedChannel
     from dslaunch.transport.waiting import WaitingChannel
 
-RELAY_OPTIONS = {
-    **strict.STRICT,
-    # it reports the login, see `LOGGED_IN` in node/relay.py
-    "PermitLocalCommand": "yes",
-    "LocalCommand": "echo",
-    # the options do not reach the ssh that a jump host would need
-    "ProxyJump": "none",
-    "ProxyCommand": "none",
-    "ServerAliveInterval": "15",
-    "ServerAliveCountMax": "3",
-}
-"""Options of ssh on an inner node. Its own configuration holds for all others."""
 AUTHENTICATION = 60.0
 """Seconds for a login, in addition to `ssh.connect_timeout`."""
 START_TIMEOUT = 20.0
@@ -278,7 +265,7 @@ class TreeTransport:
         try:
             link = RelayLink(use.start_waiting(program.line(node)))
             timeout = self._timeout + AUTHENTICATION
-            options = RELAY_OPTIONS | {"ConnectTimeout": str(max(1, round(self._timeout)))}
+            options = login_options(self._timeout)
             arguments = {"options": options, "login_timeout": timeout}
             link.begin(b"".join(program.text("relay", arguments)), START_TIMEOUT)
         except OSError:
@@ -366,7 +353,7 @@ class TreeTransport:
 
     def _through(self, parent: str, node: Node) -> Connection:
         """Connect through a parent. Raises NodeError if it cannot log in, _NoParentError."""
-        child = self._child(node)
+        child = child_of(self._client, node)
 
         try:
             link = self._relay(parent).link
@@ -385,13 +372,6 @@ class TreeTransport:
         with self._changing:
             self._logins[parent] += 1
         return connection
-
-    def _child(self, node: Node) -> Child:
-        """Return a node as its parent logs in to it: by its name and the port of the cluster file,
-        for the parent's own configuration and name service hold there; as the user that we are."""
-        with contextlib.suppress(RouteError):
-            return Child(node.host, route(self._client, node)[-1].user, node.port)
-        return Child(node.host, node.user, node.port)
 
     def _count_refusal(self, parent: str, kind: FailureKind) -> None:
         if kind not in OF_THE_CHILD:
