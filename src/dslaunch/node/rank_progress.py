@@ -28,7 +28,7 @@ FOR_STACKS, FOR_RECORDS = 10.0, 4.0
 MOST_STARVED = 3
 """By which factor a timeout is longer, at most, while ranks wait for a CPU."""
 FOR_QUESTIONS = 18.0
-"""Seconds for the questions about GPUs and NCCL, which have timeouts of their own."""
+"""Seconds for the questions about GPUs and NCCL, which have separate timeouts."""
 MOST_PAIRED = 512
 """Nodes of a run that connect to each other, at most: their ports are one short message."""
 
