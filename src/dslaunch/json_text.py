@@ -9,10 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import lru_cache
 from typing import Any
 
 Default = Callable[[Any], Any]
 """Makes JSON data of a value of another type."""
+LONG = 64
+"""Items of an indented array up to which each is written with a line per member."""
 
 
 def json_text(
@@ -28,19 +32,33 @@ def json_text(
 
     `ascii_only` escapes all other characters, so that text with bytes that are no UTF-8 (lone
     surrogates) can be encoded. Raises TypeError for a value of a type that JSON does not have.
+    With `indent` there is a line per member, but one per item of an array of more than LONG items:
+    of many nodes each has its line.
     """
-    encoder = json.JSONEncoder(
+    encoder = _encoder(compact, ascii_only, sort_keys, default)
+    write = encoder.encode if indent is None else _Indented(encoder, indent).write
+    try:
+        return write(value)
+    except ValueError:  # rare, so that the values of most texts are visited once
+        return write(_finite(value, default))
+
+
+@lru_cache(maxsize=32)
+def _encoder(
+    compact: bool, ascii_only: bool, sort_keys: bool, default: Default | None
+) -> json.JSONEncoder:
+    return json.JSONEncoder(
         separators=(",", ":") if compact else None,
         ensure_ascii=ascii_only,
         sort_keys=sort_keys,
         default=default,
         allow_nan=False,
     )
-    write = encoder.encode if indent is None else _Indented(encoder, indent).write
-    try:
-        return write(value)
-    except ValueError:  # rare, so that the values of most texts are visited once
-        return write(_finite(value, default))
+
+
+def members(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass, not those of its fields: a `default` for `json_text`."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def json_literal(value: object, *, indent: int | None = None, ascii_only: bool = True) -> str:
@@ -54,8 +72,8 @@ def json_literal(value: object, *, indent: int | None = None, ascii_only: bool =
 class _Indented:
     """Writes a value with a line per member, as `json` does with `indent`.
 
-    `json` itself is slow with `indent`: it writes in C only without. Plans and states of ten
-    thousand nodes have a million members.
+    `json` itself is slow with `indent`: it writes in C only without, and so only the items of long
+    arrays. Plans and states of ten thousand nodes have a million members.
     """
 
     def __init__(self, encoder: json.JSONEncoder, indent: int) -> None:
@@ -84,17 +102,20 @@ class _Indented:
             return "{}"
         inner = line + self._step
         pairs = sorted(value.items()) if self._encoder.sort_keys else value.items()
-        members = [
+        written = [
             (self._keys.get(key) or self._key(key)) + self.write(each, inner) for key, each in pairs
         ]
-        return f"{{{inner}{f',{inner}'.join(members)}{line}}}"
+        return f"{{{inner}{f',{inner}'.join(written)}{line}}}"
 
     def _array(self, value: list[Any] | tuple[Any, ...], line: str) -> str:
         if not value:
             return "[]"
         inner = line + self._step
-        members = [self.write(each, inner) for each in value]
-        return f"[{inner}{f',{inner}'.join(members)}{line}]"
+        if len(value) > LONG:
+            items = [self._encoder.encode(each) for each in value]
+        else:
+            items = [self.write(each, inner) for each in value]
+        return f"[{inner}{f',{inner}'.join(items)}{line}]"
 
     def _key(self, key: Any) -> str:
         # a number, True or None is written differently as a key

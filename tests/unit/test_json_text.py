@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import dslaunch
 from dslaunch.cli import ui
-from dslaunch.json_text import json_literal, json_text
+from dslaunch.json_text import LONG, json_literal, json_text
 from dslaunch.report.live import JsonView
 from dslaunch.run.events import Event
 from dslaunch.run.notification import Target, notify
@@ -78,6 +78,14 @@ def test_indented_values_are_written_as_python_does(
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     found = json_text(value, indent=indent, ascii_only=ascii_only)
     assert found == text or any(word in text for word in ("NaN", "Infinity"))
+
+
+def test_a_long_array_has_a_line_for_each_item() -> None:
+    nodes = [{"host": f"n{number}", "slots": [0, 1]} for number in range(LONG + 1)]
+    lines = json_text({"nodes": nodes}, indent=1).splitlines()
+    assert lines[2] == '  {"host": "n0", "slots": [0, 1]},'
+    assert len(lines) == LONG + 1 + 4
+    assert strict("".join(lines)) == {"nodes": nodes}
 
 
 @given(st.dictionaries(st.text(), st.dictionaries(st.text(), st.integers()) | st.integers()))

@@ -51,14 +51,13 @@ def make(link: Dict[str, Any], agent: Agent) -> Links:
 
 
 class Links:
-    """The common part of both ends. `link` holds keys, hosts, addresses and times (seconds)."""
+    """The common part of both ends. `link` holds keys and times (seconds)."""
 
     port: Optional[int] = None
 
     def __init__(self, link: Dict[str, Any], agent: Agent) -> None:
         self.keys: Dict[str, str] = link["keys"]
         """Host -> key: of all members on the first node, its own on any other."""
-        self.others: List[str] = [host for host in link["hosts"] if host != agent.host]
         self.grace: float = link["grace"]
         self.exit_timeout: float = link["exit_timeout"]
         self.hosts: List[str] = link["hosts"]
@@ -115,10 +114,11 @@ def plain(address: str) -> str:
 
 
 class Coordinator(Links):
-    """The first node's end."""
+    """The first node's end. `link` also holds all hosts, and where to listen."""
 
     def __init__(self, link: Dict[str, Any], agent: Agent) -> None:
         super().__init__(link, agent)
+        self.others: List[str] = [host for host in link["hosts"] if host != agent.host]
         where = link["listen"]
         self.addresses = set(map(plain, where["members"]))
         """The addresses that members have."""

@@ -23,6 +23,7 @@ from dslaunch.protocol.values import (
     MOST_ITEMS,
     AbsolutePath,
     Count,
+    FoldedNames,
     InvalidAnswer,
     Path,
     Pid,
@@ -226,7 +227,8 @@ class RunOnNode(Sent):
     run: RunId
     cluster: Short
     launcher: Short
-    hosts: Several[Short]
+    hosts: FoldedNames | Several[Short]
+    """In rank order; runs of earlier versions list them."""
     ranks: Several[Rank]
     started: Time
     detached: bool

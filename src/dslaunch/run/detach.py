@@ -25,7 +25,7 @@ from dslaunch.run.outcome import Outcome, failed
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.secret import Secret
 from dslaunch.run.session import Lost, Session
-from dslaunch.run.supervisor import start_message
+from dslaunch.run.supervisor import start_messages
 from dslaunch.run.timeouts import Timeouts
 from dslaunch.run.watch import Watch
 
@@ -93,10 +93,11 @@ def detach(
     """
     port = prepare(sessions, plan, timeouts, control)
     link = {"address": plan.rendezvous.address, "port": port}
-    for session, node in zip(sessions, plan.nodes, strict=True):
+    starts = start_messages(plan, secrets)
+    for session, node, start in zip(sessions, plan.nodes, starts, strict=True):
         session.expect(node.ranks)
         session.follow(hold=False)
-        session.send(**start_message(plan, node, secrets), link=link)
+        session.send(**start, link=link)
     return settle(sessions, inbox, watch)
 
 
@@ -108,12 +109,17 @@ def prepare(sessions: list[Session], plan: Plan, timeouts: Timeouts, control: Co
     first, *others = sessions
     keys = {session.host: randomness.token_hex(32) for session in others}
     link = {
-        "hosts": [node.host for node in plan.nodes],
         "grace": timeouts.grace,
         "exit_timeout": timeouts.exit_timeout,
         "hang": hang_watch(timeouts.hang_timeout, plan),
     }
-    coordinator = {**link, "first": True, "keys": keys, "listen": asdict(control)}
+    coordinator = {
+        **link,
+        "first": True,
+        "hosts": [node.host for node in plan.nodes],
+        "keys": keys,
+        "listen": asdict(control),
+    }
     asked = [first.request("detach", DETACHED, link=coordinator)]
     for session in others:
         own = {session.host: keys[session.host]}

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dslaunch.cluster.model import Cluster
+from dslaunch.cluster.nodeset import InvalidNodeSet, expand
 from dslaunch.errors import NodeFailure, UsageError
 from dslaunch.protocol.queries import RUNS, Answers, RunOnNode
 from dslaunch.run.events import Event
@@ -314,11 +315,20 @@ def _hosts(reported: Mapping[str, RunOnNode], reached: ReachedNodes) -> tuple[st
     """Return the nodes of a run: those that any node names, and all that report it. One node
     cannot exclude others."""
     known = reached.sessions.keys() | reached.failures.keys()
-    hosts: dict[str, None] = {}
-    for host, one in reported.items():
-        hosts |= dict.fromkeys(name for name in one.hosts if name in known)
-        hosts[host] = None
-    return tuple(hosts)
+    named: dict[str, None] = {}
+    for hosts in {one.hosts: None for one in reported.values()}:  # the same on most nodes
+        named |= dict.fromkeys(name for name in _expanded(hosts) if name in known)
+    return tuple(named | dict.fromkeys(reported))
+
+
+def _expanded(hosts: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return the nodes that a node names; none if it names them in an invalid way."""
+    if not isinstance(hosts, str):
+        return hosts
+    try:
+        return expand(hosts)
+    except InvalidNodeSet:
+        return ()
 
 
 def _on_node(host: str, reported: Mapping[str, RunOnNode], reached: ReachedNodes) -> NodeStatus:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from dslaunch import log
+from dslaunch.cluster.nodeset import fold_in_order
 from dslaunch.errors import NodeFailure
 from dslaunch.launch.plan import NodePlan, Plan
 from dslaunch.node.frames import Output
@@ -77,10 +79,10 @@ class Supervisor:
 
     def run(self, plan: Plan, secrets: dict[str, Secret]) -> Outcome:
         """Start the plan on all nodes and stay until it has ended everywhere."""
-        for session, node in zip(self.sessions, plan.nodes, strict=True):
+        starts = start_messages(plan, secrets)
+        for session, node, start in zip(self.sessions, plan.nodes, starts, strict=True):
             session.expect(node.ranks)
             session.follow(hold=True)
-            start = start_message(plan, node, secrets)
             if self.rehearsal is not None:
                 limits = self.rehearsal.limits
                 full = None if limits.full is None else limits.full.world_size
@@ -328,8 +330,25 @@ class Supervisor:
         )
 
 
-def start_message(plan: Plan, node: NodePlan, secrets: dict[str, Secret]) -> dict[str, Any]:
-    """Return the message that starts a node's processes. Secrets are in no other message."""
+def start_messages(plan: Plan, secrets: dict[str, Secret]) -> Iterator[dict[str, Any]]:
+    """Yield the message that starts a node's processes, for each node. Secrets are in no other
+    message."""
+    about = {
+        "cluster": plan.cluster,
+        "launcher": plan.launcher,
+        # folded: with all names, the messages of many nodes would be as large as their square
+        "hosts": fold_in_order(node.host for node in plan.nodes),
+        "world_size": plan.world_size,
+        "started": time.time(),
+    }
+    for node in plan.nodes:
+        yield _start_message(plan, node, secrets, about)
+
+
+def _start_message(
+    plan: Plan, node: NodePlan, secrets: dict[str, Secret], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """`about`: what every node records of the run, for later requests."""
     return {
         "op": "start",
         "processes": [
@@ -342,17 +361,5 @@ def start_message(plan: Plan, node: NodePlan, secrets: dict[str, Secret]) -> dic
         "slots": len(node.slots),
         "first_rank": node.first_rank,
         "master_port": plan.rendezvous.port,
-        "about": about(plan, node),
-    }
-
-
-def about(plan: Plan, node: NodePlan) -> dict[str, Any]:
-    """Return what a node records of a run, for later requests."""
-    return {
-        "cluster": plan.cluster,
-        "launcher": plan.launcher,
-        "hosts": [each.host for each in plan.nodes],
-        "world_size": plan.world_size,
-        "ranks": list(node.ranks),
-        "started": time.time(),
+        "about": {**about, "ranks": list(node.ranks)},
     }
