@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dslaunch.node import frames, paths, probe, questions, survey
 from dslaunch.node.client import AgentClient
+from dslaunch.node.gathering import Gatherer
 from dslaunch.node.journal import Journal
 from tests.simulated.drawn import (
     MISTAKE,
@@ -94,6 +95,7 @@ class SimulatedAgent:
         self.loop = cluster.loop
         self.draw: NodeDraw = node_draw(cluster.scenario, self.node)
         self.journal = Journal()
+        self.gatherer = Gatherer()
         self.client: AgentClient | None = None
         self.ranks: list[Rank] = []
         self.printing: list[Rank] = []
@@ -166,15 +168,21 @@ class SimulatedAgent:
         client.say({"reply": id, "value": value, "time": self.time()})
 
     def say(self, event: str, rank: int = frames.NO_RANK, **more: Any) -> None:
-        """Report an event."""
+        """Report an event, after all output before it."""
+        self._send_output()
         message = {"time": self.time(), "event": event, "rank": rank, **more}
         self.journal.append(frames.MESSAGE, frames.message_body(message))
         self._publish()
 
     def output(self, rank: int, stream: int, text: str) -> None:
-        """Report what a rank has printed; `_publish` sends it."""
-        body = frames.output_body(rank, stream, self.time(), f"{text}\n".encode())
-        self.journal.append(frames.OUTPUT, body)
+        """Take what a rank has printed; it is sent when it is due."""
+        self.gatherer.add(rank, stream, f"{text}\n".encode())
+
+    def _send_output(self) -> None:
+        for rank, stream, when, data in self.gatherer.take():
+            body = frames.output_body(rank, stream, when + self.draw.clock, data)
+            self.journal.append(frames.OUTPUT, body)
+        self._publish()
 
     def _publish(self) -> None:
         if self.client is not None and self.client.sent is not None:
@@ -234,7 +242,7 @@ class SimulatedAgent:
         own = self._own_answer(name, argument)
         if own is not None:
             return own
-        context = probe.Context(paths.home(), self.host, self.run)
+        context = probe.Context(paths.home(), self.host, self.run, {})
         return self.cluster.answer(
             f"ask {name}", argument, lambda: probe.answer({name: argument}, context)[name]
         )
@@ -283,6 +291,7 @@ class SimulatedAgent:
         scenario = from_json(paths.expanded(command[-1], message["env"]))
         self._interval = scenario.interval
         self.started = True
+        self.gatherer = Gatherer(message["output_interval"])
         self.say("contained", contained="cgroup")
         first = message["first_rank"]
         for number in range(first, first + message["slots"]):
@@ -320,7 +329,8 @@ class SimulatedAgent:
             else:
                 self.printing.remove(rank)
                 self.later(rank.draw.rest, partial(self._complete, rank))
-        self._publish()
+        if self.gatherer.is_due():
+            self._send_output()
         if self.printing:
             self.later(self._interval, self._print)
 

@@ -39,6 +39,11 @@ POLL = 0.1
 CONFIRM_TIMEOUT = 10.0
 """Seconds beyond the grace period in which a node must confirm the cleanup."""
 LONGEST_ERROR = 500
+MOST_PIECES = 20_000
+"""Pieces of output in a second that all ranks send, at most: nodes gather what is more. Each takes
+some 20 microseconds here."""
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.02, 0.5
+"""Seconds between two pieces of output of a rank: no user sees the shorter one."""
 """Characters of an unexpected error that are logged."""
 _log = log.Log(__name__)
 
@@ -368,5 +373,11 @@ def _start_message(
         "slots": len(node.slots),
         "first_rank": node.first_rank,
         "master_port": plan.rendezvous.port,
+        "output_interval": output_interval(plan.world_size),
         "about": {**about, "ranks": list(node.ranks)},
     }
+
+
+def output_interval(ranks: int) -> float:
+    """Return the seconds between two pieces of output of a rank, if it writes more often."""
+    return min(max(SHORTEST_INTERVAL, ranks / MOST_PIECES), LONGEST_INTERVAL)
