@@ -22,10 +22,17 @@ METER = """\
 import json, resource, subprocess, sys, time
 began = time.monotonic()
 out = open("/root/out", "w")
-code = subprocess.run(sys.argv[1:], stdout=out, stderr=out).returncode
+threads = 0
+running = subprocess.Popen(sys.argv[1:], stdout=out, stderr=out)
+while running.poll() is None:
+    with open("/proc/%d/status" % running.pid) as status:
+        found = [int(line.split()[1]) for line in status if line.startswith("Threads:")]
+    threads = max([threads, *found])
+    time.sleep(0.1)
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
 seconds = time.monotonic() - began
-print(json.dumps([code, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss]))
+cpu = used.ru_utime + used.ru_stime
+print(json.dumps([running.returncode, seconds, cpu, used.ru_maxrss, threads]))
 """
 COMMANDS = {
     "run": ("run", "c.yaml", "--no-preflight", "--no-python", "--", "true"),
@@ -40,7 +47,8 @@ def main() -> None:
     words = [int(word) for word in sys.argv[1:]]
     nodes = words[0] if words else 64
     fan_out = words[1] if len(words) > 1 else 8
-    print(f"{nodes} nodes{'':13}{'seconds':>9}{'CPU s':>8}{'peak MiB':>10}{'sent MB':>9}")
+    columns = f"{'seconds':>9}{'CPU s':>8}{'peak MiB':>10}{'threads':>9}{'sent MB':>9}"
+    print(f"{nodes} nodes{'':13}{columns}")
     with VirtualCluster(nodes, directory=tempfile.mkdtemp(prefix="bench-")) as cluster:
         cluster.put("control", "/root/meter.py", METER)
         for transport in ("fabric", "tree", "openssh"):
@@ -59,11 +67,12 @@ def measure(cluster: VirtualCluster, name: str, words: tuple[str, ...]) -> None:
     before = sent(cluster)
     command = [sys.executable, "/root/meter.py", sys.executable, "-m", "dslaunch", *words]
     done = cluster.run("control", command, cwd="/root", timeout=600, check=True)
-    code, seconds, cpu, memory = json.loads(done.stdout)
+    code, seconds, cpu, memory, threads = json.loads(done.stdout)
     if code:
         sys.exit(f"{name}: exit code {code}: {cluster.run('control', ['cat', '/root/out']).stdout}")
     megabytes = (sent(cluster) - before) / 1e6
-    print(f"{name:22}{seconds:9.1f}{cpu:8.2f}{memory / 1024:10.0f}{megabytes:9.1f}", flush=True)
+    used = f"{seconds:9.1f}{cpu:8.2f}{memory / 1024:10.0f}{threads:9}{megabytes:9.1f}"
+    print(f"{name:22}{used}", flush=True)
 
 
 def sent(cluster: VirtualCluster) -> int:

@@ -12,7 +12,6 @@ from dslaunch.render.node_text import NodeGroup
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Placement, Slurm
     from dslaunch.render.launch import Launch
-    from dslaunch.render.supervised import Supervised
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +22,19 @@ class Origin:
     """The cluster file."""
     command: str
     """The command that prints the script again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supervised:
+    """How `dslaunch run` is called in a job that it supervises."""
+
+    file: str
+    """The text of the cluster file for the job."""
+    pythons: tuple[str, ...]
+    """Interpreters on the node; the first that has dslaunch runs it."""
+    hang_timeout: float | None = None
+    preflight: bool = True
+    force: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ the cluster file of the submission, although the file may change while the job i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.cluster import schema, yamltext
@@ -15,7 +15,7 @@ from dslaunch.errors import PlanError
 from dslaunch.json_text import json_text
 from dslaunch.launch.command import Command, Var, Word, at_home, quote, wrapped
 from dslaunch.launch.program import kind_flag
-from dslaunch.render.batch import Batch, grouped, signal_name
+from dslaunch.render.batch import Batch, Supervised, grouped, signal_name
 from dslaunch.render.launcher_lines import directory
 
 if TYPE_CHECKING:
@@ -28,19 +28,6 @@ NOTICES = ("USR1", "USR2")
 """Signals that `dslaunch run` forwards to the ranks."""
 NOT_THERE = 6
 """Exit code of a job whose first node lacks dslaunch: that of a missing program."""
-
-
-@dataclass(frozen=True, slots=True)
-class Supervised:
-    """How `dslaunch run` is called in the job."""
-
-    file: str
-    """The text of the cluster file for the job."""
-    pythons: tuple[str, ...]
-    """Interpreters on the node; the first that has dslaunch runs it."""
-    hang_timeout: float | None = None
-    preflight: bool = True
-    force: bool = False
 
 
 def supervised(batch: Batch, job: Job, how: Supervised) -> Batch:

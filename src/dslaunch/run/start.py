@@ -165,17 +165,16 @@ def _transport_decisions(controller: RunController) -> tuple[Decision, ...]:
 def _greeted(controller: RunController, starter: AgentStarter) -> list[Session]:
     """Wait until all agents have greeted; return the sessions. Raises NodeError, Interrupted."""
     controller.connected = []
-    view, told = controller.view, dict.fromkeys(starter.begun, False)
+    view, late = controller.view, dict.fromkeys(starter.begun)
 
     def tell_new() -> None:
         """Show the nodes that are connected, one by one."""
-        for host in starter.greeted():
-            if not told[host]:
-                told[host] = True
-                event = Event(time.time(), "connected", host)
-                controller.connected.append(event)
-                view.event(event)
-        view.begin(StartStep.CONNECTING, [host for host, greeted in told.items() if not greeted])
+        for host in starter.new_greetings():
+            del late[host]
+            event = Event(time.time(), "connected", host)
+            controller.connected.append(event)
+            view.event(event)
+        view.begin(StartStep.CONNECTING, tuple(late))
 
     sessions = starter.sessions(controller.interrupts, tell_new)
     greetings = [session.hello for session in sessions]

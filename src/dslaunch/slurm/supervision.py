@@ -42,7 +42,8 @@ def supervise(
         _check_plain(batch, supervision, job.restarts)
         launch = replace(batch.launch, job=replace(batch.launch.job, restarts=job.restarts))
         return replace(batch, launch=launch)
-    from dslaunch.render.supervised import Supervised, cluster_file, supervised
+    from dslaunch.render.batch import Supervised
+    from dslaunch.render.supervised import cluster_file, supervised
 
     if cluster.source is None:
         raise UsageError(

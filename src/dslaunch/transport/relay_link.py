@@ -1,38 +1,41 @@
 """The launcher's end of a relay on an inner node of a tree: logins by that node, as channels.
 
-See `node/relay.py` for the other end and `node/relay_frames.py` for the frames between them.
+See `node/relay.py` for the other end and `node/relay_frames.py` for the frames between them. All
+that a relay sends is taken in the thread of all connections (`loop`).
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import threading
 import time
-from collections import OrderedDict
-from dataclasses import dataclass
-from hashlib import sha256
-from queue import SimpleQueue
+from collections import OrderedDict, deque
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from dslaunch import log
 from dslaunch.json_text import json_text
 from dslaunch.node import relay_frames
+from dslaunch.transport.base import End
+from dslaunch.transport.channel import EXIT_TIMEOUT, QueueingChannel
 from dslaunch.transport.login_shell import LoginOutput
-from dslaunch.transport.waiting import SharingChannel
 
 if TYPE_CHECKING:
+    from dslaunch.transport.base import Channel
     from dslaunch.transport.node_login import Child
-    from dslaunch.transport.waiting import WaitingChannel
 
 REPORTED_AT_ONCE = relay_frames.WINDOW // 4
-"""Bytes that were read before the relay may send as many more."""
+"""Bytes that were delivered before the relay may send as many more."""
 SHARED_LEAST = 4096
 """Bytes of a text that is worth to be kept by a relay."""
 END_TIMEOUT = 4.0
 """Seconds for a relay to end its logins and to exit."""
 
+_log = log.Log(__name__)
+
 
 class RelayLostError(OSError):
-    """The connection to the relay has ended, or the relay sent no frames."""
+    """The connection to the relay has ended, or the relay does not answer."""
 
 
 class LoginRefusedError(Exception):
@@ -44,46 +47,59 @@ class LoginRefusedError(Exception):
         self.how, self.words = how, words
 
 
-@dataclass(frozen=True, slots=True)
-class _Outgoing:
-    """Bytes for the relay, and after them a text that other relays get too."""
+class SharedPiece(bytes):
+    """Input of at most PIECE bytes that several nodes get, and in which there are no secrets: a
+    relay is sent it once, and keeps it."""
 
-    data: bytes
-    text: bytes = b""
+
+@functools.lru_cache(maxsize=8)
+def shared_pieces(text: bytes) -> tuple[SharedPiece, ...]:
+    """Return a text in pieces: the same objects for all nodes that get it."""
+    starts = range(0, len(text), relay_frames.PIECE)
+    return tuple(SharedPiece(text[start : start + relay_frames.PIECE]) for start in starts)
 
 
 class RelayLink:
-    """One relay. A thread reads its frames, another writes: no caller waits for other logins."""
+    """One relay: takes its frames, and sends it those of all its logins."""
 
-    def __init__(self, channel: WaitingChannel) -> None:
-        """`channel`: where the program `relay` has been started; nothing was sent to it yet."""
+    def __init__(self, channel: Channel) -> None:
+        """`channel`: where the program `relay` was started."""
         self._channel = channel
         self._changing = threading.Lock()
+        """For `_logins`, `_next` and `over`."""
+        self._sending = threading.Lock()
+        """For `_places`, and for what must be sent without other frames in between."""
         self._logins: dict[int, RelayedChannel] = {}
         self._next = 1
+        self._places: OrderedDict[SharedPiece, int] = OrderedDict()
+        """Where the relay keeps which text; the one that was used last is the last."""
+        self._login = LoginOutput(relay_frames.GREETING)
+        self._decoder = relay_frames.Decoder()
         self._greeted = threading.Event()
-        self._outbox: SimpleQueue[_Outgoing | None] = SimpleQueue()
-        self._places: OrderedDict[bytes, int] = OrderedDict()
-        """The texts that the relay keeps, by SHA-256; the one that was used last is the last."""
-        self._heard_at = time.monotonic()
+        """Set when the relay has greeted, or is lost."""
+        self._ended = threading.Event()
+        """Set when the program has exited, or its connection has ended."""
+        self.unanswered = 0
+        """Pings since the relay has last sent anything."""
         self.sent = 0
-        """Bytes that were sent to the relay."""
+        """Bytes that were sent to the relay, without its program."""
         self.over = False
         self.ended_at = 0.0
         """When it was lost, on the monotonic clock."""
 
-    def begin(self, text: bytes, timeout: float) -> None:
-        """Send the relay its program, and wait until it greets. Raises RelayLostError."""
-        self._outbox.put(_Outgoing(b"", text))
-        for name, work in (("reads", self._read), ("writes", self._write)):
-            threading.Thread(target=work, name=f"relay {name}", daemon=True).start()
+    def begin(self, timeout: float) -> None:
+        """Listen, and wait until the relay greets. Raises RelayLostError."""
+        self._channel.listen(self)
         self._greeted.wait(timeout)
         if self.over or not self._greeted.is_set():
             self.abandon()
             raise RelayLostError("the relay did not start")
 
-    def open(self, child: Child) -> RelayedChannel:
-        """Log in to a child. Raises LoginRefusedError, RelayLostError."""
+    def open(self, child: Child, timeout: float) -> RelayedChannel:
+        """Log in to a child. Raises LoginRefusedError, RelayLostError.
+
+        The relay limits the time of a login itself; `timeout` is for a relay that does not.
+        """
         with self._changing:
             if self.over:
                 raise RelayLostError("the relay has ended")
@@ -92,44 +108,23 @@ class RelayLink:
             channel = self._logins[number] = RelayedChannel(self, number)
         body = json_text(child.as_data()).encode()
         self.send(relay_frames.frame(relay_frames.OPEN, number, body))
-        channel.wait_for_login()
+        try:
+            channel.login.result(timeout)
+        except TimeoutError:
+            channel.close()
+            raise LoginRefusedError(relay_frames.NO_LOGIN, "") from None
         return channel
-
-    def send(self, data: bytes) -> None:
-        """Queue bytes. What a channel may queue is bounded by its window."""
-        self._outbox.put(_Outgoing(data))
-
-    def send_text(self, number: int, text: bytes) -> None:
-        """Queue input of a channel, of at most PIECE bytes, which other channels get too."""
-        digest = sha256(text).digest()
-        with self._changing:  # another text must not take its place before it is used
-            if digest not in self._places:
-                place = self._free_place()
-                self._places[digest] = place
-                header = relay_frames.header(relay_frames.DEFINE, place, len(text))
-                self._outbox.put(_Outgoing(header, text))
-            self._places.move_to_end(digest)
-            self.send(relay_frames.text(number, self._places[digest]))
-
-    def _free_place(self) -> int:
-        """Return a place for a text: where they are all taken, that of the one longest unused."""
-        if len(self._places) < relay_frames.PLACES:
-            return len(self._places)
-        return self._places.popitem(last=False)[1]
-
-    def unheard_for(self) -> float:
-        """Return for how many seconds the relay has sent nothing."""
-        return time.monotonic() - self._heard_at
 
     def ping(self) -> None:
         """Make the relay send something."""
+        self.unanswered += 1
         self.send(relay_frames.frame(relay_frames.PING, 0))
 
     def close(self) -> None:
         """Let the relay end its logins and exit, and wait for that. Never raises."""
-        self._outbox.put(None)
+        self._channel.close_input()
         if not self.over:
-            self._channel.wait(END_TIMEOUT)
+            self._ended.wait(END_TIMEOUT)
         self.abandon()
 
     def abandon(self) -> None:
@@ -137,55 +132,75 @@ class RelayLink:
         self._lose()
         self._channel.close()
 
+    # ------------------------------------------------------------ for its channels
+
+    def send(self, data: bytes) -> None:
+        """Send whole frames. What a channel may send is bounded by its window."""
+        with self._sending:
+            self._write(data)
+
+    def send_shared(self, number: int, piece: SharedPiece) -> None:
+        """Send input of a channel which other channels get too."""
+        with self._sending:
+            place = self._places.get(piece)
+            if place is None:
+                place = self._places[piece] = self._free_place()
+                self._write(relay_frames.header(relay_frames.DEFINE, place, len(piece)))
+                self._write(piece)
+            self._places.move_to_end(piece)
+            self._write(relay_frames.text(number, place))
+
+    def _write(self, data: bytes) -> None:
+        self.sent += len(data)
+        self._channel.write(data)
+
+    def _free_place(self) -> int:
+        """Return a place for a text: where they are all taken, that of the one longest unused."""
+        if len(self._places) < relay_frames.PLACES:
+            return len(self._places)
+        return self._places.popitem(last=False)[1]
+
     def forget(self, number: int) -> None:
         """Release a channel that has ended."""
         with self._changing:
             self._logins.pop(number, None)
 
-    # ------------------------------------------------------------ the two threads
+    # ------------------------------------------------------------ what the relay sends
 
-    def _write(self) -> None:
-        with contextlib.suppress(OSError):  # the reading thread notices it too
-            while (outgoing := self._outbox.get()) is not None:
-                self._write_one(outgoing)
-        self._channel.close_input()
-
-    def _write_one(self, outgoing: _Outgoing) -> None:
-        self.sent += len(outgoing.data) + len(outgoing.text)
-        if outgoing.data:
-            self._channel.write(outgoing.data)
-        if outgoing.text and isinstance(self._channel, SharingChannel):
-            self._channel.write_shared(outgoing.text)
-        elif outgoing.text:
-            self._channel.write(outgoing.text)
-
-    def _read(self) -> None:
-        login = LoginOutput(relay_frames.GREETING)
-        decoder = relay_frames.Decoder()
+    def received(self, data: bytes) -> None:
+        """Take what the login prints, and then frames; the relay is lost if they are none."""
+        if self.over:
+            return
+        self.unanswered = 0
+        if not self._login.greeted:
+            data = self._take_login(data)
         try:
-            while data := self._channel.read():
-                self._heard_at = time.monotonic()
-                if not login.greeted:
-                    data = login.add(data)
-                    if login.greeted:
-                        self._greeted.set()
-                    if login.endless:
-                        break
-                for kind, number, body in decoder.feed(data) if login.greeted else ():
-                    self._take(kind, number, body)
-        except (OSError, relay_frames.RelayFrameError):
-            pass
-        finally:
-            self._lose()
+            for kind, number, body in self._decoder.feed(data):
+                self._take(kind, number, body)
+        except relay_frames.RelayFrameError as error:
+            _log.info("relay-invalid", error=str(error))
+            self.abandon()
+
+    def ended(self, end: End) -> None:
+        """Take note that the relay has ended."""
+        self._lose()
+        self._ended.set()
+
+    def _take_login(self, data: bytes) -> bytes:
+        """Take what comes before the frames; return the frames."""
+        rest = self._login.add(data)
+        if self._login.greeted:
+            self._greeted.set()
+            return rest
+        if self._login.endless:
+            self.abandon()
+        return b""
 
     def _take(self, kind: int, number: int, body: bytes) -> None:
         with self._changing:
             channel = self._logins.get(number)
-        if channel is None:  # a pong, or about a channel that was closed meanwhile
-            return
-        channel.take(kind, body)
-        if kind == relay_frames.FINISHED:
-            self.forget(number)
+        if channel is not None:  # else a pong, or about a channel that was closed meanwhile
+            channel.take(kind, body)
 
     def _lose(self) -> None:
         with self._changing:
@@ -193,164 +208,141 @@ class RelayLink:
                 self.over, self.ended_at = True, time.monotonic()
             lost, self._logins = list(self._logins.values()), {}
         self._greeted.set()
-        self._outbox.put(None)
         for channel in lost:
             channel.lose()
 
 
-class RelayedChannel:
+class RelayedChannel(QueueingChannel):
     """A program on a child of a relay's node."""
 
     def __init__(self, link: RelayLink, number: int) -> None:
+        super().__init__()
+        self.login: Future[None] = Future()
+        """Done when the child has let the relay in. Raises LoginRefusedError, RelayLostError."""
         self._link, self._number = link, number
-        self._changed = threading.Condition()
-        self._logged_in = False
-        self._pieces: list[bytes] = []
-        self._unread = 0
+        self._pieces: deque[bytes] = deque()
+        """Output that was not delivered yet. Only in the loop's thread, as all about output."""
+        self._undelivered = 0
         """Bytes in `_pieces`."""
         self._unreported = 0
-        """Bytes that were read since the relay was last told."""
+        """Bytes that were delivered since the relay was last told."""
+        self._counting = threading.Lock()
         self._window = relay_frames.WINDOW
-        """Bytes that the relay still takes."""
-        self._input_closed = self._output_ended = self._closed = False
-        self._end: tuple[int, int, bytes] | None = None
-        self._lost = False
+        """Bytes of input that the relay still takes."""
+        self._closed = False
+        self._end: End | None = None
 
-    # ------------------------------------------------------------ as every channel
+    # ------------------------------------------------------------ its input
 
-    def read(self) -> bytes:
-        """Wait for standard output and return it; empty at its end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._pieces or self._output_over)
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-            self._unread = 0
-            self._unreported += len(data)
-            report = self._unreported if self._unreported >= REPORTED_AT_ONCE else 0
-            self._unreported -= report
-        if report:
-            self._link.send(relay_frames.passed(self._number, report))
-        return data
+    def write_text(self, text: bytes) -> None:
+        """Send input that other nodes get too, and in which there are no secrets."""
+        for piece in shared_pieces(text) if len(text) >= SHARED_LEAST else (text,):
+            self.write(piece)
 
-    def write(self, data: bytes) -> None:
-        """Send all of `data`. Raises OSError if the program has exited or the relay is lost."""
-        rest = memoryview(data)
-        while rest:
-            size = self._take_window(len(rest))
-            body = bytes(rest[:size])
+    def send(self, data: memoryview) -> int:
+        """Send what the window allows; a shared piece as a whole, or not yet."""
+        piece = data.obj
+        is_shared = isinstance(piece, SharedPiece)
+        size = self._take_window(len(data), whole=is_shared)
+        if size and isinstance(piece, SharedPiece):
+            self._link.send_shared(self._number, piece)
+        elif size:
+            body = bytes(data[:size])
             self._link.send(relay_frames.frame(relay_frames.DATA, self._number, body))
-            rest = rest[size:]
+        return size
 
-    def write_shared(self, data: bytes) -> None:
-        """As `write`, for data that other nodes get too: it is sent to the relay once."""
-        for start in range(0, len(data), relay_frames.PIECE):
-            piece = data[start : start + relay_frames.PIECE]
-            if len(piece) < SHARED_LEAST:
-                self.write(piece)
-            else:
-                self._take_window(len(piece), whole=True)
-                self._link.send_text(self._number, piece)
-
-    def close_input(self) -> None:
-        """Close its standard input."""
-        with self._changed:
-            if self._input_closed or self._over:
-                return
-            self._input_closed = True
-            self._changed.notify_all()
+    def end_input(self) -> None:
+        """Close its standard input: everything was sent."""
         self._link.send(relay_frames.frame(relay_frames.INPUT_ENDED, self._number))
 
-    def close(self) -> None:
-        """End the login; its end is not waited for."""
-        with self._changed:
-            was_over = self._over
-            self._closed = True
-            self._pieces.clear()
-            self._changed.notify_all()
-        if not was_over:
-            self._link.send(relay_frames.frame(relay_frames.CLOSE, self._number))
-
-    def wait(self, timeout: float) -> int | None:
-        """Return its exit code; None if it has not exited in time or the connection was lost."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._end is not None or self._lost, timeout)
-            if self._end is None or self._end[0] < 0:
-                return None
-            return self._end[0]
-
-    def stderr(self) -> str:
-        """Return the last 64 KiB of standard error, once the program has ended."""
-        with self._changed:
-            return self._end[2].decode(errors="replace") if self._end is not None else ""
-
-    # ------------------------------------------------------------ for the link
-
-    def wait_for_login(self) -> None:
-        """Wait until the login has succeeded. Raises LoginRefusedError, RelayLostError.
-
-        The relay limits the time.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._logged_in or self._over)
-            if self._logged_in:
-                return
-            if self._end is None:
-                raise RelayLostError("the relay was lost during a login")
-            _, how, words = self._end
-            raise LoginRefusedError(how, words.decode(errors="replace"))
-
-    def take(self, kind: int, body: bytes) -> None:
-        """Take a frame of the relay. Raises RelayFrameError for one that it may not send."""
-        with self._changed:
-            if kind == relay_frames.DATA:
-                self._take_output(body)
-            elif kind == relay_frames.PASSED:
-                self._window += relay_frames.amount_of(body)
-                if self._window > relay_frames.WINDOW:
-                    raise relay_frames.RelayFrameError("more was passed on than was sent")
-            elif kind == relay_frames.OPENED:
-                self._logged_in = True
-            elif kind == relay_frames.OUTPUT_ENDED:
-                self._output_ended = True
-            elif kind == relay_frames.FINISHED:
-                self._end = relay_frames.end_of(body)
-            else:
-                raise relay_frames.RelayFrameError(f"kind {kind} from a relay")
-            self._changed.notify_all()
-
-    def lose(self) -> None:
-        """The relay is lost."""
-        with self._changed:
-            self._lost = True
-            self._changed.notify_all()
-
-    def _take_output(self, data: bytes) -> None:
-        if self._unread + self._unreported + len(data) > relay_frames.WINDOW:
-            raise relay_frames.RelayFrameError("more output than the window allows")
-        if not self._closed:
-            self._pieces.append(data)
-            self._unread += len(data)
-
-    def _take_window(self, wanted: int, *, whole: bool = False) -> int:
-        """Wait until the relay takes more, with `whole` all that is wanted; return how much may be
-        sent now. Raises OSError."""
-        least = wanted if whole else 1
-        with self._changed:
-            self._changed.wait_for(lambda: self._window >= least or self._input_over)
-            if self._input_over:
-                raise BrokenPipeError("closed")
+    def _take_window(self, wanted: int, *, whole: bool) -> int:
+        """Return how many bytes may be sent now: with `whole` all that are wanted, or none."""
+        with self._counting:
             size = min(wanted, self._window, relay_frames.PIECE)
+            if whole and size < wanted:
+                return 0
             self._window -= size
             return size
 
-    @property
-    def _over(self) -> bool:
-        return self._closed or self._lost or self._end is not None
+    def _widen_window(self, amount: int) -> None:
+        with self._counting:
+            self._window += amount
+            is_possible = self._window <= relay_frames.WINDOW
+        if not is_possible:
+            raise relay_frames.RelayFrameError("more was passed on than was sent")
+        self.outbox.go_on()
 
-    @property
-    def _output_over(self) -> bool:
-        return self._output_ended or self._over
+    # ------------------------------------------------------------ its output
 
-    @property
-    def _input_over(self) -> bool:
-        return self._input_closed or self._over
+    def read_on(self) -> None:
+        """Deliver what has come, and let the relay send more."""
+        while self.wanted and self._pieces:
+            data = self._pieces.popleft()
+            self._undelivered -= len(data)
+            self._unreported += len(data)
+            self.deliver(data)
+        if self._unreported >= REPORTED_AT_ONCE and not self._closed:
+            self._link.send(relay_frames.passed(self._number, self._unreported))
+            self._unreported = 0
+        if self.wanted and self._end is not None:
+            self.tell_end(self._end)
+
+    def take(self, kind: int, body: bytes) -> None:
+        """Take a frame of the relay. Raises RelayFrameError for one that it may not send."""
+        if kind == relay_frames.DATA:
+            self._take_output(body)
+        elif kind == relay_frames.PASSED:
+            self._widen_window(relay_frames.amount_of(body))
+        elif kind == relay_frames.OPENED:
+            self._logged_in()
+        elif kind == relay_frames.OUTPUT_ENDED:
+            self.loop.call_later(EXIT_TIMEOUT, lambda: self._finish(End()))
+        elif kind == relay_frames.FINISHED:
+            self._take_finish(body)
+        else:
+            raise relay_frames.RelayFrameError(f"kind {kind} from a relay")
+
+    def _logged_in(self) -> None:
+        if not self.login.done():
+            self.login.set_result(None)
+
+    def _take_output(self, data: bytes) -> None:
+        if self._undelivered + self._unreported + len(data) > relay_frames.WINDOW:
+            raise relay_frames.RelayFrameError("more output than the window allows")
+        if not self._closed:
+            self._pieces.append(data)
+            self._undelivered += len(data)
+            self.read_on()
+
+    # ------------------------------------------------------------ its end
+
+    def close(self) -> None:
+        """End the login; its end is not waited for."""
+        self.outbox.discard()
+        self.loop.call(self._close)
+
+    def lose(self) -> None:
+        """The relay is lost."""
+        self.loop.call(lambda: self._finish(End(), RelayLostError("the relay was lost")))
+
+    def _close(self) -> None:
+        if not self._closed and self._end is None:
+            self._link.send(relay_frames.frame(relay_frames.CLOSE, self._number))
+        self._closed = True
+        self._pieces.clear()
+
+    def _take_finish(self, body: bytes) -> None:
+        code, how, errors = relay_frames.end_of(body)
+        words = errors.decode(errors="replace")
+        self._link.forget(self._number)
+        end = End(None if code < 0 else code, words)
+        self._finish(end, LoginRefusedError(how, words))
+
+    def _finish(self, end: End, error: Exception | None = None) -> None:
+        """Take note of the first end; the receiver gets it after all output."""
+        if self._end is None:
+            self._end = end
+            self.outbox.discard()
+            if not self.login.done():
+                self.login.set_exception(error or RelayLostError("it has ended"))
+            self.read_on()

@@ -14,10 +14,10 @@ from dslaunch.cluster.select import Selection, select
 from dslaunch.errors import PlanError
 from dslaunch.launch.assume import assume
 from dslaunch.launch.job import Job
-from dslaunch.render.batch import Batch
+from dslaunch.render.batch import Batch, Supervised
 from dslaunch.render.launch import Launch
 from dslaunch.render.sbatch import sbatch
-from dslaunch.render.supervised import Supervised, cluster_file, run_command, supervised
+from dslaunch.render.supervised import cluster_file, run_command, supervised
 
 TEXT = """\
 nodes: [{host: "n[001-900]", slots: 8}]

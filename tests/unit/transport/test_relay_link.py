@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,8 @@ from tests.unit.transport.fake import Answer, FakeChannel
 from dslaunch.cluster.model import Node
 from dslaunch.node import relay_frames
 from dslaunch.transport import program
+from dslaunch.transport.base import Channel, End
+from dslaunch.transport.channel import ChannelOutput
 from dslaunch.transport.node_login import Child
 from dslaunch.transport.process import ProcessChannel
 from dslaunch.transport.relay_link import (
@@ -26,7 +27,6 @@ from dslaunch.transport.relay_link import (
     RelayLink,
     RelayLostError,
 )
-from dslaunch.transport.waiting import Waiting
 
 SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
@@ -51,41 +51,40 @@ def link(tmp_path: Path) -> Iterator[RelayLink]:
 
 def start(path: str, node: Node = NODE) -> RelayLink:
     env = {**os.environ, "PATH": path}
-    made = RelayLink(Waiting(ProcessChannel(["/bin/sh", "-c", program.line(node)], env=env)))
-    made.begin(relay_program(), timeout=30)
+    command = ["/bin/sh", "-c", program.line(node)]
+    made = RelayLink(ProcessChannel(command, env=env, text=relay_program()))
+    made.begin(timeout=30)
     return made
 
 
-def relay_program() -> bytes:
-    return b"".join(program.text("relay", {"options": {}, "login_timeout": 1.5}))
+def relay_program() -> tuple[bytes, ...]:
+    return program.text("relay", {"options": {}, "login_timeout": 1.5})
 
 
 def run(link: RelayLink, line: str, host: str = "leaf") -> RelayedChannel:
-    channel = link.open(Child(host))
+    channel = link.open(Child(host), timeout=30)
     channel.write(line.encode() + b"\n")
     return channel
 
 
-def drained(channel: RelayedChannel) -> bytes:
-    pieces = []
-    while piece := channel.read():
-        pieces.append(piece)
-    return b"".join(pieces)
+def drained(channel: Channel) -> tuple[bytes, End]:
+    """Return all output of a program, and its end."""
+    output = ChannelOutput(channel)
+    pieces = list(iter(output.read, b""))
+    return b"".join(pieces), output.end()
+
+
+def printed(channel: Channel) -> bytes:
+    """Return all output of a program."""
+    return drained(channel)[0]
 
 
 def test_any_bytes_arrive_unchanged_both_ways(link: RelayLink) -> None:
     sent = bytes(range(256)) + os.urandom(3_000_000)
     channel = run(link, "cat")
-
-    def write() -> None:
-        channel.write(sent)
-        channel.close_input()
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    assert drained(channel) == sent
-    writer.join()
-    assert channel.wait(10) == 0
+    channel.write(sent)
+    channel.close_input()
+    assert drained(channel) == (sent, End(0))
 
 
 @pytest.mark.parametrize("minor", [8, 13])
@@ -94,43 +93,35 @@ def test_a_relay_runs_under_every_python_of_a_node(tmp_path: Path, minor: int) -
     (tmp_path / "ssh").chmod(0o700)
     node = Node("inner", (0,), python=interpreter(minor))
     link = start(f"{tmp_path}:{os.environ['PATH']}", node)
-    assert drained(run(link, "echo hello")) == b"hello\n"
+    assert printed(run(link, "echo hello")) == b"hello\n"
     with pytest.raises(LoginRefusedError):
-        link.open(Child("locked"))
+        link.open(Child("locked"), timeout=30)
     link.close()
 
 
 def test_exit_codes_and_both_streams_are_distinguished(link: RelayLink) -> None:
     channel = run(link, "echo words >&2; printf '%s' 'a  b'; exit 3")
-    assert drained(channel) == b"a  b"
-    assert channel.wait(10) == 3
-    assert channel.stderr() == "words\n"
+    assert drained(channel) == (b"a  b", End(3, "words\n"))
 
 
-def test_a_program_whose_output_nobody_reads_blocks_itself_and_no_other(link: RelayLink) -> None:
-    flood = run(link, "head -c 5000000 /dev/zero | tr '\\0' x; echo end")
-    assert drained(run(link, "echo other")) == b"other\n"
-    assert flood.wait(0.2) is None
-    assert drained(flood) == b"x" * 5_000_000 + b"end\n"
+def test_a_program_whose_output_nobody_reads_blocks_itself_and_no_other(
+    link: RelayLink, tmp_path: Path
+) -> None:
+    written = tmp_path / "written"
+    flood = run(link, f"head -c 5000000 /dev/zero | tr '\\0' x; touch {written}; echo end")
+    assert printed(run(link, "echo other")) == b"other\n"
+    assert not written.exists()
+    assert printed(flood) == b"x" * 5_000_000 + b"end\n"
 
 
-def test_a_program_that_reads_nothing_blocks_its_own_writer_and_no_other(link: RelayLink) -> None:
+def test_input_that_a_program_does_not_read_is_kept_and_blocks_no_other(link: RelayLink) -> None:
     deaf = run(link, "exec sleep 100")
-    errors: list[OSError] = []
-
-    def write() -> None:
-        try:
-            deaf.write(bytes(5_000_000))
-        except OSError as error:
-            errors.append(error)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    assert drained(run(link, "echo other")) == b"other\n"
-    assert writer.is_alive()
+    deaf.write(bytes(5_000_000))
+    assert printed(run(link, "echo other")) == b"other\n"
+    assert deaf.unsent > 5_000_000 - 2 * relay_frames.WINDOW
     deaf.close()
-    writer.join(10)
-    assert len(errors) == 1
+    assert drained(deaf)[1].code != 0
+    assert deaf.unsent == 0
 
 
 def test_a_text_of_many_children_is_sent_to_the_relay_once(link: RelayLink) -> None:
@@ -138,9 +129,9 @@ def test_a_text_of_many_children_is_sent_to_the_relay_once(link: RelayLink) -> N
     found = []
     for _ in range(5):
         channel = run(link, "sha256sum")
-        channel.write_shared(text)
+        channel.write_text(text)
         channel.close_input()
-        found.append(drained(channel).split()[0].decode())
+        found.append(printed(channel).split()[0].decode())
     assert found == [hashlib.sha256(text).hexdigest()] * 5
     assert link.sent < 2 * len(text)
 
@@ -149,32 +140,52 @@ def test_more_texts_than_a_relay_keeps_arrive_unchanged(link: RelayLink) -> None
     pieces = [os.urandom(relay_frames.PIECE) for _ in range(relay_frames.PLACES + 3)]
     text = b"".join([*pieces, *pieces[:5]])
     channel = run(link, "sha256sum")
-    channel.write_shared(text)
+    channel.write_text(text)
     channel.close_input()
-    assert drained(channel).split()[0].decode() == hashlib.sha256(text).hexdigest()
+    assert printed(channel).split()[0].decode() == hashlib.sha256(text).hexdigest()
+
+
+def start_behind(link: RelayLink) -> RelayLink:
+    """Start a relay on a node behind a relay."""
+    channel = run(link, program.line(NODE))
+    for piece in relay_program():
+        channel.write_text(piece)
+    made = RelayLink(channel)
+    made.begin(timeout=30)
+    return made
 
 
 def test_a_relay_can_be_behind_a_relay(link: RelayLink) -> None:
-    inner = RelayLink(run(link, program.line(NODE)))
-    inner.begin(relay_program(), timeout=30)
+    inner = start_behind(link)
     sent = os.urandom(1_000_000)
     channel = run(inner, "sha256sum")
     channel.write(sent)
     channel.close_input()
-    assert drained(channel).split()[0].decode() == hashlib.sha256(sent).hexdigest()
+    assert printed(channel).split()[0].decode() == hashlib.sha256(sent).hexdigest()
     inner.close()
+
+
+def test_a_text_is_sent_once_to_a_relay_that_passes_it_on_to_many_relays(link: RelayLink) -> None:
+    text = os.urandom(300_000)
+    for inner in (start_behind(link), start_behind(link)):
+        channel = run(inner, "sha256sum")
+        channel.write_text(text)
+        channel.close_input()
+        assert printed(channel).split()[0].decode() == hashlib.sha256(text).hexdigest()
+        inner.close()
+    assert link.sent < 2 * len(text)
 
 
 def test_a_refused_login_has_the_words_of_ssh(link: RelayLink) -> None:
     with pytest.raises(LoginRefusedError) as refused:
-        link.open(Child("locked"))
+        link.open(Child("locked"), timeout=30)
     assert refused.value.how == relay_frames.EXITED
     assert "Permission denied" in refused.value.words
 
 
 def test_a_login_that_takes_too_long_is_ended(link: RelayLink) -> None:
     with pytest.raises(LoginRefusedError) as refused:
-        link.open(Child("silent"))
+        link.open(Child("silent"), timeout=30)
     assert refused.value.how == relay_frames.NO_LOGIN
 
 
@@ -182,26 +193,27 @@ def test_a_node_without_ssh_says_so(tmp_path: Path) -> None:
     (tmp_path / "python3").symlink_to(sys.executable)
     link = start(str(tmp_path))
     with pytest.raises(LoginRefusedError) as refused:
-        link.open(Child("leaf"))
+        link.open(Child("leaf"), timeout=30)
     assert refused.value.how == relay_frames.NO_SSH
     link.close()
 
 
 def test_the_end_of_a_relay_is_the_end_of_its_programs(link: RelayLink) -> None:
     channel = run(link, "echo $$; exec cat")
-    pid = int(channel.read())
+    output = ChannelOutput(channel)
+    pid = int(output.read())
     link.close()
-    assert drained(channel) == b""
-    assert channel.wait(0) is None
+    assert output.read() == b""
+    assert output.end().code != 0
     assert not Path(f"/proc/{pid}").exists()
     with pytest.raises(RelayLostError):
-        link.open(Child("leaf"))
+        link.open(Child("leaf"), timeout=30)
 
 
 def test_a_program_that_is_no_relay_is_given_up() -> None:
-    link = RelayLink(Waiting(ProcessChannel(["sh", "-c", "echo hello; exec cat >/dev/null"])))
+    link = RelayLink(ProcessChannel(["sh", "-c", "echo hello; exec cat >/dev/null"]))
     with pytest.raises(RelayLostError):
-        link.begin(b"", timeout=0.5)
+        link.begin(timeout=0.5)
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.binary(max_size=12)), max_size=30))
@@ -218,10 +230,11 @@ def test_a_relay_that_sends_anything_is_refused_or_harmless(
         pass
     channel.lose()
     output = b"".join(body for kind, body in sent if kind == relay_frames.DATA)
-    assert output.startswith(drained(channel))
-    assert channel.wait(0) is None or channel.wait(0) >= 0
-    with pytest.raises(OSError, match="closed"):
-        channel.write(b"x")
+    found, end = drained(channel)
+    assert output.startswith(found)
+    assert end.code is None or end.code >= 0
+    channel.write(b"x")
+    assert channel.unsent == 0
 
 
 def test_a_relay_that_sends_more_than_its_window_is_refused() -> None:

@@ -26,23 +26,24 @@ from dslaunch.transport.relay_link import LoginRefusedError, RelayLink, RelayLos
 from dslaunch.transport.retry import when_throttled
 from dslaunch.transport.ssh.files import client_of
 from dslaunch.transport.tree_shape import tree_shape
-from dslaunch.transport.waiting import Pushing, Waiting
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
     from dslaunch.transport.base import Channel, Connection, Transport
     from dslaunch.transport.node_login import Child
     from dslaunch.transport.relay_link import RelayedChannel
-    from dslaunch.transport.waiting import WaitingChannel
 
 AUTHENTICATION = 60.0
 """Seconds for a login, in addition to `ssh.connect_timeout`."""
+RELAY_DELAY = 10.0
+"""Seconds in which a relay must report a login that took all its time."""
 START_TIMEOUT = 20.0
 """Seconds for a relay to start."""
-PING_INTERVAL = 2.0
+PING_INTERVAL = 1.0
 """Seconds between two pings of a relay."""
-PONG_TIMEOUT = 8.0
-"""Seconds without an answer after which the node of a relay counts as lost."""
+MOST_UNANSWERED = 6
+"""Pings in a row after which a relay that has sent nothing counts as lost: counted, and not the
+seconds, in which the launcher itself may have been stopped."""
 REST = 15.0
 """Seconds for which the node of a lost relay is not made a parent again."""
 OF_THE_CHILD = ("refused", "timeout", "no-route")
@@ -59,21 +60,20 @@ _log = log.Log(__name__)
 class TreeConnection:
     """A node behind a relay. Each program on it has its own login."""
 
-    def __init__(self, link: RelayLink, child: Child, first: RelayedChannel) -> None:
+    def __init__(
+        self, link: RelayLink, child: Child, login_timeout: float, first: RelayedChannel
+    ) -> None:
         """`first`: a login that no program uses yet."""
-        self._link, self._child = link, child
+        self._link, self._child, self._login_timeout = link, child, login_timeout
         self._unused: RelayedChannel | None = first
         self._channels = [first]
 
     def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
         """Run a shell line on the node. Raises OSError."""
         channel, self._unused = self._unused or self._open(), None
-        return Pushing(channel, line.encode() + b"\n", text)
-
-    def start_waiting(self, line: str) -> WaitingChannel:
-        """Run a shell line as `start` does, for a relay. Raises OSError."""
-        channel, self._unused = self._unused or self._open(), None
         channel.write(line.encode() + b"\n")
+        for piece in text:
+            channel.write_text(piece)
         return channel
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class TreeConnection:
 
     def _open(self) -> RelayedChannel:
         try:
-            channel = self._link.open(self._child)
+            channel = self._link.open(self._child, self._login_timeout)
         except LoginRefusedError as error:
             raise ConnectionError(f"no further login: {error.words[-200:]}") from error
         self._channels.append(channel)
@@ -122,23 +122,12 @@ class SharedUse:
 
     def __init__(self, shared: SharedConnection) -> None:
         self._shared = shared
-        self._channels: list[Channel | WaitingChannel] = []
+        self._channels: list[Channel] = []
         self._closed = threading.Event()
 
     def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
         """Run a shell line on the node. Raises OSError."""
         channel = self._shared.connection.start(line, text)
-        self._channels.append(channel)
-        return channel
-
-    def start_waiting(self, line: str) -> WaitingChannel:
-        """Run a shell line as `start` does, for a relay. Raises OSError."""
-        connection = self._shared.connection
-        channel: WaitingChannel
-        if isinstance(connection, TreeConnection):
-            channel = connection.start_waiting(line)
-        else:
-            channel = Waiting(connection.start(line))
         self._channels.append(channel)
         return channel
 
@@ -165,10 +154,10 @@ class Relay:
         """Ask whether it is there; end it if it does not answer."""
         if self.link.over:
             self._use.close()
-        elif self.link.unheard_for() > PONG_TIMEOUT:
+        elif self.link.unanswered >= MOST_UNANSWERED:
             _log.info("relay-lost", node=self.host)
+            self.link.abandon()  # first: to close the connection may take some time
             self._use.abandon()
-            self.link.abandon()
         else:
             self.link.ping()
 
@@ -184,6 +173,7 @@ class TreeTransport:
     def __init__(self, cluster: Cluster, flat: Transport) -> None:
         self._flat = flat
         self._timeout = cluster.ssh.connect_timeout
+        self._login_timeout = self._timeout + AUTHENTICATION
         self._client = client_of(cluster.ssh)
         self._nodes = {node.host: node for node in cluster.nodes}
         self._shape = tree_shape(tuple(self._nodes), cluster.ssh.tree_fanout)
@@ -263,11 +253,11 @@ class TreeTransport:
     def _start_relay(self, node: Node) -> Relay:
         use = self._use_of(node)
         try:
-            link = RelayLink(use.start_waiting(program.line(node)))
-            timeout = self._timeout + AUTHENTICATION
             options = login_options(self._timeout)
-            arguments = {"options": options, "login_timeout": timeout}
-            link.begin(b"".join(program.text("relay", arguments)), START_TIMEOUT)
+            arguments = {"options": options, "login_timeout": self._login_timeout}
+            text = program.text("relay", arguments)
+            link = RelayLink(use.start(program.line(node), text))
+            link.begin(START_TIMEOUT)
         except OSError:
             use.close()
             raise
@@ -354,7 +344,7 @@ class TreeTransport:
     def _through(self, parent: str, node: Node) -> Connection:
         """Connect through a parent. Raises NodeError if it cannot log in, _NoParentError."""
         child = child_of(self._client, node)
-
+        timeout = self._login_timeout + RELAY_DELAY
         try:
             link = self._relay(parent).link
         except (NodeError, OSError) as error:
@@ -362,7 +352,8 @@ class TreeTransport:
 
         def log_in() -> Connection:
             try:
-                return TreeConnection(link, child, link.open(child))
+                first = link.open(child, timeout)
+                return TreeConnection(link, child, timeout, first)
             except LoginRefusedError as error:
                 raise NodeError((_failure(node, error),)) from None
             except RelayLostError as error:
