@@ -79,7 +79,7 @@ class Archive:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Free what is kept; nobody waits for a further piece. Safe to call twice."""
+        """Free what is kept, and end what waits for a further piece. Safe to call twice."""
         with self._changed:
             self.error = self.error or ConnectionAbortedError("no longer needed")
             self._file.close()

@@ -37,7 +37,7 @@ class Handover:
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._ended = self._stalled = False
         self._writing_since: Optional[float] = None
-        """When the write began that is going on."""
+        """When the current write began; None: none waits for the other node."""
 
     def run(self) -> Dict[str, str]:
         """Log in, send all pieces, and wait until they were taken; return how that ended.
