@@ -242,7 +242,7 @@ class SimulatedAgent:
         own = self._own_answer(name, argument)
         if own is not None:
             return own
-        context = probe.Context(paths.home(), self.host, self.run)
+        context = probe.Context(paths.home(), self.host, self.run, {})
         return self.cluster.answer(
             f"ask {name}", argument, lambda: probe.answer({name: argument}, context)[name]
         )

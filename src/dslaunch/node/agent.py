@@ -103,6 +103,8 @@ class Agent:
         self.replies: Deque[Tuple[AgentClient, frames.Message]] = deque()
         self.archives: Dict[int, files.Archive] = {}
         self.ranks: Optional[Ranks] = None
+        self.environment: Dict[str, str] = {}
+        """What the node's processes were started with."""
         self.group: Optional[str] = None
         """The control group of the ranks. Without one, the ranks are known as descendants of the
         agent and by their environment."""
@@ -461,8 +463,12 @@ class Agent:
     def do_ask(self, client: AgentClient, message: frames.Message) -> None:
         """Answer questions."""
         asked = message["questions"]
-        context = probe.Context(self.home, self.host, self.run)
-        self.in_thread(client, message["id"], lambda: probe.answer(asked, context))
+        self.in_thread(client, message["id"], lambda: self.answers(asked))
+
+    def answers(self, asked: Dict[str, Any]) -> Dict[str, Any]:
+        """Return the answers to questions, by name. May take long."""
+        context = probe.Context(self.home, self.host, self.run, self.environment)
+        return probe.answer(asked, context)
 
     def do_survey(self, client: AgentClient, message: frames.Message) -> None:
         """Answer the questions of a preflight, in the surveyor."""
@@ -556,6 +562,7 @@ class Agent:
                 return
             hooks = {**hooks, **rehearsal.HOOKS}
         environment.update(rank_hooks.arm(directory, environment, hooks))
+        self.environment = environment
         self.ranks = Ranks(message, environment, self, self.group)
         threading.Thread(target=run_files.sweep, args=(self.home, self.host), daemon=True).start()
         network.hang_up()
