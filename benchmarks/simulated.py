@@ -22,10 +22,12 @@ from tests.simulated.costs import exponent, fitted
 from tests.simulated.drawn import Scenario
 from tests.simulated.phases import PHASES, phases_of
 
+from dslaunch.run.output_interval import output_interval
 from dslaunch.run.recorded_events import read_events
 
 SIZES = (100, 300, 1000, 3000)
-TALK_SECONDS, TALK_INTERVAL = 5, 0.1
+TALK_SECONDS, TALK_RATE = 5, 10
+"""How long ranks print, and how many lines in a second."""
 TALKING_RANKS = (1_000, 10_000)
 
 
@@ -71,9 +73,19 @@ def launched(scenario: Scenario) -> tuple[Launched, list[str]]:
 
 
 def talk(ranks: int) -> None:
-    """Measure ranks that print while no user watches them: the screen shows rank 0 alone."""
-    lines = int(TALK_SECONDS / TALK_INTERVAL)
-    scenario = Scenario(nodes=100, slots=ranks // 100, lines=lines, interval=TALK_INTERVAL)
+    """Measure ranks that print while no user watches them: the screen shows rank 0 alone.
+
+    A rank prints at once what a node would gather: one process, which has to print for all ranks,
+    is too slow for more.
+    """
+    burst = max(1, round(output_interval(ranks) * TALK_RATE))
+    scenario = Scenario(
+        nodes=100,
+        slots=ranks // 100,
+        lines=TALK_SECONDS * TALK_RATE,
+        burst=burst,
+        interval=burst / TALK_RATE,
+    )
     with (
         tempfile.TemporaryDirectory() as directory,
         SimulatedCluster(scenario, Path(directory)) as cluster,
@@ -82,11 +94,11 @@ def talk(ranks: int) -> None:
         if run.code or run.record is None:
             sys.exit(run.errors.read_text())
         phases = phases_of(read_events(run.record), run.samples)
-    each = (phases["run"].cpu + phases["end"].cpu) / (scenario.ranks * lines)
-    share = each * scenario.ranks / TALK_INTERVAL
+    each = (phases["run"].cpu + phases["end"].cpu) / (scenario.ranks * scenario.lines)
+    share = each * scenario.ranks * TALK_RATE
     print(
-        f"{ranks} ranks with 10 lines a second, recorded and not shown: {each * 1e6:.1f} us of CPU "
-        f"for each line, {share:.0%} of one CPU"
+        f"{ranks} ranks with {TALK_RATE} lines a second, recorded and not shown: "
+        f"{each * 1e6:.1f} us of CPU for each line, {share:.0%} of one CPU"
     )
 
 
