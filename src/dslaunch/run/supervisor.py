@@ -76,6 +76,8 @@ class Supervisor:
         """Forwarded signals that nodes have not confirmed yet."""
         self.first_success: float | None = None
         """When the first rank exited successfully, on the monotonic clock."""
+        self._heartbeats_checked = 0.0
+        """When, on the monotonic clock."""
 
     def run(self, plan: Plan, secrets: dict[str, Secret]) -> Outcome:
         """Start the plan on all nodes and stay until it has ended everywhere."""
@@ -229,6 +231,11 @@ class Supervisor:
             self._give_up(EndReason(EndCode.EXIT_TIMEOUT, seconds=limit, ranks=ranks))
 
     def _check_heartbeats(self) -> None:
+        """Interrupt nodes that were unheard for too long; ten times in that time is enough."""
+        now = time.monotonic()
+        if now - self._heartbeats_checked < min(1.0, self.timeouts.heartbeat / 10):
+            return
+        self._heartbeats_checked = now
         for session in list(self.running.values()):
             if session.unheard_for() > self.timeouts.heartbeat:
                 session.interrupt()
