@@ -127,6 +127,8 @@ def _recorded(controller: RunController, count: int, plan: Plan, facts: Facts) -
 def _log_plan(run: str, plan: Plan) -> None:
     for decided in plan.decisions:
         _log.info("decided", run=run, code=decided.code, **decided.values)
+    if not _log.records_info:
+        return
     for node in plan.nodes:
         for each in node.processes:
             one = _log.bind(run=run, node=node.host, rank=each.rank)
