@@ -33,8 +33,9 @@ def seen(text: str) -> list[list[list[str]]]:
 @pytest.mark.parametrize(
     "launcher",
     [
-        "direct",
         "elastic",
+        # how ranks start without a launcher is what most tests below show, without torch
+        pytest.param("direct", marks=pytest.mark.long),
         pytest.param("torchrun", marks=pytest.mark.long),
         pytest.param("deepspeed", marks=pytest.mark.long),
         pytest.param("accelerate", marks=pytest.mark.long),
