@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any
@@ -32,8 +32,9 @@ def json_text(
 
     `ascii_only` escapes all other characters, so that text with bytes that are no UTF-8 (lone
     surrogates) can be encoded. Raises TypeError for a value of a type that JSON does not have.
-    With `indent` there is a line per member, but one per item of an array of more than LONG items:
-    of many nodes each has its line.
+    With `indent` there is a line per member. An array of single values takes one line; an object of
+    single values in an array does, and each item of an array of more than LONG items: of many nodes
+    each has its line.
     """
     encoder = _encoder(compact, ascii_only, sort_keys, default)
     write = encoder.encode if indent is None else _Indented(encoder, indent).write
@@ -70,7 +71,7 @@ def json_literal(value: object, *, indent: int | None = None, ascii_only: bool =
 
 
 class _Indented:
-    """Writes a value with a line per member, as `json` does with `indent`.
+    """Writes a value with a line per member, as `json` does with `indent`, but for arrays.
 
     `json` itself is slow with `indent`: it writes in C only without, and so only the items of long
     arrays. Plans and states of ten thousand nodes have a million members.
@@ -110,12 +111,20 @@ class _Indented:
     def _array(self, value: list[Any] | tuple[Any, ...], line: str) -> str:
         if not value:
             return "[]"
+        if _are_single(value):
+            return self._encoder.encode(value)
         inner = line + self._step
         if len(value) > LONG:
             items = [self._encoder.encode(each) for each in value]
         else:
-            items = [self.write(each, inner) for each in value]
+            items = [self._item(each, inner) for each in value]
         return f"[{inner}{f',{inner}'.join(items)}{line}]"
+
+    def _item(self, value: Any, line: str) -> str:
+        """Return an item of an array."""
+        if isinstance(value, dict) and _are_single(value.values()):
+            return self._encoder.encode(value)
+        return self.write(value, line)
 
     def _key(self, key: Any) -> str:
         # a number, True or None is written differently as a key
@@ -128,6 +137,11 @@ class _Indented:
 
 _SINGLE = (str, int, float)
 """Types of single values, and so of True and False."""
+_PLAIN_TYPES = frozenset((str, int, float, bool, type(None)))
+
+
+def _are_single(values: Iterable[Any]) -> bool:
+    return _PLAIN_TYPES.issuperset(map(type, values))
 
 
 def _finite(value: Any, default: Default | None) -> Any:

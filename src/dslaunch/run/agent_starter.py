@@ -133,6 +133,8 @@ class AgentStarter:
 
 def close_all(sessions: Sequence[Session]) -> None:
     """Close sessions at the same time: a node that is slow to close must not delay the others."""
+    for session in sessions:
+        session.dismiss()
     with ThreadPoolExecutor(max_workers=CLOSED_AT_ONCE) as pool:
         list(pool.map(lambda session: session.close(), sessions))
 

@@ -171,7 +171,7 @@ def gave_up(events: Sequence[Event]) -> EndReason | None:
 def recorded_nodes(record: RunRecord, events: Sequence[Event]) -> dict[str, NodeStatus]:
     """Return the nodes of an attached run that has ended, by the events of its last attempt."""
     by_host: dict[str | None, list[Event]] = defaultdict(list)
-    for event in of_last_attempt(events):
+    for event in events:
         by_host[event.host].append(event)
     found = {}
     for host in record.hosts:
@@ -187,15 +187,9 @@ def recorded_nodes(record: RunRecord, events: Sequence[Event]) -> dict[str, Node
     return found
 
 
-def of_last_attempt(events: Sequence[Event]) -> Sequence[Event]:
-    """Return the events of a run since its last restart."""
-    restarts = [index for index, event in enumerate(events) if event.kind == "restarting"]
-    return events[restarts[-1] :] if restarts else events
-
-
 def slower_ranks(events: Sequence[Event]) -> tuple[SlowerRank, ...]:
-    """Return the ranks of the last attempt that have been named as slow."""
-    return tuple(slow for event in of_last_attempt(events) for slow in event.slower or ())
+    """Return the ranks that events of one attempt name as slow."""
+    return tuple(slow for event in events for slow in event.slower or ())
 
 
 def last_end(nodes: Iterable[NodeStatus]) -> float | None:
