@@ -5,11 +5,12 @@
 A virtual cluster with real sshd; every link, also that of the launching machine, has the same rate
 in both directions (tbf of tc). All nodes share the processors of this machine: the rate must be so
 low that encryption is no bottleneck. The processor time of this whole machine is shown beside the
-seconds; it must be less than the seconds times the processors. The code is one file of random bytes.
-`run` is measured from the last connected node to the last one that has unpacked it.
+seconds; it must be less than the seconds times the processors. The code is one file of random
+bytes. `run` is measured from the last connected node to the last one that has unpacked it.
 
-With `--flat` also scp and rsync in a loop and pdcp where they are installed, and `run` without logins
-between the nodes, so that the launcher sends everything; for the second of the numbers of nodes.
+With `--flat` also scp and rsync in a loop and pdcp where they are installed, and `run` without
+logins between the nodes, so that the launcher sends everything; for the second of the numbers of
+nodes.
 
 The disks of the nodes are memory: each needs three times the size.
 """
