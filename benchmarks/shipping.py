@@ -106,7 +106,7 @@ def ship(cluster: VirtualCluster, name: str, size: int, one: float | None) -> fl
 
 
 def peers(cluster: VirtualCluster, size: int) -> None:
-    """Copy the same file to as many nodes with the tools that people use."""
+    """Copy the same file to as many nodes with common tools."""
     one: dict[str, float] = {}
     for name, script in PEERS.items():
         if shutil.which(name) is None:
