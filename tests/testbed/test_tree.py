@@ -116,6 +116,16 @@ def relay_of(cluster: VirtualCluster, node: str) -> NodeProcess:
     return there[ssh.parent]
 
 
+def stop(cluster: VirtualCluster, node: str, process: NodeProcess) -> float:
+    """Stop a process for good, and return when: an agent that starts resumes our programs once."""
+    state = f"/proc/{process.pid}/status"
+    stops = f"kill -STOP {process.pid}; sleep 1; grep -q '^State:.T' {state}"
+    while True:
+        began = time.time()
+        if cluster.run(node, ["sh", "-c", stops]).returncode == 0:
+            return began
+
+
 def test_a_run_over_a_tree_has_its_arguments_and_secrets_and_relays_keep_none_of_them(
     tree: VirtualCluster,
 ) -> None:
@@ -190,9 +200,7 @@ def test_a_relay_that_is_stopped_is_replaced_within_ten_seconds_and_leaves_nothi
 ) -> None:
     with start(tree, "job.py", "/shared/go") as running:
         wait_for_ranks(running)
-        relay = relay_of(tree, "node4")
-        stopped = time.time()
-        tree.run("node4", ["kill", "-STOP", str(relay.pid)])
+        stopped = stop(tree, "node4", relay_of(tree, "node4"))
         # node4's own agent shares the connection with the relay
         wait_until(lambda: set(reconnected(tree)) == {"node4", "node5", "node6", "node7"})
         replaced = max(each["time"] for each in events(tree) if each["kind"] == "back")

@@ -41,7 +41,7 @@ START_TIMEOUT = 20.0
 """Seconds for a relay to start."""
 PING_INTERVAL = 1.0
 """Seconds between two pings of a relay."""
-MOST_UNANSWERED = 6
+MOST_UNANSWERED = 5
 """Pings in a row after which a relay that has sent nothing counts as lost: counted, and not the
 seconds, in which the launcher itself may have been stopped."""
 DOUBTFUL = 2
