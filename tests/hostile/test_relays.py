@@ -105,7 +105,7 @@ def test_a_relay_cannot_forge_frames_of_logins_that_it_does_not_have(relay: Make
 def test_frames_that_are_sent_again_change_nothing(relay: Make) -> None:
     again = (
         f"{LET_IN}; output = frame(DATA, 1, b'once'); end = finished(1, 0, EXITED, b'')\n"
-        "send(frame(OPENED, 1), output, *[frame(OUTPUT_ENDED, 1)] * 100000, end)\n"
+        "send(frame(OPENED, 1), output, *[frame(OUTPUT_ENDED, 1)] * 1000, end)\n"
         "send(end, output, frame(OPENED, 1), finished(1, 9, NO_LOGIN, b''))"
     )
     link = relay(again)
@@ -120,9 +120,16 @@ def test_a_relay_that_withholds_the_end_of_a_login_is_given_up(relay: Make) -> N
     assert link.over
 
 
+def test_a_login_can_be_closed_although_its_relay_does_not_answer(relay: Make) -> None:
+    channel = log_in(relay(LET_IN))
+    channel.close()
+    assert drained(channel) == (b"", End())
+
+
 def test_output_in_single_bytes_is_kept_as_one_piece(relay: Make) -> None:
     """As objects of their own, the bytes of a window would take 40 times its size."""
-    link = relay(f"{LET_IN}; send(*[frame(DATA, 1, b'x')] * 200000, frame(PING, 0))")
+    single = "send(*[frame(DATA, 1, b'x')] * 200000)"
+    link = relay(f"{LET_IN}; {single}; wait_for(OPEN); send(frame(OPENED, 2))")
     channel = log_in(link)
     pieces: list[bytes] = []
     ended = threading.Event()
@@ -136,8 +143,9 @@ def test_output_in_single_bytes_is_kept_as_one_piece(relay: Make) -> None:
 
     channel.pause()
     channel.listen(Slow())
-    link.close()  # the relay exits, after all that it has sent
+    log_in(link)  # its frames come after all output
     channel.resume()
+    channel.close()
     assert ended.wait(60)
     assert pieces == [b"x" * 200000]
 

@@ -228,7 +228,7 @@ class RelayedChannel(QueueingChannel):
         self._counting = threading.Lock()
         self._window = relay_frames.WINDOW
         """Bytes of input that the relay still takes."""
-        self._output_ended = self._closed = False
+        self._output_ended = False
         self._end: End | None = None
 
     # ------------------------------------------------------------ its input
@@ -280,7 +280,7 @@ class RelayedChannel(QueueingChannel):
             self._undelivered.clear()
             self._unreported += len(data)
             self.deliver(data)
-        if self._unreported >= REPORTED_AT_ONCE and not self._closed:
+        if self._unreported >= REPORTED_AT_ONCE and self._end is None:
             self._link.send(relay_frames.passed(self._number, self._unreported))
             self._unreported = 0
         if self.wanted and self._end is not None:
@@ -308,9 +308,8 @@ class RelayedChannel(QueueingChannel):
     def _take_output(self, data: bytes) -> None:
         if len(self._undelivered) + self._unreported + len(data) > relay_frames.WINDOW:
             raise relay_frames.RelayFrameError("more output than the window allows")
-        if not self._closed:
-            self._undelivered += data
-            self.read_on()
+        self._undelivered += data
+        self.read_on()
 
     def _end_output(self) -> None:
         if not self._output_ended:
@@ -320,7 +319,7 @@ class RelayedChannel(QueueingChannel):
     # ------------------------------------------------------------ its end
 
     def close(self) -> None:
-        """End the login; its end is not waited for."""
+        """End the login; nothing waits for the relay, which may be the reason."""
         self.outbox.discard()
         self.loop.call(self._close)
 
@@ -329,10 +328,11 @@ class RelayedChannel(QueueingChannel):
         self.loop.call(lambda: self._finish(End(), RelayLostError("the relay was lost")))
 
     def _close(self) -> None:
-        if not self._closed and self._end is None:
+        if self._end is None:
             self._link.send(relay_frames.frame(relay_frames.CLOSE, self._number))
-        self._closed = True
+            self._link.forget(self._number)
         self._undelivered.clear()
+        self._finish(End())
 
     def _take_finish(self, body: bytes) -> None:
         code, how, errors = relay_frames.end_of(body)
