@@ -94,7 +94,7 @@ unit: .venv/.ready-test
 	$(pytest) -n $(workers) -m "not sshd and not gpu and not long" $(PYTEST)
 
 testbed: .venv/.ready-test
-	$(pytest) -n $(workers) -m "sshd and not long" $(PYTEST)
+	$(pytest) -n $(workers) -m "sshd and not long" tests/testbed $(PYTEST)
 
 hostile: .venv/.ready-test
 	$(pytest) -n $(workers) tests/hostile --mutations $(MUTATIONS) $(PYTEST)

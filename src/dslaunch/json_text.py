@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from functools import lru_cache
 from typing import Any
 
 Default = Callable[[Any], Any]
 """Makes JSON data of a value of another type."""
+LONG = 64
+"""Items of an indented array up to which each is written with a line per member."""
 
 
 def json_text(
@@ -28,19 +32,34 @@ def json_text(
 
     `ascii_only` escapes all other characters, so that text with bytes that are no UTF-8 (lone
     surrogates) can be encoded. Raises TypeError for a value of a type that JSON does not have.
+    With `indent` there is a line per member. An array of single values takes one line; an object of
+    single values in an array does, and each item of an array of more than LONG items: of many nodes
+    each has its line.
     """
-    encoder = json.JSONEncoder(
+    encoder = _encoder(compact, ascii_only, sort_keys, default)
+    write = encoder.encode if indent is None else _Indented(encoder, indent).write
+    try:
+        return write(value)
+    except ValueError:  # rare, so that the values of most texts are visited once
+        return write(_finite(value, default))
+
+
+@lru_cache(maxsize=32)
+def _encoder(
+    compact: bool, ascii_only: bool, sort_keys: bool, default: Default | None
+) -> json.JSONEncoder:
+    return json.JSONEncoder(
         separators=(",", ":") if compact else None,
         ensure_ascii=ascii_only,
         sort_keys=sort_keys,
         default=default,
         allow_nan=False,
     )
-    write = encoder.encode if indent is None else _Indented(encoder, indent).write
-    try:
-        return write(value)
-    except ValueError:  # rare, so that the values of most texts are visited once
-        return write(_finite(value, default))
+
+
+def members(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass, not those of its fields: a `default` for `json_text`."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def json_literal(value: object, *, indent: int | None = None, ascii_only: bool = True) -> str:
@@ -52,10 +71,10 @@ def json_literal(value: object, *, indent: int | None = None, ascii_only: bool =
 
 
 class _Indented:
-    """Writes a value with a line per member, as `json` does with `indent`.
+    """Writes a value with a line per member, as `json` does with `indent`, but for arrays.
 
-    `json` itself is slow with `indent`: it writes in C only without. Plans and states of ten
-    thousand nodes have a million members.
+    `json` itself is slow with `indent`: it writes in C only without, and so only the items of long
+    arrays. Plans and states of ten thousand nodes have a million members.
     """
 
     def __init__(self, encoder: json.JSONEncoder, indent: int) -> None:
@@ -84,17 +103,28 @@ class _Indented:
             return "{}"
         inner = line + self._step
         pairs = sorted(value.items()) if self._encoder.sort_keys else value.items()
-        members = [
+        written = [
             (self._keys.get(key) or self._key(key)) + self.write(each, inner) for key, each in pairs
         ]
-        return f"{{{inner}{f',{inner}'.join(members)}{line}}}"
+        return f"{{{inner}{f',{inner}'.join(written)}{line}}}"
 
     def _array(self, value: list[Any] | tuple[Any, ...], line: str) -> str:
         if not value:
             return "[]"
+        if _are_single(value):
+            return self._encoder.encode(value)
         inner = line + self._step
-        members = [self.write(each, inner) for each in value]
-        return f"[{inner}{f',{inner}'.join(members)}{line}]"
+        if len(value) > LONG:
+            items = [self._encoder.encode(each) for each in value]
+        else:
+            items = [self._item(each, inner) for each in value]
+        return f"[{inner}{f',{inner}'.join(items)}{line}]"
+
+    def _item(self, value: Any, line: str) -> str:
+        """Return an item of an array."""
+        if isinstance(value, dict) and _are_single(value.values()):
+            return self._encoder.encode(value)
+        return self.write(value, line)
 
     def _key(self, key: Any) -> str:
         # a number, True or None is written differently as a key
@@ -107,6 +137,11 @@ class _Indented:
 
 _SINGLE = (str, int, float)
 """Types of single values, and so of True and False."""
+_PLAIN_TYPES = frozenset((str, int, float, bool, type(None)))
+
+
+def _are_single(values: Iterable[Any]) -> bool:
+    return _PLAIN_TYPES.issuperset(map(type, values))
 
 
 def _finite(value: Any, default: Default | None) -> Any:

@@ -84,6 +84,10 @@ class Registry(Generic[Part]):
         modules = _names_in(self.directory) if self.directory else ()
         return (*(name.replace("_", "-") for name in modules), *self._rows())
 
+    def is_built_in(self, name: str) -> bool:
+        """Return whether the part of that name is none of a plugin."""
+        return name in self.names()
+
     def every_name(self) -> tuple[str, ...]:
         """Return the names that are built in or installed."""
         return tuple(dict.fromkeys((*self.names(), *_entry_points(self.group))))
@@ -106,7 +110,7 @@ class Registry(Generic[Part]):
 
     def require(self, name: str) -> None:
         """Raise UsageError if no part has the name. What is built in is not imported."""
-        if name not in self.names():
+        if not self.is_built_in(name):
             self._entry(name)
 
     def get(self, name: str) -> Part:
@@ -196,37 +200,66 @@ _CHECKED_TYPES: dict[str, type] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Attribute:
+    """What the class of a part says of an attribute or property."""
+
+    name: str
+    kind: str
+    """Its type, as it is written there, without `| None`."""
+    optional: bool
+    expected: type | None
+    choices: tuple[str, ...]
+
+    def fault(self, value: object) -> str | None:
+        """Return what is wrong with its value; None: nothing."""
+        if value is None and self.optional:
+            return None
+        if self.expected is not None and not isinstance(value, self.expected):
+            return f"has a `{self.name}` that is no {self.kind}: {type(value).__name__}"
+        if self.choices and value not in self.choices:
+            return f"has a `{self.name}` that is none of {', '.join(self.choices)}: {value!r:.40}"
+        if self.kind.startswith("Callable") and not callable(value):
+            return f"has a `{self.name}` that cannot be called"
+        return None
+
+
 def _wrong_attribute(value: object, shape: type) -> str | None:
     """Return which attribute of a value is missing or of another type than its class says.
 
     Only what would fail far from the plugin's code: texts, switches, choices, functions.
     """
-    for name, kind in _kinds_of_attributes(shape).items():
-        if not hasattr(value, name):
-            return f"has no `{name}`"
-        attribute = getattr(value, name)
-        needed = kind.removesuffix(" | None")
-        if attribute is None and needed != kind:
-            continue
-        expected = _CHECKED_TYPES.get(needed)
-        if expected is not None and not isinstance(attribute, expected):
-            return f"has a `{name}` that is no {needed}: {type(attribute).__name__}"
-        choices = _choices(needed, shape)
-        if choices and attribute not in choices:
-            return f"has a `{name}` that is none of {', '.join(choices)}: {attribute!r:.40}"
-        if needed.startswith("Callable") and not callable(attribute):
-            return f"has a `{name}` that cannot be called"
+    for attribute in _attributes(shape):
+        if not hasattr(value, attribute.name):
+            return f"has no `{attribute.name}`"
+        fault = attribute.fault(getattr(value, attribute.name))
+        if fault is not None:
+            return fault
     return None
 
 
-def _kinds_of_attributes(shape: type) -> dict[str, str]:
-    """Return the types of a class's attributes and properties, as they are written there."""
+@cache  # plans of many nodes have a value of the same class for each rank
+def _attributes(shape: type) -> tuple[_Attribute, ...]:
+    """Return the attributes and properties of a class."""
     properties = {
         name: str(member.fget.__annotations__.get("return", ""))
         for name, member in vars(shape).items()
         if isinstance(member, property) and member.fget is not None
     }
-    return {name: str(kind) for name, kind in shape.__annotations__.items()} | properties
+    written = {name: str(kind) for name, kind in shape.__annotations__.items()} | properties
+    found = []
+    for name, text in written.items():
+        kind = text.removesuffix(" | None")
+        found.append(
+            _Attribute(
+                name=name,
+                kind=kind,
+                optional=kind != text,
+                expected=_CHECKED_TYPES.get(kind),
+                choices=_choices(kind, shape),
+            )
+        )
+    return tuple(found)
 
 
 def _choices(kind: str, shape: type) -> tuple[str, ...]:

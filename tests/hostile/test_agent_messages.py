@@ -54,13 +54,14 @@ from dslaunch.run.collectives import RankRecord, with_collectives
 from dslaunch.run.collectives import records as collective_records
 from dslaunch.run.evidence import Inquiry, gather
 from dslaunch.run.follow import read_kept
-from dslaunch.run.gpu_errors import arrived_gpu_errors, ask_for_kernel_logs, with_gpu_errors
+from dslaunch.run.gpu_errors import with_gpu_errors
 from dslaunch.run.hang import judge, rank_views
+from dslaunch.run.hang_evidence import ask_for_evidence, evidence_of
 from dslaunch.run.hang_text import hang_text
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.job_files import JobFiles
 from dslaunch.run.kept_hang import with_hang_verdict
-from dslaunch.run.nccl_ras import arrived_nccl_reports, ask_for_nccl_reports, ranks_waited_for
+from dslaunch.run.nccl_ras import ranks_waited_for
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.prepare import decide
 from dslaunch.run.rank_signals import Order, send_signal
@@ -430,11 +431,11 @@ def test_no_report_about_gpus_does_more_than_fail_its_node(name: str, variants: 
 
     def look(changed: Mutation) -> None:
         sessions = sessions_of((name, changed), bad_first=False)
-        reports = arrived_nccl_reports(ask_for_nccl_reports(sessions))
-        assert set(ranks_waited_for(reports, views)) <= set(views)
-        errors = arrived_gpu_errors(ask_for_kernel_logs(sessions), started=0.0)
-        assert {error.host for error in errors} <= set(HOSTS)
-        hang_text(with_gpu_errors(judge(views, now=2.0), errors, views))
+        answers = {session.host: each for session, each in ask_for_evidence(sessions).arrived()}
+        found = evidence_of(answers, seconds=1e9)
+        assert set(ranks_waited_for(found.nccl_reports, views)) <= set(views)
+        assert {error.host for error in found.gpu_errors} <= set(HOSTS)
+        hang_text(with_gpu_errors(judge(views, now=2.0), found.gpu_errors, views))
 
     for changed in sample(honest_answer(name, None), variants):
         within_time(lambda changed=changed: look(changed))  # type: ignore[misc]

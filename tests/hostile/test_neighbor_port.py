@@ -243,7 +243,7 @@ LINK: dict[str, Any] = {
     "hosts": ["v0", "v1", "n2"],
     "grace": 3.0,
     "exit_timeout": 60.0,
-    "hang_timeout": None,
+    "hang": None,
 }
 
 
@@ -403,7 +403,10 @@ def test_an_impostor_that_sends_nothing_is_disconnected(first: Coordinator, memb
         {"idle": {}},
         {"idle": 1.0, "printed": "never"},
         {"idle": 1.0, "moved": -1},
-        {"recorded": 1},
+        {"port": "46000"},
+        {"port": 70000},
+        {"port": True},
+        {"dialed": 1},
     ],
 )
 def test_a_member_that_sends_invalid_values_is_disconnected(

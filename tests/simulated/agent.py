@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
-import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dslaunch.node import frames, paths, probe, questions, survey
 from dslaunch.node.client import AgentClient
+from dslaunch.node.gathering import Gatherer
 from dslaunch.node.journal import Journal
 from tests.simulated.drawn import (
     MISTAKE,
@@ -34,6 +34,9 @@ from tests.simulated.drawn import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from tests.simulated.relay import SimulatedRelay
+    from tests.simulated.streams import Stream
 
 BEAT = 5.0
 """Seconds between two heartbeats, as of the real agent."""
@@ -54,6 +57,7 @@ class Cluster:
         self.scenario = scenario
         self.loop = asyncio.get_running_loop()
         self.agents: dict[str, SimulatedAgent] = {}
+        self.relays: dict[str, SimulatedRelay] = {}
         self.identity = questions.identity()
         self.claims: dict[str, str] = {}
         """What the first node has written into each directory, if the nodes share them."""
@@ -91,6 +95,7 @@ class SimulatedAgent:
         self.loop = cluster.loop
         self.draw: NodeDraw = node_draw(cluster.scenario, self.node)
         self.journal = Journal()
+        self.gatherer = Gatherer()
         self.client: AgentClient | None = None
         self.ranks: list[Rank] = []
         self.printing: list[Rank] = []
@@ -112,12 +117,12 @@ class SimulatedAgent:
 
     # ------------------------------------------------------------ its client
 
-    def welcome(self, connection: socket.socket) -> None:
+    def welcome(self, stream: Stream) -> None:
         """Greet the launcher, which has connected or reconnected."""
         if self.client is not None:
             self.client.close()
-        self.client = client = AgentClient(connection, self)  # type: ignore[arg-type]
-        self.loop.add_reader(connection, client.read)
+        self.client = client = AgentClient(stream, self)  # type: ignore[arg-type]
+        stream.on_readable(client.read)
         identity = {**self.cluster.identity, "hostname": self.host, "boot": f"boot-{self.node}"}
         hello = {"run": self.run, "last": self.journal.last, "started": self.started, "peer": None}
         client.say({"event": "hello", "time": self.time(), **hello, **identity})
@@ -131,15 +136,12 @@ class SimulatedAgent:
 
     def watch_client(self, client: AgentClient, *, writing: bool) -> None:
         """Watch the client for writability while output is pending."""
-        if writing:
-            self.loop.add_writer(client.socket, client.write)
-        else:
-            self.loop.remove_writer(client.socket)
+        _stream_of(client).on_writable(client.write if writing else None)
 
     def forget(self, client: AgentClient) -> None:
         """Remove a client that is gone."""
-        self.loop.remove_reader(client.socket)
-        self.loop.remove_writer(client.socket)
+        _stream_of(client).on_readable(None)
+        _stream_of(client).on_writable(None)
         if client is self.client:
             self.client = None
             if self._beat is not None:
@@ -166,15 +168,21 @@ class SimulatedAgent:
         client.say({"reply": id, "value": value, "time": self.time()})
 
     def say(self, event: str, rank: int = frames.NO_RANK, **more: Any) -> None:
-        """Report an event."""
+        """Report an event, after all output before it."""
+        self._send_output()
         message = {"time": self.time(), "event": event, "rank": rank, **more}
         self.journal.append(frames.MESSAGE, frames.message_body(message))
         self._publish()
 
     def output(self, rank: int, stream: int, text: str) -> None:
-        """Report what a rank has printed; `_publish` sends it."""
-        body = frames.output_body(rank, stream, self.time(), f"{text}\n".encode())
-        self.journal.append(frames.OUTPUT, body)
+        """Take what a rank has printed; it is sent when it is due."""
+        self.gatherer.add(rank, stream, f"{text}\n".encode())
+
+    def _send_output(self) -> None:
+        for rank, stream, when, data in self.gatherer.take():
+            body = frames.output_body(rank, stream, when + self.draw.clock, data)
+            self.journal.append(frames.OUTPUT, body)
+        self._publish()
 
     def _publish(self) -> None:
         if self.client is not None and self.client.sent is not None:
@@ -234,7 +242,7 @@ class SimulatedAgent:
         own = self._own_answer(name, argument)
         if own is not None:
             return own
-        context = probe.Context(paths.home(), self.host, self.run)
+        context = probe.Context(paths.home(), self.host, self.run, {})
         return self.cluster.answer(
             f"ask {name}", argument, lambda: probe.answer({name: argument}, context)[name]
         )
@@ -283,6 +291,7 @@ class SimulatedAgent:
         scenario = from_json(paths.expanded(command[-1], message["env"]))
         self._interval = scenario.interval
         self.started = True
+        self.gatherer = Gatherer(message["output_interval"])
         self.say("contained", contained="cgroup")
         first = message["first_rank"]
         for number in range(first, first + message["slots"]):
@@ -303,9 +312,12 @@ class SimulatedAgent:
             self.say("joined")
 
     def _drop(self) -> None:
-        """Let the connection break."""
+        """Let the connections break, also that of the node's relay."""
         if self.client is not None:
             self.client.close()
+        relay = self.cluster.relays.get(self.host)
+        if relay is not None:
+            relay.end()
 
     def _print(self) -> None:
         """Let every rank print a line, and again later: the ranks of a node print together."""
@@ -317,7 +329,8 @@ class SimulatedAgent:
             else:
                 self.printing.remove(rank)
                 self.later(rank.draw.rest, partial(self._complete, rank))
-        self._publish()
+        if self.gatherer.is_due():
+            self._send_output()
         if self.printing:
             self.later(self._interval, self._print)
 
@@ -360,6 +373,10 @@ class SimulatedAgent:
         if not any(each.running for each in self.ranks):
             self.done = True
             self.say("done", left=[])
+
+
+def _stream_of(client: AgentClient) -> Stream:
+    return cast("Stream", client.socket)
 
 
 def _address(node: int) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -115,10 +117,10 @@ def status(project: Project) -> dict[str, Any]:
     return found
 
 
-def detach(project: Project, kind: str) -> None:
+def detach(project: Project, kind: str, program: str = JOB, nodes: int = 2) -> None:
     """Start a detached run of four ranks, one of which will hang."""
-    project.write("train.py", JOB)
-    project.describe("nodes: [{host: 'node[1-2]', slots: 2}]")
+    project.write("train.py", program)
+    project.describe(f"nodes: [{{host: 'node[1-{nodes}]', slots: {4 // nodes}}}]")
     hang_timeout = ("--hang-timeout", f"{LIMIT:g}")
     done = project.run("--detach", *hang_timeout, "c.yaml", "train.py", kind)
     assert done.returncode == 0, done.stderr
@@ -149,6 +151,68 @@ def test_the_end_of_a_detached_run_that_hangs_is_explained_to_who_follows_it(
     followed = project.cluster.run("control", attach, cwd=project.path, timeout=240)
     assert followed.returncode == 1, followed.stderr
     assert f"rank {odd(4)} on node2 is stopped" in followed.stderr + followed.stdout
+
+
+ONE_NODE_RETURNS = """\
+import os, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+group = dist.new_group([2, 3])
+dist.all_reduce(torch.ones(1))
+if dist.get_rank() < 2:
+    os._exit(0)
+def save_checkpoint():
+    time.sleep(1000)
+if dist.get_rank() == 3:
+    save_checkpoint()
+dist.all_reduce(torch.ones(1), group=group)
+"""
+
+
+@pytest.mark.long
+def test_a_hang_of_a_detached_run_is_found_after_the_first_node_has_ended(
+    project: Project,
+) -> None:
+    detach(project, "", ONE_NODE_RETURNS)
+    assert project.cluster.leftovers(within=150) == {}
+    reason = status(project)["result"]["reason"]
+    assert (reason["code"], reason["hang"]["code"]) == ("hang", "not-entered"), reason
+    assert reason["hang"]["ranks"] == [["node2", 3]]
+    assert reason["hang"]["place"]["function"] == "save_checkpoint"
+
+
+@pytest.mark.long
+def test_nodes_of_a_detached_run_that_cannot_connect_are_named(project: Project) -> None:
+    detach(project, NETWORK.how, nodes=4)
+    wait_until_all_are_up(project)
+    with apart(project, "node3", "node2"):
+        # the first node still has contact with both
+        assert project.cluster.leftovers(within=150) == {}
+    reason = status(project)["result"]["reason"]
+    assert (reason["code"], reason["hang"]["code"]) == ("hang", "network"), reason
+    assert sorted(reason["hang"]["unreachable"]) == [["node2", "node3"], ["node3", "node2"]]
+
+
+def wait_until_all_are_up(project: Project) -> None:
+    """Wait until the four ranks of the last run, which is detached, have begun to train."""
+    deadline = time.monotonic() + 120
+    logs = project.command("logs", "latest")
+    while project.cluster.run("control", logs, cwd=project.path).stdout.count("│up") < 4:
+        assert time.monotonic() < deadline
+
+
+@contextmanager
+def apart(project: Project, one: str, other: str) -> Iterator[None]:
+    """Drop all packets between two nodes."""
+    rules = (
+        "add table inet apart; "
+        "add chain inet apart input { type filter hook input priority 0; }; "
+        f"add rule inet apart input ip saddr {project.cluster.address(other)} drop"
+    )
+    project.cluster.run(one, ["nft", rules], user="root", check=True)
+    try:
+        yield
+    finally:
+        project.cluster.run(one, ["nft", "delete", "table", "inet", "apart"], user="root")
 
 
 RESTARTS = """\

@@ -154,6 +154,8 @@ class MemorySettings:
     overlap_comm: bool | None = None
     """None: enabled for stage 3 only."""
     factor: float = BUFFER_FACTOR
+    moments: float = 8.0
+    """Bytes per parameter that the optimizer keeps besides the master weights: Adam's moments."""
 
 
 DEFAULTS = MemorySettings()
@@ -194,7 +196,7 @@ def _replicated(
     shard = total / machines.gpus
     params = MemoryPart("parameters", "gpu", width * total)
     if strategy.stage == 0:
-        return (params, *_unpartitioned(total, width))
+        return (params, *_unpartitioned(total, settings))
     kept = total if strategy.stage == 1 else shard
     if strategy.optimizer != "gpu":
         late = (
@@ -205,19 +207,19 @@ def _replicated(
         return (params, *late)
     return (
         params,
-        MemoryPart("master weights and Adam's moments", "gpu", 12 * shard),
+        MemoryPart("master weights and Adam's moments", "gpu", (4 + settings.moments) * shard),
         MemoryPart("gradients", "gpu", width * kept, "backward"),
         MemoryPart("gradients, this GPU's part", "gpu", width * shard, "step"),
         *_step_parts(shard, shard, width),
     )
 
 
-def _unpartitioned(total: int, width: int) -> tuple[MemoryPart, ...]:
+def _unpartitioned(total: int, settings: MemorySettings) -> tuple[MemoryPart, ...]:
     states = (
-        MemoryPart("gradients", "gpu", width * total),
-        MemoryPart("Adam's moments", "gpu", 8 * total),
+        MemoryPart("gradients", "gpu", settings.width * total),
+        MemoryPart("Adam's moments", "gpu", settings.moments * total),
     )
-    if width == 4:
+    if settings.width == 4:
         return states
     return (
         *states,
@@ -239,7 +241,7 @@ def _partitioned(
         largest,
         params,
         MemoryPart("gradients, this GPU's part", "gpu", width * shard),
-        MemoryPart("master weights and Adam's moments", "gpu", 12 * shard),
+        MemoryPart("master weights and Adam's moments", "gpu", (4 + settings.moments) * shard),
         *_step_parts(shard, settings.sub_group, width),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from dslaunch.cluster.model import Pairs
@@ -50,6 +51,7 @@ class Command:
         return [_join(word, env) for word in self.argv]
 
 
+@lru_cache(maxsize=1024)  # the ranks of a run have most words in common
 def quote(word: Word) -> str:
     """Quote one word for a POSIX shell; a `Var` becomes `"$NAME"`."""
     parts = (word,) if isinstance(word, str) else word
@@ -118,7 +120,7 @@ def shell_line(command: Command, *, env: Pairs = (), cwd: Word | None = None) ->
     if cwd is not None:
         words += ["cd", quote(cwd), "&&"]
     if env:
-        words += ["env", *(shlex.quote(f"{name}={value}") for name, value in env)]
+        words += ["env", *(quote(f"{name}={value}") for name, value in env)]
     return " ".join([*words, command.shell()])
 
 

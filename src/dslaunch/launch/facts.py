@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from dslaunch.json_text import json_text
+from dslaunch.json_text import json_text, members
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,4 +108,4 @@ class Facts:
 
 def facts_to_json(facts: Facts) -> str:
     """Return facts as JSON, for a file."""
-    return json_text(asdict(facts), indent=1) + "\n"
+    return json_text(facts, indent=1, default=members) + "\n"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.cluster.model import Allocation, Node, Pairs, Placement
-from dslaunch.json_text import json_text
+from dslaunch.json_text import json_text, members
 from dslaunch.launch.command import Command, Var
 from dslaunch.launch.decisions import Decision
 
@@ -135,9 +135,7 @@ def plan_to_json(plan: Plan) -> str:
 
 
 def _members(value: Any) -> dict[str, Any]:
-    if isinstance(value, Decision):
-        return value.as_data()
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+    return value.as_data() if isinstance(value, Decision) else members(value)
 
 
 @dataclass(frozen=True, slots=True)

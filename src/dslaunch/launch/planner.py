@@ -24,12 +24,12 @@ def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: st
     launcher = LAUNCHERS.get(job.launcher)
     world = World(allocation, decided.rendezvous, job.min_nodes)
     check_launcher(job.launcher, world)
+    is_built_in = LAUNCHERS.is_built_in(job.launcher)
 
     def node_plan(placement: Placement) -> NodePlan:
         processes = launcher.processes(placement, world, job, logs=LOG_DIRECTORY)
-        LAUNCHERS.check_returned(job.launcher, processes, tuple)
-        for process in processes:
-            LAUNCHERS.check_returned(job.launcher, process, Process)
+        if not is_built_in:
+            _check_returned(job.launcher, processes)
         return NodePlan(
             host=placement.node.host,
             node_rank=placement.node_rank,
@@ -37,9 +37,7 @@ def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: st
             first_rank=placement.first_rank,
             cwd=decided.workdir,
             env=node_environment(placement, job, decided.rendezvous),
-            processes=tuple(
-                replace(p, command=activated(p.command, placement.node.activate)) for p in processes
-            ),
+            processes=_activated(processes, placement.node.activate),
             files=decided.files,
         )
 
@@ -52,3 +50,17 @@ def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: st
         secrets=tuple(s.name for s in job.secrets),
         decisions=decided.decisions,
     )
+
+
+def _check_returned(launcher: str, processes: tuple[Process, ...]) -> None:
+    """Raise PluginError if a plugin's launcher has returned something else."""
+    LAUNCHERS.check_returned(launcher, processes, tuple)
+    for process in processes:
+        LAUNCHERS.check_returned(launcher, process, Process)
+
+
+def _activated(processes: tuple[Process, ...], line: str | None) -> tuple[Process, ...]:
+    """Return the processes, each started after a shell line if there is one."""
+    if not line:
+        return processes
+    return tuple(replace(p, command=activated(p.command, line)) for p in processes)

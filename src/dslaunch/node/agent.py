@@ -40,6 +40,7 @@ from dslaunch.node import (
 )
 from dslaunch.node.activity import Activity
 from dslaunch.node.client import AgentClient
+from dslaunch.node.gathering import Gatherer
 from dslaunch.node.journal import FileJournal, Journal
 from dslaunch.node.ranks import Ranks
 from dslaunch.node.redact import Secrets
@@ -52,6 +53,9 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
     from dslaunch.node import gpu_meter, links
 
 TICK = 0.05
+PACE = 0.005
+"""Seconds in which pipes fill while output waits anyway: to wake up for each write of a rank that
+writes much takes several times the work. A pipe holds 64 KiB."""
 BEAT = 5.0
 STRAY_GRACE = 2.0
 LOST_GRACE = 5.0
@@ -99,6 +103,8 @@ class Agent:
         self.replies: Deque[Tuple[AgentClient, frames.Message]] = deque()
         self.archives: Dict[int, files.Archive] = {}
         self.ranks: Optional[Ranks] = None
+        self.environment: Dict[str, str] = {}
+        """What the node's processes were started with."""
         self.group: Optional[str] = None
         """The control group of the ranks. Without one, the ranks are known as descendants of the
         agent and by their environment."""
@@ -106,6 +112,7 @@ class Agent:
         """The run's secrets, once it has started. Every text is masked before it is kept or
         sent."""
         self.activity = Activity()
+        self.gatherer = Gatherer()
         self.usage = UsageMeter(gpus)
         self.idle = 0.0
         """Seconds since a rank printed or computed, as of the last beat."""
@@ -126,6 +133,8 @@ class Agent:
             for key, _ in self.selector.select(self.wait_timeout()):
                 key.data()
             self.tick()
+            if self.gatherer.wait is not None:
+                time.sleep(min(PACE, self.gatherer.wait))
         self.usage.end()
         run_files.remove_run(self.run, self.host, self.home)
 
@@ -154,7 +163,9 @@ class Agent:
         """Return the seconds to wait for an event before the next `tick`."""
         if self.ranks is None or self.done:
             return min(BEAT, self.timeouts["heartbeat"]) / 5
-        return TICK if self.deadline is not None else self.ranks.wait_timeout()
+        timeout = TICK if self.deadline is not None else self.ranks.wait_timeout()
+        until_output = self.gatherer.wait
+        return timeout if until_output is None else min(timeout, until_output)
 
     def prepare(self, first: socket.socket) -> None:
         """Set up signals and the loop, and greet the first client."""
@@ -190,6 +201,8 @@ class Agent:
             self.links.tick(now)
         if self.door is not None:
             self.door.tick(now)
+        if self.gatherer.is_due():
+            self.send_output()
         if self.ranks and not self.done:
             self.ranks.watch()
             self.advance()
@@ -278,7 +291,8 @@ class Agent:
 
     def say(self, message: frames.Message) -> None:
         """Record an event of the run, with the node's time, and send it to the clients that
-        follow."""
+        follow, after all output before it."""
+        self.send_output()
         message = {"time": time.time(), **self.secrets.values(message)}
         self.journal.append(frames.MESSAGE, frames.message_body(message))
         if self.directory is not None:
@@ -288,10 +302,21 @@ class Agent:
         self.publish()
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        """Record a piece of output; stop reading the ranks while the launcher is far behind."""
+        """Take a piece of output, and send it now or with what follows."""
         self.activity.spoke()
         self.usage.output(rank, data)
-        self.journal.append(frames.OUTPUT, frames.output_body(rank, stream, time.time(), data))
+        self.gatherer.add(rank, stream, data)
+        if self.gatherer.is_due():
+            self.send_output()
+
+    def send_output(self) -> None:
+        """Record and send what was gathered; stop reading the ranks while the launcher is far
+        behind."""
+        pieces = self.gatherer.take()
+        if not pieces:
+            return
+        for rank, stream, when, data in pieces:
+            self.journal.append(frames.OUTPUT, frames.output_body(rank, stream, when, data))
         if self.journal.waiting > JOURNAL_FULL and self.ranks:
             self.ranks.pause()
         self.publish()
@@ -438,8 +463,12 @@ class Agent:
     def do_ask(self, client: AgentClient, message: frames.Message) -> None:
         """Answer questions."""
         asked = message["questions"]
-        context = probe.Context(self.home, self.host, self.run)
-        self.in_thread(client, message["id"], lambda: probe.answer(asked, context))
+        self.in_thread(client, message["id"], lambda: self.answers(asked))
+
+    def answers(self, asked: Dict[str, Any]) -> Dict[str, Any]:
+        """Return the answers to questions, by name. May take long."""
+        context = probe.Context(self.home, self.host, self.run, self.environment)
+        return probe.answer(asked, context)
 
     def do_survey(self, client: AgentClient, message: frames.Message) -> None:
         """Answer the questions of a preflight, in the surveyor."""
@@ -488,6 +517,7 @@ class Agent:
     def do_start(self, client: AgentClient, message: frames.Message) -> None:
         """Start the node's processes."""
         self.secrets = Secrets(message["env"][name] for name in message["secret"])
+        self.gatherer = Gatherer(message["output_interval"])
         notice = message.get("notice")
         if notice is not None:  # ignored signals are inherited until a program sets a handler
             signal.signal(notice, signal.SIG_IGN)
@@ -532,6 +562,7 @@ class Agent:
                 return
             hooks = {**hooks, **rehearsal.HOOKS}
         environment.update(rank_hooks.arm(directory, environment, hooks))
+        self.environment = environment
         self.ranks = Ranks(message, environment, self, self.group)
         threading.Thread(target=run_files.sweep, args=(self.home, self.host), daemon=True).start()
         network.hang_up()
@@ -563,6 +594,8 @@ class Agent:
         last = f"{type(error).__name__}: {error}"
         told = {"how": "failed", "error": last[:MOST_OF_ERROR], "trace": trace[-MOST_OF_TRACE:]}
         note = {"event": "gone", "time": time.time(), **self.secrets.values(told)}
+        with contextlib.suppress(Exception):  # whatever has failed may fail again
+            self.send_output()
         if self.directory is not None:
             run_files.write(self.directory, run_files.GONE, note)
         if self.holder is not None:

@@ -16,7 +16,7 @@ import stat
 import struct
 import time
 
-from dslaunch.node import private, processes
+from dslaunch.node import private, processes, procfs
 from dslaunch.node.hook_collectives import LONGEST, PREFIX, WHAT
 
 TYPE_CHECKING = False
@@ -48,7 +48,8 @@ def collect(
 
     `pids` is rank -> process; `what`: see `hook_collectives.answer`, and `hook_collectives.times`,
     which has only collectives after `since`. Of each rank: `state`, `pid`
-    (the process that answered, the rank's own or one below it), and if it answered `told`.
+    (the process that answered, the rank's own or one below it), `waited` (the seconds for which its
+    main thread has waited for a CPU), and if it answered `told`.
     """
     if what not in WHAT:
         raise ValueError(f"no such question: {what}")
@@ -75,6 +76,8 @@ def collect(
             found[str(rank)] = {"state": ANSWERED, "pid": each.pid, "told": told}
         elif before["state"] == ABSENT:
             found[str(rank)] = {"state": SILENT, "pid": each.pid}
+    for answer in found.values():
+        _, answer["waited"] = procfs.scheduled(answer["pid"])
     return found
 
 

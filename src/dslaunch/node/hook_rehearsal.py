@@ -616,7 +616,8 @@ def _after_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
     kept = recorder.backwards > 0 and recorder.kept.get(id(optimizer)) is not None
     recorder.kept[id(optimizer)] = [p for p in parameters if p.grad is not None][:MOST_CHECKED]
     if len(recorder.counts) < MOST_NAMES and count == max(recorder.counts.values()):
-        _note(functools.partial(_stepped, kept=kept), count, parameters, _rates(optimizer))
+        stepped = functools.partial(_stepped, kept=kept, optimizer=optimizer)
+        _note(stepped, count, parameters, _rates(optimizer))
 
 
 def _parameters(optimizer: "Any") -> "List[Any]":
@@ -648,6 +649,7 @@ def _begin(
         owned=owned,
         gradients=sum(p.grad is not None for p in parameters) if has_gradients else None,
         fingerprint=recorder.before,
+        own_bytes=sum(_local(p).numel() * p.element_size() for p in parameters),
         **_sizes(parameters),
     )
 
@@ -672,8 +674,15 @@ def _is_finite(value: float) -> bool:
 
 
 def _stepped(
-    recorder: "_Recorder", count: int, parameters: "List[Any]", rates: "List[float]", **more: "Any"
+    recorder: "_Recorder",
+    count: int,
+    parameters: "List[Any]",
+    rates: "List[float]",
+    optimizer: "Any",
+    **more: "Any",
 ) -> None:
+    if count == 1:
+        more["states"] = _state_bytes(optimizer)
     now = time.monotonic()
     seconds = now - recorder.stepped_at if recorder.stepped_at is not None else None
     collectives, recorder.stepped_at = _collectives(), now
@@ -702,6 +711,27 @@ def _stepped(
     if count == recorder.steps:
         recorder.write("schedulers", schedulers=[_scheduler(each) for each in recorder.schedulers])
         recorder.write("steps-done", step=count, reduces=_names_reductions())
+
+
+def _state_bytes(optimizer: "Any") -> "Dict[str, int]":
+    """Return the bytes that an optimizer keeps of its parameters in this rank, by kind of device:
+    moments and the like."""
+    sizes: Dict[str, int] = {}
+    states = list(getattr(optimizer, "state", {}).values())
+    values = [value for state in states if isinstance(state, dict) for value in state.values()]
+    for value in values:
+        # some keep a list of tensors for each parameter
+        for each in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(each, sys.modules["torch"].Tensor):
+                local = _local(each)
+                kind = local.device.type
+                sizes[kind] = sizes.get(kind, 0) + local.numel() * local.element_size()
+    return sizes
+
+
+def _local(tensor: "Any") -> "Any":
+    """Return the part of a tensor that this rank has: all of it, unless it is a DTensor."""
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def _names_reductions() -> bool:
@@ -899,7 +929,8 @@ def _note_rates(recorder: "_Recorder", engine: "Any", rates: "List[float]") -> N
 
 
 def _engine_stepped(recorder: "_Recorder", engine: "Any", count: int, rates: "List[float]") -> None:
-    _stepped(recorder, count, [], rates, skipped=int(engine.skipped_steps))
+    optimizer = engine.basic_optimizer
+    _stepped(recorder, count, [], rates, optimizer, skipped=int(engine.skipped_steps))
 
 
 def _checkpoint(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:

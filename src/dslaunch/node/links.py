@@ -2,8 +2,8 @@
 
 The first node's agent listens, the others connect to it (`member_link` has the protocol). Each
 reports how its ranks end, and how long they have made no progress; the first decides when all must
-end, as the launcher would. Before it ends a run that hangs, all nodes record what their ranks do. A
-node that cannot reach the first node within its timeout ends.
+end, as the launcher would. Before it ends a run that hangs, all nodes record what they know of it
+(`hang_inquiry`). A node that cannot reach the first node within its timeout ends.
 
 Every host that reaches the port can connect. The first node listens at one address only and closes
 connections from addresses that no member has. It keeps few connections that are not authenticated,
@@ -17,12 +17,13 @@ import socket
 import time
 
 from dslaunch.node.bridge import Door
+from dslaunch.node.hang_inquiry import HangInquiry
 from dslaunch.node.member_link import Broken, Closed, MemberLink
-from dslaunch.node.rank_progress import Quiet, RankProgress, quiet_seconds
+from dslaunch.node.rank_progress import MOST_PAIRED, Quiet, RankProgress, quiet_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, List, Optional, Set, Tuple
+    from typing import Any, Dict, List, Optional, Tuple
 
     from dslaunch.node.agent import Agent
     from dslaunch.node.member_link import Message
@@ -41,8 +42,7 @@ SPARE_FILES = 64
 MOST_TEXT = 300
 """Characters of a reason that another node sends, at most."""
 MOST_SECONDS = 1e9
-RECORD_TIMEOUT = 20.0
-"""Seconds for all nodes to record what their ranks do."""
+LAST_PORT = 65535
 
 
 def make(link: Dict[str, Any], agent: Agent) -> Links:
@@ -51,24 +51,24 @@ def make(link: Dict[str, Any], agent: Agent) -> Links:
 
 
 class Links:
-    """The common part of both ends. `link` holds keys, hosts, addresses and times (seconds)."""
+    """The common part of both ends. `link` holds keys and times (seconds)."""
 
     port: Optional[int] = None
 
     def __init__(self, link: Dict[str, Any], agent: Agent) -> None:
         self.keys: Dict[str, str] = link["keys"]
         """Host -> key: of all members on the first node, its own on any other."""
-        self.others: List[str] = [host for host in link["hosts"] if host != agent.host]
         self.grace: float = link["grace"]
         self.exit_timeout: float = link["exit_timeout"]
-        self.hang_timeout: Optional[float] = link["hang_timeout"]
+        self.hosts: List[str] = link["hosts"]
         self.beat = min(BEAT, agent.timeouts["heartbeat"] / 3)
         self.timeout: float = agent.timeouts["heartbeat"] + agent.timeouts["reconnect"]
         self.agent = agent
         self.beaten = 0.0
         self.progress: Optional[RankProgress] = None
-        if self.hang_timeout is not None:
-            self.progress = RankProgress(agent, self.hang_timeout)
+        """None: a hang does not end the run."""
+        if link["hang"] is not None:
+            self.progress = RankProgress(agent, link["hang"])
 
     def dial(self, link: Dict[str, Any]) -> None:
         """Connect to the first node at `address` and `port`."""
@@ -114,10 +114,11 @@ def plain(address: str) -> str:
 
 
 class Coordinator(Links):
-    """The first node's end."""
+    """The first node's end. `link` also holds all hosts, and where to listen."""
 
     def __init__(self, link: Dict[str, Any], agent: Agent) -> None:
         super().__init__(link, agent)
+        self.others: List[str] = [host for host in link["hosts"] if host != agent.host]
         where = link["listen"]
         self.addresses = set(map(plain, where["members"]))
         """The addresses that members have."""
@@ -131,9 +132,10 @@ class Coordinator(Links):
         now = time.monotonic()
         self.heard = dict.fromkeys(self.others, now)
         self.quiet = dict.fromkeys(link["hosts"], NO_QUIET)
-        """For how long the ranks of each node have made no progress, as it last reported."""
-        self.hang: Optional[Hang] = None
-        """What is being done about a hang; None: there is none."""
+        """For how long the ranks of each node that has not ended have made no progress, as it last
+        reported."""
+        self.hang: Optional[HangInquiry] = None
+        """None: there is progress."""
         self.finished: Dict[str, bool] = dict.fromkeys(self.others, False)
         self.good_since: Optional[float] = None
         self.stopped = False
@@ -229,14 +231,19 @@ class Coordinator(Links):
 
     def judge(self, host: str, news: News) -> None:
         """Decide what a node's report means for all nodes."""
-        # any other report only shows that the node is alive
-        self.quiet[host] = news.quiet or NO_QUIET
-        if news.recorded and self.hang is not None:
-            self.hang.recorded.add(host)
+        if host in self.quiet:
+            # any other report only shows that the node is alive
+            self.quiet[host] = news.quiet or NO_QUIET
+        if news.port is not None and self.hang is not None:
+            self.hang.recorded(host, news.port)
+        if news.dialed and self.hang is not None:
+            self.hang.dialed(host)
         if news.failed:
             self.stop(f"{news.failed} on {host}")
         if news.good and self.good_since is None:
             self.good_since = time.monotonic()
+        if news.done:
+            self.quiet.pop(host, None)
         if news.done and host in self.finished:
             self.finished[host] = True
 
@@ -244,7 +251,7 @@ class Coordinator(Links):
         """End all nodes, once. `cause`: as of `Agent.end`."""
         if not self.stopped:
             self.stopped = True
-            self.say({"stop": self.grace, "why": why[:MOST_TEXT]})
+            self.say({"stop": self.grace, "why": why[:MOST_TEXT], **cause})
             self.agent.end(self.grace, why, **cause)
 
     def busy(self) -> bool:
@@ -268,25 +275,33 @@ class Coordinator(Links):
             self.say({"beat": True})
         if self.progress is not None and not self.stopped:
             self.progress.tick(now)
-            self.quiet[self.agent.host] = self.progress.quiet()
+            if self.agent.host in self.quiet:
+                self.quiet[self.agent.host] = self.progress.quiet()
             self.check_for_hang(self.progress, now)
 
     def check_for_hang(self, progress: RankProgress, now: float) -> None:
         """End all nodes when no rank has made progress for too long, and all nodes have recorded
-        what their ranks do."""
-        assert self.hang_timeout is not None
+        what they know of it."""
         quiet = quiet_seconds(tuple(self.quiet.values()))
-        if quiet <= self.hang_timeout:
+        if quiet <= progress.limit:
             self.hang = None
             return
         if self.hang is None:
-            self.hang = Hang(now)
+            self.hang = HangInquiry(now)
             self.say({"record": True})
             progress.record()
         if progress.recorded:
-            self.hang.recorded.add(self.agent.host)
-        if self.hang.recorded >= self.quiet.keys() or now - self.hang.since > RECORD_TIMEOUT:
-            self.stop(f"hang: no progress for {quiet:.0f} s", hang=quiet)
+            self.hang.recorded(self.agent.host, progress.port)
+        if progress.dialed:
+            self.hang.dialed(self.agent.host)
+        if not self.hang.is_finished(self.quiet, now):
+            return
+        if not self.hang.dials and 1 < len(self.hosts) <= MOST_PAIRED:
+            ports = self.hang.begin_dialing(self.hosts, now)
+            self.say({"dial": ports})
+            progress.dial(self.hosts, ports)
+            return
+        self.stop(f"hang: no progress for {quiet:.0f} s", hang=quiet)
 
 
 class Member(Links):
@@ -298,8 +313,9 @@ class Member(Links):
         self.member: Optional[MemberLink] = None
         self.heard = self.dialled = time.monotonic()
         self.unsaid: List[Message] = []
-        self.recording = False
-        """Whether it records what its ranks do; the first node does not know of the end of that."""
+        self.recording = self.dialing = False
+        """Whether it records what its ranks do, or connects to the other nodes; the first node does
+        not know of the end of that."""
         self.finished = self.known = False
         """Whether all processes of this node have ended, and whether the first node knows that or
         is lost."""
@@ -347,8 +363,12 @@ class Member(Links):
         if order.record and self.progress is not None:
             self.progress.record()
             self.recording = True
+        if order.dial and self.progress is not None:
+            self.progress.dial(self.hosts, order.dial)
+            self.dialing = True
         if order.stop is not None:
-            self.agent.end(order.stop, order.why or "the others end")
+            cause = {} if order.hang is None else {"hang": order.hang}
+            self.agent.end(order.stop, order.why or "the others end", **cause)
 
     def drop(self) -> None:
         """Close the connection."""
@@ -419,7 +439,10 @@ class Member(Links):
             self.say(self.report())
         if self.recording and self.progress is not None and self.progress.recorded:
             self.recording = False
-            self.say({**self.report(), "recorded": True})
+            self.say({**self.report(), "port": self.progress.port})
+        if self.dialing and self.progress is not None and self.progress.dialed:
+            self.dialing = False
+            self.say({**self.report(), "dialed": True})
 
     def report(self) -> Message:
         """Return for how long the ranks of this node have made no progress."""
@@ -435,16 +458,6 @@ class Member(Links):
 NO_QUIET = Quiet(0.0, 0.0, None)
 
 
-class Hang:
-    """A hang that the first node has noticed."""
-
-    def __init__(self, since: float) -> None:
-        self.since = since
-        """When it was noticed, on the monotonic clock."""
-        self.recorded: Set[str] = set()
-        """The nodes that have recorded what their ranks do."""
-
-
 class News:
     """A node's report, validated. Raises Broken for anything invalid."""
 
@@ -454,7 +467,9 @@ class News:
         """None: it does not report how long its ranks have made no progress."""
         if idle is not None:
             self.quiet = Quiet(idle, printed or 0.0, _seconds(message, "moved"))
-        self.recorded = _flag(message, "recorded")
+        self.port = _port(message.get("port"))
+        """It has recorded what its ranks do, and listens at this port; 0: at none."""
+        self.dialed = _flag(message, "dialed")
         self.failed = _text(message, "failed")
         self.good = _flag(message, "good")
         self.done = _flag(message, "done")
@@ -466,8 +481,12 @@ class Order:
     def __init__(self, message: Message) -> None:
         self.record = _flag(message, "record")
         """To record what the ranks do."""
+        self.dial = _ports(message, "dial")
+        """To connect to the other nodes: the port of each, in the order of the hosts; 0: none."""
         self.stop = _seconds(message, "stop")
         """To end them: the seconds that they have for it."""
+        self.hang = _seconds(message, "hang")
+        """The seconds for which no rank had made progress; None: that is not the reason."""
         self.why = _text(message, "why")
 
 
@@ -479,6 +498,21 @@ def _seconds(message: Message, name: str) -> Optional[float]:
     if not number or not 0 <= value <= MOST_SECONDS:
         raise Broken(f"{name} is not a number of seconds")
     return float(value)
+
+
+def _port(value: Any) -> Optional[int]:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LAST_PORT:
+        raise Broken("a port is not a number of a port")
+    return value
+
+
+def _ports(message: Message, name: str) -> List[int]:
+    value = message.get(name, [])
+    if not isinstance(value, list):
+        raise Broken(f"{name} is not a list of ports")
+    return [_port(each) or 0 for each in value]
 
 
 def _text(message: Message, name: str) -> str:

@@ -10,7 +10,7 @@ from dslaunch.node import paths, questions, rank_signals, run_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Callable, Dict, List, Optional
+    from typing import Any, Callable, Dict, List, Mapping, Optional
 
     Answer = Dict[str, Any]
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 class Context:
     """The node and run that a question is about."""
 
-    def __init__(self, home: str, host: str, run: str) -> None:
+    def __init__(self, home: str, host: str, run: str, environment: Mapping[str, str]) -> None:
         """`host`: this node's name in the cluster file; `run`: the agent's run, or its own name if
-        it only answers questions."""
-        self.home, self.host, self.run = home, host, run
+        it only answers questions; `environment`: of the run's processes, empty before its start."""
+        self.home, self.host, self.run, self.environment = home, host, run, environment
 
 
 def answer(asked: Dict[str, Any], context: Context) -> Dict[str, Answer]:
@@ -84,10 +84,10 @@ def _hang(argument: Answer, context: Context) -> Optional[Answer]:
     return run_files.hang(context.home, context.host, argument["run"])
 
 
-def _nccl_ras(_: Any, __: Context) -> Optional[str]:
+def _nccl_ras(_: Any, context: Context) -> Optional[str]:
     from dslaunch.node import nccl_ras  # only for hangs
 
-    return nccl_ras.report()
+    return nccl_ras.report(context.environment.get(nccl_ras.VARIABLE, ""))
 
 
 def _journal(argument: Answer, context: Context) -> Answer:

@@ -8,7 +8,7 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, List, Set
+    from typing import Any, Dict, List, Set, Tuple
 
 PYTHON = re.compile(r"python|pypy")
 _X86_64 = """
@@ -102,6 +102,15 @@ def read(path: str) -> str:
             return file.read().strip("\0\n")
     except OSError:
         return ""
+
+
+def scheduled(pid: int) -> Tuple[float, float]:
+    """Return the seconds that the main thread of a process ran, and waited for a CPU (Linux,
+    Documentation/scheduler/sched-stats.rst); zeros where the kernel does not count them."""
+    words = read(f"/proc/{pid}/schedstat").split()
+    if len(words) != 3:
+        return 0.0, 0.0
+    return int(words[0]) / 1e9, int(words[1]) / 1e9
 
 
 def link(path: str) -> str:

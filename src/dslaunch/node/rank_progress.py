@@ -2,8 +2,9 @@
 watches.
 
 Progress is what a launcher counts too (`run/hang_watch.py`): output, and the numbers of the ranks'
-last collectives; where no rank has these, the use of the CPU. What the ranks do is recorded in the
-run's directory, and judged where a launcher reads it (`run/kept_hang.py`).
+last collectives; where no rank has these, the use of the CPU. Time for which a rank was ready to
+run and waited for a CPU does not count, up to a limit. What the node knows of a hang is recorded in
+the run's directory, and judged where a launcher reads it (`run/kept_hang.py`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 import threading
 import time
 
-from dslaunch.node import collectives, run_files, stacks
+from dslaunch.node import collectives, network, run_files, stacks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Callable, Dict, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
     from dslaunch.node.agent import Agent
 
@@ -24,6 +25,12 @@ LOOK, LOOKS, LEAST = 5.0, 4, 0.5
 between two looks, at least."""
 FOR_STACKS, FOR_RECORDS = 10.0, 4.0
 """Seconds for the ranks to answer what they do; a stopped one does not answer at all."""
+MOST_STARVED = 3
+"""By which factor a timeout is longer, at most, while ranks wait for a CPU."""
+FOR_QUESTIONS = 18.0
+"""Seconds for the questions about GPUs and NCCL, which have separate timeouts."""
+MOST_PAIRED = 512
+"""Nodes of a run that connect to each other, at most: their ports are one short message."""
 
 
 class Quiet:
@@ -39,31 +46,47 @@ class Quiet:
 
 
 def quiet_seconds(nodes: Tuple[Quiet, ...]) -> float:
-    """Return for how many seconds no rank of these nodes has made progress."""
+    """Return for how many seconds no rank of these nodes has made progress; 0.0: of no node."""
     moved = [node.moved for node in nodes if node.moved is not None]
     if moved:
         return min([*moved, *(node.printed for node in nodes)])
-    return min(node.idle for node in nodes)
+    return min((node.idle for node in nodes), default=0.0)
 
 
 class RankProgress:
     """Watches the ranks of this node. Never waits: other threads ask them."""
 
-    def __init__(self, agent: Agent, limit: float) -> None:
-        """`limit`: seconds of the hang timeout."""
+    def __init__(self, agent: Agent, hang: Dict[str, Any]) -> None:
+        """`hang`: `timeout` in seconds, and what the node finds out about a hang: its answers to
+        `questions`, and which other nodes it can connect to (`addresses` of all by host, the
+        `ports` at which it may listen, and `connect`, the seconds for it)."""
+        self.limit: float = hang["timeout"]
+        self.port = 0
+        """Where this node listens for the others, once it has recorded what its ranks do."""
+        self._hang = hang
         self._agent = agent
-        self._interval = max(min(LOOK, limit / LOOKS), LEAST)
-        self._looked = self._moved = time.monotonic()
+        self._interval = max(min(LOOK, self.limit / LOOKS), LEAST)
+        self._began = self._looked = self._moved = time.monotonic()
         self._numbers: Dict[str, Any] = {}
+        self._waits: Dict[str, float] = {}
+        """For how long each rank had waited for a CPU at the last progress."""
+        self._starved = 0.0
+        """For how long one has waited since then, at most."""
+        self._compared = self._looked
         self._asking: Optional[_Work] = None
         self._recording: Optional[_Work] = None
+        self._dialing: Optional[_Work] = None
 
     def quiet(self) -> Quiet:
         """Return for how long there has been no progress."""
         now = time.monotonic()
-        activity = self._agent.activity
-        moved = now - self._moved if self._numbers else None
-        return Quiet(self._agent.idle, now - activity.spoken, moved)
+        moved = self._own(now - self._moved) if self._numbers else None
+        printed = self._own(now - self._agent.activity.spoken)
+        return Quiet(self._agent.idle, printed, moved)
+
+    def _own(self, seconds: float) -> float:
+        """Return how many of the seconds since the last progress count."""
+        return max(seconds - self._starved, seconds / MOST_STARVED)
 
     def tick(self, now: float) -> None:
         """Ask the ranks for their numbers when it is time, and compare those that have arrived."""
@@ -75,7 +98,8 @@ class RankProgress:
             self._asking = _Work(lambda: self._ask("status", self._interval / 2))
 
     def record(self) -> None:
-        """Begin to record what the ranks do."""
+        """Begin to record what the ranks do, and to listen for the other nodes."""
+        self._dialing = None
         self._recording = _Work(self._record)
 
     @property
@@ -83,12 +107,30 @@ class RankProgress:
         """Return whether that is finished, or has failed."""
         return self._recording is not None and not self._recording.is_alive()
 
+    def dial(self, hosts: List[str], ports: List[int]) -> None:
+        """Begin to connect to the other nodes, at the port of each; 0: it does not listen."""
+        self._dialing = _Work(lambda: self._dial(dict(zip(hosts, ports))))  # noqa: B905 - not in 3.8
+
+    @property
+    def dialed(self) -> bool:
+        """Return whether that is finished, or has failed."""
+        return self._dialing is not None and not self._dialing.is_alive()
+
     def _take(self, answers: Dict[str, Any]) -> None:
+        now = time.monotonic()
         for rank, answer in answers.items():
             numbers = _numbers(answer)
             if numbers and self._numbers.get(rank) != numbers:
                 self._numbers[rank] = numbers
-                self._moved = time.monotonic()
+                self._moved = now
+        if max(self._moved, self._agent.activity.spoken) > self._compared:
+            self._waits = {}
+        self._compared = now
+        waits = [
+            answer["waited"] - self._waits.setdefault(rank, answer["waited"])
+            for rank, answer in answers.items()
+        ]
+        self._starved = max(waits, default=0.0)
 
     def _ask(self, what: str, timeout: float) -> Dict[str, Any]:
         ranks, directory = self._agent.ranks, self._agent.directory
@@ -96,18 +138,48 @@ class RankProgress:
             return {}
         return collectives.collect(ranks.pids(), directory, what, timeout)
 
-    def _record(self) -> None:
-        directory, ranks = self._agent.directory, self._agent.ranks
-        if directory is None or ranks is None:
-            return
+    def _record(self) -> Optional[Dict[str, Any]]:
+        ranks = self._agent.ranks
+        if ranks is None:
+            return None
+        answering = _Work(lambda: self._agent.answers(self._hang["questions"]))
         # before the stacks: a process that writes its stack answers nothing else
         records = self._ask("full", FOR_RECORDS)
         found = {
             "time": time.time(),
+            "seconds": time.monotonic() - self._began,
             "collectives": records,
             "stacks": stacks.collect(ranks.pids(), FOR_STACKS),
         }
-        run_files.write(directory, run_files.HANG, self._agent.secrets.values(found))
+        answering.join(FOR_QUESTIONS)
+        found["answers"] = answering.found or {}
+        self._write(found)
+        network.hang_up()  # a hang before this one may have passed
+        self.port = network.listen(self._listening())["port"] or 0
+        return found
+
+    def _listening(self) -> Dict[str, Any]:
+        return {"ports": self._hang["ports"], "token": self._agent.run}
+
+    def _dial(self, ports: Dict[str, int]) -> None:
+        """Record which of the other nodes that listen cannot be connected to."""
+        targets = {
+            host: [address, ports[host]]
+            for host, address in self._hang["addresses"].items()
+            if ports.get(host) and host != self._agent.host
+        }
+        seconds = self._hang["connect"]
+        asked = {"targets": targets, "token": self._agent.run, "timeout": seconds}
+        dialed = network.dial(asked)
+        unreachable = [host for host, answer in dialed.items() if answer.get("error")]
+        assert self._recording is not None
+        self._recording.join()
+        if self._recording.found is not None:
+            self._write({**self._recording.found, "unreachable": unreachable})
+
+    def _write(self, found: Dict[str, Any]) -> None:
+        assert self._agent.directory is not None
+        run_files.write(self._agent.directory, run_files.HANG, self._agent.secrets.values(found))
 
 
 def _numbers(answer: Dict[str, Any]) -> Tuple[Any, ...]:

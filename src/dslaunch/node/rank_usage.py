@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from dslaunch.node import paths, processes
+from dslaunch.node import processes, procfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, List, Optional, Set, Tuple
+    from typing import Any, Dict, List, Optional, Set
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -40,7 +40,7 @@ class RankMeter:
             cpu = sum(map(_ticks, tree)) / _TICKS
             memory = sum(int(fields[21]) for fields in tree) * _PAGE
             busiest = max((member for member in trees[pid]), key=lambda each: _ticks(stats[each]))
-            ran, waited = _scheduled(busiest)
+            ran, waited = procfs.scheduled(busiest)
             found.append(
                 {
                     "rank": rank,
@@ -53,15 +53,6 @@ class RankMeter:
                 }
             )
         return found
-
-
-def _scheduled(pid: int) -> Tuple[float, float]:
-    """Return the seconds that the main thread of a process ran, and waited for a CPU (Linux,
-    Documentation/scheduler/sched-stats.rst); zeros where the kernel does not count them."""
-    words = paths.text_of(f"/proc/{pid}/schedstat", 256).split()
-    if len(words) != 3:
-        return 0.0, 0.0
-    return int(words[0]) / 1e9, int(words[1]) / 1e9
 
 
 def _ticks(fields: List[str]) -> int:

@@ -119,6 +119,7 @@ class RankAnswer(Sent):
 
     state: Literal["answered", "silent", "absent"]
     pid: Pid
+    waited: Duration = 0.0
     told: Annotated[SentRecord | None, BeforeValidator(_valid_record)] = None
 
 

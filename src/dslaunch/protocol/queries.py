@@ -23,6 +23,7 @@ from dslaunch.protocol.values import (
     MOST_ITEMS,
     AbsolutePath,
     Count,
+    FoldedNames,
     InvalidAnswer,
     Path,
     Pid,
@@ -226,7 +227,8 @@ class RunOnNode(Sent):
     run: RunId
     cluster: Short
     launcher: Short
-    hosts: Several[Short]
+    hosts: FoldedNames | Several[Short]
+    """In rank order; runs of earlier versions list them."""
     ranks: Several[Rank]
     started: Time
     detached: bool
@@ -317,11 +319,17 @@ Stacks = dict[RankKey, Annotated[list[ProcessOfRank], Field(max_length=10_000)]]
 
 
 class KeptHang(Sent):
-    """What the ranks of a node did when a detached run made no progress."""
+    """What a node knows of a hang of a detached run (`node/rank_progress.py`)."""
 
     time: Time
+    seconds: Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)] = 0.0
+    """Since the start of the run."""
     collectives: RankAnswers
     stacks: Stacks
+    answers: Table[Answered] = Field(default_factory=dict)
+    """To the questions about GPUs and NCCL; `parse_answers` validates them."""
+    unreachable: Several[Short] = ()
+    """Nodes that it could not connect to."""
 
 
 def _of_that_run(argument: Argument, value: Cleaned) -> bool:

@@ -116,6 +116,8 @@ class OptimizerBuilt(_Sizes):
     """How many of its tensors have a gradient then; None: unknown."""
     fingerprint: Numbers
     """Sums of some parameters before the step."""
+    own_bytes: Count | None = None
+    """Bytes of its parameters in this rank; None: of an engine."""
 
 
 class Loader(Sent):
@@ -191,6 +193,9 @@ class Step(Sent):
     gpu_total: Count | None = None
     skipped: Count | None = None
     """Steps that DeepSpeed has skipped since gradients overflowed."""
+    states: Counts | None = None
+    """Bytes that the optimizer keeps of its parameters in this rank, by kind of device; None: not
+    the first step."""
     kept: bool = False
     """Whether its gradients were added to those of the step before."""
     evaluates: bool = False

@@ -18,6 +18,8 @@ from pydantic import ValidationError as PydanticError
 
 MOST_SHORT = 1024
 MOST_TEXT = 256 * 1024
+MOST_NAMES = 4 << 20
+"""Characters of folded names: those that do not fold take 20 to 40 each."""
 MOST_PATH = 4096
 """PATH_MAX of Linux."""
 MOST_ITEMS = 100_000
@@ -135,6 +137,8 @@ Vendor = Literal["nvidia", "amd", "intel", "ascend", "gaudi", "neuron", "mlu"]
 """Whose accelerators; `node/accelerators.py` says how each is recognized."""
 Short = Annotated[str, Field(max_length=MOST_SHORT), AfterValidator(_encodable)]
 Text = Annotated[str, Field(max_length=MOST_TEXT), AfterValidator(_encodable)]
+FoldedNames = Annotated[str, Field(max_length=MOST_NAMES), AfterValidator(_encodable)]
+"""Names as `cluster.nodeset.fold_in_order` writes them; not expanded yet."""
 Path = Annotated[
     str, Field(max_length=MOST_PATH), AfterValidator(_encodable), AfterValidator(_without_nul)
 ]

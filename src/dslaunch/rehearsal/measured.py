@@ -124,7 +124,9 @@ def measure(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> Measured:
         hosts=_several(host.name for rank in ranks for host in rank.every(Host)),
         full_ranks=rehearsed.full_ranks if rehearsed.is_smaller else None,
         full_nodes=rehearsed.full_nodes if rehearsed.is_smaller else None,
-        model_states=model_states(first, machines(rehearsed.full_ranks, rehearsed.full_nodes)),
+        model_states=model_states(
+            first, machines(rehearsed.full_ranks, rehearsed.full_nodes), rehearsed.plan.world_size
+        ),
     )
 
 

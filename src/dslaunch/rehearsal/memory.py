@@ -1,14 +1,18 @@
 """The memory that a rehearsal has measured, against the estimate for the real run. Pure.
 
 The estimate is that of `dslaunch estimate` (`deepspeed/memory.py`): model states and gradients.
-Activations are known only by what was measured. Where the estimate does not know a way of training,
-there is no finding: FSDP, tensor and pipeline parallelism, and optimizers other than Adam's.
+What the optimizer keeps of the parameters is measured after its first step, so that any optimizer
+is known; before that step only those of OPTIMIZERS are. Activations are known only by what was
+measured. Where the estimate does not know a way of training, there is no finding: tensor and
+pipeline parallelism, and FSDP that divides the parameters among a part of the ranks.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dslaunch.cluster.nodeset import ranks_text
@@ -35,7 +39,29 @@ WORTH_TELLING = 1 << 30
 """Bytes of a GPU from which on the estimate is compared: CUDA itself uses some hundred MB."""
 FULL = 0.95
 """Share of the memory of a node from which on it is short."""
+PADDING = 0.05
+"""Share of the parameters that FSDP adds to divide them equally, at most."""
 HALF_TYPES = frozenset({"float16", "bfloat16"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What an optimizer keeps of each parameter."""
+
+    moments: int = 0
+    """Values of the parameter's type."""
+    bytes: int = 0
+
+
+OPTIMIZERS: Mapping[str, Kept] = {
+    "adam.*8bit": Kept(bytes=2),
+    "lion.*8bit": Kept(bytes=1),
+    "adafactor|sgd": Kept(),  # at least: momentum is seen after the first step only
+    "lion|muon": Kept(moments=1),
+    "adam|lamb": Kept(moments=2),
+}
+"""By a pattern of their names in lower case; the first that fits counts. It is needed where a rank
+has not made a step."""
 Ranks = tuple[RankRecords, ...]
 
 
@@ -52,7 +78,9 @@ def _too_large(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     made = not rehearsed.is_smaller and all(rank.steps for rank in ranks)
     for rank in ranks:
         built = _sizes(rank)
-        need = model_states(rank, machines(rehearsed.full_ranks, rehearsed.full_nodes))
+        need = model_states(
+            rank, machines(rehearsed.full_ranks, rehearsed.full_nodes), rehearsed.plan.world_size
+        )
         if made or built is None or built.gpu_total is None or need is None:
             continue
         if need > built.gpu_total:
@@ -71,7 +99,7 @@ def _differs(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield that a rank has used much more, or much less, than its model states."""
     here = machines(rehearsed.plan.world_size, len(rehearsed.plan.nodes))
     for rank in ranks:
-        step, need = rank.last(Step), model_states(rank, here)
+        step, need = rank.last(Step), model_states(rank, here, here.gpus)
         used = step.gpu_memory if step is not None else None
         if used is None or need is None or max(used, need) < WORTH_TELLING:
             continue
@@ -103,36 +131,78 @@ def _nodes(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
             )
 
 
-def model_states(rank: RankRecords, of: Machines) -> int | None:
+def model_states(rank: RankRecords, of: Machines, ranks: int) -> int | None:
     """Return the estimated bytes of GPU memory for the model states of a rank, at their peak; None:
-    the estimate does not know this way of training."""
-    built, engine, optimizer = _sizes(rank), rank.last(Engine), rank.last(OptimizerBuilt)
-    if built is None or "cuda" not in built.devices:
-        return None
-    if not _is_adam(engine, optimizer):
+    the estimate does not know this way of training. `ranks`: as many have recorded this."""
+    built, engine = _sizes(rank), rank.last(Engine)
+    if built is None or not _is_on_gpu(built, rank.last(OptimizerBuilt)):
         return None
     if engine is None:
-        return None if rank.sharded else _of_plain(built)
+        return _of_sharded(rank, built, of, ranks) if rank.sharded else _of_plain(rank, built)
     if engine.pipeline or engine.model_parallel:
         return None
     return _of_engine(rank, built, engine, of)
 
 
-def _is_adam(engine: Engine | None, optimizer: OptimizerBuilt | None) -> bool:
-    """Return whether a rank trains with an optimizer of Adam's family; DeepSpeed's comes first."""
-    trained_by = engine or optimizer
-    return trained_by is not None and "adam" in trained_by.optimizer.lower()
+def _is_on_gpu(*sizes: Wrapped | OptimizerBuilt | None) -> bool:
+    """Return whether parameters are on a GPU. FSDP moves them there when it wraps them."""
+    return any("cuda" in each.devices for each in sizes if each is not None)
 
 
-def _of_plain(built: Wrapped | OptimizerBuilt) -> int:
-    """Return the bytes of weights, gradients and both moments, in the type of the weights."""
+def _of_plain(rank: RankRecords, built: Wrapped | OptimizerBuilt) -> int | None:
+    """Return the bytes of weights, gradients and what the optimizer keeps."""
     width = _width(built)
-    return width * (built.parameters + 3 * built.trainable)
+    kept = _kept_bytes(rank, parameters=built.trainable, width=width)
+    return None if kept is None else width * (built.parameters + built.trainable) + int(kept)
+
+
+def _of_sharded(
+    rank: RankRecords, built: Wrapped | OptimizerBuilt, of: Machines, ranks: int
+) -> int | None:
+    """Return the bytes of FSDP: the rank's part of weights, gradients and what the optimizer keeps,
+    and the modules that are gathered: one with its gradients, and the next one.
+
+    (torch 2.13: `torch.distributed.fsdp`, backward prefetch)
+    """
+    optimizer = rank.last(OptimizerBuilt)
+    if optimizer is None or not optimizer.own_bytes:
+        return None
+    width = _width(built)
+    part = optimizer.own_bytes * ranks
+    if abs(part - width * built.trainable) > PADDING * part:
+        return None  # each part of the ranks has all parameters, or some are not trained
+    kept = _kept_bytes(rank, parameters=optimizer.own_bytes // width, width=width)
+    if kept is None:
+        return None
+    gathered = 3 * width * _largest_module(rank)
+    return (2 * part + int(kept) * ranks) // of.gpus + gathered
+
+
+def _largest_module(rank: RankRecords) -> int:
+    """Return the parameters of the largest module that is gathered by itself: of the ones that are
+    wrapped, or what the whole model has besides them."""
+    wrapped = sorted(each.parameters for each in rank.every(Wrapped))
+    *modules, whole = wrapped or [0]
+    return max([*modules, whole - sum(modules), 0])
+
+
+def _kept_bytes(rank: RankRecords, *, parameters: int, width: int) -> float | None:
+    """Return the bytes that the optimizer of a rank keeps on its GPU, of so many parameters; None:
+    unknown."""
+    measured = [step.states for step in rank.every(Step) if step.states is not None]
+    if measured:
+        return measured[0].get("cuda", 0)
+    trained_by = rank.last(Engine) or rank.last(OptimizerBuilt)
+    name = trained_by.optimizer.lower() if trained_by is not None else ""
+    known = next((kept for pattern, kept in OPTIMIZERS.items() if re.search(pattern, name)), None)
+    if known is None:
+        return None
+    return parameters * (known.bytes + known.moments * width)
 
 
 def _of_engine(
     rank: RankRecords, built: Wrapped | OptimizerBuilt, engine: Engine, of: Machines
-) -> int:
+) -> int | None:
     config = _config(rank)
     zero = config.get("zero_optimization")
     zero = zero if isinstance(zero, dict) else {}
@@ -141,8 +211,14 @@ def _of_engine(
         optimizer=_device(zero.get("offload_optimizer")),
         params=_device(zero.get("offload_param")),
     )
+    # DeepSpeed's optimizers work in fp32, on the rank's part from stage 1 on
+    parts = engine.data_parallel if engine.stage else 1
+    own = built.trainable / max(parts, 1)
+    kept = _kept_bytes(rank, parameters=int(own), width=4)
+    if kept is None or not own:
+        return None
     half = any(_enabled(config.get(name)) for name in ("fp16", "bf16", "bfloat16"))
-    settings = MemorySettings(width=2 if half else 4)
+    settings = MemorySettings(width=2 if half else 4, moments=kept / own)
     largest = built.largest if isinstance(built, Wrapped) else 0
     model = Model(params=built.trainable, largest_layer=min(largest, built.trainable))
     frozen = settings.width * (built.parameters - built.trainable)
@@ -152,7 +228,13 @@ def _of_engine(
 
 
 def _sizes(rank: RankRecords) -> Wrapped | OptimizerBuilt | None:
-    return rank.last(Wrapped) or rank.last(OptimizerBuilt)
+    """Return the sizes of the whole model: each of its layers may have been wrapped, too."""
+    wrapped = rank.every(Wrapped)
+    return max(wrapped, key=_parameters) if wrapped else rank.last(OptimizerBuilt)
+
+
+def _parameters(built: Wrapped) -> int:
+    return built.parameters
 
 
 def machines(ranks: int, nodes: int) -> Machines:

@@ -206,7 +206,7 @@ class TerminalView(View):
         with self._lock:
             self.status.now = self.clock()
             self.started, self.ended = started, ended
-            self.status.hosts = hosts
+            self.status.set_hosts(hosts)
             if started is None:
                 self.status.begin(StartStep.PENDING, ())
             else:

@@ -49,9 +49,10 @@ class RunStatusLine:
     since: float = 0.0
     """When the step began."""
     running_since: float | None = None
-    late: tuple[str, ...] = ()
+    late: Collection[str] = ()
     """The nodes that have not finished the step."""
-    started: set[str] = field(default_factory=set)
+    unstarted: dict[str, None] = field(init=False)
+    """The nodes that have not started a process, in the order of `hosts`."""
     joined: set[str] = field(default_factory=set)
     away: set[str] = field(default_factory=set)
     """Nodes that are unreachable."""
@@ -65,11 +66,18 @@ class RunStatusLine:
     """How many seconds the ranks have to end; None: unknown."""
     progress: RunProgress = field(default_factory=RunProgress)
 
+    def __post_init__(self) -> None:
+        self.set_hosts(self.hosts)
+
+    def set_hosts(self, hosts: tuple[str, ...]) -> None:
+        """Note which nodes there are; none has started a process yet."""
+        self.hosts, self.unstarted = hosts, dict.fromkeys(hosts)
+
     def begin(self, step: StartStep, late: Collection[str]) -> None:
         """Note a step of the start, and the nodes that it waits for."""
         if step is not self.step:
             self.since = self.now
-        self.step, self.late = step, tuple(late)
+        self.step, self.late = step, late
 
     def begin_running(self, since: float) -> None:
         """Note that the ranks have been running since then."""
@@ -92,7 +100,6 @@ class RunStatusLine:
         if event.host is None:
             return
         reached: set[str] | None = {
-            "started": self.started,
             "joined": self.joined,
             "away": self.away,
             "lost": self.ended,
@@ -103,7 +110,7 @@ class RunStatusLine:
         if event.kind == "back":
             self.away.discard(event.host)
         if event.kind == "started":
-            self._note_start()
+            self._note_start(event.host)
 
     def note_line(self, line: Line) -> None:
         """Note the progress that a line may have; it is read when the text is made."""
@@ -121,10 +128,10 @@ class RunStatusLine:
         """Return the line, without the last of its parts that do not fit in `columns`."""
         return joined(list(self._parts()), columns)
 
-    def _note_start(self) -> None:
-        late = [host for host in self.hosts if host not in self.started]
-        if late:
-            self.begin(StartStep.STARTING, late)
+    def _note_start(self, host: str) -> None:
+        self.unstarted.pop(host, None)
+        if self.unstarted:
+            self.begin(StartStep.STARTING, self.unstarted)
             return
         self.step = None
         if self.running_since is None:
@@ -133,7 +140,8 @@ class RunStatusLine:
     def _restart(self) -> None:
         self.stopping_since = self.stopping_for = None
         self.step, self.late, self.exited = None, (), False
-        for hosts in (self.started, self.joined, self.away, self.ended):
+        self.unstarted = dict.fromkeys(self.hosts)
+        for hosts in (self.joined, self.away, self.ended):
             hosts.clear()
 
     def _parts(self) -> Iterator[str]:

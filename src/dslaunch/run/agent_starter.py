@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import NodeError, NodeFailure
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
+    from dslaunch.protocol.messages import Hello
     from dslaunch.run.interrupts import Interrupts
     from dslaunch.run.session import Session
     from dslaunch.transport.base import Connection, Transport
@@ -46,6 +49,7 @@ class AgentStarter:
         workers = max(1, min(fanout, len(nodes)))
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="starter")
         self._closed = threading.Event()
+        self._greeted: deque[str] = deque()
         self.begun = {node.host: self._pool.submit(self._begin, node) for node in nodes}
         """Done as soon as that node is connected and its agent started; a NodeError if it cannot
         be reached."""
@@ -79,9 +83,10 @@ class AgentStarter:
                 raise error
         return sessions, failures
 
-    def greeted(self) -> tuple[str, ...]:
-        """Return the nodes whose agents have started and greeted, in the nodes' order."""
-        return tuple(host for host, begun in self.begun.items() if _has_greeted(begun))
+    def new_greetings(self) -> Iterator[str]:
+        """Yield the nodes whose agents have started and greeted since the last call."""
+        while self._greeted:
+            yield self._greeted.popleft()
 
     def sessions(
         self, interrupts: Interrupts, notify: Callable[[], object] = lambda: None
@@ -111,8 +116,13 @@ class AgentStarter:
             connection.close()
             raise NodeError((NodeFailure(node.host, "lost", "no longer needed"),))
         session = self._make_session(node, connection)
+        session.hello.add_done_callback(partial(self._note_greeting, node.host))
         session.begin(join=self._join)
         return session
+
+    def _note_greeting(self, host: str, hello: Future[Hello]) -> None:
+        if hello.exception() is None:
+            self._greeted.append(host)
 
     def _ping(self, interval: float) -> None:
         while not self._closed.wait(interval):
@@ -123,17 +133,20 @@ class AgentStarter:
 
 def close_all(sessions: Sequence[Session]) -> None:
     """Close sessions at the same time: a node that is slow to close must not delay the others."""
+    for session in sessions:
+        session.dismiss()
+    shares = [sessions[start::CLOSED_AT_ONCE] for start in range(CLOSED_AT_ONCE)]
     with ThreadPoolExecutor(max_workers=CLOSED_AT_ONCE) as pool:
-        list(pool.map(lambda session: session.close(), sessions))
+        list(pool.map(_close_each, shares))
+
+
+def _close_each(sessions: Sequence[Session]) -> None:
+    for session in sessions:
+        session.close()
 
 
 def _succeeded(begun: Future[Session]) -> bool:
     return begun.done() and not begun.cancelled() and begun.exception() is None
-
-
-def _has_greeted(begun: Future[Session]) -> bool:
-    hello = begun.result().hello if _succeeded(begun) else None
-    return hello is not None and hello.done() and hello.exception() is None
 
 
 def _close_session(begun: Future[Session]) -> None:

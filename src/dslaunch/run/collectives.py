@@ -98,6 +98,8 @@ class RankRecord:
     state: RankState
     pid: int
     """The process that answered, or the rank's own."""
+    waited: float = 0.0
+    """Seconds for which its main thread has waited for a CPU since its start."""
     initialized: bool = False
     """Whether it has a default process group."""
     groups: tuple[Group, ...] = ()
@@ -184,12 +186,13 @@ def _record(host: str, rank: int, answer: RankAnswer, offset: float) -> RankReco
     told = answer.told
     state = RankState(answer.state)
     if told is None:
-        return RankRecord(rank=rank, host=host, state=state, pid=answer.pid)
+        return RankRecord(rank=rank, host=host, state=state, pid=answer.pid, waited=answer.waited)
     return RankRecord(
         rank=rank,
         host=host,
         state=state,
         pid=answer.pid,
+        waited=answer.waited,
         initialized=told.initialized,
         groups=tuple(map(_group, told.groups)),
         entries=tuple(_collective(entry, offset) for entry in told.entries),

@@ -7,6 +7,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from ipaddress import ip_address
 from queue import Empty
+from typing import Any
 
 from dslaunch.cluster.model import Network
 from dslaunch.cluster.names import is_loopback
@@ -17,12 +18,14 @@ from dslaunch.node.frames import Output
 from dslaunch.protocol.messages import NodeEvent
 from dslaunch.protocol.queries import DETACHED
 from dslaunch.run.events import Event
+from dslaunch.run.hang_evidence import QUESTIONS
 from dslaunch.run.inbox import Inbox
+from dslaunch.run.node_pairs import CONNECT, PORTS
 from dslaunch.run.outcome import Outcome, failed
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.secret import Secret
 from dslaunch.run.session import Lost, Session
-from dslaunch.run.supervisor import start_message
+from dslaunch.run.supervisor import start_messages
 from dslaunch.run.timeouts import Timeouts
 from dslaunch.run.watch import Watch
 
@@ -90,10 +93,11 @@ def detach(
     """
     port = prepare(sessions, plan, timeouts, control)
     link = {"address": plan.rendezvous.address, "port": port}
-    for session, node in zip(sessions, plan.nodes, strict=True):
+    starts = start_messages(plan, secrets)
+    for session, node, start in zip(sessions, plan.nodes, starts, strict=True):
         session.expect(node.ranks)
         session.follow(hold=False)
-        session.send(**start_message(plan, node, secrets), link=link)
+        session.send(**start, link=link)
     return settle(sessions, inbox, watch)
 
 
@@ -105,12 +109,17 @@ def prepare(sessions: list[Session], plan: Plan, timeouts: Timeouts, control: Co
     first, *others = sessions
     keys = {session.host: randomness.token_hex(32) for session in others}
     link = {
-        "hosts": [node.host for node in plan.nodes],
         "grace": timeouts.grace,
         "exit_timeout": timeouts.exit_timeout,
-        "hang_timeout": timeouts.hang_timeout,
+        "hang": hang_watch(timeouts.hang_timeout, plan),
     }
-    coordinator = {**link, "first": True, "keys": keys, "listen": asdict(control)}
+    coordinator = {
+        **link,
+        "first": True,
+        "hosts": [node.host for node in plan.nodes],
+        "keys": keys,
+        "listen": asdict(control),
+    }
     asked = [first.request("detach", DETACHED, link=coordinator)]
     for session in others:
         own = {session.host: keys[session.host]}
@@ -126,6 +135,23 @@ def prepare(sessions: list[Session], plan: Plan, timeouts: Timeouts, control: Co
     if failures:
         raise NodeError(tuple(failures))
     return port
+
+
+def hang_watch(timeout: float | None, plan: Plan) -> dict[str, Any] | None:
+    """Return when a hang ends the run, and what the nodes find out about it before. Pure."""
+    if timeout is None:
+        return None
+    rendezvous = plan.rendezvous
+    addresses = {
+        node.host: rendezvous.address_of.get(node.host, rendezvous.address) for node in plan.nodes
+    }
+    return {
+        "timeout": timeout,
+        "questions": {query.name: argument for query, argument in QUESTIONS.items()},
+        "addresses": {host: text for host, text in addresses.items() if _is_address(text)},
+        "ports": list(range(*PORTS)),
+        "connect": CONNECT,
+    }
 
 
 def settle(sessions: list[Session], inbox: Inbox, watch: Watch) -> Outcome:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dslaunch.preflight import kernel_log, xid
 from dslaunch.preflight.check import UnansweredError
-from dslaunch.protocol.queries import RUN, Answers
-from dslaunch.run.asked import Asked
+from dslaunch.protocol.survey import Ran
 from dslaunch.run.hang import RankView
 from dslaunch.run.hang_verdict import GpuError, HangCode, HangVerdict
-from dslaunch.run.session import Session
 
 _OF_RANKS = frozenset({HangCode.BUSY, HangCode.NOT_ENTERED})
 _OF_NO_RANK = frozenset({HangCode.NETWORK, HangCode.SLOW, HangCode.UNKNOWN})
@@ -20,29 +17,14 @@ _OF_NO_RANK = frozenset({HangCode.NETWORK, HangCode.SLOW, HangCode.UNKNOWN})
 for its GPU computes, or is in a call that does not return."""
 
 
-def ask_for_kernel_logs(sessions: Sequence[Session]) -> Asked[Answers]:
-    """Ask nodes for what their kernels have logged of GPUs."""
-    return Asked((each, each.ask({RUN: kernel_log.LOG.argument})) for each in sessions)
-
-
-def arrived_gpu_errors(asked: Asked[Answers], started: float) -> tuple[GpuError, ...]:
-    """Return the hardware errors of GPUs since a run was started (monotonic clock), of the nodes
-    that have answered and may read their log."""
-    hours = (time.monotonic() - started) / 3600
-    return tuple(
-        error
-        for session, answers in asked.arrived()
-        for error in _errors(session.host, answers, hours)
-    )
-
-
-def _errors(host: str, answers: Answers, hours: float) -> list[GpuError]:
-    ran = answers.get(RUN)
+def logged_gpu_errors(host: str, ran: Ran | None, seconds: float) -> list[GpuError]:
+    """Return the hardware errors of GPUs in the answer of a node to `kernel_log.LOG`, of the last
+    seconds; none if it has not answered, or may not read its log."""
     try:
         text = kernel_log.kept(ran["out"] if ran is not None else "")
     except UnansweredError:
         return []
-    found = xid.xids(text, kernel_log.since(text, hours))
+    found = xid.xids(text, kernel_log.since(text, seconds / 3600))
     errors = [
         GpuError(host, each.number, each.bus, each.pid) for each in found if each.is_of_hardware
     ]

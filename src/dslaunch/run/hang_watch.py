@@ -22,10 +22,11 @@ from dslaunch.run.collectives import (
     arrived_collectives,
     ask_for_collectives,
 )
-from dslaunch.run.gpu_errors import arrived_gpu_errors, ask_for_kernel_logs, with_gpu_errors
+from dslaunch.run.gpu_errors import with_gpu_errors
 from dslaunch.run.hang import judge, rank_views
-from dslaunch.run.hang_verdict import GpuError, HangCode, HangVerdict
-from dslaunch.run.nccl_ras import arrived_nccl_reports, ask_for_nccl_reports, ranks_waited_for
+from dslaunch.run.hang_evidence import HangEvidence, ask_for_evidence, evidence_of
+from dslaunch.run.hang_verdict import HangCode, HangVerdict
+from dslaunch.run.nccl_ras import ranks_waited_for
 from dslaunch.run.node_pairs import NodePairs
 from dslaunch.run.rank_stacks import arrived_stacks, ask_for_stacks
 from dslaunch.run.reasons import RankSource
@@ -39,12 +40,14 @@ LOOKS = 4
 """Looks within a timeout, at least."""
 LEAST = 0.5
 """Seconds between two looks, at least."""
+MOST_STARVED = 3
+"""By which factor a timeout is longer, at most, while ranks wait for a CPU."""
 STALL_NOTICE = 60.0
 """Seconds without a completed collective, while ranks wait in one, after which that is shown."""
 LONGEST_ERROR = 500
 """Characters of an unexpected error that are logged."""
-ANSWER = 15.0
-"""Seconds for the nodes to answer what their ranks do."""
+ANSWER = 18.0
+"""Seconds for the nodes to answer what their ranks do, and what they know of GPUs and NCCL."""
 FOR_STACKS, FOR_RECORDS = 10.0, 4.0
 """Seconds of these that a node has to ask its ranks; a stopped one does not answer at all."""
 
@@ -81,15 +84,14 @@ def judged(
     records: Mapping[int, RankRecord],
     ended: Ended,
     now: float | None,
-    gpu_errors: Sequence[GpuError] = (),
-    nccl_reports: Sequence[str] = (),
+    evidence: HangEvidence,
 ) -> HangVerdict:
     """Return the verdict, also if the judge fails: the run must end after its timeout, and not
     because of what nodes say of their ranks."""
     try:
         seen = rank_views(stacks, records, ended)
-        verdict = judge(seen, now, behind=ranks_waited_for(nccl_reports, seen))
-        return with_gpu_errors(verdict, gpu_errors, seen)
+        verdict = judge(seen, now, behind=ranks_waited_for(evidence.nccl_reports, seen))
+        return with_gpu_errors(verdict, evidence.gpu_errors, seen)
     except Exception as error:  # noqa: BLE001 - see above
         _log.info("hang-judge-failed", error=repr(error)[:LONGEST_ERROR])
         return HangVerdict(HangCode.UNKNOWN)
@@ -130,6 +132,33 @@ class Numbers:
         self.waiting = waiting
 
 
+class CpuWaits:
+    """For how long ranks have waited for a CPU since the last progress. Pure.
+
+    A rank that competes with other programs for the CPUs of its node computes slowly, and does not
+    hang. Time for which it was ready to run and did not is not its own.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """Of the rank that has waited longest."""
+        self._before: dict[int, float] = {}
+
+    def take(self, found: Mapping[int, RankRecord], *, progress: bool) -> None:
+        """Add the waits of all ranks. `progress`: whether there was some since the last call."""
+        if progress:
+            self._before = {}
+        waits = [
+            record.waited - self._before.setdefault(rank, record.waited)
+            for rank, record in found.items()
+        ]
+        self.seconds = max(waits, default=0.0)
+
+    def own(self, seconds: float) -> float:
+        """Return how many of the seconds since the last progress count."""
+        return max(seconds - self.seconds, seconds / MOST_STARVED)
+
+
 class HangWatch:
     """Watches one attempt of a run."""
 
@@ -141,8 +170,8 @@ class HangWatch:
         shortest = notice if limit is None else min(limit, notice)
         self.interval = max(min(LOOK, shortest / LOOKS), LEAST)
         now = time.monotonic()
-        self._numbers = Numbers(now)
-        self._heard = self._looked = self._started = now
+        self._numbers, self._cpu = Numbers(now), CpuWaits()
+        self._heard = self._looked = self._started = self._compared = now
         self._near = near
         self._asked: AskedRecords = Asked()
         self._inquiry: _Inquiry | None = None
@@ -164,7 +193,7 @@ class HangWatch:
             return Continued(seconds)
         if self._inquiry is not None:
             return self._conclude(self._inquiry, ended, now)
-        over = self.limit is not None and self._quiet(sessions, now) > self.limit
+        over = self.limit is not None and self._cpu.own(self._quiet(sessions, now)) > self.limit
         stalled = self._numbers.are_known and self._numbers.waiting
         unmoved = now - self._numbers.moved > self.notice
         show = stalled and unmoved and self._shown_at is None and now >= self._again
@@ -183,7 +212,11 @@ class HangWatch:
     def _look_at_numbers(self, sessions: Sequence[Session], now: float) -> None:
         due = now - self._looked >= max(self.interval, len(sessions) / NODES_A_SECOND)
         if self._asked and (due or self._asked.complete):
-            self._numbers.take(arrived_collectives(self._asked), now)
+            found = arrived_collectives(self._asked)
+            self._numbers.take(found, now)
+            progress = max(self._numbers.moved, self._heard) > self._compared
+            self._cpu.take(found, progress=progress)
+            self._compared = now
             self._asked = Asked()
         if due:
             self._looked = now
@@ -194,7 +227,7 @@ class HangWatch:
         unmoved = now - self._numbers.moved
         quiet = self._quiet(inquiry.sessions, now)
         # while the nodes answered there may have been progress
-        if inquiry.over and self.limit is not None and quiet <= self.limit:
+        if inquiry.over and self.limit is not None and self._cpu.own(quiet) <= self.limit:
             self._inquiry = None
             return None
         if not inquiry.over and unmoved <= self.notice:
@@ -230,27 +263,21 @@ class _Inquiry:
         self.began, self.over, self.sessions = now, over, list(sessions)
         self._records = ask_for_collectives(sessions, Question.FULL, FOR_RECORDS)
         self._stacks = ask_for_stacks(sessions, FOR_STACKS)
-        self._logs, self._started = ask_for_kernel_logs(sessions), started
-        self._nccl = ask_for_nccl_reports(sessions)
+        self._evidence, self._started = ask_for_evidence(sessions), started
         self._near = near
         self._pairs: NodePairs | None = None
 
     def result(self, ended: Ended, now: float) -> Stall | None:
         """Return the verdict; None: not all nodes have answered, and there is time."""
-        asked = (self._records, self._stacks, self._logs, self._nccl)
+        asked = (self._records, self._stacks, self._evidence)
         complete = all(each.complete for each in asked)
         if not complete and now - self.began < ANSWER:
             return None
         found = arrived_collectives(self._records)
         stacks = arrived_stacks(self._stacks)
-        verdict = judged(
-            stacks,
-            found,
-            ended,
-            now=time.time(),
-            gpu_errors=arrived_gpu_errors(self._logs, self._started),
-            nccl_reports=arrived_nccl_reports(self._nccl),
-        )
+        answers = {session.host: each for session, each in self._evidence.arrived()}
+        told = evidence_of(answers, seconds=now - self._started)
+        verdict = judged(stacks, found, ended, now=time.time(), evidence=told)
         if verdict.code is HangCode.NETWORK and len(self.sessions) > 1:
             if self._pairs is None:
                 self._pairs = NodePairs(self.sessions, self._near)

@@ -4,10 +4,11 @@ an exception anywhere."""
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -25,6 +26,31 @@ Until = Callable[[], bool]
 def never() -> bool:
     """Return that it is not enough yet."""
     return False
+
+
+class _Countdown:
+    """Counts futures that are done. `concurrent.futures.wait` looks at all of them at every call,
+    which is slow for thousands."""
+
+    def __init__(self, futures: Sequence[Future[Any]]) -> None:
+        self._left = len(futures)
+        self._counting = threading.Lock()
+        self._over = threading.Event()
+        if not futures:
+            self._over.set()
+        for future in futures:
+            future.add_done_callback(self._count)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until all are done, at most `timeout` seconds; return whether they are."""
+        return self._over.wait(timeout)
+
+    def _count(self, future: Future[Any]) -> None:
+        with self._counting:
+            self._left -= 1
+            is_last = self._left == 0
+        if is_last:
+            self._over.set()
 
 
 class Noted:
@@ -85,7 +111,7 @@ class Interrupts(Noted):
 
     def wait(
         self,
-        futures: list[Future[Any]],
+        futures: Sequence[Future[Any]],
         timeout: float,
         notify: Callable[[], object] = lambda: None,
     ) -> None:
@@ -94,11 +120,12 @@ class Interrupts(Noted):
         `notify` is called several times a second, and at the end.
         """
         deadline = time.monotonic() + timeout
+        waiting = _Countdown(futures)
         while True:
             self.check()
             notify()
             left = deadline - time.monotonic()
-            if left <= 0 or not wait(futures, min(_POLL, left)).not_done:
+            if left <= 0 or waiting.wait(min(_POLL, left)):
                 notify()
                 return
 

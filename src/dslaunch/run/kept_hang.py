@@ -1,19 +1,23 @@
 """Why a detached run made no progress, by what its nodes have recorded (`node/rank_progress.py`).
 
-No launcher watched it. Its nodes have noticed the hang, and recorded what their ranks did before
-they ended them. A command that asks for its state judges that as `run/hang_watch.py` does.
+No launcher watched it. Its nodes have noticed the hang, and recorded what they know of it before
+they ended their ranks. A command that asks for its state judges that as `run/hang_watch.py` does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from dslaunch.protocol.queries import HANG
+from dslaunch.protocol.queries import HANG, Answers, parse_answers
+from dslaunch.protocol.values import InvalidAnswer
 from dslaunch.run.collectives import RankRecord, records
 from dslaunch.run.events import Event
+from dslaunch.run.hang_evidence import QUESTIONS, evidence_of
 from dslaunch.run.hang_text import hang_hint
+from dslaunch.run.hang_verdict import HangCode
 from dslaunch.run.hang_watch import judged
 from dslaunch.run.outcome import History, Outcome
 from dslaunch.run.reach import ReachedNodes, ask
@@ -37,7 +41,9 @@ def with_hang_verdict(
         return outcome
     found: dict[int, RankRecord] = {}
     stacks: dict[str, dict[str, Any]] = {}
-    times = []
+    answered: dict[str, Answers] = {}
+    unreachable: list[tuple[str, str]] = []
+    times, durations = [], []
     for host, answers in ask(reached, {HANG: {"run": run}}).items():
         kept = answers.get(HANG)
         if kept is None:
@@ -48,8 +54,20 @@ def with_hang_verdict(
         found.update(records(host, told, offset))
         stacks[host] = {key: each for key, each in kept.stacks.items() if key in own}
         times.append(kept.time - offset)
+        durations.append(kept.seconds)
+        unreachable += [(host, other) for other in kept.unreachable if other in ranks]
+        with suppress(InvalidAnswer):  # what else it has recorded counts
+            answered[host] = parse_answers(host, QUESTIONS, kept.answers)
     before = History([event for event in events if not event.asked])
-    verdict = judged(stacks, found, before.ended, now=max(times, default=None))
+    verdict = judged(
+        stacks,
+        found,
+        before.ended,
+        now=max(times, default=None),
+        evidence=evidence_of(answered, seconds=max(durations, default=0.0)),
+    )
+    if verdict.code is HangCode.NETWORK:
+        verdict = replace(verdict, unreachable=tuple(unreachable))
     return replace(
         outcome,
         reason=replace(outcome.reason, hang=verdict),

@@ -8,7 +8,7 @@ import secrets as randomness
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -268,9 +268,9 @@ class RunController:
 
 def cluster_json(cluster: Cluster) -> str:
     """Return the cluster as JSON, for commands about the run later; not the text of its file."""
-    from dslaunch.json_text import json_text
+    from dslaunch.json_text import json_text, members
 
-    return json_text(asdict(replace(cluster, source=None)), indent=1) + "\n"
+    return json_text(replace(cluster, source=None), indent=1, default=members) + "\n"
 
 
 def open_record(directory: Path, open_logs: int = OPEN_LOGS) -> RunDirectory:

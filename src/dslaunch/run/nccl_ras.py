@@ -1,4 +1,4 @@
-"""Which ranks the others wait for by NCCL's own report (`node/nccl_ras.py`). Pure, but for asking.
+"""Which ranks the others wait for by NCCL's own report (`node/nccl_ras.py`). Pure.
 
 The formats are those of NCCL 2.24 to 2.29 (src/ras/client_support.cc). NCCL lists the processes
 that do not answer it, and, where the ranks of a communicator have launched different numbers of
@@ -12,10 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from dslaunch.protocol.queries import NCCL_RAS, Answers
-from dslaunch.run.asked import Asked
 from dslaunch.run.hang import RankView
-from dslaunch.run.session import Session
 
 _MISSING = re.compile(r"^  Process (\d{1,7}) on node \S{1,64} managing GPU", re.MULTILINE)
 _BLOCK = re.compile(r"^  Communicator ranks have different (?:\w+ )?operation counts$")
@@ -33,17 +30,6 @@ class _Listed(NamedTuple):
     launched: int
     pids: tuple[int, ...]
     """Of those that NCCL lists; empty: it lists none, since they are most."""
-
-
-def ask_for_nccl_reports(sessions: Sequence[Session]) -> Asked[Answers]:
-    """Ask nodes for NCCL's report. Each one is about all ranks of the job."""
-    return Asked((each, each.ask({NCCL_RAS: None})) for each in sessions)
-
-
-def arrived_nccl_reports(asked: Asked[Answers]) -> tuple[str, ...]:
-    """Return the reports so far, of nodes on which NCCL listens."""
-    texts = (answers.get(NCCL_RAS) for _, answers in asked.arrived())
-    return tuple(text for text in texts if text)
 
 
 def ranks_waited_for(reports: Sequence[str], views: Mapping[int, RankView]) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ verdict names signals in the same way.
 from __future__ import annotations
 
 import signal
+from functools import cache
 
 from dslaunch.launch.replacement import Replacement
 from dslaunch.run.hang_text import hang_text
@@ -87,6 +88,7 @@ def source_text(source: RankSource) -> str:
     return host if rank is None else f"rank {rank} on {host}"
 
 
+@cache
 def signal_name(number: int) -> str:
     """Return the name of a signal, such as `SIGKILL`."""
     try:

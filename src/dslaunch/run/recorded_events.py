@@ -37,10 +37,7 @@ class RecordedEvents:
             return []
         whole, end, _ = text.rpartition(b"\n")
         self._position += len(whole) + len(end)
-        found = [_event(line) for line in whole.split(b"\n") if line]
-        valid = [event for event in found if event is not None]
-        self._skipped.count += len(found) - len(valid)
-        return valid
+        return _events_in(whole, self._skipped)
 
 
 def read_events(directory: Path, skipped: SkippedLines | None = None) -> list[Event]:
@@ -49,6 +46,42 @@ def read_events(directory: Path, skipped: SkippedLines | None = None) -> list[Ev
     `skipped` counts the damaged lines.
     """
     return RecordedEvents(directory, skipped).read()
+
+
+def read_last_attempt(directory: Path) -> list[Event]:
+    """Return the recorded events of a run since its last restart, in the order of arrival."""
+    try:
+        text = (directory / EVENTS).read_bytes()
+    except OSError:
+        return []
+    whole, _, _ = text.rpartition(b"\n")
+    return _events_in(whole[_last_restart(whole) :], SkippedLines())
+
+
+def _last_restart(text: bytes) -> int:
+    """Return where the line of the last restart begins; 0: there was none.
+
+    Only lines that name it are parsed: a run of many nodes has hundreds of thousands of events.
+    """
+    end = len(text)
+    while (found := text.rfind(_RESTARTING, 0, end)) >= 0:
+        start = text.rfind(b"\n", 0, found) + 1
+        line, _, _ = text[start : start + LONGEST].partition(b"\n")
+        event = _event(line)
+        if event is not None and event.kind == "restarting":
+            return start
+        end = start
+    return 0
+
+
+_RESTARTING = b'"restarting"'
+
+
+def _events_in(text: bytes, skipped: SkippedLines) -> list[Event]:
+    found = [_event(line) for line in text.split(b"\n") if line]
+    valid = [event for event in found if event is not None]
+    skipped.count += len(found) - len(valid)
+    return valid
 
 
 @cache

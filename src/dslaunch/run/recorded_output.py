@@ -17,7 +17,15 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from dslaunch.run.run_directory import ARRIVAL, LOGS, OPEN_LOGS, ORDER, SOURCES, log_source
+from dslaunch.run.run_directory import (
+    ARRIVAL,
+    LOGS,
+    OPEN_LOGS,
+    ORDER,
+    SOURCES,
+    arrivals,
+    log_source,
+)
 
 POLL = 0.2
 """Seconds between two looks for new output."""
@@ -175,7 +183,7 @@ def _whole(block: bytes) -> bytes:
 
 
 def _entries(block: bytes) -> Iterator[tuple[float, int, int, int]]:
-    for when, log, stream, size in ARRIVAL.iter_unpack(_whole(block)):
+    for when, log, stream, size in arrivals(_whole(block)):
         yield when if math.isfinite(when) else 0.0, log, stream, size
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -27,8 +28,11 @@ LOGS, SOURCES, ORDER = "logs", "sources", "order"
 SUBMISSION = "DSLAUNCH_SUBMISSION"
 """The environment variable with the token of the SLURM job in whose script a run was started."""
 ARRIVAL = struct.Struct("<dHBI")
-"""One piece of output: seconds since the epoch, which log (its line in `sources`), which stream
-(1 or 2), how many bytes. In the order of arrival."""
+"""One piece of output: seconds since the epoch, the low bits of its log (a line of `sources`), its
+stream (1 or 2) with the other bits above it, how many bytes. In the order of arrival."""
+STREAM_BITS, LOW_BITS = 2, 16
+MOST_LOGS = 1 << (8 - STREAM_BITS + LOW_BITS)
+"""Logs of one run that `ARRIVAL` can number."""
 OPEN_LOGS = 128
 """Logs that may be open at a time, at least; with more ranks the longest unused is closed."""
 
@@ -94,6 +98,7 @@ class RunDirectory:
         self._lock = _private(directory / LOCK)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._numbers: dict[str, int] = {}
+        self._log_directory = str(directory / LOGS)
         self._events = _private(directory / EVENTS)
         self._sources = _private(directory / SOURCES)
         self._order = _private(directory / ORDER)
@@ -120,7 +125,7 @@ class RunDirectory:
             if name not in self._numbers:
                 self._numbers[name] = len(self._numbers)
                 self._sources.write(name.encode() + b"\n")
-            self._order.write(ARRIVAL.pack(when, self._numbers[name], stream, len(data)))
+            self._order.write(arrival(when, self._numbers[name], stream, len(data)))
         except OSError as error:
             self.failure = error
 
@@ -141,11 +146,26 @@ class RunDirectory:
         if name not in self._logs:
             if len(self._logs) >= self._open_logs:
                 self._logs.popitem(last=False)[1].close()
-            logs = self.directory / LOGS
-            logs.mkdir(mode=0o700, exist_ok=True)
-            self._logs[name] = _private(logs / name)
+            if not self._numbers:  # the first log
+                (self.directory / LOGS).mkdir(mode=0o700, exist_ok=True)
+            self._logs[name] = _private(f"{self._log_directory}/{name}")
         self._logs.move_to_end(name)
         return self._logs[name]
+
+
+def arrival(when: float, log: int, stream: int, size: int) -> bytes:
+    """Return the entry of one piece of output in `order`. Raises OSError for too many logs."""
+    if log >= MOST_LOGS:
+        raise OSError(errno.EOVERFLOW, f"more than {MOST_LOGS} logs")
+    low, high = log & ((1 << LOW_BITS) - 1), log >> LOW_BITS
+    return ARRIVAL.pack(when, low, stream | high << STREAM_BITS, size)
+
+
+def arrivals(entries: bytes) -> Iterator[tuple[float, int, int, int]]:
+    """Yield time, log, stream and size of each of several entries of `order`."""
+    for when, low, stream_and_high, size in ARRIVAL.iter_unpack(entries):
+        log = low | stream_and_high >> STREAM_BITS << LOW_BITS
+        yield when, log, stream_and_high & ((1 << STREAM_BITS) - 1), size
 
 
 def log_name(host: str, rank: int | None) -> str:
@@ -213,7 +233,7 @@ def read_begin(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
-def _private(path: Path) -> IO[bytes]:
+def _private(path: Path | str) -> IO[bytes]:
     """Open a private file for appending, without a buffer."""
     fd = private.open_file(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     return os.fdopen(fd, "wb", buffering=0)

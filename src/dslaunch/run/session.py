@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dslaunch.run.inbox import Inbox
     from dslaunch.transport.base import Channel, Connection, Transport
 
+_PING = frames.pack_message({"op": "ping"})
 _CONFIRM_EVERY = 256 * 1024
 _MOST_UNSENT = 8 * PIECE
 """Bytes of a file that are queued for a node."""
@@ -111,6 +112,8 @@ class Session(Wire):
         """What to report once the agent has sent something over the new connection."""
         self._away_since: float | None = None
         """Since when it has been unreachable, on the monotonic clock; None: it is reachable."""
+        self._exit_by = 0.0
+        """Until when a dismissed agent may exit, on the monotonic clock."""
         self._holding = self._following = False
         self._joining: Future[End | None] | None = None
         """While we reconnect: None once the program has greeted, or how it ended before."""
@@ -165,6 +168,11 @@ class Session(Wire):
         future.add_done_callback(self._set_offset)
         return future
 
+    def known_clock(self) -> Clock | None:
+        """Return by how much the node's clock is ahead, as measured best; None: not measured."""
+        known = math.isfinite(self.clock_error)
+        return Clock(self.offset, self.clock_error) if known else None
+
     @property
     def clock_error(self) -> float:
         """Return by how many seconds `offset` may be off; infinite: it was not measured."""
@@ -204,17 +212,25 @@ class Session(Wire):
         if self._channel is not None and self._channel.unsent:  # what is being sent counts
             return
         self._confirm()
-        self.send(op="ping")
+        self._write(_PING)
 
-    def close(self) -> None:
-        """Dismiss the agent and close the connection. Safe to call twice."""
+    def dismiss(self) -> None:
+        """Let the agent exit; its exit is not waited for. Safe to call twice."""
+        if self._closing.is_set():
+            return
         self._closing.set()
+        self._exit_by = time.monotonic() + EXIT_TIMEOUT
         if not self.over:
             self.send(op="bye")
         self.over = True
         if self._channel is not None:
             self._channel.close_input()
-            self._ended.wait(EXIT_TIMEOUT)
+
+    def close(self) -> None:
+        """Dismiss the agent and close the connection. Safe to call twice."""
+        self.dismiss()
+        if self._channel is not None:
+            self._ended.wait(max(0.0, self._exit_by - time.monotonic()))
             self._channel.close()
         self._connection.close()
 

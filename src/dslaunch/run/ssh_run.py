@@ -34,7 +34,7 @@ from dslaunch.run.rank_signals import Signaled, order, send_signal
 from dslaunch.run.rank_stacks import gather_stacks
 from dslaunch.run.reach import ReachedNodes, ask_each, reach
 from dslaunch.run.reasons import EndCode
-from dslaunch.run.recorded_events import read_events
+from dslaunch.run.recorded_events import read_last_attempt
 from dslaunch.run.recorded_output import RecordedOutput
 from dslaunch.run.recorded_progress import note_progress, noted_progress, recorded_progress
 from dslaunch.run.rehearsal_result import recorded_verdict
@@ -156,7 +156,7 @@ class SshRun(RunHandle):
         """Ask its nodes, unless the launcher has recorded everything. Raises DslaunchError."""
         local = self.local
         if local is not None and local.result is not None and not local.record.detached:
-            events = read_events(local.directory)
+            events = read_last_attempt(local.directory)
             return replace(
                 self.summary(Reports()),
                 nodes=recorded_nodes(local.record, events),
@@ -177,7 +177,7 @@ class SshRun(RunHandle):
             reports = Reports(runs, dict(reached.failures))
         if self.local is None and self.agents not in runs:
             raise DslaunchError(f"run {self.name}: unknown to all nodes")
-        events = read_events(local.directory) if local is not None else []
+        events = read_last_attempt(local.directory) if local is not None else []
         summary = self.summary(reports)
         progress = summary.progress or self.progress()
         return replace(summary, progress=progress, slower=slower_ranks(events))

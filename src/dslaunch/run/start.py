@@ -127,6 +127,8 @@ def _recorded(controller: RunController, count: int, plan: Plan, facts: Facts) -
 def _log_plan(run: str, plan: Plan) -> None:
     for decided in plan.decisions:
         _log.info("decided", run=run, code=decided.code, **decided.values)
+    if not _log.records_info:
+        return
     for node in plan.nodes:
         for each in node.processes:
             one = _log.bind(run=run, node=node.host, rank=each.rank)
@@ -149,17 +151,16 @@ def _transport_decisions(controller: RunController) -> tuple[Decision, ...]:
 def _greeted(controller: RunController, starter: AgentStarter) -> list[Session]:
     """Wait until all agents have greeted; return the sessions. Raises NodeError, Interrupted."""
     controller.connected = []
-    view, told = controller.view, dict.fromkeys(starter.begun, False)
+    view, late = controller.view, dict.fromkeys(starter.begun)
 
     def tell_new() -> None:
         """Show the nodes that are connected, one by one."""
-        for host in starter.greeted():
-            if not told[host]:
-                told[host] = True
-                event = Event(time.time(), "connected", host)
-                controller.connected.append(event)
-                view.event(event)
-        view.begin(StartStep.CONNECTING, [host for host, greeted in told.items() if not greeted])
+        for host in starter.new_greetings():
+            del late[host]
+            event = Event(time.time(), "connected", host)
+            controller.connected.append(event)
+            view.event(event)
+        view.begin(StartStep.CONNECTING, tuple(late))
 
     sessions = starter.sessions(controller.interrupts, tell_new)
     greetings = [session.hello for session in sessions]

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dslaunch.cluster.model import Cluster
+from dslaunch.cluster.nodeset import InvalidNodeSet, expand
 from dslaunch.errors import NodeFailure, UsageError
 from dslaunch.protocol.queries import RUNS, Answers, RunOnNode
 from dslaunch.run.events import Event
@@ -170,7 +171,7 @@ def gave_up(events: Sequence[Event]) -> EndReason | None:
 def recorded_nodes(record: RunRecord, events: Sequence[Event]) -> dict[str, NodeStatus]:
     """Return the nodes of an attached run that has ended, by the events of its last attempt."""
     by_host: dict[str | None, list[Event]] = defaultdict(list)
-    for event in of_last_attempt(events):
+    for event in events:
         by_host[event.host].append(event)
     found = {}
     for host in record.hosts:
@@ -186,15 +187,9 @@ def recorded_nodes(record: RunRecord, events: Sequence[Event]) -> dict[str, Node
     return found
 
 
-def of_last_attempt(events: Sequence[Event]) -> Sequence[Event]:
-    """Return the events of a run since its last restart."""
-    restarts = [index for index, event in enumerate(events) if event.kind == "restarting"]
-    return events[restarts[-1] :] if restarts else events
-
-
 def slower_ranks(events: Sequence[Event]) -> tuple[SlowerRank, ...]:
-    """Return the ranks of the last attempt that have been named as slow."""
-    return tuple(slow for event in of_last_attempt(events) for slow in event.slower or ())
+    """Return the ranks that events of one attempt name as slow."""
+    return tuple(slow for event in events for slow in event.slower or ())
 
 
 def last_end(nodes: Iterable[NodeStatus]) -> float | None:
@@ -314,11 +309,20 @@ def _hosts(reported: Mapping[str, RunOnNode], reached: ReachedNodes) -> tuple[st
     """Return the nodes of a run: those that any node names, and all that report it. One node
     cannot exclude others."""
     known = reached.sessions.keys() | reached.failures.keys()
-    hosts: dict[str, None] = {}
-    for host, one in reported.items():
-        hosts |= dict.fromkeys(name for name in one.hosts if name in known)
-        hosts[host] = None
-    return tuple(hosts)
+    named: dict[str, None] = {}
+    for hosts in {one.hosts: None for one in reported.values()}:  # the same on most nodes
+        named |= dict.fromkeys(name for name in _expanded(hosts) if name in known)
+    return tuple(named | dict.fromkeys(reported))
+
+
+def _expanded(hosts: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return the nodes that a node names; none if it names them in an invalid way."""
+    if not isinstance(hosts, str):
+        return hosts
+    try:
+        return expand(hosts)
+    except InvalidNodeSet:
+        return ()
 
 
 def _on_node(host: str, reported: Mapping[str, RunOnNode], reached: ReachedNodes) -> NodeStatus:

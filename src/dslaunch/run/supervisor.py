@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from dslaunch import log
+from dslaunch.cluster.nodeset import fold_in_order
 from dslaunch.errors import NodeFailure
 from dslaunch.launch.plan import NodePlan, Plan
 from dslaunch.node.frames import Output
@@ -37,6 +39,11 @@ POLL = 0.1
 CONFIRM_TIMEOUT = 10.0
 """Seconds beyond the grace period in which a node must confirm the cleanup."""
 LONGEST_ERROR = 500
+MOST_PIECES = 20_000
+"""Pieces of output in a second that all ranks send, at most: nodes gather what is more. Each takes
+some 20 microseconds here."""
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.02, 0.5
+"""Seconds between two pieces of output of a rank: no user sees the shorter one."""
 """Characters of an unexpected error that are logged."""
 _log = log.Log(__name__)
 
@@ -74,13 +81,15 @@ class Supervisor:
         """Forwarded signals that nodes have not confirmed yet."""
         self.first_success: float | None = None
         """When the first rank exited successfully, on the monotonic clock."""
+        self._heartbeats_checked = 0.0
+        """When, on the monotonic clock."""
 
     def run(self, plan: Plan, secrets: dict[str, Secret]) -> Outcome:
         """Start the plan on all nodes and stay until it has ended everywhere."""
-        for session, node in zip(self.sessions, plan.nodes, strict=True):
+        starts = start_messages(plan, secrets)
+        for session, node, start in zip(self.sessions, plan.nodes, starts, strict=True):
             session.expect(node.ranks)
             session.follow(hold=True)
-            start = start_message(plan, node, secrets)
             if self.rehearsal is not None:
                 limits = self.rehearsal.limits
                 full = None if limits.full is None else limits.full.world_size
@@ -227,6 +236,11 @@ class Supervisor:
             self._give_up(EndReason(EndCode.EXIT_TIMEOUT, seconds=limit, ranks=ranks))
 
     def _check_heartbeats(self) -> None:
+        """Interrupt nodes that were unheard for too long; ten times in that time is enough."""
+        now = time.monotonic()
+        if now - self._heartbeats_checked < min(1.0, self.timeouts.heartbeat / 10):
+            return
+        self._heartbeats_checked = now
         for session in list(self.running.values()):
             if session.unheard_for() > self.timeouts.heartbeat:
                 session.interrupt()
@@ -328,8 +342,25 @@ class Supervisor:
         )
 
 
-def start_message(plan: Plan, node: NodePlan, secrets: dict[str, Secret]) -> dict[str, Any]:
-    """Return the message that starts a node's processes. Secrets are in no other message."""
+def start_messages(plan: Plan, secrets: dict[str, Secret]) -> Iterator[dict[str, Any]]:
+    """Yield the message that starts a node's processes, for each node. Secrets are in no other
+    message."""
+    about = {
+        "cluster": plan.cluster,
+        "launcher": plan.launcher,
+        # folded: with all names, the messages of many nodes would be as large as their square
+        "hosts": fold_in_order(node.host for node in plan.nodes),
+        "world_size": plan.world_size,
+        "started": time.time(),
+    }
+    for node in plan.nodes:
+        yield _start_message(plan, node, secrets, about)
+
+
+def _start_message(
+    plan: Plan, node: NodePlan, secrets: dict[str, Secret], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """`about`: what every node records of the run, for later requests."""
     return {
         "op": "start",
         "processes": [
@@ -342,17 +373,11 @@ def start_message(plan: Plan, node: NodePlan, secrets: dict[str, Secret]) -> dic
         "slots": len(node.slots),
         "first_rank": node.first_rank,
         "master_port": plan.rendezvous.port,
-        "about": about(plan, node),
+        "output_interval": output_interval(plan.world_size),
+        "about": {**about, "ranks": list(node.ranks)},
     }
 
 
-def about(plan: Plan, node: NodePlan) -> dict[str, Any]:
-    """Return what a node records of a run, for later requests."""
-    return {
-        "cluster": plan.cluster,
-        "launcher": plan.launcher,
-        "hosts": [each.host for each in plan.nodes],
-        "world_size": plan.world_size,
-        "ranks": list(node.ranks),
-        "started": time.time(),
-    }
+def output_interval(ranks: int) -> float:
+    """Return the seconds between two pieces of output of a rank, if it writes more often."""
+    return min(max(SHORTEST_INTERVAL, ranks / MOST_PIECES), LONGEST_INTERVAL)

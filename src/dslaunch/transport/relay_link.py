@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from dslaunch import log
 from dslaunch.json_text import json_text
 from dslaunch.node import relay_frames
+from dslaunch.transport import loop
 from dslaunch.transport.base import End
 from dslaunch.transport.channel import EXIT_TIMEOUT, QueueingChannel
 from dslaunch.transport.login_shell import LoginOutput
@@ -81,6 +82,8 @@ class RelayLink:
         """Set when the program has exited, or its connection has ended."""
         self.unanswered = 0
         """Pings since the relay has last sent anything."""
+        self._pinging = False
+        """Whether the loop is to send a ping."""
         self.sent = 0
         """Bytes that were sent to the relay, without its program."""
         self.over = False
@@ -117,7 +120,17 @@ class RelayLink:
         return channel
 
     def ping(self) -> None:
-        """Make the relay send something."""
+        """Make the relay send something.
+
+        A ping counts from when the loop has taken what had arrived: a loop that is busy with
+        thousands of nodes must not take a relay for silent.
+        """
+        if not self._pinging:
+            self._pinging = True
+            loop.shared().call(self._ping)
+
+    def _ping(self) -> None:
+        self._pinging = False
         self.unanswered += 1
         self.send(relay_frames.frame(relay_frames.PING, 0))
 

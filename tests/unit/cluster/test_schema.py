@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.json_schema import Draft202012Validator
 
 from dslaunch.cluster.load import load_cluster, parse_cluster
 from dslaunch.cluster.reference import reference_markdown
@@ -70,14 +71,12 @@ def test_every_example_cluster_loads(path: Path) -> None:
 
 
 def accepted_by_editors(text: str) -> bool:
-    jsonschema = pytest.importorskip("jsonschema")
-    validator = jsonschema.Draft202012Validator(json_schema())
+    validator = Draft202012Validator(json_schema())
     return bool(validator.is_valid(parse(text, "f", verbatim=VERBATIM).data))
 
 
 def test_the_schema_is_one() -> None:
-    jsonschema = pytest.importorskip("jsonschema")
-    jsonschema.Draft202012Validator.check_schema(json_schema())
+    Draft202012Validator.check_schema(json_schema())
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import jsonschema
 import pytest
+from tests.json_schema import Draft202012Validator
 
 from dslaunch.deepspeed import config_text, describe, schema
 from dslaunch.deepspeed.compare import UNSET, differences
@@ -61,7 +61,7 @@ def test_an_explanation_has_a_line_for_each_fact() -> None:
 
 @pytest.mark.parametrize("version", schema.versions())
 def test_the_json_schema_is_one(version: str) -> None:
-    jsonschema.Draft202012Validator.check_schema(describe.json_schema(schema.load(version)))
+    Draft202012Validator.check_schema(describe.json_schema(schema.load(version)))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_the_json_schema_is_one(version: str) -> None:
     ],
 )
 def test_the_json_schema_takes_what_is_right(config: dict[str, Any], valid: bool) -> None:
-    validator = jsonschema.Draft202012Validator(describe.json_schema(NEW))
+    validator = Draft202012Validator(describe.json_schema(NEW))
     assert validator.is_valid(config) == valid
 
 

@@ -60,12 +60,12 @@ PLAN = st.builds(
 
 
 @given(plan=PLAN)
-def test_a_plan_is_written_as_pydantic_would_write_it(plan: Plan) -> None:
+def test_a_plan_has_the_content_that_pydantic_would_write(plan: Plan) -> None:
     text = plan_to_json(plan)
     as_read = TypeAdapter(Plan).dump_python(plan, mode="json")
     for told, made in zip(as_read["decisions"], plan.decisions, strict=True):
         told |= {"what": made.what, "value": made.value, "why": made.why}
-    assert text == json.dumps(as_read, indent=2) + "\n"
+    assert json.dumps(json.loads(text)) == json.dumps(as_read)
     assert TypeAdapter(Plan).validate_json(text) == plan
 
 

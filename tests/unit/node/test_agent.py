@@ -140,3 +140,46 @@ def test_a_launcher_whose_connection_was_closed_here_may_reconnect() -> None:
 
 def test_a_launcher_is_not_known_to_have_left_where_there_was_no_ssh() -> None:
     assert not peer.has_left("")
+
+
+def test_gathered_output_comes_before_the_end_of_its_rank(tmp_path: Path) -> None:
+    """The interval never ends: only the exit can send what was written after the first line."""
+    script = "echo first; sleep 0.1; echo second; printf 'no newline' >&2"
+    start: frames.Message = {
+        "op": "start",
+        "processes": [{"argv": ["sh", "-c", script], "env": {}, "rank": 0}],
+        "env": {},
+        "secret": [],
+        "cwd": str(tmp_path),
+        "files": [],
+        "slots": 1,
+        "first_rank": 0,
+        "master_port": 1,
+        "output_interval": 3600.0,
+        "about": {},
+    }
+    ours, its = socket.socketpair()
+    with its, ours:
+        ours.settimeout(BOUND)
+        ours.sendall(HOLD + frames.pack_message(start))
+        environment = {**os.environ, "HOME": str(tmp_path)}
+        program = AGENT.format(fd=its.fileno(), reconnect=0.0)
+        command = [sys.executable, "-c", program]
+        with subprocess.Popen(command, pass_fds=[its.fileno()], env=environment) as agent:
+            output = output_before_exit(ours)
+            ours.sendall(BYE)
+            assert agent.wait(BOUND) == 0
+    assert output == {1: b"first\nsecond\n", 2: b"no newline"}
+
+
+def output_before_exit(connection: socket.socket) -> dict[int, bytes]:
+    """What an agent sends of each stream before it tells that a rank has ended."""
+    connection.recv(len(frames.GREETING), socket.MSG_WAITALL)
+    decoder = frames.Decoder()
+    output: dict[int, bytes] = {}
+    while True:
+        for frame in decoder.feed(connection.recv(1 << 16)):
+            if isinstance(frame, frames.Output):
+                output[frame.stream] = output.get(frame.stream, b"") + frame.data
+            elif isinstance(frame, dict) and frame.get("event") == "exit":
+                return output

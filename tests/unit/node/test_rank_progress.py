@@ -22,6 +22,8 @@ WAITS = Quiet(idle=0.0, printed=80.0, moved=70.0)
         ((COMPUTES, WAITS), 70.0),
         # output of any rank is progress
         ((Quiet(idle=0.0, printed=3.0, moved=None), WAITS), 3.0),
+        # all nodes have ended
+        ((), 0.0),
     ],
 )
 def test_progress_is_output_and_collectives_and_otherwise_the_cpu(

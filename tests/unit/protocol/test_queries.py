@@ -29,6 +29,13 @@ def test_an_invalid_record_of_a_run_hides_no_other_run() -> None:
     assert len(recorded.invalid) == 1
 
 
+def test_the_nodes_of_a_run_are_folded_or_as_of_earlier_versions_a_list() -> None:
+    records = [{**RUN, "hosts": "n[1-10000]"}, RUN, {**RUN, "hosts": [["n1"]]}]
+    recorded = parse_answers("n1", {RUNS: None}, {"runs": {"value": records}})[RUNS]
+    assert [run.hosts for run in recorded.runs] == ["n[1-10000]", ("n1",)]
+    assert len(recorded.invalid) == 1
+
+
 def test_an_incomplete_event_of_a_run_hides_no_other_event() -> None:
     records = [{**RUN, "events": [STARTED, {"event": "exi"}]}]
     (run,) = parse_answers("n1", {RUNS: None}, {"runs": {"value": records}})[RUNS].runs

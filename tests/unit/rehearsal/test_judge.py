@@ -713,6 +713,90 @@ def test_memory_far_from_the_estimate_is_told(used: int, level: str | None) -> N
     assert result.measured.model_states == 16 * 10**9
 
 
+BILLION = 10**9
+WRAPPED: Sent = {
+    **DDP,
+    **SEVEN_BILLION,
+    "parameters": BILLION,
+    "trainable": BILLION,
+    "types": {"float32": BILLION},
+}
+ON_RANK: Sent = {**OPTIMIZER, **ON_GPU}
+
+
+def estimated(*records: Sent, full: Allocation | None = None) -> int | None:
+    """Return the estimated model states of a rank that has recorded this."""
+    rank = [START, TORCH, group(0), *records, HELD]
+    return judged(rank, rank, full=full).measured.model_states
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "states", "kept"),
+    [
+        ("SGD", {}, 0),
+        ("SGD", {"cuda": 4 * BILLION}, 4),
+        ("Adafactor", {"cuda": 10**6}, 0.001),
+        ("AdamW8bit", {"cuda": 2 * BILLION}, 2),
+        ("PagedAdamW8bit", {"cpu": 2 * BILLION}, 0),
+        ("Shampoo", {"cuda": 12 * BILLION}, 12),
+        # before the first step, by the name
+        ("SGD", None, 0),
+        ("AdamW8bit", None, 2),
+        ("Lion", None, 4),
+        ("Muon", None, 4),
+        ("AdamW", None, 8),
+    ],
+)
+def test_what_the_optimizer_keeps_counts_as_measured(
+    optimizer: str, states: dict[str, int] | None, kept: float
+) -> None:
+    steps = [] if states is None else [step(1, gpus=8, states=states)]
+    found = estimated(WRAPPED, {**ON_RANK, "optimizer": optimizer}, *steps)
+    assert found == 8 * BILLION + int(kept * BILLION)
+
+
+def test_an_optimizer_that_is_not_known_is_estimated_after_its_first_step_only() -> None:
+    assert estimated(WRAPPED, {**ON_RANK, "optimizer": "Shampoo"}) is None
+
+
+def test_weights_in_half_precision_have_moments_in_half_precision() -> None:
+    half = {**WRAPPED, "types": {"bfloat16": BILLION}}
+    assert estimated(half, {**ON_RANK, "optimizer": "AdamW"}) == 8 * BILLION
+
+
+FSDP_MODEL: Sent = {**WRAPPED, "wrapper": "FullyShardedDataParallel"}
+FSDP_LAYER: Sent = {**FSDP_MODEL, "parameters": BILLION // 10, "trainable": BILLION // 10}
+HALF_OF_IT: Sent = {**ON_RANK, "optimizer": "AdamW", "own_bytes": 2 * BILLION}
+
+
+def test_fsdp_divides_the_states_among_all_ranks_and_gathers_a_layer() -> None:
+    layers = [FSDP_LAYER] * 10
+    used = step(1, gpus=8, states={"cuda": 4 * BILLION})
+    gathered = 3 * 4 * BILLION // 10
+    assert estimated(FSDP_MODEL, *layers, HALF_OF_IT, used) == 8 * BILLION + gathered
+    # the real run has 8 ranks
+    full = nodes_of(8)
+    found = estimated(FSDP_MODEL, *layers, HALF_OF_IT, used, full=full)
+    assert found == 2 * BILLION + gathered
+
+
+def test_fsdp_of_a_part_of_the_ranks_is_not_estimated() -> None:
+    all_of_it = {**HALF_OF_IT, "own_bytes": 4 * BILLION}
+    assert estimated(FSDP_MODEL, all_of_it, step(1, states={"cuda": 8 * BILLION})) is None
+
+
+def test_the_moments_of_a_deepspeed_run_are_those_that_its_optimizer_keeps() -> None:
+    wrapped = {**WRAPPED, "wrapper": "DeepSpeedEngine"}
+    adam = estimated(wrapped, BF16_CONFIG, ENGINE, ON_RANK)
+    lion = estimated(
+        wrapped, BF16_CONFIG, ENGINE, ON_RANK, step(1, gpus=8, states={"cuda": 2 * BILLION})
+    )
+    assert adam is not None
+    assert lion is not None
+    # each of two ranks has half of them: 4 bytes less for each of its parameters
+    assert adam - lion == 4 * BILLION // 2
+
+
 def test_a_node_whose_memory_is_almost_full_is_named() -> None:
     start: Sent = {**START, "node_memory": 1000}
     result = judged([start, *sound(0)[1:]], sound(1))

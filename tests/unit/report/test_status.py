@@ -69,19 +69,16 @@ def test_equal_nodes_are_one_row_and_the_node_that_failed_another(failed: RunSta
     assert last_end(failed.nodes.values()) == 111.0
 
 
-def test_only_the_last_attempt_of_a_run_is_in_its_table_of_nodes() -> None:
-    restart = Event(120.0, "restarting")
-    events = [*events_of("node00", 0), restart, Event(121.0, "lost", "node01", error="no route")]
-    nodes = recorded_nodes(RECORD, events)
+def test_a_node_without_events_and_one_that_was_lost_are_in_the_table_of_nodes() -> None:
+    nodes = recorded_nodes(RECORD, [Event(121.0, "lost", "node01", error="no route")])
     assert (nodes["node00"].ranks, nodes["node00"].events) == ((), ())
     assert (nodes["node01"].state, nodes["node01"].why) == ("unreachable", "no route")
 
 
-def test_slow_ranks_of_the_last_attempt_are_named(failed: RunStatus) -> None:
-    slow = [SlowerRank(at, "node00", Evidence.CPU) for at in range(2)]
-    events = [Event(90.0 + each.rank, "slow", "node00", slower=(each,)) for each in slow]
-    found = slower_ranks([events[0], Event(90.5, "restarting"), events[1]])
-    assert found == (slow[1],)
+def test_slow_ranks_are_named(failed: RunStatus) -> None:
+    slow = SlowerRank(1, "node00", Evidence.CPU)
+    found = slower_ranks([Event(91.0, "slow", "node00", slower=(slow,))])
+    assert found == (slow,)
     last = head(replace(failed, slower=found)).splitlines()[-1]
     assert last.startswith("slow: rank 1 on node00")
 

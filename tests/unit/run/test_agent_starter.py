@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ import pytest
 
 from dslaunch.cluster.model import Node
 from dslaunch.errors import Interrupted, NodeError, NodeFailure
+from dslaunch.protocol.messages import Hello
 from dslaunch.run.agent_starter import AgentStarter
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.session import Session
@@ -64,12 +66,16 @@ class Said:
 
         class Fake:
             host = node.host
+            hello: Future[Hello] = Future()
 
             def begin(self, *, join: bool) -> None:
                 said.append(f"begin {node.host}")
 
             def ping(self) -> None:
                 pinged.set()
+
+            def dismiss(self) -> None:
+                pass
 
             def close(self) -> None:
                 said.append(f"close {node.host}")

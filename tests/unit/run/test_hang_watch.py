@@ -13,8 +13,9 @@ from pydantic import TypeAdapter
 
 from dslaunch.protocol.queries import Answers, Questions, parse_answers
 from dslaunch.protocol.values import parse
+from dslaunch.run.collectives import RankRecord, RankState
 from dslaunch.run.hang_verdict import HangCode
-from dslaunch.run.hang_watch import Continued, HangWatch, Stall
+from dslaunch.run.hang_watch import MOST_STARVED, Continued, CpuWaits, HangWatch, Stall
 from dslaunch.run.session import Session
 
 RECORDED: dict[str, Any] = json.loads(
@@ -35,6 +36,8 @@ class ScriptedNode:
         self.asked: list[str] = []
         self.completed = 0
         """Collectives of a run that makes progress."""
+        self.starved = False
+        """Whether the ranks wait for a CPU all the time."""
         self.state = "answered"
         self.log = "uptime 5000.00\n"
         """Of the kernel; as for a user who may not read it."""
@@ -66,7 +69,9 @@ class ScriptedNode:
         if self.completed:
             self.completed += 1
         groups = [{"id": 0, "enqueued": 4 + moving, "completed": 3 + moving}]
-        answer = {"state": "answered", "pid": 9, "told": {"initialized": True, "groups": groups}}
+        waited = time.monotonic() if self.starved else 0.0
+        told = {"initialized": True, "groups": groups}
+        answer = {"state": "answered", "pid": 9, "waited": waited, "told": told}
         return dict.fromkeys("0123", answer)
 
 
@@ -89,6 +94,35 @@ def test_a_rank_that_the_others_wait_for_is_a_hang_after_the_timeout() -> None:
     assert isinstance(found, Stall)
     assert (found.over, found.verdict.code) == (True, HangCode.BUSY)
     assert found.seconds > SHORT
+
+
+def test_ranks_that_wait_for_a_cpu_have_more_time() -> None:
+    node = ScriptedNode("busy")
+    node.starved = True
+    watch = HangWatch(limit=2.0)
+    found = look(watch, node, seconds=12.0)
+    assert isinstance(found, Stall)
+    # the last second or so has not been compared yet
+    assert 4.0 < found.seconds < 12.0
+
+
+def test_a_wait_for_a_cpu_counts_since_the_last_progress() -> None:
+    waits = CpuWaits()
+    waits.take(waiting(50.0), progress=True)
+    waits.take(waiting(56.0), progress=False)
+    assert (waits.seconds, waits.own(10.0)) == (6.0, 4.0)
+    assert waits.own(6.0) == 6.0 / MOST_STARVED
+    waits.take(waiting(57.0), progress=True)
+    assert (waits.seconds, waits.own(10.0)) == (0.0, 10.0)
+
+
+def waiting(seconds: float) -> dict[int, RankRecord]:
+    """Two ranks, of which the second has waited for a CPU for so long since its start."""
+    answered = RankState.ANSWERED
+    return {
+        0: RankRecord(0, "node1", answered, pid=1),
+        1: RankRecord(1, "node1", answered, pid=2, waited=seconds),
+    }
 
 
 FELL_OFF = """\

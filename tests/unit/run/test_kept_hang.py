@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from dslaunch.protocol.queries import Answers, Questions, parse_answers
 from dslaunch.run.events import Event
-from dslaunch.run.hang_verdict import HangCode
+from dslaunch.run.hang_verdict import GpuError, HangCode
 from dslaunch.run.kept_hang import with_hang_verdict
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reach import ReachedNodes
@@ -84,6 +84,30 @@ def test_what_a_node_says_of_the_ranks_of_others_is_not_used() -> None:
     nodes = {"node1": kept("busy", (0, 1, 2, 3)), "node2": None}
     found = explained("busy", nodes=nodes)
     assert {rank for ranks in found.stacks.values() for rank in ranks} == {"0", "1"}
+
+
+def test_an_error_of_a_gpu_that_the_node_has_logged_is_the_reason() -> None:
+    nodes = {host: kept("busy", ranks) for host, ranks in RANKS.items()}
+    log = (
+        "uptime 1000.0\nlog\n[  990.0] NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen off\n"
+    )
+    nodes["node2"]["seconds"] = 60.0
+    nodes["node2"]["answers"] = {
+        "run": {"value": {"code": 0, "out": log, "err": ""}},
+        "nccl_ras": {"value": None},
+    }
+    hang = explained("busy", nodes=nodes).reason.hang
+    assert hang is not None
+    assert (hang.code, hang.ranks) == (HangCode.GPU, (("node2", 3),))
+    assert hang.gpus == (GpuError("node2", 79, "0000:9b:00", 1),)
+
+
+def test_an_answer_about_gpus_that_is_invalid_is_not_used() -> None:
+    nodes = {host: kept("busy", ranks) for host, ranks in RANKS.items()}
+    nodes["node2"]["answers"] = {"run": {"value": {"code": "x"}}, "nccl_ras": {"value": None}}
+    hang = explained("busy", nodes=nodes).reason.hang
+    assert hang is not None
+    assert (hang.code, hang.ranks) == (HangCode.BUSY, (("node2", 3),))
 
 
 def test_without_records_of_any_node_the_reason_is_unknown() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dslaunch.run.events import Event, Line
@@ -16,7 +16,7 @@ from dslaunch.run.log_selection import LogSelection
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.recorded_events import read_events
 from dslaunch.run.replay import FIRST_WINDOW, attach_record, replay
-from dslaunch.run.run_directory import EVENTS, RunDirectory
+from dslaunch.run.run_directory import EVENTS, MOST_LOGS, RunDirectory, arrival, arrivals
 from dslaunch.run.view import View as AnyView
 
 Wrote = tuple[str, int | None, bytes, float]
@@ -182,6 +182,25 @@ def test_a_record_that_lacks_a_file_is_shown_as_far_as_it_is_there(
     expected = [line for line in BY_TIME if damage.startswith("logs") and line.startswith("1")]
     assert shown(two_nodes) == expected
     assert shown(two_nodes, tail=10) == expected
+
+
+@given(
+    when=st.floats(0, 1e10),
+    log=st.integers(0, MOST_LOGS - 1),
+    stream=st.sampled_from((1, 2)),
+    size=st.integers(0, 1 << 20),
+)
+@example(when=1.0, log=(1 << 16) - 1, stream=2, size=1)
+@example(when=1.0, log=1 << 16, stream=2, size=1)
+def test_a_piece_of_any_of_four_million_logs_is_found_again(
+    when: float, log: int, stream: int, size: int
+) -> None:
+    assert list(arrivals(arrival(when, log, stream, size))) == [(when, log, stream, size)]
+
+
+def test_a_log_that_has_no_number_is_refused() -> None:
+    with pytest.raises(OSError, match="logs"):
+        arrival(1.0, MOST_LOGS, 1, 1)
 
 
 @given(cut=st.binary(max_size=40))

@@ -19,7 +19,7 @@ from dslaunch.run.progress_history import (
     RankPace,
     slowest_ranks,
 )
-from dslaunch.run.recorded_events import read_events
+from dslaunch.run.recorded_events import read_events, read_last_attempt
 from dslaunch.run.recorded_output import sample_output
 from dslaunch.run.run_directory import EVENTS, RunDirectory
 from dslaunch.run.usage import USAGE, NodeUsage, read_usage
@@ -140,6 +140,17 @@ def test_damaged_events_are_skipped_and_counted(tmp_path: Path) -> None:
 
 def test_events_that_are_missing_are_none(tmp_path: Path) -> None:
     assert read_events(tmp_path) == []
+    assert read_last_attempt(tmp_path) == []
+
+
+def test_the_last_attempt_begins_with_its_restart(tmp_path: Path) -> None:
+    earlier, restart = Event(1.0, "started", "n1", rank=0), Event(2.0, "restarting")
+    later = Event(3.0, "lost", "n1", error='it printed "restarting"')
+    text = "".join(json.dumps(event.as_data()) + "\n" for event in (earlier, restart, later))
+    (tmp_path / EVENTS).write_text(f'{text}{{"kind": "restarting"}}\n{{unfinish')
+    assert read_last_attempt(tmp_path) == [restart, later]
+    (tmp_path / EVENTS).write_text(json.dumps(later.as_data()) + "\n")
+    assert read_last_attempt(tmp_path) == [later]
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from pydantic import TypeAdapter
+from tests.json_schema import validate
 
 from dslaunch.cluster.model import Cluster
 from dslaunch.errors import UsageError
@@ -57,7 +57,7 @@ def test_a_record_is_read_back_the_same_and_has_the_published_schema(
     tmp_path: Path, record: RunRecord
 ) -> None:
     assert read_record(written(tmp_path, record.as_json())) == record
-    jsonschema.validate(json.loads(record.as_json()), json_schema())
+    validate(json.loads(record.as_json()), json_schema())
 
 
 def test_the_keys_of_the_first_versions_are_read(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from dslaunch.launch.slurm_step import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dslaunch.cluster.model import Node, Pairs, Placement
     from dslaunch.launch.job import Job
 
@@ -41,9 +43,10 @@ class Direct(Launcher):
         """Return one process per slot; the agent reads their output, so `logs` is not used."""
         command = Command(python_command(interpreter(placement.node), job))
         defaults = _defaults(job, placement.node, len(placement.slots))
+        environments = rank_environments(placement, world)
         return tuple(
-            Process(command, (*rank_environment(placement, world, local_rank), *defaults), rank)
-            for local_rank, rank in enumerate(placement.ranks)
+            Process(command, (*own, *defaults), rank)
+            for own, rank in zip(environments, placement.ranks, strict=True)
         )
 
     def slurm_command(self, step: SlurmStep) -> StepCommand:
@@ -66,31 +69,34 @@ class Direct(Launcher):
         )
 
 
-def rank_environment(placement: Placement, world: World, local_rank: int) -> Pairs:
-    """Return the variables of one rank; no other environment overrides them.
+def rank_environments(placement: Placement, world: World) -> Iterator[Pairs]:
+    """Yield the variables of each rank of a node; no other environment overrides them.
 
     Names and values are torch's (2.13, distributed/elastic/agent/server/local_elastic_agent.py),
     and NODE_RANK, which many scripts read.
     """
-    rank, local_size = placement.first_rank + local_rank, len(placement.slots)
-    pairs = (
-        ("MASTER_ADDR", world.rendezvous.address),
-        ("MASTER_PORT", world.rendezvous.port),
-        ("WORLD_SIZE", world.size),
-        ("RANK", rank),
-        ("LOCAL_RANK", local_rank),
-        ("LOCAL_WORLD_SIZE", local_size),
-        ("GROUP_RANK", placement.node_rank),
-        ("GROUP_WORLD_SIZE", world.node_count),
-        ("NODE_RANK", placement.node_rank),
-        ("ROLE_NAME", "default"),
-        ("ROLE_RANK", rank),
-        ("ROLE_WORLD_SIZE", world.size),
-        ("TORCHELASTIC_RESTART_COUNT", 0),
-        ("TORCHELASTIC_MAX_RESTARTS", 0),
-        ("TORCHELASTIC_RUN_ID", "none"),
-    )
-    return tuple((name, str(value)) for name, value in pairs)
+    # texts that all ranks share are made once: there may be a hundred thousand ranks
+    address, port = world.rendezvous.address, str(world.rendezvous.port)
+    world_size, node_count = str(world.size), str(world.node_count)
+    local_size, node_rank = str(len(placement.slots)), str(placement.node_rank)
+    for local_rank, rank in enumerate(map(str, placement.ranks)):
+        yield (
+            ("MASTER_ADDR", address),
+            ("MASTER_PORT", port),
+            ("WORLD_SIZE", world_size),
+            ("RANK", rank),
+            ("LOCAL_RANK", str(local_rank)),
+            ("LOCAL_WORLD_SIZE", local_size),
+            ("GROUP_RANK", node_rank),
+            ("GROUP_WORLD_SIZE", node_count),
+            ("NODE_RANK", node_rank),
+            ("ROLE_NAME", "default"),
+            ("ROLE_RANK", rank),
+            ("ROLE_WORLD_SIZE", world_size),
+            ("TORCHELASTIC_RESTART_COUNT", "0"),
+            ("TORCHELASTIC_MAX_RESTARTS", "0"),
+            ("TORCHELASTIC_RUN_ID", "none"),
+        )
 
 
 def _defaults(job: Job, node: Node, slots: int) -> Pairs:

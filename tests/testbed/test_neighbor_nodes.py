@@ -7,12 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.testbed.conftest import can_have_clusters, cluster4, session_cluster4
 from tests.testbed.test_runs import SLEEPER, Project
 from tests.testbed.vcluster import VirtualCluster
-
-__all__ = ["can_have_clusters", "cluster4", "session_cluster4"]
-pytestmark = pytest.mark.sshd
 
 TAKEN = [f"{above}/dslaunch-0" for above in ("/tmp", "/var/tmp", "/dev/shm")]
 NODES = "nodes: [{host: 'node[1-2]', slots: 1}]"
