@@ -161,7 +161,7 @@ TREE_HEAD = """
 
 `transport: tree` ({dates}): the launcher logs in to node2 and node3, these to node1 and node4. The
 faulty node, node2, is a parent: in each case its child is reached another way, and none of the
-child's ranks is lost.
+child's ranks is lost. Other programs used the processors too, which adds seconds to each start.
 
 | fault | while | exit code | noticed | over | words |
 |---|---|---|---|---|---|
