@@ -101,9 +101,9 @@ class SimulatedAgent:
         self.printing: list[Rank] = []
         """The ranks that have not printed all of their lines."""
         self.started = self.asked = self.done = False
-        self._interval = 0.0
+        self._interval, self._burst = 0.0, 1
         self._claims: dict[str, str] = {}
-        self._received: dict[int, int] = {}
+        self._missing: dict[int, int] = {}
         """Bytes of each archive."""
         self._beat: asyncio.TimerHandle | None = None
 
@@ -211,11 +211,11 @@ class SimulatedAgent:
 
     def do_put(self, client: AgentClient, message: frames.Message) -> None:
         """Begin to receive an archive, which is thrown away."""
-        self._received[message["id"]] = 0
+        self._missing[message["id"]] = len(message["pieces"])
 
     def _receive(self, client: AgentClient, frame: frames.Data) -> None:
-        self._received[frame.id] += len(frame.data)
-        if not frame.data:
+        self._missing[frame.id] -= 1
+        if not self._missing[frame.id]:
             self._reply(client, frame.id, 1)
 
     def do_usage(self, client: AgentClient, message: frames.Message) -> None:
@@ -289,7 +289,7 @@ class SimulatedAgent:
         """Start the ranks."""
         command = message["processes"][0]["argv"]
         scenario = from_json(paths.expanded(command[-1], message["env"]))
-        self._interval = scenario.interval
+        self._interval, self._burst = scenario.interval, scenario.burst
         self.started = True
         self.gatherer = Gatherer(message["output_interval"])
         self.say("contained", contained="cgroup")
@@ -320,12 +320,14 @@ class SimulatedAgent:
             relay.end()
 
     def _print(self) -> None:
-        """Let every rank print a line, and again later: the ranks of a node print together."""
+        """Let every rank print, and again later: the ranks of a node print together."""
         self.printing = [rank for rank in self.printing if rank.running]
         for rank in list(self.printing):
             if rank.lines < rank.draw.lines:
-                self.output(rank.number, STDOUT, line(rank.number, rank.lines))
-                rank.lines += 1
+                last = min(rank.lines + self._burst, rank.draw.lines)
+                lines = [line(rank.number, number) for number in range(rank.lines, last)]
+                self.output(rank.number, STDOUT, "\n".join(lines))
+                rank.lines = last
             else:
                 self.printing.remove(rank)
                 self.later(rank.draw.rest, partial(self._complete, rank))

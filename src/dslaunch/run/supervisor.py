@@ -20,6 +20,7 @@ from dslaunch.run.hang_watch import Continued, HangWatch, Stall
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.outcome import Outcome, failed, fatal, reason_of
 from dslaunch.run.outcome_text import stop_text
+from dslaunch.run.output_interval import output_interval
 from dslaunch.run.rank_signals import Delivery
 from dslaunch.run.rank_stacks import gather_stacks
 from dslaunch.run.reasons import EndCode, EndReason
@@ -39,12 +40,6 @@ POLL = 0.1
 CONFIRM_TIMEOUT = 10.0
 """Seconds beyond the grace period in which a node must confirm the cleanup."""
 LONGEST_ERROR = 500
-MOST_PIECES = 20_000
-"""Pieces of output in a second that all ranks send, at most: nodes gather what is more. Each takes
-some 20 microseconds here."""
-SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.02, 0.5
-"""Seconds between two pieces of output of a rank: no user sees the shorter one."""
-"""Characters of an unexpected error that are logged."""
 _log = log.Log(__name__)
 
 
@@ -376,8 +371,3 @@ def _start_message(
         "output_interval": output_interval(plan.world_size),
         "about": {**about, "ranks": list(node.ranks)},
     }
-
-
-def output_interval(ranks: int) -> float:
-    """Return the seconds between two pieces of output of a rank, if it writes more often."""
-    return min(max(SHORTEST_INTERVAL, ranks / MOST_PIECES), LONGEST_INTERVAL)
