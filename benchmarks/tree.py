@@ -1,6 +1,6 @@
 """What the launcher spends on many nodes, directly and over a tree.
 
-    python benchmarks/tree.py [NODES [FANOUT]]
+    python benchmarks/tree.py [NODES [FANOUT [TRANSPORT...]]]
 
 A virtual cluster with real sshd. All nodes share the processors of this machine, so seconds say
 little about a real cluster; the launcher's processor time, memory and bytes do. The goal: bytes and
@@ -44,22 +44,23 @@ def main() -> None:
     """One cluster; each command directly and over a tree."""
     if reason := missing():
         sys.exit(f"skipped: {reason}")
-    words = [int(word) for word in sys.argv[1:]]
-    nodes = words[0] if words else 64
-    fan_out = words[1] if len(words) > 1 else 8
+    words = sys.argv[1:]
+    nodes = int(words[0]) if words else 64
+    fan_out = int(words[1]) if len(words) > 1 else 8
+    transports = words[2:] or ["fabric", "tree", "openssh"]
     columns = f"{'seconds':>9}{'CPU s':>8}{'peak MiB':>10}{'threads':>9}{'sent MB':>9}"
     print(f"{nodes} nodes{'':13}{columns}")
     with VirtualCluster(nodes, directory=tempfile.mkdtemp(prefix="bench-")) as cluster:
         cluster.put("control", "/root/meter.py", METER)
-        for transport in ("fabric", "tree", "openssh"):
+        for transport in transports:
             text = (
                 f"transport: {transport}\nssh: {{tree_fanout: {fan_out}}}\n"
                 f"python: {sys.executable}\nlauncher: direct\n"
                 f"nodes: [{{host: 'node[1-{nodes}]', slots: 1}}]\n"
             )
             cluster.put("control", "/root/c.yaml", text, 0o644)
-            for name, words in COMMANDS.items():
-                measure(cluster, f"{name}, {transport}", words)
+            for name, command in COMMANDS.items():
+                measure(cluster, f"{name}, {transport}", command)
 
 
 def measure(cluster: VirtualCluster, name: str, words: tuple[str, ...]) -> None:
