@@ -59,7 +59,7 @@ def test_what_was_recorded_is_read_back_the_same(tmp_path: Path) -> None:
 
 
 def test_equal_answers_of_nodes_are_written_once(tmp_path: Path) -> None:
-    both = {host: FACTS.nodes["n1"] for host in ("n1", "n2")}
+    both = dict.fromkeys(("n1", "n2"), FACTS.nodes["n1"])
     facts = replace(FACTS, nodes=both, failures={})
     file = tmp_path / "facts.json"
     facts.save(file)
