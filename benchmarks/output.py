@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,7 +83,8 @@ def emulated(each: int) -> Came:
         began = time.monotonic()
         with subprocess.Popen(command, cwd=home, env=env, stdout=subprocess.PIPE, text=True) as run:
             assert run.stdout is not None
-            came = read(run.stdout, each, began)
+            text = run.stdout.read()
+    came = checked(text, each, time.monotonic() - began)
     print(came.row("dslaunch, emulated"))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"  the launcher's peak memory: {used.ru_maxrss / 1024:.0f} MiB")
@@ -114,7 +114,8 @@ def launch(cluster: VirtualCluster, script: str, each: int) -> Came:
     began = time.monotonic()
     command = ["bash", "-c", f"({script}) 2>/dev/null"]
     with cluster.popen("control", command, cwd="/root") as run:
-        return read(run.stdout, each, began)
+        text = run.stdout.read()
+    return checked(text, each, time.monotonic() - began)
 
 
 def describe(more: str) -> str:
@@ -123,12 +124,12 @@ def describe(more: str) -> str:
     return f"{nodes}python: {sys.executable}\nlauncher: direct\nstorage: {{workdir: work}}\n{more}"
 
 
-def read(lines: Iterable[str], each: int, began: float) -> Came:
-    """Read until the end, and count what is whole and in order."""
+def checked(text: str, each: int, seconds: float) -> Came:
+    """Count what is whole and in order: afterwards, since that takes longer than to receive it."""
     last = dict.fromkeys(range(NODES * SLOTS), -1)
     whole = torn = swapped = 0
-    for line in lines:
-        match = LINE.fullmatch(line.rstrip("\n"))
+    for line in text.removesuffix("\n").split("\n"):
+        match = LINE.fullmatch(line)
         rank, number = (int(match[1]), int(match[2])) if match else (-1, 0)
         if rank not in last or number >= each:
             torn += 1
@@ -136,7 +137,7 @@ def read(lines: Iterable[str], each: int, began: float) -> Came:
         whole += 1
         swapped += number <= last[rank]
         last[rank] = number
-    return Came(each * NODES * SLOTS - whole, torn, swapped, each, time.monotonic() - began)
+    return Came(each * NODES * SLOTS - whole, torn, swapped, each, seconds)
 
 
 if __name__ == "__main__":

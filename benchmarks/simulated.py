@@ -5,7 +5,7 @@
 The agents are simulated in one process and speak the real protocol over a socket of this machine;
 the launcher is the real one. Prints its processor time in each phase, wall time and peak memory,
 with which power of the nodes they grow, and the straight lines that `tests/simulated/costs.py`
-predicts larger clusters with. Then: 100 nodes with 10 ranks each that print 10 lines a second.
+predicts larger clusters with. Then: ranks of 100 nodes that print 10 lines a second.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from tests.simulated.costs import exponent, fitted
 from tests.simulated.drawn import Scenario
 from tests.simulated.phases import PHASES, phases_of
 
+from dslaunch.run.output_interval import output_interval
 from dslaunch.run.recorded_events import read_events
 
 SIZES = (100, 300, 1000, 3000)
-TALK_SECONDS, TALK_INTERVAL = 5, 0.1
+TALK_SECONDS, TALK_RATE = 5, 10
+"""How long ranks print, and how many lines in a second."""
+TALKING_RANKS = (1_000, 10_000)
 
 
 def main() -> None:
@@ -45,7 +48,8 @@ def main() -> None:
         memory = fitted([(size, run.peak) for size, run in runs.items()])
         print(f"CPU: {cpu.fixed:.2f} s and {cpu.each * 1e3:.2f} ms for each node")
         print(f"memory: {memory.fixed:.0f} MiB and {memory.each * 1024:.0f} KiB for each node")
-    talk()
+    for ranks in TALKING_RANKS:
+        talk(ranks)
 
 
 def measured(size: int) -> Launched:
@@ -68,10 +72,20 @@ def launched(scenario: Scenario) -> tuple[Launched, list[str]]:
     return run, [f"{phases[name].cpu:8.2f}" for name in PHASES]
 
 
-def talk() -> None:
-    """Measure ranks that print while no user watches them: the screen shows rank 0 alone."""
-    lines = int(TALK_SECONDS / TALK_INTERVAL)
-    scenario = Scenario(nodes=100, slots=10, lines=lines, interval=TALK_INTERVAL)
+def talk(ranks: int) -> None:
+    """Measure ranks that print while no user watches them: the screen shows rank 0 alone.
+
+    A rank prints at once what a node would gather: one process, which has to print for all ranks,
+    is too slow for more.
+    """
+    burst = max(1, round(output_interval(ranks) * TALK_RATE))
+    scenario = Scenario(
+        nodes=100,
+        slots=ranks // 100,
+        lines=TALK_SECONDS * TALK_RATE,
+        burst=burst,
+        interval=burst / TALK_RATE,
+    )
     with (
         tempfile.TemporaryDirectory() as directory,
         SimulatedCluster(scenario, Path(directory)) as cluster,
@@ -80,10 +94,11 @@ def talk() -> None:
         if run.code or run.record is None:
             sys.exit(run.errors.read_text())
         phases = phases_of(read_events(run.record), run.samples)
-    each = (phases["run"].cpu + phases["end"].cpu) / (scenario.ranks * lines)
+    each = (phases["run"].cpu + phases["end"].cpu) / (scenario.ranks * scenario.lines)
+    share = each * scenario.ranks * TALK_RATE
     print(
-        f"{scenario.ranks} ranks: {each * 1e6:.0f} us of CPU for each line that is recorded and "
-        f"not shown: {1 / each:,.0f} lines a second fill one CPU"
+        f"{ranks} ranks with {TALK_RATE} lines a second, recorded and not shown: "
+        f"{each * 1e6:.1f} us of CPU for each line, {share:.0%} of one CPU"
     )
 
 

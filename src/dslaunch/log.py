@@ -68,6 +68,11 @@ class Log:
         """Return a log whose records have these fields too."""
         return Log(self._logger.name, **self._fields, **fields)
 
+    @property
+    def records_info(self) -> bool:
+        """Whether `info` records anything: what has to be computed for it may take long."""
+        return self._logger.isEnabledFor(logging.INFO)
+
     def info(self, event: str, **fields: object) -> None:
         """Record a step that a person wants to follow."""
         self._record(logging.INFO, event, fields)

@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
-import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dslaunch.node import frames, paths, probe, questions, survey
 from dslaunch.node.client import AgentClient
@@ -36,6 +35,9 @@ from tests.simulated.drawn import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tests.simulated.relay import SimulatedRelay
+    from tests.simulated.streams import Stream
+
 BEAT = 5.0
 """Seconds between two heartbeats, as of the real agent."""
 JOIN_INTERVAL = 1.5
@@ -55,6 +57,7 @@ class Cluster:
         self.scenario = scenario
         self.loop = asyncio.get_running_loop()
         self.agents: dict[str, SimulatedAgent] = {}
+        self.relays: dict[str, SimulatedRelay] = {}
         self.identity = questions.identity()
         self.claims: dict[str, str] = {}
         """What the first node has written into each directory, if the nodes share them."""
@@ -98,9 +101,9 @@ class SimulatedAgent:
         self.printing: list[Rank] = []
         """The ranks that have not printed all of their lines."""
         self.started = self.asked = self.done = False
-        self._interval = 0.0
+        self._interval, self._burst = 0.0, 1
         self._claims: dict[str, str] = {}
-        self._received: dict[int, int] = {}
+        self._missing: dict[int, int] = {}
         """Bytes of each archive."""
         self._beat: asyncio.TimerHandle | None = None
 
@@ -114,12 +117,12 @@ class SimulatedAgent:
 
     # ------------------------------------------------------------ its client
 
-    def welcome(self, connection: socket.socket) -> None:
+    def welcome(self, stream: Stream) -> None:
         """Greet the launcher, which has connected or reconnected."""
         if self.client is not None:
             self.client.close()
-        self.client = client = AgentClient(connection, self)  # type: ignore[arg-type]
-        self.loop.add_reader(connection, client.read)
+        self.client = client = AgentClient(stream, self)  # type: ignore[arg-type]
+        stream.on_readable(client.read)
         identity = {**self.cluster.identity, "hostname": self.host, "boot": f"boot-{self.node}"}
         hello = {"run": self.run, "last": self.journal.last, "started": self.started, "peer": None}
         client.say({"event": "hello", "time": self.time(), **hello, **identity})
@@ -133,15 +136,12 @@ class SimulatedAgent:
 
     def watch_client(self, client: AgentClient, *, writing: bool) -> None:
         """Watch the client for writability while output is pending."""
-        if writing:
-            self.loop.add_writer(client.socket, client.write)
-        else:
-            self.loop.remove_writer(client.socket)
+        _stream_of(client).on_writable(client.write if writing else None)
 
     def forget(self, client: AgentClient) -> None:
         """Remove a client that is gone."""
-        self.loop.remove_reader(client.socket)
-        self.loop.remove_writer(client.socket)
+        _stream_of(client).on_readable(None)
+        _stream_of(client).on_writable(None)
         if client is self.client:
             self.client = None
             if self._beat is not None:
@@ -211,11 +211,11 @@ class SimulatedAgent:
 
     def do_put(self, client: AgentClient, message: frames.Message) -> None:
         """Begin to receive an archive, which is thrown away."""
-        self._received[message["id"]] = 0
+        self._missing[message["id"]] = len(message["pieces"])
 
     def _receive(self, client: AgentClient, frame: frames.Data) -> None:
-        self._received[frame.id] += len(frame.data)
-        if not frame.data:
+        self._missing[frame.id] -= 1
+        if not self._missing[frame.id]:
             self._reply(client, frame.id, 1)
 
     def do_usage(self, client: AgentClient, message: frames.Message) -> None:
@@ -289,7 +289,7 @@ class SimulatedAgent:
         """Start the ranks."""
         command = message["processes"][0]["argv"]
         scenario = from_json(paths.expanded(command[-1], message["env"]))
-        self._interval = scenario.interval
+        self._interval, self._burst = scenario.interval, scenario.burst
         self.started = True
         self.gatherer = Gatherer(message["output_interval"])
         self.say("contained", contained="cgroup")
@@ -312,17 +312,22 @@ class SimulatedAgent:
             self.say("joined")
 
     def _drop(self) -> None:
-        """Let the connection break."""
+        """Let the connections break, also that of the node's relay."""
         if self.client is not None:
             self.client.close()
+        relay = self.cluster.relays.get(self.host)
+        if relay is not None:
+            relay.end()
 
     def _print(self) -> None:
-        """Let every rank print a line, and again later: the ranks of a node print together."""
+        """Let every rank print, and again later: the ranks of a node print together."""
         self.printing = [rank for rank in self.printing if rank.running]
         for rank in list(self.printing):
             if rank.lines < rank.draw.lines:
-                self.output(rank.number, STDOUT, line(rank.number, rank.lines))
-                rank.lines += 1
+                last = min(rank.lines + self._burst, rank.draw.lines)
+                lines = [line(rank.number, number) for number in range(rank.lines, last)]
+                self.output(rank.number, STDOUT, "\n".join(lines))
+                rank.lines = last
             else:
                 self.printing.remove(rank)
                 self.later(rank.draw.rest, partial(self._complete, rank))
@@ -370,6 +375,10 @@ class SimulatedAgent:
         if not any(each.running for each in self.ranks):
             self.done = True
             self.say("done", left=[])
+
+
+def _stream_of(client: AgentClient) -> Stream:
+    return cast("Stream", client.socket)
 
 
 def _address(node: int) -> str:

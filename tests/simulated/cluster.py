@@ -20,8 +20,10 @@ from tests.simulated.transport import PATH
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = """\
 [dslaunch.transports]
-simulated = tests.simulated.transport:TRANSPORT
+simulated = tests.simulated.transport:FLAT
+simulated-tree = tests.simulated.transport:TREE
 """
+FAN_OUT = 32
 END_TIMEOUT = 10.0
 """Seconds for the server to exit after its input has ended."""
 
@@ -51,9 +53,17 @@ class SimulatedCluster:
 
     report: Report
 
-    def __init__(self, scenario: Scenario, directory: Path, transport: str = "simulated") -> None:
-        """`transport`: another one reaches real nodes, which do what is drawn for them."""
+    def __init__(
+        self,
+        scenario: Scenario,
+        directory: Path,
+        transport: str = "simulated",
+        fan_out: int = FAN_OUT,
+    ) -> None:
+        """`transport`: `simulated-tree` has relays, each with at most `fan_out` children; those of
+        dslaunch reach real nodes, which do what is drawn for them."""
         self.scenario, self.directory, self.transport = scenario, directory, transport
+        self.fan_out = fan_out
         self._socket = directory / "nodes"
         self._state = directory / "state"
 
@@ -118,6 +128,7 @@ class SimulatedCluster:
         nodes = f"{{host: 'n[00001-{last}]', slots: {self.scenario.slots}}}"
         (self.directory / "cluster.yaml").write_text(
             f"nodes: [{nodes}]\ntransport: {self.transport}\nlauncher: direct\n"
+            f"ssh: {{tree_fanout: {self.fan_out}}}\n"
             f"python: {sys.executable}\nstorage: {{workdir: {self.directory / 'work'}}}\n"
         )
 

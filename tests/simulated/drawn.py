@@ -43,8 +43,10 @@ class Scenario:
     """By how much the clock of a node is ahead."""
     lines: int = 0
     """That every rank prints."""
+    burst: int = 1
+    """That it prints at a time."""
     interval: float = 0.0
-    """Seconds between two of them."""
+    """Seconds between two of these times."""
     rest: Range = ZERO
     """Until a rank ends after its last line."""
     ending: Range = ZERO

@@ -22,7 +22,8 @@ def main() -> None:
     draw = rank_draw(scenario, rank)
     for number in range(draw.lines):
         print(line(rank, number), flush=True)
-        time.sleep(scenario.interval)
+        if (number + 1) % scenario.burst == 0:
+            time.sleep(scenario.interval)
     time.sleep(draw.rest)
     if draw.fails:
         sys.exit(MISTAKE)

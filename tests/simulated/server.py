@@ -15,16 +15,20 @@ import re
 import resource
 import socket
 import sys
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dslaunch.transport.login_shell import STARTED
+from tests.simulated import streams
 from tests.simulated.agent import Cluster, SimulatedAgent
 from tests.simulated.drawn import Scenario, from_json, node_draw, node_of
-from tests.simulated.transport import ACCEPTED, REFUSED, SIZE
+from tests.simulated.relay import RelayedStream, SimulatedRelay
+from tests.simulated.streams import SocketStream, Stream
+from tests.simulated.transport import ACCEPTED, REFUSED
 
 BACKLOG = 4096
-PIECE = 1 << 20
 _SIZES = re.compile(rb"for size in (\([0-9, ]+\))\]")
 _ARGUMENTS = re.compile(rb"^main\((.+)\)$", re.MULTILINE)
 """The sizes of the packed modules, and the arguments of the program, in `transport.program`'s
@@ -69,66 +73,67 @@ class Server:
             print("listening", flush=True)
             while True:
                 connection, _ = await self.loop.sock_accept(server)
-                task = self.loop.create_task(self._serve(connection))
-                self._open.add(task)
-                task.add_done_callback(self._open.discard)
+                self._begin(self._log_in(SocketStream(connection)))
 
-    async def _serve(self, connection: socket.socket) -> None:
+    def _begin(self, serving: Coroutine[Any, Any, None]) -> None:
+        """Serve a connection, beside all others."""
+        task = self.loop.create_task(serving)
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+
+    async def _log_in(self, stream: Stream) -> None:
         """Log the launcher in, and run the program that it sends."""
-        try:
-            await self._login(connection)
-        except ConnectionError:  # the launcher has left
-            connection.close()
+        with _closed_at_its_end(stream):
+            host = (await streams.line(stream)).decode()
+            if await self._lets_in(host):
+                stream.send(ACCEPTED)
+                await self._serve(host, stream)
+            else:
+                stream.send(REFUSED)
+                stream.close()
 
-    async def _login(self, connection: socket.socket) -> None:
-        host = (await self._text(connection)).decode()
+    def _log_in_through(self, host: str, stream: RelayedStream) -> None:
+        self._begin(self._log_in_child(host, stream))
+
+    async def _log_in_child(self, host: str, stream: RelayedStream) -> None:
+        """Log a relay in, and run the program that the launcher sends."""
+        with _closed_at_its_end(stream):
+            if await self._lets_in(host):
+                stream.let_in()
+                await self._serve(host, stream)
+            else:
+                stream.refuse("Permission denied (publickey).")
+
+    async def _lets_in(self, host: str) -> bool:
         draw = node_draw(self.cluster.scenario, node_of(host))
         await asyncio.sleep(draw.login)
-        if draw.refused:
-            await self.loop.sock_sendall(connection, REFUSED)
-            connection.close()
-            return
-        await self.loop.sock_sendall(connection, ACCEPTED)
-        await self._text(connection)  # the shell line
-        await self.loop.sock_sendall(connection, STARTED)
-        arguments = await self._program(connection)
+        return not draw.refused
+
+    async def _serve(self, host: str, stream: Stream) -> None:
+        """Run the program that the launcher sends to a node."""
+        draw = node_draw(self.cluster.scenario, node_of(host))
+        await streams.line(stream)  # the shell line
+        stream.send(STARTED)
+        arguments = await self._program(stream)
         await asyncio.sleep(draw.boot)
+        if "login_timeout" in arguments:
+            relay = SimulatedRelay(stream, draw.one_way, self._log_in_through)
+            self.cluster.relays[host] = relay
+            return
         if not arguments["join"]:
             self.cluster.agents[host] = SimulatedAgent(self.cluster, host, arguments["run"])
-        self.cluster.agents[host].welcome(connection)
+        self.cluster.agents[host].welcome(stream)
 
-    async def _text(self, connection: socket.socket) -> bytes:
-        (size,) = SIZE.unpack(await self._exactly(connection, SIZE.size))
-        return await self._exactly(connection, size)
-
-    async def _program(self, connection: socket.socket) -> dict[str, Any]:
+    async def _program(self, stream: Stream) -> dict[str, Any]:
         """Read a program that `transport.program` sends; return its arguments."""
-        length = b""
-        while not length.endswith(b"\n"):
-            length += await self._exactly(connection, 1)
-        loader = await self._exactly(connection, int(length))
+        length = await streams.line(stream)
+        loader = await streams.exactly(stream, int(length))
         sizes, arguments = _SIZES.search(loader), _ARGUMENTS.search(loader)
         assert sizes is not None
         assert arguments is not None
-        await self._skip(connection, sum(ast.literal_eval(sizes[1].decode())))
+        await streams.skip(stream, sum(ast.literal_eval(sizes[1].decode())))
         found: dict[str, Any] = ast.literal_eval(arguments[1].decode())
         return found
-
-    async def _exactly(self, connection: socket.socket, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            piece = await self.loop.sock_recv(connection, size - len(data))
-            if not piece:
-                raise ConnectionResetError
-            data += piece
-        return data
-
-    async def _skip(self, connection: socket.socket, size: int) -> None:
-        while size:
-            piece = await self.loop.sock_recv(connection, min(size, PIECE))
-            if not piece:
-                raise ConnectionResetError
-            size -= len(piece)
 
     def report(self) -> Report:
         """Return what has happened."""
@@ -140,6 +145,15 @@ class Server:
             connections=sum(agent.client is not None for agent in agents),
             cpu=_cpu(),
         )
+
+
+@contextmanager
+def _closed_at_its_end(stream: Stream) -> Iterator[None]:
+    """Close a connection whose other end has left."""
+    try:
+        yield
+    except OSError:
+        stream.close()
 
 
 def _cpu() -> float:

@@ -13,6 +13,7 @@ import pytest
 from dslaunch.cluster.nodeset import fold
 from dslaunch.run.recorded_events import read_events
 from dslaunch.run.recorded_output import RecordedOutput
+from dslaunch.transport.tree_shape import tree_shape
 from tests.simulated.cluster import Launched, SimulatedCluster
 from tests.simulated.drawn import (
     MISTAKE,
@@ -31,6 +32,15 @@ UNREACHABLE = 5
 """dslaunch's exit code for nodes that cannot be reached."""
 LONG = (60.0, 60.0)
 """Seconds that outlive every test: the rank is ended by the launcher."""
+
+
+def of_ranks(run: Launched, scenario: Scenario) -> dict[int | None, list[str]]:
+    """Return the recorded lines of every rank, without those of failures."""
+    lines: dict[int | None, list[str]] = {number: [] for number in range(scenario.ranks)}
+    return lines | {
+        number: [text for text in texts if text not in (MISTAKE, PEER_LOST)]
+        for (_, number), texts in printed(run).items()
+    }
 
 
 def launched(scenario: Scenario, directory: Path, transport: str = "simulated") -> Launched:
@@ -131,12 +141,7 @@ def test_of_many_failures_on_two_hundred_nodes_the_first_is_the_root_cause(tmp_p
     assert (reason["code"], reason["host"], reason["rank"]) == ("rank-failed", host, rank)
     assert result(run)["what"] == MISTAKE
     # not a line is lost, also of nodes whose connection broke
-    lines: dict[int | None, list[str]] = {number: [] for number in range(scenario.ranks)}
-    lines |= {
-        number: [text for text in texts if text not in (MISTAKE, PEER_LOST)]
-        for (_, number), texts in printed(run).items()
-    }
-    assert lines == {
+    assert of_ranks(run, scenario) == {
         number: [line(number, each) for each in range(count)]
         for number, count in cluster.report.printed.items()
     }
@@ -146,6 +151,43 @@ def test_of_many_failures_on_two_hundred_nodes_the_first_is_the_root_cause(tmp_p
     ended = {where for (where, _), each in events.items() if "ended" in {e[0] for e in each}}
     assert exits == set(range(scenario.ranks))
     assert ended == {host_of(node) for node in range(scenario.nodes)}
+    assert result(run)["unconfirmed"] == result(run)["left"] == []
+    assert cluster.report.running == cluster.report.connections == 0
+
+
+def test_relays_that_are_lost_cost_no_line_and_no_rank(tmp_path: Path) -> None:
+    scenario = Scenario(
+        seed=3,
+        nodes=120,
+        slots=2,
+        login=(0.0, 0.1),
+        one_way=(0.0, 0.005),
+        clock=(-3.0, 3.0),
+        lines=10,
+        interval=0.3,
+        dropped=10,
+    )
+    fan_out = 5
+    inner = tree_shape([host_of(node) for node in range(scenario.nodes)], fan_out).inner
+    dropped = {
+        host_of(node)
+        for node in range(scenario.nodes)
+        if node_draw(scenario, node).drops_after is not None
+    }
+    with SimulatedCluster(scenario, tmp_path, "simulated-tree", fan_out) as cluster:
+        run = cluster.run()
+    assert run.code == 0, run.errors.read_text()
+    assert of_ranks(run, scenario) == {
+        rank: [line(rank, number) for number in range(scenario.lines)]
+        for rank in range(scenario.ranks)
+    }
+    events = happened(run)
+    away = {host for (host, _), each in events.items() if "away" in {e[0] for e in each}}
+    back = {host for (host, _), each in events.items() if "back" in {e[0] for e in each}}
+    lost_relays = dropped & set(inner)
+    assert lost_relays
+    assert away == back
+    assert len(away) > len(dropped)  # the children of the lost relays too
     assert result(run)["unconfirmed"] == result(run)["left"] == []
     assert cluster.report.running == cluster.report.connections == 0
 

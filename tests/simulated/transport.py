@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from dslaunch.plugin import (
     Cluster,
@@ -17,13 +17,12 @@ from dslaunch.plugin import (
     QueueingChannel,
     TransportType,
 )
+from dslaunch.transport.transports.tree import TreeTransport
 
 PATH = "SIMULATED_CLUSTER"
 """The environment variable with the path of the server's socket."""
 ACCEPTED, REFUSED = b"+", b"-"
 """What a node answers to a login."""
-SIZE = struct.Struct(">I")
-"""Before the host and the shell line: its length in bytes."""
 PIECE = 256 * 1024
 
 
@@ -88,27 +87,30 @@ class SimulatedChannel(QueueingChannel):
 
 
 class SimulatedConnection:
-    """A node that has logged us in."""
+    """A node that has logged us in. Each program on it has its own login."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-        self._channel: SimulatedChannel | None = None
+    def __init__(self, first: socket.socket, log_in: Callable[[], socket.socket]) -> None:
+        self._unused: socket.socket | None = first
+        self._log_in = log_in
+        self._channels: list[SimulatedChannel] = []
 
     def start(self, line: str, text: Sequence[bytes] = ()) -> SimulatedChannel:
-        """Run a shell line, one for each connection."""
-        _send_text(self._socket, line)
-        self._socket.setblocking(False)
-        self._channel = SimulatedChannel(self._socket)
+        """Run a shell line."""
+        connection, self._unused = self._unused or self._log_in(), None
+        connection.sendall(f"{line}\n".encode())
+        connection.setblocking(False)
+        channel = SimulatedChannel(connection)
+        self._channels.append(channel)
         for piece in text:
-            self._channel.write(piece)
-        return self._channel
+            channel.write(piece)
+        return channel
 
     def close(self) -> None:
         """Close the connection."""
-        if self._channel is not None:
-            self._channel.close()
-        else:
-            self._socket.close()
+        if self._unused is not None:
+            self._unused.close()
+        for channel in self._channels:
+            channel.close()
 
 
 class SimulatedTransport:
@@ -119,33 +121,43 @@ class SimulatedTransport:
 
     def connect(self, node: Node) -> SimulatedConnection:
         """Log in. Raises NodeError."""
+        try:
+            first = self._log_in(node)
+        except ConnectionRefusedError:
+            failure = NodeFailure(node.host, "refused", "it refuses the login")
+            raise NodeError((failure,)) from None
+        except OSError as error:
+            raise NodeError((NodeFailure(node.host, "timeout", str(error)),)) from None
+        return SimulatedConnection(first, partial(self._log_in, node))
+
+    def _log_in(self, node: Node) -> socket.socket:
+        """Log in. Raises OSError."""
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(self._timeout)
         try:
             connection.connect(self._path)
-            _send_text(connection, node.host)
-            answer = connection.recv(1)
-        except OSError as error:
+            connection.sendall(f"{node.host}\n".encode())
+            if connection.recv(1) != ACCEPTED:
+                raise ConnectionRefusedError
+        except OSError:
             connection.close()
-            raise NodeError((NodeFailure(node.host, "timeout", str(error)),)) from None
-        if answer != ACCEPTED:
-            connection.close()
-            raise NodeError((NodeFailure(node.host, "refused", "it refuses the login"),))
+            raise
         connection.settimeout(None)
-        return SimulatedConnection(connection)
+        return connection
 
     def close(self) -> None:
         """Nothing is shared."""
 
 
-def _send_text(connection: socket.socket, text: str) -> None:
-    data = text.encode()
-    connection.sendall(SIZE.pack(len(data)) + data)
-
-
 def make(cluster: Cluster) -> SimulatedTransport:
-    """Return the transport."""
+    """Return the transport that connects to each node."""
     return SimulatedTransport(os.environ[PATH], cluster.ssh.connect_timeout)
 
 
-TRANSPORT = TransportType(make, summary="a simulated cluster")
+def make_tree(cluster: Cluster) -> TreeTransport:
+    """Return the transport whose nodes connect to other nodes."""
+    return TreeTransport(cluster, make(cluster))
+
+
+FLAT = TransportType(make, summary="a simulated cluster")
+TREE = TransportType(make_tree, summary="a simulated cluster, as a tree", through_nodes=True)

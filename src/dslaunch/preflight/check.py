@@ -104,11 +104,15 @@ class Scope:
 
     def by_hand(self, node: Node) -> str:
         """The command with which a person sees whether a node can be reached."""
-        if self.cluster.by_steps:
+        if self.once(_by_steps):
             return f"srun --overlap --nodes=1 --nodelist={node.host} true"
         port = f"-p {node.port} " if node.port else ""
         user = f"{node.user}@" if node.user else ""
         return f"ssh {port}{user}{node.host} true"
+
+
+def _by_steps(scope: Scope) -> bool:
+    return scope.cluster.by_steps
 
 
 PURPOSES = {

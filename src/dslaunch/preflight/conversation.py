@@ -12,18 +12,21 @@ from typing import Any
 from dslaunch import log
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeError, NodeFailure
+from dslaunch.preflight.chained import done, then
 from dslaunch.preflight.check import Question
 from dslaunch.preflight.recording import NodeRecording
 from dslaunch.protocol import survey
 from dslaunch.transport import program
 from dslaunch.transport.base import Transport
-from dslaunch.transport.wire import LostError, Value, Wire
+from dslaunch.transport.wire import Clock, LostError, Wire
 
 MOST_BYTES = 24 << 20
 """Bytes of all answers of a node, at most: they are kept until the end."""
 PINGS = 3
 GOOD_TRIP = 0.05
 """Seconds of a round trip that is fast enough to measure a clock: the error is half of it."""
+KNOWN_WELL = 0.25
+"""Seconds by which a clock may be wrong that is not measured again: checks judge whole seconds."""
 _log = log.Log(__name__)
 
 
@@ -61,35 +64,59 @@ class Conversation:
         except NodeError as error:
             raise LostError(error.failures[0]) from None
 
-    def ask(self, questions: Iterable[Question], last: Iterable[Question] = ()) -> None:
-        """Ask questions, and keep the answers. `last`: questions that the node answers at the end,
-        also when the connection breaks. Raises LostError."""
+    def ask(self, questions: Iterable[Question]) -> None:
+        """Ask questions, and wait for the answers until they are given up. Raises LostError."""
+        asked = self.begin_asking(questions)
+        either: list[Future[Any]] = [asked, self.given_up]
+        wait(either, return_when=FIRST_COMPLETED)
+        if not asked.done():
+            raise LostError(NodeFailure(self.node.host, "lost", "given up", self._hint))
+        asked.result()
+
+    def begin_asking(
+        self, questions: Iterable[Question], last: Iterable[Question] = ()
+    ) -> Future[None]:
+        """Ask questions; the future is done when the answers are kept, or raises LostError.
+
+        `last`: questions that the node answers at the end, also when the connection breaks.
+        """
         asked = {q.key: q for q in questions if q.key not in self.answers}
         if self.hello is not None and not asked:
-            return
+            return done()
         began = time.monotonic()
         _log.debug("asked", node=self.node.host, questions=list(asked))
         message = {"questions": _spelt(asked.values()), "last": _spelt(last)}
-        assert self.wire is not None
-        replied = self._result(self.wire.request("survey", survey.SURVEYED, **message))
-        seconds = time.monotonic() - began
-        _log.info("answered", node=self.node.host, questions=len(asked), seconds=seconds)
-        self.hello = self.hello or replied.hello
-        for key, question in asked.items():
-            sent = replied.answers.get(key)
-            self.answers[key] = survey.answer(question.kind, question.argument, sent)
-        self.seconds = time.monotonic() - self.began
 
-    def measure_clock(self) -> None:
-        """Measure how far the node's clock is ahead, by the fastest of some round trips. Raises
-        LostError."""
+        def keep(replied: survey.Surveyed) -> Future[None]:
+            seconds = time.monotonic() - began
+            _log.info("answered", node=self.node.host, questions=len(asked), seconds=seconds)
+            self.hello = self.hello or replied.hello
+            for key, question in asked.items():
+                sent = replied.answers.get(key)
+                self.answers[key] = survey.answer(question.kind, question.argument, sent)
+            self.seconds = time.monotonic() - self.began
+            return done()
+
         assert self.wire is not None
-        for _ in range(PINGS):
-            measured = self._result(self.wire.measure_clock())
+        replied = self.wire.request("survey", survey.SURVEYED, **message)
+        return then(replied, keep, self._explained)
+
+    def measure_clock(self, trips: int = PINGS) -> Future[None]:
+        """Measure how far the node's clock is ahead, by the fastest of some round trips, unless a
+        run has measured it; the future raises LostError."""
+        assert self.wire is not None
+        known = self.wire.known_clock()
+        if known is not None and known.error < KNOWN_WELL:
+            self.clock = (known.offset, known.error)
+            return done()
+
+        def keep(measured: Clock) -> Future[None]:
             if self.clock is None or measured.error < self.clock[1]:
                 self.clock = (measured.offset, measured.error)
-            if 2 * measured.error < GOOD_TRIP:
-                break
+            is_enough = trips == 1 or 2 * measured.error < GOOD_TRIP
+            return done() if is_enough else self.measure_clock(trips - 1)
+
+        return then(self.wire.measure_clock(), keep, self._explained)
 
     def noise(self) -> str:
         """Return what the login printed before the program."""
@@ -127,23 +154,17 @@ class Conversation:
         """Raise LostError if the conversation was closed meanwhile."""
         if self.given_up.done():
             self.close()
-            raise self._lost()
+            raise LostError(NodeFailure(self.node.host, "lost", "given up", self._hint))
 
-    def _result(self, asked: Future[Value]) -> Value:
-        """Return the reply; wait until the conversation is given up. Raises LostError."""
-        either: list[Future[Any]] = [asked, self.given_up]
-        wait(either, return_when=FIRST_COMPLETED)
-        if not asked.done():
-            raise self._lost()
-        try:
-            return asked.result()
-        except LostError as error:
-            hint = error.failure.hint or f"try it by hand: `{self.by_hand}`"
-            raise LostError(replace(error.failure, hint=hint)) from None
+    @property
+    def _hint(self) -> str:
+        return f"try it by hand: `{self.by_hand}`"
 
-    def _lost(self) -> LostError:
-        hint = f"try it by hand: `{self.by_hand}`"
-        return LostError(NodeFailure(self.node.host, "lost", "given up", hint))
+    def _explained(self, error: BaseException) -> BaseException:
+        """Return an error with a hint."""
+        if not isinstance(error, LostError):
+            return error
+        return LostError(replace(error.failure, hint=error.failure.hint or self._hint))
 
 
 def _spelt(questions: Iterable[Question]) -> dict[str, dict[str, Any]]:

@@ -6,13 +6,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from functools import partial
+from queue import Empty, SimpleQueue
 
 from dslaunch import log
 from dslaunch import transport as transports
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
+from dslaunch.preflight.chained import done, then
 from dslaunch.preflight.check import (
     NOT_ASKED_OF_NODES,
     Asked,
@@ -85,14 +88,14 @@ class Survey:
         """The answers of this machine."""
         self.faults: list[str] = []
         """Types of the exceptions that checks raised while they judged answers."""
-        self.gate = threading.Semaphore(scope.cluster.connected_at_once)
 
     def run(self) -> dict[str, NodeRecording]:
         """Ask everything; those that failed are in `failures`. Raise what a check raises before its
         first questions."""
         running = [RunningCheck(name, check, self.scope) for name, check in self.checks.items()]
         first = [check.pending for check in running if check.pending is not None]
-        pool = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
+        workers = min(self.scope.cluster.connected_at_once, len(self.talks))
+        pool = ThreadPoolExecutor(max_workers=workers + 1)  # and one for this machine
         questions_here = [
             question
             for each in first
@@ -103,7 +106,7 @@ class Survey:
         try:
             self._first_round(pool, first)
             self._go_on(running)
-            self._further(pool, running)
+            self._further(running)
             wait([own], _longest(questions_here) + GRACE)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -113,8 +116,9 @@ class Survey:
     def close(self) -> None:
         """Let every node clean up, and hang up."""
         # a second pool: the workers of the first may all be waiting to connect
-        closer = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
-        wait([closer.submit(talk.end) for talk in (*self.talks.values(), self.own)], FAREWELL)
+        talks = [self.own, *(talk for talk in self.talks.values() if not talk.of_run)]
+        closer = ThreadPoolExecutor(max_workers=len(talks))
+        wait([closer.submit(talk.end) for talk in talks], FAREWELL)
         closer.shutdown(wait=False)
         if self.transport is not None:
             self.transport.close()
@@ -137,32 +141,45 @@ class Survey:
         last = {host: _of_host(host, [each.last for each in rounds]) for host in self.talks}
         longest = max((_longest(questions) for questions in asked.values()), default=0.0)
 
-        def begin(talk: Conversation) -> None:
-            self._begin(talk, asked[talk.node.host], last[talk.node.host])
+        def begin(talk: Conversation) -> Future[None]:
+            return self._begin(pool, talk, asked[talk.node.host], last[talk.node.host])
 
-        self._round(pool, begin, longest)
+        self._round(begin, longest)
 
-    def _begin(self, talk: Conversation, asked: list[Question], last: list[Question]) -> None:
-        with self.gate:
-            talk.open(self.transport)
+    def _begin(
+        self,
+        pool: ThreadPoolExecutor,
+        talk: Conversation,
+        asked: list[Question],
+        last: list[Question],
+    ) -> Future[None]:
+        """Connect in one of the pool's threads, and ask."""
+
+        def ask(opened: None) -> Future[None]:
             self.tell(talk.node.host, "connected")
-        talk.ask(asked, last)
-        talk.measure_clock()
-        self.tell(talk.node.host, "asked")
+            return talk.begin_asking(asked, last)
 
-    def _further(self, pool: ThreadPoolExecutor, running: Sequence[RunningCheck]) -> None:
+        def measure(answered: None) -> Future[None]:
+            return talk.measure_clock()
+
+        def end(measured: None) -> Future[None]:
+            self.tell(talk.node.host, "asked")
+            return done()
+
+        opened = done() if talk.of_run else pool.submit(talk.open, self.transport)
+        return then(then(then(opened, ask), measure), end)
+
+    def _further(self, running: Sequence[RunningCheck]) -> None:
         """What depends on earlier answers: the flows in step, then those that measure by turns."""
         while together := [c for c in running if c.pending and not c.pending.alone]:
-            self._ask_round(pool, together)
+            self._ask_round(together)
         by_turns = [check for check in running if check.pending is not None]
         for place, check in enumerate(by_turns, 1):
-            self._measure(pool, check, by_turns[place:])
+            self._measure(check, by_turns[place:])
         for host in self.talks:
             self.tell(host, "answered")
 
-    def _measure(
-        self, pool: ThreadPoolExecutor, check: RunningCheck, later: Sequence[RunningCheck]
-    ) -> None:
+    def _measure(self, check: RunningCheck, later: Sequence[RunningCheck]) -> None:
         """Ask the rounds of a check that measures, and report each when it begins."""
         number = 0
         while check.pending is not None:
@@ -180,7 +197,7 @@ class Survey:
                         more_checks=sum(bool(self._asked_by(each.pending)) for each in later),
                     )
                 )
-            self._ask_round(pool, [check])
+            self._ask_round([check])
 
     def _asked_by(self, pending: Round | None) -> dict[str, Asked]:
         """Return what a round asks of the nodes that are there."""
@@ -190,13 +207,13 @@ class Survey:
             host: asked for host, asked in pending.asked.items() if asked and host in self.talks
         }
 
-    def _ask_round(self, pool: ThreadPoolExecutor, running: Sequence[RunningCheck]) -> None:
+    def _ask_round(self, running: Sequence[RunningCheck]) -> None:
         """Ask every node what some checks ask next, and let them continue."""
         rounds = [check.pending.asked for check in running if check.pending is not None]
         asked = {host: _of_host(host, rounds) for host in self.talks}
         longest = _longest([q for questions in asked.values() for q in questions])
         if any(asked.values()):
-            self._round(pool, lambda talk: talk.ask(asked[talk.node.host]), longest)
+            self._round(lambda talk: talk.begin_asking(asked[talk.node.host]), longest)
         self._go_on(running)
 
     def _go_on(self, running: Sequence[RunningCheck]) -> None:
@@ -229,27 +246,36 @@ class Survey:
             if talk.hello is not None
         }
 
-    def _round(
-        self, pool: ThreadPoolExecutor, work: Callable[[Conversation], None], longest: float
-    ) -> None:
-        """Do work for every node at once, and drop those that fail or exceed the timeout."""
-        futures = {pool.submit(work, talk): host for host, talk in self.talks.items()}
+    def _round(self, begin: Callable[[Conversation], Future[None]], longest: float) -> None:
+        """Begin work for every node, and drop those that fail or exceed the timeout."""
         deadline = time.monotonic() + longest + GRACE + self.scope.cluster.ssh.connect_timeout
-        waiting: set[Future[None]] = set(futures)
-        while waiting and time.monotonic() < deadline:
-            done, waiting = wait(waiting, deadline - time.monotonic(), FIRST_COMPLETED)
-            for future in done:
-                error = future.exception()
-                if isinstance(error, LostError):
-                    self._drop(futures[future], error.failure)
-                elif isinstance(error, Exception):
-                    self._drop(futures[future], from_error(self.talks[futures[future]].node, error))
-                elif error is not None:
-                    raise error
-        for future in waiting:
+        ended: SimpleQueue[tuple[str, Future[None]]] = SimpleQueue()
+
+        def note(host: str, work: Future[None]) -> None:
+            ended.put((host, work))
+
+        for host, talk in self.talks.items():
+            begin(talk).add_done_callback(partial(note, host))
+        waiting = set(self.talks)
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            with suppress(Empty):
+                host, work = ended.get(timeout=left)
+                waiting.remove(host)
+                self._check(host, work)
+        for host in waiting:
             why = f"no answer within {longest + GRACE:.0f} s"
             hint = "check for a hung file system or driver on the node"
-            self._drop(futures[future], NodeFailure(futures[future], "timeout", why, hint))
+            self._drop(host, NodeFailure(host, "timeout", why, hint))
+
+    def _check(self, host: str, work: Future[None]) -> None:
+        """Drop a node whose work has failed."""
+        error = work.exception()
+        if isinstance(error, LostError):
+            self._drop(host, error.failure)
+        elif isinstance(error, Exception):
+            self._drop(host, from_error(self.talks[host].node, error))
+        elif error is not None:
+            raise error
 
     def _drop(self, host: str, failure: NodeFailure) -> None:
         self.failures[host] = failure

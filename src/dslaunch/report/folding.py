@@ -12,7 +12,7 @@ from dslaunch.run.events import Line
 from dslaunch.run.reasons import RankSource
 
 WINDOW = 0.25
-"""Seconds that a line waits for equal lines of other ranks."""
+"""Seconds that a line waits for equal lines of other ranks, which their nodes send at once."""
 MOST_WAITING = 4096
 """Groups of lines that wait at a time: ranks may write faster than a terminal shows."""
 

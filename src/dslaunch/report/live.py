@@ -15,7 +15,7 @@ from dslaunch.launch.decisions import Decision
 from dslaunch.launch.plan import Plan
 from dslaunch.plural import counted
 from dslaunch.report.event_text import event_text
-from dslaunch.report.folding import FoldedLine, LineFolder
+from dslaunch.report.folding import WINDOW, FoldedLine, LineFolder
 from dslaunch.report.line_prefix import PrefixedLines, all_of
 from dslaunch.report.outcome_rows import RunExtent, outcome_rows
 from dslaunch.report.output_stream import OutputStream, leave_if_unread
@@ -23,6 +23,7 @@ from dslaunch.report.status_line import RunStatusLine
 from dslaunch.report.stop_tracebacks import StopTracebacks
 from dslaunch.run.events import Event, Line, LineBlock
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.output_interval import output_interval
 from dslaunch.run.progress import RunProgress
 from dslaunch.run.reasons import BY_USER, EndReason
 from dslaunch.run.view import StartStep, View
@@ -37,6 +38,11 @@ REDRAW = 1.0
 LONG_STEP = 10.0
 """Without a status line: seconds of a step of the start after which it is printed; then after twice
 as many, and so on."""
+MOST_SHOWN = 20_000
+"""Lines of a run in a second that are shown where equal ones are folded: each takes 16 us of CPU,
+and ranks whose output is not taken in time wait."""
+LEFT_OUT_INTERVAL = 10.0
+"""Seconds between two notes about lines that were not shown."""
 PLAIN_COLUMNS = 200
 """The length of such a line, at most."""
 
@@ -88,6 +94,12 @@ class TerminalView(View):
         """When folded lines were shown last: several at once are cheaper."""
         self._next_note = LONG_STEP
         """After how many seconds of a step of the start it is printed."""
+        self._is_limited = False
+        """Whether the ranks of a run wait for this view, which then leaves out lines."""
+        self._second, self._shown = 0, 0
+        """The present second of the clock, and the lines that were shown in it."""
+        self._left_out, self._left_out_noted = 0, 0.0
+        """Lines that were not shown since the last note about them, and when that was."""
         self._lock = threading.RLock()
         self._closed = threading.Event()
 
@@ -103,6 +115,7 @@ class TerminalView(View):
             for line in self._tracebacks.rest():
                 self._show_line(line)
             self._flush()
+            self._note_left_out()
             self._erase()
             self.live = False
 
@@ -139,6 +152,8 @@ class TerminalView(View):
         """Show lines of a rank that arrived together, unless the run has failed."""
         with self._lock:
             may_be_traceback = self.stopping is not None and block.rank is None
+            if self._is_limited and self._leave_out(block):
+                return
             if self.folder is not None or may_be_traceback:
                 super().block(block)
                 return
@@ -149,6 +164,29 @@ class TerminalView(View):
                 return
             target = self.out if block.stream == "stdout" else self.err
             self._write(target, self.lines.block(block), colors=self.color)
+
+    def _leave_out(self, block: LineBlock) -> bool:
+        """Count lines; return whether they are too many to show. Those of rank 0 never are."""
+        second = int(self.clock())
+        if second != self._second:
+            self._second, self._shown = second, 0
+        count = block.text.count("\n") + 1
+        if self._shown < MOST_SHOWN or not block.rank:
+            self._shown += count
+            return False
+        if self.live:
+            self.status.note_block(block)
+        self._left_out += count
+        return True
+
+    def _note_left_out(self) -> None:
+        """Print how many lines were not shown."""
+        if self._left_out and not self.quiet:
+            lines = counted(self._left_out, "line")
+            text = f"{lines} of output not shown, more than {MOST_SHOWN} per second; see the logs"
+            self._write(self.err, f"dslaunch: {text}\n")
+        self._left_out = 0
+        self._left_out_noted = self.clock()
 
     @property
     def unseen(self) -> bool:
@@ -190,7 +228,8 @@ class TerminalView(View):
         """Take up a run that has been running since `started`, in seconds since the epoch; None:
         it runs when its first output arrives."""
         with self._lock:
-            self.status.ranks, self.started = ranks, started
+            self._set_ranks(ranks)
+            self.started = started
             self._make_room(f"{host}:{ranks - 1}" for host in self.status.hosts)
             now = self.clock()
             self.status.now = now
@@ -230,7 +269,8 @@ class TerminalView(View):
         """Print the decisions with their reasons."""
         with self._lock:
             self.started = self.started or time.time()
-            self.status.ranks = plan.world_size
+            self._set_ranks(plan.world_size)
+            self._is_limited = self.folder is not None
             self._make_room(f"{n.host}:{n.ranks[-1]}" for n in plan.nodes)
             if self.quiet:
                 return
@@ -267,6 +307,8 @@ class TerminalView(View):
             now = self.clock()
             if self.folder is not None:
                 self._show(self.folder.due(now))
+            if now - self._left_out_noted >= LEFT_OUT_INTERVAL:
+                self._note_left_out()
             if self.live and now - self.status.now >= REDRAW:
                 self.status.now = now
                 self._redraw()
@@ -297,6 +339,12 @@ class TerminalView(View):
         """Make all prefixes as wide as the widest of these, and as that of all ranks together."""
         folded = [all_of(self.status.ranks, "rank")] if self.folder is not None else []
         self.lines.make_room([*prefixes, *folded])
+
+    def _set_ranks(self, ranks: int) -> None:
+        """Note how many ranks the run has. Equal lines arrive the later, the more ranks it has."""
+        self.status.ranks = ranks
+        if self.folder is not None:
+            self.folder.window = WINDOW + output_interval(ranks)
 
     def _flush(self) -> None:
         """Show the lines that wait for equal ones."""

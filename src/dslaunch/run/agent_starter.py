@@ -133,8 +133,16 @@ class AgentStarter:
 
 def close_all(sessions: Sequence[Session]) -> None:
     """Close sessions at the same time: a node that is slow to close must not delay the others."""
+    for session in sessions:
+        session.dismiss()
+    shares = [sessions[start::CLOSED_AT_ONCE] for start in range(CLOSED_AT_ONCE)]
     with ThreadPoolExecutor(max_workers=CLOSED_AT_ONCE) as pool:
-        list(pool.map(lambda session: session.close(), sessions))
+        list(pool.map(_close_each, shares))
+
+
+def _close_each(sessions: Sequence[Session]) -> None:
+    for session in sessions:
+        session.close()
 
 
 def _succeeded(begun: Future[Session]) -> bool:

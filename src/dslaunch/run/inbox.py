@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from queue import Queue
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ INBOX_SIZE = 256
 """Pieces of output that may wait for the terminal before the nodes are blocked."""
 
 
-class Inbox(Queue["tuple[Session, Arrival]"]):
+class Inbox(SimpleQueue["tuple[Session, Arrival]"]):
     """Events and output of all nodes, in the order of their arrival.
 
     Adding to it never blocks. A node that adds to a full one is paused until half is taken, which

@@ -13,7 +13,7 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.node import frames
@@ -33,10 +33,13 @@ from dslaunch.transport.base import End
 from dslaunch.transport.wire import PIECE, Clock, LostError, Wire
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from dslaunch.cluster.model import Node
     from dslaunch.run.inbox import Inbox
     from dslaunch.transport.base import Channel, Connection, Transport
 
+_PING = frames.pack_message({"op": "ping"})
 _CONFIRM_EVERY = 256 * 1024
 _MOST_UNSENT = 8 * PIECE
 """Bytes of a file that are queued for a node."""
@@ -111,6 +114,8 @@ class Session(Wire):
         """What to report once the agent has sent something over the new connection."""
         self._away_since: float | None = None
         """Since when it has been unreachable, on the monotonic clock; None: it is reachable."""
+        self._exit_by = 0.0
+        """Until when a dismissed agent may exit, on the monotonic clock."""
         self._holding = self._following = False
         self._joining: Future[End | None] | None = None
         """While we reconnect: None once the program has greeted, or how it ended before."""
@@ -125,6 +130,11 @@ class Session(Wire):
     def expect(self, ranks: range) -> None:
         """Accept events and output of these ranks; before, of none."""
         self._incoming.ranks = ranks
+
+    @property
+    def node(self) -> Node:
+        """Return the node."""
+        return self._node
 
     @property
     def ranks(self) -> range:
@@ -143,15 +153,31 @@ class Session(Wire):
         self._log.info("asked", questions=list(asked))
         return self._request("ask", parsed, questions=asked)
 
-    def put(self, root: str, archive: IO[bytes]) -> Future[int]:
-        """Unpack a tar archive below `root` on the node; the future has the number of files."""
+    def put(self, root: str, digests: Sequence[str], *, from_node: bool) -> tuple[int, Future[int]]:
+        """Announce a tar archive that is to be unpacked below `root` on the node.
+
+        `digests`: SHA-256 of its pieces. With `from_node` another node sends them, and not we.
+        Returns the number of the archive there, and a future with the number of files.
+        """
         id, future = self._expect(lambda reply: parse(queries.UNPACKED, reply.value))
-        self.send(op="put", id=id, root=root)
-        while piece := archive.read(PIECE):
-            self._write(frames.pack_data(id, piece))
-            self._wait_for_reader()
-        self._write(frames.pack_data(id, b""))
-        return future
+        self.send(op="put", id=id, root=root, pieces=list(digests), from_node=from_node)
+        return id, future
+
+    def send_piece(self, archive: int, piece: bytes) -> None:
+        """Send a piece of an announced archive, and wait while much is unsent."""
+        self._write(frames.pack_data(archive, piece))
+        self._wait_for_reader()
+
+    def received(self, archive: int) -> Future[int]:
+        """Ask how many pieces of an archive have arrived; the future raises LostError."""
+        return self.request("received", queries.RECEIVED, archive=archive)
+
+    def hand_on(self, archive: int, about: Mapping[str, Any]) -> Future[queries.HandedOn]:
+        """Have the node send an archive to another one; the future raises LostError.
+
+        `about`: see `node/handover.py`.
+        """
+        return self.request("hand_on", queries.HANDED_ON, archive=archive, **about)
 
     def _wait_for_reader(self) -> None:
         """Wait while much of what was written is unsent. A node that reads nothing is lost."""
@@ -164,6 +190,11 @@ class Session(Wire):
         future = super().measure_clock()
         future.add_done_callback(self._set_offset)
         return future
+
+    def known_clock(self) -> Clock | None:
+        """Return by how much the node's clock is ahead, as measured best; None: not measured."""
+        known = math.isfinite(self.clock_error)
+        return Clock(self.offset, self.clock_error) if known else None
 
     @property
     def clock_error(self) -> float:
@@ -204,17 +235,25 @@ class Session(Wire):
         if self._channel is not None and self._channel.unsent:  # what is being sent counts
             return
         self._confirm()
-        self.send(op="ping")
+        self._write(_PING)
 
-    def close(self) -> None:
-        """Dismiss the agent and close the connection. Safe to call twice."""
+    def dismiss(self) -> None:
+        """Let the agent exit; its exit is not waited for. Safe to call twice."""
+        if self._closing.is_set():
+            return
         self._closing.set()
+        self._exit_by = time.monotonic() + EXIT_TIMEOUT
         if not self.over:
             self.send(op="bye")
         self.over = True
         if self._channel is not None:
             self._channel.close_input()
-            self._ended.wait(EXIT_TIMEOUT)
+
+    def close(self) -> None:
+        """Dismiss the agent and close the connection. Safe to call twice."""
+        self.dismiss()
+        if self._channel is not None:
+            self._ended.wait(max(0.0, self._exit_by - time.monotonic()))
             self._channel.close()
         self._connection.close()
 

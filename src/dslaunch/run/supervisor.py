@@ -20,6 +20,7 @@ from dslaunch.run.hang_watch import Continued, HangWatch, Stall
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.outcome import Outcome, failed, fatal, reason_of
 from dslaunch.run.outcome_text import stop_text
+from dslaunch.run.output_interval import output_interval
 from dslaunch.run.rank_signals import Delivery
 from dslaunch.run.rank_stacks import gather_stacks
 from dslaunch.run.reasons import EndCode, EndReason
@@ -39,12 +40,6 @@ POLL = 0.1
 CONFIRM_TIMEOUT = 10.0
 """Seconds beyond the grace period in which a node must confirm the cleanup."""
 LONGEST_ERROR = 500
-MOST_PIECES = 20_000
-"""Pieces of output in a second that all ranks send, at most: nodes gather what is more. Each takes
-some 20 microseconds here."""
-SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.02, 0.5
-"""Seconds between two pieces of output of a rank: no user sees the shorter one."""
-"""Characters of an unexpected error that are logged."""
 _log = log.Log(__name__)
 
 
@@ -81,6 +76,8 @@ class Supervisor:
         """Forwarded signals that nodes have not confirmed yet."""
         self.first_success: float | None = None
         """When the first rank exited successfully, on the monotonic clock."""
+        self._heartbeats_checked = 0.0
+        """When, on the monotonic clock."""
 
     def run(self, plan: Plan, secrets: dict[str, Secret]) -> Outcome:
         """Start the plan on all nodes and stay until it has ended everywhere."""
@@ -234,6 +231,11 @@ class Supervisor:
             self._give_up(EndReason(EndCode.EXIT_TIMEOUT, seconds=limit, ranks=ranks))
 
     def _check_heartbeats(self) -> None:
+        """Interrupt nodes that were unheard for too long; ten times in that time is enough."""
+        now = time.monotonic()
+        if now - self._heartbeats_checked < min(1.0, self.timeouts.heartbeat / 10):
+            return
+        self._heartbeats_checked = now
         for session in list(self.running.values()):
             if session.unheard_for() > self.timeouts.heartbeat:
                 session.interrupt()
@@ -369,8 +371,3 @@ def _start_message(
         "output_interval": output_interval(plan.world_size),
         "about": {**about, "ranks": list(node.ranks)},
     }
-
-
-def output_interval(ranks: int) -> float:
-    """Return the seconds between two pieces of output of a rank, if it writes more often."""
-    return min(max(SHORTEST_INTERVAL, ranks / MOST_PIECES), LONGEST_INTERVAL)

@@ -94,7 +94,8 @@ class UsageRecorder:
         self._file, self._report, self._interval = file, report, interval
         self._monitor = UsageMonitor(formats)
         self._began: float | None = None
-        """When the latest round began, on the monotonic clock."""
+        """When the latest round began, on the monotonic clock; before the first, when it is to be
+        taken to have begun."""
         self._open = False
         """Whether a round has begun and not ended."""
 
@@ -106,9 +107,12 @@ class UsageRecorder:
         `interval`: seconds between two rounds, if that is less than usual. Never waits.
         """
         seconds = self._interval if interval is None else min(self._interval, interval)
-        seconds = max(seconds, len(sessions) // NODES_A_SECOND)
+        least = len(sessions) // NODES_A_SECOND
+        seconds = max(seconds, least)
         now = time.monotonic()
-        due = self._began is None or now - self._began >= seconds
+        if self._began is None:  # at the start of many ranks there is enough to do
+            self._began = now - seconds + least
+        due = now - self._began >= seconds
         sample = None
         if self._open and (due or self._monitor.complete):
             self._open = False

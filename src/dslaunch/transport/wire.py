@@ -158,6 +158,10 @@ class Wire:
 
         return self._request("clock", parsed)
 
+    def known_clock(self) -> Clock | None:
+        """Return what was found out before about the node's clock; None: nothing is kept."""
+        return None
+
     @property
     def busy(self) -> bool:
         """Whether a request has no reply yet."""

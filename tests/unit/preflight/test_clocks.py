@@ -20,6 +20,9 @@ class Line:
     def __init__(self, trips: list[float]) -> None:
         self.trips, self.asked = trips, 0
 
+    def known_clock(self) -> None:
+        return None
+
     def measure_clock(self) -> Future[Clock]:
         self.asked += 1
         half = self.trips.pop(0) / 2

@@ -114,7 +114,7 @@ def test_a_node_with_a_first_message_only_is_busy() -> None:
 def test_a_node_that_has_answered_is_not_busy() -> None:
     transport = Fake()
     talk = conversation(transport)
-    talk.measure_clock()
+    talk.measure_clock().result(60)
     talk.end()
     assert transport.done == ["close input", "close", "close"]
 
@@ -124,8 +124,8 @@ def test_what_is_still_to_be_connected_when_it_ends_is_not_or_is_closed_again() 
     cluster = parse_cluster(nodes, "c.yaml")
     transport = Fake(connects=False)
     survey = runner.Survey(Scope(cluster, cluster.nodes), {}, lambda *_: None, transport)
-    with ThreadPoolExecutor() as pool:
-        begun = [pool.submit(survey._begin, talk, [], []) for talk in survey.talks.values()]
+    with ThreadPoolExecutor(2) as pool:
+        begun = [survey._begin(pool, talk, [], []) for talk in survey.talks.values()]
         assert {transport.connecting.get(timeout=60) for _ in range(2)} == {"n1", "n2"}
         survey.close()
         transport.may_connect.set()

@@ -14,6 +14,7 @@ import pytest
 from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.plan import Plan, Rendezvous
 from dslaunch.report.live import (
+    MOST_SHOWN,
     JsonView,
     TerminalView,
     decision_rows,
@@ -21,6 +22,7 @@ from dslaunch.report.live import (
 from dslaunch.report.outcome_rows import outcome_rows
 from dslaunch.run.events import Event, Kind, Line, LineBlock
 from dslaunch.run.outcome import Outcome, SecondaryFailure
+from dslaunch.run.output_interval import output_interval
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.view import StartStep
 
@@ -158,6 +160,33 @@ def test_equal_lines_of_ranks_are_folded_with_their_ranks() -> None:
     screen.line(line("one", 1))
     screen.close()
     assert out.getvalue() == "[4 ranks]│all\n[0,2-3]│some\nnode01:1│one\n"
+
+
+def test_equal_lines_of_many_ranks_are_folded_although_their_nodes_send_them_later() -> None:
+    out, now = io.StringIO(), 0.0
+    screen = TerminalView(out, io.StringIO(), nodes=HOSTS, fold=True, clock=lambda: now)
+    screen.follow(10_000, None)
+    for rank in range(3):
+        now = output_interval(10_000) * rank / 2
+        screen.line(line("equal", rank))
+        screen.tick()
+    screen.close()
+    assert out.getvalue() == "[0-2]│equal\n"
+
+
+def test_a_run_shows_not_more_lines_than_can_be_folded_but_all_of_rank_0() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    screen = TerminalView(out, err, nodes=HOSTS, fold=True, clock=lambda: 0.0)
+    screen.plan(PLAN, Path("run"))
+    many = "\n".join(map(str, range(MOST_SHOWN)))
+    for rank, text in ((1, many), (2, "left\nout"), (0, "shown")):
+        screen.block(LineBlock(0.0, "node01", rank, "stdout", text))
+    screen.close()
+    shown = out.getvalue()
+    assert shown.count("\n") == MOST_SHOWN + 1
+    assert "left" not in shown
+    assert "shown" in shown
+    assert "dslaunch: 2 lines of output not shown" in err.getvalue()
 
 
 def test_many_ranks_that_are_no_range_are_counted() -> None:

@@ -74,6 +74,9 @@ class Said:
             def ping(self) -> None:
                 pinged.set()
 
+            def dismiss(self) -> None:
+                pass
+
             def close(self) -> None:
                 said.append(f"close {node.host}")
                 connection.close()

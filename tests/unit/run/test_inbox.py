@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queue import Queue
+from queue import SimpleQueue
 from typing import cast
 
 from dslaunch.protocol.messages import Heartbeat
@@ -33,7 +33,7 @@ class LatePaused(PausedSession):
     def pause(self) -> None:
         super().pause()
         while self.inbox.qsize():
-            Queue.get(self.inbox)
+            SimpleQueue.get(self.inbox)
 
 
 def test_a_node_is_paused_until_half_is_taken() -> None:

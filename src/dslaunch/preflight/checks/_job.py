@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
@@ -113,7 +113,11 @@ def run(
 def python(a: NodeAnswers, name: str, told: Mapping[str, Any]) -> Command:
     """Return how the job's interpreter starts a program of ours, `node/NAME.py`: with the file that
     it writes to, and its arguments as JSON."""
-    return Command((interpreter(a.node), "-c", program(name), _REPORT_WORD, json_text(told)))
+    return _started(a, name, json_text(told))
+
+
+def _started(a: NodeAnswers, name: str, told: str) -> Command:
+    return Command((interpreter(a.node), "-c", program(name), _REPORT_WORD, told))
 
 
 def workdir(scope: Scope) -> str:
@@ -128,13 +132,7 @@ def question(a: NodeAnswers) -> Question:
 
 def _question(a: NodeAnswers) -> Question:
     scope = a.scope
-    told = {
-        "modules": modules(scope),
-        "imports": sorted({*scope.imports.certain, *scope.imports.possible}),
-        "beside": [beside(scope)],
-        "packages": [*MUST, *SHOULD],
-    }
-    asks = python(a, "installed", told)
+    asks = _started(a, "installed", scope.once(_wanted))
     staged = Command(("/bin/sh", "-c", _STAGES, _REPORT_WORD, *asks.argv))
     uses = uses_of(a)
     more = {"look": [*files_of(a, uses), *CONDA_FILES, *MODULE_FILES], "words": list(uses.commands)}
@@ -147,6 +145,17 @@ def _question(a: NodeAnswers) -> Question:
         seconds=seconds or LIMITS["seconds"],
         more=more if a.node.activate else None,
     )
+
+
+def _wanted(scope: Scope) -> str:
+    """Return as JSON what is looked for in the environment of each node."""
+    wanted = {
+        "modules": modules(scope),
+        "imports": sorted({*scope.imports.certain, *scope.imports.possible}),
+        "beside": [beside(scope)],
+        "packages": [*MUST, *SHOULD],
+    }
+    return json_text(wanted)
 
 
 def modules(scope: Scope) -> list[str]:
@@ -253,7 +262,9 @@ def _entered(a: NodeAnswers) -> Entered:
     )
 
 
+@lru_cache(maxsize=64)
 def _reported(line: str) -> Installed:
+    """Return what an interpreter reports: on most nodes the same."""
     try:
         return programs.reported(programs.INSTALLED, line)
     except InvalidAnswer as error:

@@ -105,10 +105,6 @@ class FabricTransport:
     """Connects through Fabric; jump hosts are connected to once and shared by their nodes."""
 
     def __init__(self, ssh: Ssh) -> None:
-        # here, before threads: paramiko's imports are circular
-        import fabric
-        import paramiko
-
         # it logs what it also raises; without a handler that would land on the terminal
         logging.getLogger("paramiko").addHandler(logging.NullHandler())
         self._timeout = ssh.connect_timeout
@@ -120,9 +116,8 @@ class FabricTransport:
         self._lingering = LingeringSockets()
         self._jumping = threading.Lock()
         self._making = threading.Lock()
-        # made once: it costs more than a key exchange.
-        # empty: Fabric would read jump hosts from it, and accept any of their keys
-        self._config = fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
+        self._config: fabric.Config | None = None
+        """Made once: it costs more than a key exchange."""
 
     def connect(self, node: Node) -> FabricConnection:
         """Open a connection, its host key verified. Raises NodeError."""
@@ -208,8 +203,10 @@ class FabricTransport:
         """Return an open connection to one host, its key verified. Raises _HopError."""
         if hop.proxy_command is not None:
             raise RouteError(f"{hop.alias}: ProxyCommand needs `transport: openssh`")
-        connection = self._connection(hop, gateway)
         began = time.monotonic()
+        direct = self._connected_socket(hop) if gateway is None else None
+        with self._making:  # not made for several threads: Fabric's configuration, their imports
+            connection = self._connection(hop, gateway, direct)
         try:
             connection.open()
         except BaseException as error:
@@ -228,12 +225,32 @@ class FabricTransport:
         connection.transport.sock.settimeout(KEEPALIVE)
         return connection
 
-    def _connection(self, hop: Hop, gateway: fabric.Connection | None) -> fabric.Connection:
-        """Return a connection that is not open yet and accepts no key that is not known."""
-        import fabric
+    def _connected_socket(self, hop: Hop) -> socket.socket:
+        """Return a TCP connection to a host. Raises _HopError.
 
+        Paramiko could make it, too, but takes longer to be imported than a server to answer.
+        """
+        try:
+            return socket.create_connection((hop.host, hop.port), self._timeout)
+        except (OSError, UnicodeError) as error:
+            raise _HopError(hop, symptom_of(error)) from error
+
+    def _connection(
+        self, hop: Hop, gateway: fabric.Connection | None, direct: socket.socket | None
+    ) -> fabric.Connection:
+        """Return a connection that is not open yet and accepts no key that is not known.
+
+        `direct`: the TCP connection to the host; None: `gateway` makes one.
+        """
+        import fabric
+        import paramiko
+
+        if self._config is None:
+            # empty: Fabric would read jump hosts from it, and accept any of their keys
+            self._config = fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
         entries = self._known.about(hop.known_hosts, hop.known_as)
         arguments: dict[str, Any] = {
+            "sock": direct,
             "banner_timeout": self._timeout,
             "auth_timeout": self._timeout,
             "channel_timeout": self._timeout,
@@ -244,16 +261,15 @@ class FabricTransport:
             "look_for_keys": not hop.identity_files,
             "allow_agent": not hop.only_these_keys,
         }
-        with self._making:  # Fabric's configuration is not made for several threads
-            connection = fabric.Connection(
-                hop.host,
-                user=hop.user,
-                port=hop.port,
-                config=self._config,
-                gateway=gateway or False,
-                connect_timeout=self._timeout,
-                connect_kwargs=arguments,
-            )
+        connection = fabric.Connection(
+            hop.host,
+            user=hop.user,
+            port=hop.port,
+            config=self._config,
+            gateway=gateway or False,
+            connect_timeout=self._timeout,
+            connect_kwargs=arguments,
+        )
         connection.client.set_missing_host_key_policy(_Verify(entries, hop.known_as))
         return connection
 
