@@ -43,6 +43,8 @@ class Conversation:
     hello: survey.Identity | None = None
     """Who the node is; None before the first answer."""
     answers: dict[str, survey.Answer] = field(default_factory=dict)
+    known: survey.KnownAnswers = field(default_factory=survey.KnownAnswers)
+    """The answers of all nodes that are asked the same."""
     clock: tuple[float, float] | None = None
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
@@ -93,7 +95,8 @@ class Conversation:
             self.hello = self.hello or replied.hello
             for key, question in asked.items():
                 sent = replied.answers.get(key)
-                self.answers[key] = survey.answer(question.kind, question.argument, sent)
+                found = self.known.answer(key, question.kind, question.argument, sent)
+                self.answers[key] = found
             self.seconds = time.monotonic() - self.began
             return done()
 

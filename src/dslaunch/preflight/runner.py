@@ -29,7 +29,7 @@ from dslaunch.preflight.conversation import Conversation
 from dslaunch.preflight.flow import RunningCheck
 from dslaunch.preflight.measurement import Measurement, OnMeasurement
 from dslaunch.preflight.recording import NodeRecording
-from dslaunch.protocol.survey import Answer
+from dslaunch.protocol.survey import Answer, KnownAnswers
 from dslaunch.transport.base import Channel, Transport
 from dslaunch.transport.classify import from_error
 from dslaunch.transport.process import ProcessChannel
@@ -80,7 +80,11 @@ class Survey:
         self.transport = transport
         if talks is None:
             self.transport = transport or transports.get(scope.cluster.transport, scope.cluster)
-            talks = {node.host: Conversation(node, scope.by_hand(node)) for node in scope.nodes}
+            known = KnownAnswers()
+            talks = {
+                node.host: Conversation(node, scope.by_hand(node), known=known)
+                for node in scope.nodes
+            }
         self.talks = dict(talks)
         self.failures: dict[str, NodeFailure] = {}
         self.own = Conversation(Node("localhost", (0,), python=sys.executable))
