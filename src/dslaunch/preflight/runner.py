@@ -15,7 +15,7 @@ from dslaunch import log
 from dslaunch import transport as transports
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
-from dslaunch.preflight.chained import done, then
+from dslaunch.preflight.chained import DONE, then
 from dslaunch.preflight.check import (
     NOT_ASKED_OF_NODES,
     Asked,
@@ -168,9 +168,9 @@ class Survey:
 
         def end(measured: None) -> Future[None]:
             self.tell(talk.node.host, "asked")
-            return done()
+            return DONE
 
-        opened = done() if talk.of_run else pool.submit(talk.open, self.transport)
+        opened = DONE if talk.of_run else pool.submit(talk.open, self.transport)
         return then(then(then(opened, ask), measure), end)
 
     def _further(self, running: Sequence[RunningCheck]) -> None:
