@@ -34,8 +34,12 @@ def commands(page: Path) -> list[str]:
 
 
 WITH_COMMANDS = [page for page in PAGES if commands(page)]
-TRAINS_LIKE_ANOTHER = {"lost-nodes-and-hangs", "no-shared-storage", "recipes", "rehearse"}
-"""Pages with the trainings of `detach` and `gather-checkpoints`; each takes a minute of a CPU."""
+TRAINS_LIKE_ANOTHER = {
+    *("look-at-runs", "lost-nodes-and-hangs", "no-shared-storage"),
+    *("recipes", "rehearse", "watch-a-run"),
+}
+"""Pages with the trainings of `detach` and `gather-checkpoints`; each takes up to a minute of a
+CPU."""
 
 
 def parameter(page: Path) -> object:

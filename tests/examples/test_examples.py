@@ -92,9 +92,14 @@ def test_a_resumed_training_ends_like_one_that_was_not_interrupted(tmp_path: Pat
 
 
 @pytest.mark.deepspeed
-def test_deepspeed_trains_on_cpu_without_a_compiler_and_saves(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "ranks",
+    # four ranks train on the page gather-checkpoints, in tests/docs/test_docs.py
+    [1, pytest.param(2, marks=pytest.mark.long)],
+)
+def test_deepspeed_trains_on_cpu_without_a_compiler_and_saves(tmp_path: Path, ranks: int) -> None:
     config = str(EXAMPLES / "ds_config.json")
-    output = train("train_deepspeed.py", 2, tmp_path, "--deepspeed_config", config)
+    output = train("train_deepspeed.py", ranks, tmp_path, "--deepspeed_config", config)
     assert losses(output)[-1] < losses(output)[0] / 2
     assert "built successfully" not in output
     assert (tmp_path / "checkpoints/step30/mp_rank_00_model_states.pt").exists()

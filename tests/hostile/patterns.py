@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 import re
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -43,19 +44,18 @@ def every() -> Iterator[Used]:
     sources = {path: path.read_text("utf-8") for path in sorted(SOURCES.rglob("*.py"))}
     for path, text in sources.items():
         yield from _in_calls(path, text)
-    whole = "\n".join(sources.values())
+    called_in = {path: _methods_called(text) for path, text in sources.items()}
+    called = _methods_called("\n".join(sources.values()))
     for module in pkgutil.walk_packages(dslaunch.__path__, "dslaunch."):
         if module.name.endswith("__main__"):
             continue
         imported = importlib.import_module(module.name)
-        own = sources[Path(str(imported.__file__))]
+        own = called_in[Path(str(imported.__file__))]
         for name, value in vars(imported).items():
             where = f"{module.name}.{name}"
             found = [] if name.startswith("__") or where in BOUNDED else list(_patterns(value))
-            calls = rf"\b{re.escape(name)}\.(\w+)\("
             # another module may have a private pattern of the same name
-            users = own if name.startswith("_") else whole
-            used = set(re.findall(calls, users)) & METHODS if found else set()
+            used = (own if name.startswith("_") else called)[name]
             for pattern in found:
                 yield Used(where, pattern, tuple(sorted(used or {"search", "fullmatch"})))
     for known in built_in().values():
@@ -63,7 +63,18 @@ def every() -> Iterator[Used]:
     yield Used("classify fingerprint", classify._FINGERPRINT, ("search",))
 
 
+def _methods_called(text: str) -> defaultdict[str, set[str]]:
+    """Return the methods of patterns that are called in source text, by the name before them."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for name, method in re.findall(r"\b(\w+)\.(\w+)\(", text):
+        if method in METHODS:
+            found[name].add(method)
+    return found
+
+
 def _in_calls(path: Path, text: str) -> Iterator[Used]:
+    if not any(f"re.{method}(" in text for method in METHODS):
+        return  # parsing takes long
     for node in ast.walk(ast.parse(text)):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
             continue

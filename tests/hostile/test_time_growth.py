@@ -8,6 +8,7 @@ import random
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -43,14 +44,14 @@ SECONDS = 2.0
 HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n"
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Return the least processor time of up to three tries."""
+def seconds(work: Callable[[], object], enough: float = SECONDS / 2) -> float:
+    """Return the least processor time of up to three tries; a try below `enough` is the last."""
     least = float("inf")
     for _ in range(3):
         began = time.process_time()
         work()
         least = min(least, time.process_time() - began)
-        if least < SECONDS / 2:
+        if least < enough:
             break
     return least
 
@@ -76,11 +77,13 @@ def test_the_last_lines_of_a_rank_are_judged_in_time(piece: str) -> None:
     assert seconds(lambda: list(Lines().feed(raw * 64, 0.0))) < SECONDS
 
 
-def test_text_of_a_megabyte_is_shown_in_time() -> None:
+def test_text_is_shown_at_half_a_megabyte_a_second() -> None:
     for piece in ("\x1b", "\x1b[31m", "a, ", "a", "\u202e", "\x1b[", "\n"):
-        text = piece * (1_000_000 // len(piece))
-        assert seconds(lambda text=text: terminal.colored(text)) < SECONDS  # type: ignore[misc]
-        assert seconds(lambda text=text: terminal.one_line(text)) < 2 * SECONDS  # type: ignore[misc]
+        text = piece * (250_000 // len(piece))
+        colored = partial(terminal.colored, text)
+        assert seconds(colored, enough=SECONDS / 8) < SECONDS / 4
+        one_line = partial(terminal.one_line, text)
+        assert seconds(one_line, enough=SECONDS / 4) < SECONDS / 2
     cell = "word, " * 20_000
     assert seconds(lambda: ui.table([("a", "b"), (cell, cell)], 80)) < SECONDS
 
@@ -154,7 +157,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize("text", CONFIGS.values(), ids=CONFIGS)
 def test_a_config_is_read_in_time_however_many_keys_it_has(text: str) -> None:
-    assert seconds(lambda: _lint_config(text)) < 2 * SECONDS
+    assert seconds(lambda: _lint_config(text), enough=SECONDS) < 2 * SECONDS
 
 
 def test_remarks_on_every_line_of_a_config_find_their_places_in_time() -> None:
@@ -242,7 +245,7 @@ def test_failed_calls_of_all_nodes_are_explained_in_time() -> None:
     errors = {
         (host, other): refused for at, host in enumerate(hosts) for other in neighbors(hosts, at)
     }
-    assert seconds(lambda: list(blamed(errors))) < 2 * SECONDS
+    assert seconds(lambda: list(blamed(errors)), enough=SECONDS) < 2 * SECONDS
 
 
 def test_recorded_events_are_told_by_node_in_time() -> None:

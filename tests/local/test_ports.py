@@ -80,7 +80,15 @@ dist.destroy_process_group()
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("launcher", "stores"), [("direct", 1), ("torchrun", 1), ("elastic", 2)])
+@pytest.mark.parametrize(
+    ("launcher", "stores"),
+    [
+        ("direct", 1),
+        # the program is that of `elastic`, the store that of `direct`; five processes import torch
+        pytest.param("torchrun", 1, marks=pytest.mark.long),
+        ("elastic", 2),
+    ],
+)
 def test_only_the_stores_of_torch_listen_at_all_addresses(
     emulated: Emulated, launcher: str, stores: int
 ) -> None:

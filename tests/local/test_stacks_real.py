@@ -148,6 +148,17 @@ def ranks(tmp_path: Path) -> Iterator[Ranks]:
     started.end()
 
 
+@pytest.fixture(scope="module")
+def waiting_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Three ranks of which one sleeps and two wait for it, for both tools: each imports torch."""
+    started = Ranks(tmp_path_factory.mktemp("waiting"))
+    for _ in range(3):
+        started.start(ALL_REDUCE)
+    started.wait_until_they_print()
+    yield started
+    started.end()
+
+
 @pytest.fixture(params=["py-spy", "faulthandler"])
 def tool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each way in which stacks are had; py-spy only where it is installed and may read."""
@@ -185,19 +196,16 @@ def names(group: StackGroup) -> list[str]:
 
 @pytest.mark.torch
 def test_a_sleeping_rank_is_distinguished_from_those_that_wait_for_it(
-    ranks: Ranks, tool: str
+    waiting_ranks: Ranks, tool: str
 ) -> None:
-    for _ in range(3):
-        ranks.start(ALL_REDUCE)
-    ranks.wait_until_they_print()
-    groups = ranks.groups_until(tool, lambda found: waits(found, "sleep", "collective"))
+    groups = waiting_ranks.groups_until(tool, lambda found: waits(found, "sleep", "collective"))
     odd, others = groups
     assert odd.members == (("n1", 1),)
     assert names(odd) == ["prepare", "<module>"]
     assert [rank for _, rank in others.members] == [0, 2]
     assert names(others) == ["all_reduce", "<module>"]
     assert "job.py:4" in page(groups, 80).splitlines()[1]
-    assert [process.poll() for process in ranks.processes] == [None] * 3
+    assert [process.poll() for process in waiting_ranks.processes] == [None] * 3
 
 
 def test_both_ends_of_a_deadlock_are_shown(ranks: Ranks, tool: str) -> None:

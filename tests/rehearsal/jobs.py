@@ -30,6 +30,7 @@ HANGS = frozenset({*(f"hang.{code}" for code in HangCode), "rehearsal.uneven-ste
 """What is found of a job that hangs, or that would after the rehearsed steps."""
 
 FINDINGS: Mapping[str, str] = {
+    "rehearsal.accumulated-twice": "the script accumulates gradients, and DeepSpeed does again",
     "rehearsal.accumulation-unused": "gradient accumulation is configured, and no step uses it",
     "rehearsal.batch-differs": "the data loader's batch size differs from the DeepSpeed config's",
     "rehearsal.evaluation-mode": "the model is never in training mode",

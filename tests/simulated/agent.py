@@ -103,7 +103,7 @@ class SimulatedAgent:
         self.started = self.asked = self.done = False
         self._interval, self._burst = 0.0, 1
         self._claims: dict[str, str] = {}
-        self._received: dict[int, int] = {}
+        self._missing: dict[int, int] = {}
         """Bytes of each archive."""
         self._beat: asyncio.TimerHandle | None = None
 
@@ -211,11 +211,11 @@ class SimulatedAgent:
 
     def do_put(self, client: AgentClient, message: frames.Message) -> None:
         """Begin to receive an archive, which is thrown away."""
-        self._received[message["id"]] = 0
+        self._missing[message["id"]] = len(message["pieces"])
 
     def _receive(self, client: AgentClient, frame: frames.Data) -> None:
-        self._received[frame.id] += len(frame.data)
-        if not frame.data:
+        self._missing[frame.id] -= 1
+        if not self._missing[frame.id]:
             self._reply(client, frame.id, 1)
 
     def do_usage(self, client: AgentClient, message: frames.Message) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from tests.testbed.vcluster import CONTROL, NodeProcess, VirtualCluster
 from tests.testbed.vcluster.api import Running, Text
 from tests.testbed.vcluster.services import SERVICES, services_of
-from tests.testbed.vcluster.slurm import asking, await_idle, await_registered, members
+from tests.testbed.vcluster.slurm import ASKING, asking, await_idle, await_registered, members
 
 PROGRAM = [sys.executable, "-m", "dslaunch"]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -44,7 +44,8 @@ class Job:
 
     def wait(self, *states: str, within: float = 120) -> str:
         """Its state, once that is one of `states` (COMPLETED unless named). TimeoutError."""
-        until(lambda: self.state in (states or ("COMPLETED",)), within, lambda: str(self.show()))
+        wanted = states or ("COMPLETED",)
+        until(lambda: self.state in wanted, within, lambda: str(self.show()), pause=ASKING)
         return self.state
 
     def says(self, text: str, within: float = 120) -> None:
@@ -229,7 +230,7 @@ def await_answers(cluster: VirtualCluster) -> None:
         pings = [[*controller, "scontrol", "ping"] for controller in controllers(cluster)]
         return all(cluster.run(CONTROL, ping).returncode == 0 for ping in pings)
 
-    until(all_answer, 30)
+    until(all_answer, 30, pause=ASKING)
     await_registered(cluster.cluster)
 
 

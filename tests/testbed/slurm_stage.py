@@ -13,11 +13,10 @@ from tests.testbed.scheduler import PROGRAM, Site, until
 from tests.testbed.slurm_scenarios import RUNNING
 from tests.testbed.vcluster import CONTROL
 from tests.testbed.vcluster.api import Running, Text
+from tests.testbed.vcluster.slurm import ASKING
 
 PATIENCE = 150.0
 """Seconds for anything, while many scenarios share two CPUs."""
-ASKING = 0.5
-"""Seconds between two questions to SLURM, each of which is a process on the control machine."""
 GO = """\
 import os, sys, time
 rank = os.environ["RANK"]

@@ -15,28 +15,34 @@ from tests.testbed.vcluster.api import Text
 
 __all__ = ["project"]
 pytestmark = [pytest.mark.torch, pytest.mark.deepspeed]
-NODES = "nodes: [{host: 'node[1-3]', slots: 1}, {host: node4, slots: 1, spare: true}]"
 TRAIN = ("train.py", "--deepspeed_config", "ds.json", "--steps", "40", "--save_every", "6")
 PATIENCE = 240
 """Seconds for one command, most of them for importing torch."""
-REPLACED = ("-i", "node1@node3@node4")
-STAGES = (
-    pytest.param(1, marks=pytest.mark.long),
-    2,
-    pytest.param(3, marks=pytest.mark.long),
+STAGES_AND_NODES = (
+    (2, 2),
+    *(pytest.param(stage, 3, marks=pytest.mark.long) for stage in (1, 2, 3)),
 )
-"""One representative of losing a node, gathering and resuming belongs to `make test`; each case
-starts some 20 processes that import DeepSpeed. The other stages, and the Trainer, are long."""
+"""One representative of losing a node, gathering and resuming belongs to `make test`; each rank is
+a process that imports DeepSpeed. The other stages, three nodes and the Trainer are long."""
 
 
 @pytest.fixture
 def training(project: Project) -> Iterator[Project]:
-    """A project with the DeepSpeed example; three nodes and a spare."""
+    """A project with the DeepSpeed example."""
     project.write("train.py", (EXAMPLES / "train_deepspeed.py").read_text())
-    project.describe(NODES)
     yield project
     project.cluster.heal()
     project.cluster.run("control", ["rm", "-rf", project.path])
+
+
+def describe(project: Project, nodes: int) -> tuple[str, ...]:
+    """Write a cluster file of so many nodes, and node4 as a spare; return the options that choose
+    the spare instead of node2."""
+    project.describe(
+        f"nodes: [{{host: 'node[1-{nodes}]', slots: 1}}, {{host: node4, slots: 1, spare: true}}]"
+    )
+    kept = [f"node{number}" for number in range(1, nodes + 1) if number != 2]
+    return ("-i", "@".join([*kept, "node4"]))
 
 
 def configure(project: Project, stage: int, **more: object) -> None:
@@ -68,12 +74,13 @@ def weights(project: Project, directory: str, *tag: str) -> dict[str, object]:
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("stage", "nodes"), STAGES_AND_NODES)
 def test_a_training_that_lost_a_node_and_its_disk_ends_as_if_nothing_had_happened(
-    training: Project, stage: int
+    training: Project, stage: int, nodes: int
 ) -> None:
     import torch
 
+    replaced = describe(training, nodes)
     configure(training, stage)
     calm = training.run("c.yaml", *TRAIN, "--save", "calm", timeout=PATIENCE)
     assert calm.returncode == 0, calm.stderr
@@ -99,14 +106,14 @@ def test_a_training_that_lost_a_node_and_its_disk_ends_as_if_nothing_had_happene
         # which of the two is noticed first: that the node is gone, or what its peers die of
         assert running.popen.returncode in (1, 5), err
     again = (*TRAIN, "--save", "ck", "--resume")
-    refused = training.run(*REPLACED, "c.yaml", *again, timeout=PATIENCE)
+    refused = training.run(*replaced, "c.yaml", *again, timeout=PATIENCE)
     assert refused.returncode == 3, refused.stderr
     assert training.reason("problem") == ("shards-missing-on-nodes",)
     assert "node4" in refused.stderr
-    checkpoint(training, "spread", "c.yaml", "ck", "--from", "safe", *REPLACED)
-    resumed = training.run(*REPLACED, "c.yaml", *again, timeout=PATIENCE)
+    checkpoint(training, "spread", "c.yaml", "ck", "--from", "safe", *replaced)
+    resumed = training.run(*replaced, "c.yaml", *again, timeout=PATIENCE)
     assert resumed.returncode == 0, resumed.stderr
-    assert len(re.findall(r"rank \d resumes ck/step6/\S+ at step 6", resumed.stdout)) == 3
+    assert len(re.findall(r"rank \d resumes ck/step6/\S+ at step 6", resumed.stdout)) == nodes
     training.cluster.heal()
     other = weights(training, "ck")
     assert one.keys() == other.keys()
@@ -171,6 +178,7 @@ def test_the_trainer_resumes_on_a_spare_what_was_gathered_before(
     import torch
 
     pytest.importorskip("transformers")
+    replaced = describe(training, nodes=3)
     training.write("trainer.py", TRAINER)
     # else the Trainer writes no weights with stage 3, and says so
     zero = {"stage": stage, "stage3_gather_16bit_weights_on_model_save": True}
@@ -185,9 +193,9 @@ def test_the_trainer_resumes_on_a_spare_what_was_gathered_before(
         training.cluster.crash("node2")
         _, err = running.communicate(timeout=PATIENCE)
         assert running.popen.returncode in (1, 5), err
-    checkpoint(training, "spread", "c.yaml", "out", "--from", "safe", *REPLACED)
+    checkpoint(training, "spread", "c.yaml", "out", "--from", "safe", *replaced)
     again = ("--output_dir", "out", "--resume_from_checkpoint", "out/checkpoint-4")
-    resumed = training.run(*REPLACED, "c.yaml", *TRAINER_ARGS, *again, timeout=PATIENCE)
+    resumed = training.run(*replaced, "c.yaml", *TRAINER_ARGS, *again, timeout=PATIENCE)
     assert resumed.returncode == 0, resumed.stderr
     assert resumed.stdout.count("trained 8") == 3
     assert "saved 4" not in resumed.stdout

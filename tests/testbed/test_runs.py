@@ -124,7 +124,7 @@ def project(cluster4: VirtualCluster, request: pytest.FixtureRequest) -> Iterato
 # ---------------------------------------------------------------- trainings
 
 
-UNEVEN = "nodes: [{host: node1, slots: 2}, {host: 'node[2-3]', slots: 1}]"
+UNEVEN = "nodes: [{host: node1, slots: 2}, {host: node2, slots: 1}]"
 EVEN = "nodes: [{host: 'node[1-3]', slots: 1}]"
 
 
@@ -133,7 +133,8 @@ EVEN = "nodes: [{host: 'node[1-3]', slots: 1}]"
     ("launcher", "nodes"),
     [
         ("torchrun", UNEVEN),
-        ("deepspeed", UNEVEN),
+        # tests/conformance/test_lines_train.py trains with its command; six processes import torch
+        pytest.param("deepspeed", UNEVEN, marks=pytest.mark.long),
         pytest.param("direct", UNEVEN, marks=pytest.mark.long),
         pytest.param("accelerate", EVEN, marks=pytest.mark.long),
     ],
@@ -223,9 +224,9 @@ NASTY = st.text(
 
 
 @settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(st.lists(NASTY, max_size=12), NASTY)
+@given(st.lists(NASTY, min_size=12, max_size=40), NASTY)  # a run for each list
 def test_arguments_and_environment_arrive_unchanged_through_real_sshd(
     project: Project, args: list[str], value: str
 ) -> None:
@@ -486,7 +487,8 @@ def test_secrets_are_in_no_command_line_file_or_log(project: Project) -> None:
         for node in (*project.cluster.names, "control"):
             for process in project.cluster.processes(node):
                 assert secret not in " ".join(process.argv)
-            grep = f"grep -rl {secret} /tmp /root /var 2>/dev/null"
+            # -xdev: the checkout, which may be below /tmp, is on another file system
+            grep = f"find /tmp /root /var -xdev -type f -exec grep -l {secret} {{}} +"
             assert project.cluster.run(node, ["sh", "-c", grep]).stdout == ""
         out, err = running.communicate(timeout=90)
     assert secret not in out + err

@@ -15,6 +15,7 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.slurm.refusal import EXPLANATIONS, Refused
 from tests.testbed.scheduler import Job, Site, parameters, submit, until
 from tests.testbed.vcluster import CONTROL, VirtualCluster
+from tests.testbed.vcluster.slurm import ASKING
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NASTY = ["a,b", "it's", "$HOME", 'say "x"', "two\nlines", "`id`", "\\", "#", "*", "", "$(id)", "é"]
@@ -33,8 +34,9 @@ def seen(text: str) -> list[list[list[str]]]:
 @pytest.mark.parametrize(
     "launcher",
     [
-        "direct",
         "elastic",
+        # how ranks start without a launcher is what most tests below show, without torch
+        pytest.param("direct", marks=pytest.mark.long),
         pytest.param("torchrun", marks=pytest.mark.long),
         pytest.param("deepspeed", marks=pytest.mark.long),
         pytest.param("accelerate", marks=pytest.mark.long),
@@ -462,7 +464,7 @@ def test_a_canceled_job_does_not_start_again_for_its_notice(site: Site) -> None:
     number = site.detached("sleeps.py")
     site.says(number, "up 0")
     site.cluster.run(CONTROL, ["scancel", number], check=True)
-    until(lambda: Job(site.cluster, number).state == "CANCELLED", 30, lambda: site.output(number))
+    Job(site.cluster, number).wait("CANCELLED", within=30)
     assert "requeued" not in site.output(number)
 
 
@@ -522,7 +524,7 @@ def test_a_job_is_seen_read_and_stopped_like_any_other_run(site: Site) -> None:
     def state() -> str:
         return str(json.loads(site.run("status", "latest", "--json").stdout)["state"])
 
-    until(lambda: state() == "stopped", 30, state)
+    until(lambda: state() == "stopped", 30, state, pause=ASKING)
 
 
 def test_a_controller_that_is_away_is_waited_for(site: Site) -> None:
@@ -536,6 +538,7 @@ def test_a_controller_that_is_away_is_waited_for(site: Site) -> None:
         until(
             lambda: site.cluster.run(CONTROL, ["scancel", number]).returncode == 0,
             30,
+            pause=ASKING,
         )
         running.communicate(timeout=90)
     assert running.popen.returncode == 130, site.said

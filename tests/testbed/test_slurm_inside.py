@@ -73,7 +73,7 @@ def test_a_training_goes_by_the_allocations_own_steps(
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("direct", marks=pytest.mark.long)])
+@pytest.mark.parametrize("launcher", ["direct", pytest.param("torchrun", marks=pytest.mark.long)])
 def test_a_training_goes_over_all_components_of_a_heterogeneous_job(
     site: Site, alone: float, launcher: str
 ) -> None:

@@ -16,9 +16,10 @@ import pytest
 
 from tests.testbed.scheduler import Job, revive, submit, until
 from tests.testbed.slurm_scenarios import CANCELLED, COMPLETED, INTERRUPTED, OK
-from tests.testbed.slurm_stage import ASKING, PATIENCE, Stage
+from tests.testbed.slurm_stage import PATIENCE, Stage
 from tests.testbed.vcluster import CONTROL, VirtualCluster
 from tests.testbed.vcluster.api import Running
+from tests.testbed.vcluster.slurm import ASKING
 
 FIRST = int(os.environ.get("SEED", "1"))
 ROUNDS = int(os.environ.get("ROUNDS", "1"))

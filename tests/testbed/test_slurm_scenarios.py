@@ -32,8 +32,9 @@ from tests.testbed.slurm_scenarios import (
     TOPICS,
     Scenario,
 )
-from tests.testbed.slurm_stage import ASKING, PATIENCE, Seen, Stage
+from tests.testbed.slurm_stage import PATIENCE, Seen, Stage
 from tests.testbed.vcluster import CONTROL, VirtualCluster
+from tests.testbed.vcluster.slurm import ASKING
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/slurm-scenarios.md"
 RECORD = "DSLAUNCH_SCENARIOS"

@@ -13,6 +13,7 @@ from dslaunch.slurm.client import Done
 from tests.testbed.scheduler import SHARED, revive, until
 from tests.testbed.simulated_slurm import LOCAL, OTHER, RELEASES, RUNNING, Fault, Slurm
 from tests.testbed.vcluster import CONTROL, VirtualCluster
+from tests.testbed.vcluster.slurm import ASKING
 
 EPOCH = {"SLURM_TIME_FORMAT": "%s"}
 SHOW = ("scontrol", "--oneliner", "show", "job")
@@ -94,7 +95,7 @@ def test_a_job_is_described_alike(
     where = () if cluster_name == LOCAL else (f"--clusters={cluster_name}",)
     number, simulated_number = submit(slurm_pair, imitation, *where)
     show = ("scontrol", "--oneliner", *where, "show", "job")
-    until(lambda: f" JobState={RUNNING} " in real(slurm_pair, *show, number).out, 30)
+    until(lambda: f" JobState={RUNNING} " in real(slurm_pair, *show, number).out, 30, pause=ASKING)
     told = fields(real(slurm_pair, *show, number).out)
     mine = fields(simulated(imitation, *show, simulated_number).out)
     assert set(mine) <= set(told)
@@ -132,10 +133,10 @@ def test_a_job_that_was_requeued_has_two_records(
     slurm_pair: VirtualCluster, imitation: Slurm
 ) -> None:
     number, simulated_number = submit(slurm_pair, imitation)
-    until(lambda: f" JobState={RUNNING} " in real(slurm_pair, *SHOW, number).out, 30)
-    until(lambda: rows_of(real(slurm_pair, *ACCOUNT, f"--jobs={number}")) != [], 30)
+    until(lambda: f" JobState={RUNNING} " in real(slurm_pair, *SHOW, number).out, 30, pause=ASKING)
+    until(lambda: rows_of(real(slurm_pair, *ACCOUNT, f"--jobs={number}")) != [], 30, pause=ASKING)
     slurm_pair.run(CONTROL, ["scontrol", "requeue", number], check=True)
-    until(lambda: f" JobState={RUNNING} " in real(slurm_pair, *SHOW, number).out, 60)
+    until(lambda: f" JobState={RUNNING} " in real(slurm_pair, *SHOW, number).out, 60, pause=ASKING)
     (ours,) = imitation.jobs
     imitation.pass_time(3)
     imitation.requeue(ours)
@@ -147,7 +148,9 @@ def test_a_job_that_was_requeued_has_two_records(
     def both() -> list[list[str]]:
         return rows_of(real(slurm_pair, *ACCOUNT, f"--jobs={number}"))
 
-    until(lambda: len(both()) == 2 and both()[1][5].isdigit(), 30, lambda: str(both()))
+    until(
+        lambda: len(both()) == 2 and both()[1][5].isdigit(), 30, lambda: str(both()), pause=ASKING
+    )
     mine = rows_of(simulated(imitation, *ACCOUNT, f"--jobs={simulated_number}"))
     assert [row[1] for row in mine] == ["REQUEUED", RUNNING]
     assert [row[1] for row in both()] == ["REQUEUED", RUNNING]

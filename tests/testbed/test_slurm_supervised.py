@@ -13,6 +13,7 @@ import pytest
 from tests.testbed.scheduler import EXAMPLES, Site, parameters, until
 from tests.testbed.test_slurm import NASTY, seen
 from tests.testbed.vcluster import CONTROL
+from tests.testbed.vcluster.slurm import ASKING
 
 FAILS = """\
 import os, sys, time
@@ -189,7 +190,7 @@ def test_a_canceled_supervised_job_leaves_nothing(supervised: Site) -> None:
         return str(json.loads(supervised.run("status", "--json", number).stdout)["state"])
 
     # SLURM has the end some time after the processes are gone
-    until(lambda: state() == "stopped", 30, state)
+    until(lambda: state() == "stopped", 30, state, pause=ASKING)
 
 
 def test_a_node_without_dslaunch_ends_the_job_at_once(supervised: Site) -> None:

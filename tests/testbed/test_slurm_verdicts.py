@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.testbed.scheduler import Site, until
 from tests.testbed.vcluster import CONTROL
+from tests.testbed.vcluster.slurm import ASKING
 
 TWO = "{host: 'node[1-2]', slots: 1}"
 FAILS_TWICE = """\
@@ -36,7 +37,7 @@ def verdicts(site: Site, **env: str) -> list[dict[str, Any]]:
         found.update(json.loads(site.run("status", "latest", "--json", **env).stdout))
         return found["result"] is not None
 
-    until(over, 60, lambda: json.dumps(found))
+    until(over, 60, lambda: json.dumps(found), pause=ASKING)
     return list(found["result"]["jobs"])
 
 

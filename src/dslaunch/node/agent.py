@@ -23,7 +23,6 @@ from dslaunch.node import (
     cgroup,
     collectives,
     directories,
-    files,
     frames,
     network,
     paths,
@@ -50,7 +49,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
-    from dslaunch.node import gpu_meter, links
+    from dslaunch.node import files, gpu_meter, handover, links
 
 TICK = 0.05
 PACE = 0.005
@@ -102,6 +101,9 @@ class Agent:
         self.detached = False
         self.replies: Deque[Tuple[AgentClient, frames.Message]] = deque()
         self.archives: Dict[int, files.Archive] = {}
+        self.unpacking_for: Dict[int, AgentClient] = {}
+        """Who waits for an archive that has not arrived yet."""
+        self.handovers: List[handover.Handover] = []
         self.ranks: Optional[Ranks] = None
         self.environment: Dict[str, str] = {}
         """What the node's processes were started with."""
@@ -136,6 +138,7 @@ class Agent:
             if self.gatherer.wait is not None:
                 time.sleep(min(PACE, self.gatherer.wait))
         self.usage.end()
+        self.end_shipping()
         run_files.remove_run(self.run, self.host, self.home)
 
     def over(self) -> bool:
@@ -201,6 +204,8 @@ class Agent:
             self.links.tick(now)
         if self.door is not None:
             self.door.tick(now)
+        for each in self.handovers:
+            each.look(now)
         if self.gatherer.is_due():
             self.send_output()
         if self.ranks and not self.done:
@@ -477,16 +482,57 @@ class Agent:
             self.in_thread(client, message["id"], lambda: surveyor.ask(message))
 
     def do_put(self, client: AgentClient, message: frames.Message) -> None:
-        """Begin an archive, which follows as data and is unpacked below `root`."""
-        root = paths.absolute(message["root"])
-        self.archives[message["id"]] = files.Archive(root)
+        """Expect an archive, whose pieces follow as data, and unpack it below `root`.
+
+        With `from_node` they come from another node, over the agent's socket.
+        """
+        from dslaunch.node import files  # with hashlib: not every run ships files
+
+        id = message["id"]
+        self.archives[id] = files.Archive(paths.absolute(message["root"]), message["pieces"])
+        self.unpacking_for[id] = client
+        if message["from_node"]:
+            try:
+                self.open_door()
+            except OSError as error:
+                client.say({"reply": id, "error": str(error), "time": time.time()})
 
     def receive(self, client: AgentClient, frame: frames.Data) -> None:
-        """Add a piece to an archive; the empty one is its end."""
-        if frame.data:
-            self.archives[frame.id].add(frame.data)
-        else:
-            self.in_thread(client, frame.id, self.archives.pop(frame.id).unpack)
+        """Add a piece to an archive, and unpack it after the last one."""
+        archive = self.archives.get(frame.id)
+        try:
+            if archive is None:
+                raise ValueError("a piece of no archive")
+            archive.add(frame.data)
+        except ValueError:  # from another node, which may be compromised
+            client.close()
+            return
+        if archive.whole or archive.error is not None:
+            waiting = self.unpacking_for.pop(frame.id, None)
+            if waiting is not None:
+                self.in_thread(waiting, frame.id, archive.unpack)
+
+    def do_received(self, client: AgentClient, message: frames.Message) -> None:
+        """Reply how many pieces of an archive have arrived."""
+        received = self.archives[message["archive"]].received
+        client.say({"reply": message["id"], "value": received, "time": time.time()})
+
+    def do_hand_on(self, client: AgentClient, message: frames.Message) -> None:
+        """Send an archive to another node while it arrives."""
+        from dslaunch.node import handover  # few nodes do this
+
+        each = handover.Handover(self.archives[message["archive"]], message)
+        self.handovers.append(each)
+        self.in_thread(client, message["id"], each.run)
+
+    def end_shipping(self) -> None:
+        """Forget what was shipped, and end what still sends it."""
+        for each in self.handovers:
+            each.end()
+        for archive in self.archives.values():
+            archive.close()
+        self.handovers.clear()
+        self.archives.clear()
 
     def node_directory(self) -> str:
         """Return this run's directory on this node; the first call makes it."""
@@ -495,6 +541,12 @@ class Agent:
             self.directory = made
             self.lock = run_files.hold(self.directory)
         return self.directory
+
+    def open_door(self) -> None:
+        """Take further clients, over a socket in this run's directory. Raises OSError."""
+        if self.door is None:
+            door = agent_socket.listen(self.node_directory())
+            self.door = bridge.Door(door, self, self.let_in)
 
     # ------------------------------------------------------------ processes
 
@@ -517,6 +569,7 @@ class Agent:
     def do_start(self, client: AgentClient, message: frames.Message) -> None:
         """Start the node's processes."""
         self.secrets = Secrets(message["env"][name] for name in message["secret"])
+        self.end_shipping()
         self.gatherer = Gatherer(message["output_interval"])
         notice = message.get("notice")
         if notice is not None:  # ignored signals are inherited until a program sets a handler
@@ -528,7 +581,7 @@ class Agent:
             with private.opened(directory) as within:
                 for file in message["files"]:
                     private.write(file["name"], file["text"], within)
-            door = agent_socket.listen(directory)
+            self.open_door()
         except OSError as error:
             self.refuse(str(error))
             return
@@ -538,7 +591,6 @@ class Agent:
         run_files.write(directory, run_files.ABOUT, about)
         contained = "cgroup" if self.group is not None else "descendants"
         self.say({"event": "contained", "rank": frames.NO_RANK, "contained": contained})
-        self.door = bridge.Door(door, self, self.open_door)
         own = {
             processes.RUN_ID: self.run,
             processes.HOST: self.host,
@@ -581,7 +633,7 @@ class Agent:
         self.say({"event": "done", "left": []})
         self.done = True
 
-    def open_door(self, connection: socket.socket, _: Any) -> None:
+    def let_in(self, connection: socket.socket, _: Any) -> None:
         """Add another client if it belongs to this user or root."""
         with contextlib.suppress(OSError):
             if agent_socket.user_of(connection) in (0, os.geteuid()):

@@ -365,6 +365,15 @@ def _joins(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> 
     recorder.write("join")
 
 
+def _watch_spawn(recorder: "_Recorder", module: "Any") -> None:
+    _watch(module, "start_processes", before=_spawns)
+
+
+def _spawns(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
+    count = _integer(_argument(args, kwargs, 2, "nprocs"))
+    recorder.write("spawn", processes=1 if count is None else count)
+
+
 def _watch_backward(recorder: "_Recorder", module: "Any") -> None:
     _watch(module, "backward", before=_differentiated)
 
@@ -505,7 +514,20 @@ def _loader(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") ->
         replica=_integer(getattr(sampler, "rank", None)),
         seed=_integer(getattr(sampler, "seed", None)),
         drop_last=bool(getattr(loader, "drop_last", False)),
+        subset=_subset(loader.dataset),
     )
+
+
+def _subset(dataset: "Any") -> "Optional[str]":
+    """Return a digest of the samples that are chosen of a data set (`random_split`); None: all, or
+    unknown."""
+    import hashlib
+
+    indices = getattr(dataset, "indices", None)
+    if not isinstance(indices, (list, tuple, range)):
+        return None
+    chosen = ",".join(str(index) for index in indices[:MOST_ELEMENTS])
+    return hashlib.sha256(chosen.encode()).hexdigest()[:16]
 
 
 def _iterated(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
@@ -1052,6 +1074,7 @@ _WATCHES: "Dict[str, Callable[..., None]]" = {
     "torch.autograd": _watch_backward,
     "torch.distributed.distributed_c10d": _watch_groups,
     "torch.distributed.algorithms.join": _watch_join,
+    "torch.multiprocessing.spawn": _watch_spawn,
     "torch.nn.parallel.distributed": _watch_ddp,
     "torch.distributed.fsdp.fully_sharded_data_parallel": _watch_fsdp,
     "torch.distributed.fsdp._fully_shard._fully_shard": _watch_fsdp2,

@@ -10,7 +10,7 @@ import base64
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, TypeAdapter
 from typing_extensions import TypedDict
@@ -364,7 +364,18 @@ class SignaledRanks(Sent):
     """Those without a handler, which the signal would end."""
 
 
+class HandedOn(Sent):
+    """How a node has handed an archive on to another one."""
+
+    how: Literal["done", "no-ssh", "stalled", "failed"]
+    """Whether its ssh has exited successfully; there is none; the other node took nothing."""
+    words: Text
+    """The end of what its ssh wrote."""
+
+
 UNPACKED: TypeAdapter[int] = adapter_of(Count)
+RECEIVED: TypeAdapter[int] = adapter_of(Count)
+HANDED_ON: TypeAdapter[HandedOn] = TypeAdapter(HandedOn)
 DETACHED: TypeAdapter[Detached] = TypeAdapter(Detached)
 STACKS: TypeAdapter[Stacks] = adapter_of(Stacks)
 SIGNALED: TypeAdapter[SignaledRanks] = TypeAdapter(SignaledRanks)

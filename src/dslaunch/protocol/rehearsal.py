@@ -30,6 +30,7 @@ MOST_RECORDS = 10_000
 MOST_NUMBERS = 64
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Numbers = Annotated[Several[Number], Field(max_length=MOST_NUMBERS)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Counts = Annotated[Mapping[Short, Count], Field(max_length=MOST_NUMBERS)]
 Setting = bool | int | Number | Short | None
 Settings = Annotated[Mapping[Short, Setting], Field(max_length=MOST_NUMBERS)]
@@ -136,6 +137,8 @@ class Loader(Sent):
     replica: Count | None
     seed: Integer | None
     drop_last: bool
+    subset: Digest | None = None
+    """Of the samples that are chosen of a data set, if it is a part of one."""
 
 
 class Batch(Sent):
@@ -145,7 +148,7 @@ class Batch(Sent):
     loader: Count
     index: Count
     size: Count
-    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    digest: Digest
 
 
 class Input(Sent):
@@ -153,7 +156,7 @@ class Input(Sent):
 
     kind: Literal["input"]
     index: Count
-    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    digest: Digest
 
 
 class SameOrder(Sent):
@@ -167,6 +170,13 @@ class Joins(Sent):
     """Ranks may end before others: `torch.distributed.algorithms.Join` is used."""
 
     kind: Literal["join"]
+
+
+class Spawned(Sent):
+    """The script starts processes itself (`torch.multiprocessing.spawn`)."""
+
+    kind: Literal["spawn"]
+    processes: Count
 
 
 class Step(Sent):
@@ -336,6 +346,7 @@ Record = (
     | Input
     | SameOrder
     | Joins
+    | Spawned
     | Step
     | Schedulers
     | StepsDone

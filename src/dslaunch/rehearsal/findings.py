@@ -150,6 +150,32 @@ class FindingKind(Enum):
         "all read the same samples in the same order",
         "use DistributedSampler, or split the data by rank",
     )
+    SPAWNS_RANKS = (
+        "rehearsal.spawns-ranks",
+        "error",
+        "the script starts {processes} processes itself, and the launcher has started it once for "
+        "each rank",
+        "call the function without mp.spawn: RANK, LOCAL_RANK and WORLD_SIZE are set",
+    )
+    ACCUMULATED_TWICE = (
+        "rehearsal.accumulated-twice",
+        "warning",
+        "a step has {found} backward passes; gradient_accumulation_steps is {wanted}",
+        "call step() of the DeepSpeed engine after each backward pass: it counts them itself",
+    )
+    SAME_DATA_IN_SOME = (
+        "rehearsal.same-data",
+        "error",
+        "these read the same samples in the same order, and other ranks read others",
+        "give the sampler the number of all ranks and the global rank (RANK, not LOCAL_RANK)",
+    )
+    SPLITS_DIFFER = (
+        "rehearsal.same-data",
+        "error",
+        "each has chosen other samples of the data set before a sampler divides them: some are in "
+        "several parts, and some in none",
+        "split the data set with the same seed in all ranks: generator of random_split",
+    )
     SAME_DATA_LOADED = (
         "rehearsal.same-data",
         "warning",

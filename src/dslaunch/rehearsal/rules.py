@@ -22,6 +22,7 @@ from dslaunch.protocol.rehearsal import (
     ProcessGroup,
     SameOrder,
     Schedulers,
+    Spawned,
     Started,
     Step,
     StepsDone,
@@ -57,6 +58,18 @@ def not_distributed(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     for world, several in alone.items():
         where = ranks_text(several)
         yield finding(FindingKind.NOT_DISTRIBUTED, where, world=world, ranks=wanted)
+
+
+def spawns_ranks(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks that train in processes that they start themselves, if at all."""
+    if rehearsed.full_ranks < 2:
+        return
+    for rank in ranks:
+        spawned = rank.last(Spawned)
+        if spawned is not None and not rank.steps:
+            where = ranks_text([rank.rank])
+            yield finding(FindingKind.SPAWNS_RANKS, where, processes=spawned.processes)
+            return
 
 
 def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
@@ -250,6 +263,19 @@ def accumulation_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]
             yield finding(FindingKind.ACCUMULATION_UNUSED, where, wanted=wanted, found=found)
 
 
+def accumulated_twice(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield that the script calls DeepSpeed's step only every few batches, which DeepSpeed counts
+    again. Several losses make more backward passes too, but not by just that factor."""
+    del rehearsed
+    for rank in ranks[:1]:
+        engine, steps = rank.last(Engine), rank.every(Step)
+        wanted = engine.accumulation if engine is not None else 1
+        if wanted > 1 and steps and all(step.backwards == wanted * wanted for step in steps):
+            where = ranks_text([rank.rank])
+            found = steps[0].backwards
+            yield finding(FindingKind.ACCUMULATED_TWICE, where, wanted=wanted, found=found)
+
+
 # ------------------------------------------------------------ data
 
 
@@ -274,7 +300,15 @@ def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
         split = _inputs_differ(ranks)
         yield finding(FindingKind.SAME_DATA_LOADED if split else FindingKind.SAME_DATA, where)
         return
+    equal = _with_equal_batches(ranks, digests)
+    if equal:
+        yield finding(FindingKind.SAME_DATA_IN_SOME, ranks_text(rank.rank for rank in equal))
+        return
     loaders = [loader for rank in ranks for loader in rank.trained_loaders]
+    divided = {each.number: each.subset for each in loaders if each.replicas == len(ranks)}
+    if any(each.subset != divided.get(each.number, each.subset) for each in loaders):
+        yield finding(FindingKind.SPLITS_DIFFER, where)
+        return
     if len({loader.seed for loader in loaders if loader.replicas is not None}) > 1:
         yield finding(FindingKind.SEEDS_DIFFER, where)
         return
@@ -285,6 +319,18 @@ def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
         yield finding(
             FindingKind.PLAIN_SAMPLER, where, sampler=first.sampler, samples=first.samples or 0
         )
+
+
+def _with_equal_batches(ranks: Ranks, digests: list[list[str]]) -> Ranks:
+    """Return the first ranks of which each has the same batches, at least two that differ."""
+    alike: defaultdict[tuple[str, ...], list[RankRecords]] = defaultdict(list)
+    for rank, each in zip(ranks, digests, strict=True):
+        if len(set(each)) > 1:
+            alike[tuple(each)].append(rank)
+    several = [found for found in alike.values() if len(found) > 1]
+    if not several or _inputs_differ(tuple(several[0])):
+        return ()
+    return tuple(several[0])
 
 
 def _inputs_differ(ranks: Ranks) -> bool:
@@ -437,6 +483,7 @@ def network(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     not_distributed,
+    spawns_ranks,
     not_synchronized,
     models_differ,
     configs_differ,
@@ -446,6 +493,7 @@ RULES: tuple[Rule, ...] = (
     evaluation_mode,
     gradients_kept,
     accumulation_unused,
+    accumulated_twice,
     same_data,
     same_order,
     few_samples,

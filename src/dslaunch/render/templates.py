@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,8 +47,7 @@ def render_page(name: str, /, **values: object) -> str:
 
     Every value is escaped, also its control characters.
     """
-    environment = _environment((PACKAGED, IN_THE_SOURCE_TREE), escape=True)
-    environment.finalize = _visible
+    environment = _environment((PACKAGED, IN_THE_SOURCE_TREE), page=True)
     return environment.get_template(name).render(values)
 
 
@@ -58,13 +58,16 @@ def _visible(value: object) -> object:
     return value
 
 
-def _environment(directories: tuple[Path, ...], *, escape: bool = False) -> jinja2.Environment:
+# it keeps compiled templates, until their files change: compiling takes longer than filling them
+@lru_cache(maxsize=8)
+def _environment(directories: tuple[Path, ...], *, page: bool = False) -> jinja2.Environment:
     import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(directories),
         undefined=jinja2.StrictUndefined,
-        autoescape=escape,
+        autoescape=page,
+        finalize=_visible if page else None,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

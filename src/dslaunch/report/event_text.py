@@ -29,6 +29,11 @@ def event_text(event: Event) -> str | None:
     if event.kind == "back":
         after = event.seconds or 0.0
         return f"{event.host}: reconnected after {after:.0f} s; no output was lost"
+    if event.kind == "resent":
+        return (
+            f"{event.receivers}: files sent by this machine, not by {event.senders}: "
+            f"{event.failure}"
+        )
     if event.kind == "noticed":
         return _forwarded_text(event)
     if event.kind == "stalled" and event.hang is not None:

@@ -425,6 +425,7 @@ def _moment_text(event: Event) -> str:
 _MOMENTS: Mapping[str, str] = {
     "connected": "connected",
     "shipped": "files copied",
+    "resent": "files sent by this machine, not by another node",
     "started": "process started",
     "unstarted": "could not start",
     "joined": "joined the process group",

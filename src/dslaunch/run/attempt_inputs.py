@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dslaunch.launch.plan import File
     from dslaunch.preflight.judge import Report
     from dslaunch.run.evidence import Inquiry
-    from dslaunch.run.prepare import Shipment
+    from dslaunch.run.job_files import Shipment
     from dslaunch.run.request import RunRequest
 
 

@@ -19,6 +19,7 @@ from dslaunch.run.slower_rank import SlowerRank
 Kind = Literal[
     "connected",
     "shipped",
+    "resent",
     "contained",
     "started",
     "unstarted",
@@ -84,6 +85,11 @@ class Event:
 
     hang: HangVerdict | None = None
     """Of a stall: what the ranks wait for."""
+    receivers: str | None = None
+    """The nodes to which the launcher sent files itself, since another node did not hand them on:
+    folded, as `node[01-03]`. `failure` says why."""
+    senders: str | None = None
+    """The nodes that did not hand them on, folded."""
 
     def as_data(self) -> dict[str, Any]:
         """Return the fields that are set, for JSON."""

@@ -11,7 +11,7 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -61,6 +61,16 @@ class JobFiles:
     same: bool = True
     """Whether a script that is not on this machine must be equal on all nodes; programs may be
     built or linked per node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """Files for one node; the nodes that share its directory see them too."""
+
+    host: str
+    paths: tuple[str, ...]
+    changed: Mapping[str, str] = field(default_factory=dict)
+    """The files among them that are shipped with a changed text."""
 
 
 def find_source(job: Job, cwd: Path, workdir: str) -> JobFiles | None:

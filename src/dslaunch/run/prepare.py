@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -34,25 +34,10 @@ from dslaunch.run.code_configs import (
     own_copy,
 )
 from dslaunch.run.cpu_training import for_accelerate
-from dslaunch.run.evidence import Inquiry, ask_all
-from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.job_files import JobFiles, archive, find_source
-from dslaunch.run.session import Session
-from dslaunch.run.view import ignore
+from dslaunch.run.evidence import Inquiry
+from dslaunch.run.job_files import JobFiles, Shipment, find_source
 
-SHIP_TIMEOUT = 600.0
-"""Seconds for a node to unpack the job's files."""
 SHOWN_PATHS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Shipment:
-    """Files for one node; the nodes that share its directory see them too."""
-
-    host: str
-    paths: tuple[str, ...]
-    changed: Mapping[str, str] = field(default_factory=dict)
-    """The files among them that are shipped with a changed text."""
 
 
 def inquiry(cluster: Cluster, allocation: Allocation, job: Job, cwd: Path) -> Inquiry:
@@ -294,29 +279,6 @@ def _code_decision(source: JobFiles, shipments: list[Shipment], facts: Facts) ->
 
 def _some(paths: tuple[str, ...]) -> str:
     return ", ".join(first_few(paths, SHOWN_PATHS))
-
-
-def ship(
-    source: JobFiles | None,
-    shipments: tuple[Shipment, ...],
-    sessions: list[Session],
-    interrupts: Interrupts,
-    notify: Callable[[tuple[str, ...]], object] = ignore,
-) -> None:
-    """Send the files. `notify` is called with the nodes that have not unpacked them.
-
-    Raises NodeError for nodes that could not unpack them, Interrupted.
-    """
-    if source is None or not shipments:
-        return
-    by_host = {session.host: session for session in sessions}
-    chosen = [by_host[shipment.host] for shipment in shipments]
-    sent = []
-    for shipment, session in zip(shipments, chosen, strict=True):
-        interrupts.check()
-        with archive(source, shipment.paths, shipment.changed) as file:
-            sent.append(session.put(source.remote, file))
-    ask_all(sent, chosen, interrupts, timeout=SHIP_TIMEOUT, notify=notify)
 
 
 # ---------------------------------------------------------------- DeepSpeed

@@ -54,7 +54,7 @@ def replay(
         shown.chosen.release()
 
 
-MOMENTARY = frozenset(("away", "back", "noticed"))
+MOMENTARY = frozenset(("away", "back", "noticed", "resent"))
 """Events that mean nothing later."""
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.node import frames
@@ -33,6 +33,8 @@ from dslaunch.transport.base import End
 from dslaunch.transport.wire import PIECE, Clock, LostError, Wire
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from dslaunch.cluster.model import Node
     from dslaunch.run.inbox import Inbox
     from dslaunch.transport.base import Channel, Connection, Transport
@@ -130,6 +132,11 @@ class Session(Wire):
         self._incoming.ranks = ranks
 
     @property
+    def node(self) -> Node:
+        """Return the node."""
+        return self._node
+
+    @property
     def ranks(self) -> range:
         """Return the ranks that the node may report."""
         return self._incoming.ranks
@@ -146,15 +153,31 @@ class Session(Wire):
         self._log.info("asked", questions=list(asked))
         return self._request("ask", parsed, questions=asked)
 
-    def put(self, root: str, archive: IO[bytes]) -> Future[int]:
-        """Unpack a tar archive below `root` on the node; the future has the number of files."""
+    def put(self, root: str, digests: Sequence[str], *, from_node: bool) -> tuple[int, Future[int]]:
+        """Announce a tar archive that is to be unpacked below `root` on the node.
+
+        `digests`: SHA-256 of its pieces. With `from_node` another node sends them, and not we.
+        Returns the number of the archive there, and a future with the number of files.
+        """
         id, future = self._expect(lambda reply: parse(queries.UNPACKED, reply.value))
-        self.send(op="put", id=id, root=root)
-        while piece := archive.read(PIECE):
-            self._write(frames.pack_data(id, piece))
-            self._wait_for_reader()
-        self._write(frames.pack_data(id, b""))
-        return future
+        self.send(op="put", id=id, root=root, pieces=list(digests), from_node=from_node)
+        return id, future
+
+    def send_piece(self, archive: int, piece: bytes) -> None:
+        """Send a piece of an announced archive, and wait while much is unsent."""
+        self._write(frames.pack_data(archive, piece))
+        self._wait_for_reader()
+
+    def received(self, archive: int) -> Future[int]:
+        """Ask how many pieces of an archive have arrived; the future raises LostError."""
+        return self.request("received", queries.RECEIVED, archive=archive)
+
+    def hand_on(self, archive: int, about: Mapping[str, Any]) -> Future[queries.HandedOn]:
+        """Have the node send an archive to another one; the future raises LostError.
+
+        `about`: see `node/handover.py`.
+        """
+        return self.request("hand_on", queries.HANDED_ON, archive=archive, **about)
 
     def _wait_for_reader(self) -> None:
         """Wait while much of what was written is unsent. A node that reads nothing is lost."""

@@ -18,10 +18,11 @@ from dslaunch.run.ds_config import config_errors, offloads_to_host, refuse, warn
 from dslaunch.run.events import Event
 from dslaunch.run.evidence import ask_all, gather
 from dslaunch.run.gate import Gate
-from dslaunch.run.prepare import config_files, decide, inquiry, ship
+from dslaunch.run.prepare import config_files, decide, inquiry
 from dslaunch.run.request import agent_run, job_of_attempt
 from dslaunch.run.resume import Attempt, prepare_resume
 from dslaunch.run.run_directory import numbered
+from dslaunch.run.shipping import NodeLogins, ship
 from dslaunch.run.supervisor import Supervisor
 from dslaunch.run.view import StartStep
 from dslaunch.run.watch import Watch
@@ -89,8 +90,17 @@ def start(controller: RunController, count: int, starter: AgentStarter, inbox: I
         report=None if gate is None else gate.report,
     )
     record.write(numbered("inputs", count), inputs.as_json())
-    copying = _step(controller, StartStep.COPYING)
-    ship(question.source, shipments, sessions, interrupts, copying)
+    resent = ship(
+        question.source,
+        shipments,
+        sessions,
+        interrupts,
+        logins=_node_logins(controller, count) if shipments else None,
+        notify=_step(controller, StartStep.COPYING),
+    )
+    for event in resent:
+        record.event(event)
+        controller.view.event(event)
     for shipment in shipments:
         record.event(Event(time.time(), "shipped", shipment.host))
     if gate is not None:
@@ -110,6 +120,12 @@ def start(controller: RunController, count: int, starter: AgentStarter, inbox: I
     if resume is not None and not request.detached:
         resume.after()
     return outcome
+
+
+def _node_logins(controller: RunController, count: int) -> NodeLogins | None:
+    """Return how the nodes log in to each other; None: they are not reached over SSH either."""
+    cluster = controller.request.cluster
+    return NodeLogins(cluster, agent_run(controller.run, count)) if cluster.over_ssh else None
 
 
 def _recorded(controller: RunController, count: int, plan: Plan, facts: Facts) -> RunDirectory:

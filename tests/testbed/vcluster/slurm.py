@@ -28,6 +28,8 @@ DIRECTORIES = (
     *("var/log/slurm", "var/spool/slurmd", "var/spool/slurmctld", "var/lib/slurm"),
     "var/spool/slurmctld-other",
 )
+ASKING = 0.3
+"""Seconds between two questions to SLURM, each of which is a process on the control machine."""
 NO_ACCOUNTING = ["AccountingStorageType=accounting_storage/none"]
 JOB_SUBMIT = ["JobSubmitPlugins=lua"]
 FIELD = re.compile(r"(?P<nodes>.+)=gpu(:(?P<kind>[a-z]\w*))?:(?P<count>\d+)", re.IGNORECASE)
@@ -225,7 +227,7 @@ def await_idle(cluster: Cluster, within: float = 60, names: Sequence[str] = ()) 
         said = ask_members(cluster, *command)
         if {tuple(line.split()) for line in said.splitlines()} >= wanted:
             return
-        time.sleep(0.05)
+        time.sleep(ASKING)
     said = ask_members(cluster, "sinfo", "--Node", "--long")
     raise ClusterError(f"SLURM did not bring all nodes to idle within {within:.0f} s:\n{said}")
 
@@ -248,7 +250,7 @@ def await_registered(cluster: Cluster, within: float = 60) -> None:
         said = run_in(cluster, cluster.node(CONTROL), *command, ok=True)
         if {tuple(line.split("|")) for line in said.splitlines()} >= wanted:
             return
-        time.sleep(0.05)
+        time.sleep(ASKING)
     raise ClusterError(f"not all controllers registered within {within:.0f} s:\n{said}")
 
 

@@ -463,6 +463,38 @@ def test_a_plain_sampler_with_other_data_in_each_rank_is_a_warning() -> None:
     assert codes(result) == {("warning", "rehearsal.plain-sampler")}
 
 
+def test_a_script_that_starts_its_own_ranks_is_an_error() -> None:
+    ranks = [[START, TORCH, {"kind": "spawn", "processes": 8}, ENDED] for _ in range(2)]
+    assert ("error", "rehearsal.spawns-ranks") in codes(judged(*ranks))
+    # workers of another kind: the rank trains itself
+    trained = [[*sound(rank), {"kind": "spawn", "processes": 8}] for rank in range(2)]
+    assert judged(*trained).findings == ()
+
+
+def test_some_ranks_that_read_the_same_batches_are_an_error() -> None:
+    first, second = [loader(), *batches("a", "b")], [loader(replica=1), *batches("c", "d")]
+    parts = (first, second, first, second)
+    result = judged(*([*sound(r), *part] for r, part in enumerate(parts)))
+    assert ("error", "rehearsal.same-data") in codes(result)
+
+
+def test_a_data_set_that_each_rank_splits_in_another_way_is_an_error() -> None:
+    result = judged(
+        [*sound(0), loader(subset="0" * 16), *batches("a", "b")],
+        [*sound(1), loader(subset="1" * 16), *batches("c", "d")],
+    )
+    assert codes(result) == {("error", "rehearsal.same-data")}
+
+
+def test_ranks_may_choose_their_own_parts_without_a_distributed_sampler() -> None:
+    own = {"replicas": None, "replica": None, "seed": None, "sampler": "Own"}
+    result = judged(
+        [*sound(0), loader(subset="0" * 16, **own), *batches("a", "b")],
+        [*sound(1), loader(subset="1" * 16, **own), *batches("c", "d")],
+    )
+    assert result.findings == ()
+
+
 def test_samplers_with_different_seeds_overlap() -> None:
     result = judged(
         [*sound(0), loader(seed=0), *batches("a", "b")],
@@ -477,6 +509,19 @@ def test_workers_that_return_each_batch_again_are_an_error() -> None:
         [*sound(0), stream, *batches("a", "a", "b")], [*sound(1), stream, *batches("c", "c", "d")]
     )
     assert codes(result) == {("error", "rehearsal.same-data")}
+
+
+@pytest.mark.parametrize(
+    ("backwards", "level"), [(16, "warning"), (4, None), (8, None)], ids=["twice", "once", "losses"]
+)
+def test_steps_of_deepspeed_that_the_script_accumulates_again_are_a_warning(
+    backwards: int, level: str | None
+) -> None:
+    engine = {**ENGINE, "accumulation": 4}
+    steps = [step(number, backwards=backwards) for number in (1, 2)]
+    ranks = [[*without(sound(rank), "step"), engine, *steps] for rank in range(2)]
+    found = {each.level for each in judged(*ranks).findings if "accumulated" in each.code}
+    assert found == ({level} if level else set())
 
 
 def test_a_batch_size_other_than_that_of_the_config_is_a_warning() -> None:

@@ -1,0 +1,74 @@
+"""Code that nodes hand on to each other, over real sshd."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.testbed.vcluster import VirtualCluster
+
+CLUSTER = f"""
+launcher: direct
+python: {sys.executable}
+storage: {{workdir: /root/work}}
+nodes: [{{host: 'node[1-4]', slots: 1}}]
+"""
+SIZE = 9 * 2**20
+"""Bytes for each node; those for four are enough to be handed on."""
+LINKS = "awk '/eth0/ {print $10}' /proc/net/dev"
+"""Prints the bytes that a machine has sent."""
+
+
+@pytest.fixture
+def code(virtual_cluster: Callable[..., VirtualCluster]) -> Iterator[VirtualCluster]:
+    """Four nodes, and code that they lack on the control machine."""
+    cluster = virtual_cluster(nodes=4)
+    cluster.put("control", "/root/c.yaml", CLUSTER)
+    cluster.put("control", "/root/code/train.py", "print('trained')\n")
+    cluster.run("control", ["sh", "-c", f"head -c {SIZE} /dev/urandom >code/model.dat"], check=True)
+    yield cluster
+
+
+def run(cluster: VirtualCluster, *words: str) -> Any:
+    command = [sys.executable, "-m", "dslaunch", "run", "--no-preflight", *words]
+    return cluster.run("control", [*command, "../c.yaml", "train.py"], cwd="/root/code")
+
+
+def events(cluster: VirtualCluster) -> list[dict[str, Any]]:
+    newest = "cat $(ls -td ~/.local/state/dslaunch/runs/* | head -n 1)/events.jsonl"
+    text = cluster.run("control", ["sh", "-c", newest]).stdout
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def checksum(cluster: VirtualCluster, node: str, path: str) -> str:
+    return cluster.run(node, ["sha256sum", path], check=True).stdout.split()[0]
+
+
+def test_code_reaches_all_nodes_while_the_launcher_sends_it_once(code: VirtualCluster) -> None:
+    before = int(code.run("control", ["sh", "-c", LINKS], check=True).stdout)
+    done = run(code)
+    sent = int(code.run("control", ["sh", "-c", LINKS], check=True).stdout) - before
+    assert done.returncode == 0, done.stderr
+    assert SIZE < sent < 2 * SIZE
+    wanted = checksum(code, "control", "/root/code/model.dat")
+    for node in code.names:
+        assert checksum(code, node, "/root/work/model.dat") == wanted
+    assert [each for each in events(code) if each["kind"] == "resent"] == []
+    assert code.leftovers() == {}
+
+
+def test_a_node_that_cannot_log_in_to_the_next_costs_one_more_copy(code: VirtualCluster) -> None:
+    code.run("node2", ["sh", "-c", "rm ~/.ssh/id_*"], check=True)
+    before = int(code.run("control", ["sh", "-c", LINKS], check=True).stdout)
+    done = run(code, "--transport", "tree")
+    sent = int(code.run("control", ["sh", "-c", LINKS], check=True).stdout) - before
+    assert done.returncode == 0, done.stderr
+    assert 2 * SIZE < sent < 3 * SIZE
+    [event] = [each for each in events(code) if each["kind"] == "resent"]
+    assert (event["receivers"], event["senders"]) == ("node3", "node2")
+    assert event["failure"] == "authentication"
+    assert code.leftovers() == {}
