@@ -342,7 +342,7 @@ def hello(sent: object) -> Identity:
 
 class KnownAnswers:
     """Answers that nodes have given to the same questions: equal ones are parsed and kept once,
-    since most nodes of a cluster are alike. Nobody changes an answer."""
+    since most nodes of a cluster are alike. An answer is never changed."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, bytes], Any] = {}
