@@ -15,6 +15,7 @@ from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.plan import Plan, Rendezvous
 from dslaunch.report.live import (
     MOST_SHOWN,
+    TICK,
     JsonView,
     TerminalView,
     decision_rows,
