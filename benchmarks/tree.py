@@ -1,14 +1,19 @@
 """What the launcher spends on many nodes, directly and over a tree.
 
-    python benchmarks/tree.py [NODES [FANOUT]]
+    python benchmarks/tree.py [NODES [FANOUT]] [--transports fabric,tree,openssh] [--kex ALGORITHMS]
 
 A virtual cluster with real sshd. All nodes share the processors of this machine, so seconds say
 little about a real cluster; the launcher's processor time, memory and bytes do. The goal: bytes and
 logins of the launcher grow with the fan-out, not with the nodes.
+
+`--kex` sets KexAlgorithms of the nodes' ssh. Inside dslaunch (`fabric`), keys are exchanged with
+curve25519-sha256. OpenSSH 9.0 to 9.9 prefer sntrup761x25519-sha512, which costs several times the
+processor time of everything else in a login.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
@@ -40,26 +45,39 @@ COMMANDS = {
 }
 
 
+def parsed() -> argparse.Namespace:
+    """Return what the command line says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("nodes", type=int, nargs="?", default=64)
+    parser.add_argument("fan_out", type=int, nargs="?", default=8)
+    parser.add_argument("--transports", default="fabric,tree,openssh")
+    parser.add_argument("--kex")
+    return parser.parse_args()
+
+
 def main() -> None:
     """One cluster; each command directly and over a tree."""
     if reason := missing():
         sys.exit(f"skipped: {reason}")
-    words = [int(word) for word in sys.argv[1:]]
-    nodes = words[0] if words else 64
-    fan_out = words[1] if len(words) > 1 else 8
+    options = parsed()
+    nodes, fan_out = options.nodes, options.fan_out
     columns = f"{'seconds':>9}{'CPU s':>8}{'peak MiB':>10}{'threads':>9}{'sent MB':>9}"
     print(f"{nodes} nodes{'':13}{columns}")
     with VirtualCluster(nodes, directory=tempfile.mkdtemp(prefix="bench-")) as cluster:
         cluster.put("control", "/root/meter.py", METER)
-        for transport in ("fabric", "tree", "openssh"):
+        if options.kex:
+            for node in ("control", *cluster.names):
+                line = f"KexAlgorithms {options.kex}\n"
+                cluster.put(node, "/etc/ssh/ssh_config.d/kex.conf", line, mode=0o644)
+        for transport in options.transports.split(","):
             text = (
                 f"transport: {transport}\nssh: {{tree_fanout: {fan_out}}}\n"
                 f"python: {sys.executable}\nlauncher: direct\n"
                 f"nodes: [{{host: 'node[1-{nodes}]', slots: 1}}]\n"
             )
             cluster.put("control", "/root/c.yaml", text, 0o644)
-            for name, words in COMMANDS.items():
-                measure(cluster, f"{name}, {transport}", words)
+            for name, command in COMMANDS.items():
+                measure(cluster, f"{name}, {transport}", command)
 
 
 def measure(cluster: VirtualCluster, name: str, words: tuple[str, ...]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 Default = Callable[[Any], Any]
 """Makes JSON data of a value of another type."""
 LONG = 64
-"""Items of an indented array up to which each is written with a line per member."""
+"""Members of an indented array or object up to which these have lines for their members."""
 
 
 def json_text(
@@ -33,8 +33,8 @@ def json_text(
     `ascii_only` escapes all other characters, so that text with bytes that are no UTF-8 (lone
     surrogates) can be encoded. Raises TypeError for a value of a type that JSON does not have.
     With `indent` there is a line per member. An array of single values takes one line; an object of
-    single values in an array does, and each item of an array of more than LONG items: of many nodes
-    each has its line.
+    single values in an array does, and each member of an array or object of more than LONG: of many
+    nodes each has its line.
     """
     encoder = _encoder(compact, ascii_only, sort_keys, default)
     write = encoder.encode if indent is None else _Indented(encoder, indent).write
@@ -73,8 +73,8 @@ def json_literal(value: object, *, indent: int | None = None, ascii_only: bool =
 class _Indented:
     """Writes a value with a line per member, as `json` does with `indent`, but for arrays.
 
-    `json` itself is slow with `indent`: it writes in C only without, and so only the items of long
-    arrays. Plans and states of ten thousand nodes have a million members.
+    `json` itself is slow with `indent`: it writes in C only without, and so only the members of
+    long arrays and objects. Plans and states of ten thousand nodes have a million members.
     """
 
     def __init__(self, encoder: json.JSONEncoder, indent: int) -> None:
@@ -103,8 +103,9 @@ class _Indented:
             return "{}"
         inner = line + self._step
         pairs = sorted(value.items()) if self._encoder.sort_keys else value.items()
+        write = self._on_one_line if len(value) > LONG else self.write
         written = [
-            (self._keys.get(key) or self._key(key)) + self.write(each, inner) for key, each in pairs
+            (self._keys.get(key) or self._key(key)) + write(each, inner) for key, each in pairs
         ]
         return f"{{{inner}{f',{inner}'.join(written)}{line}}}"
 
@@ -114,10 +115,8 @@ class _Indented:
         if _are_single(value):
             return self._encoder.encode(value)
         inner = line + self._step
-        if len(value) > LONG:
-            items = [self._encoder.encode(each) for each in value]
-        else:
-            items = [self._item(each, inner) for each in value]
+        write = self._on_one_line if len(value) > LONG else self._item
+        items = [write(each, inner) for each in value]
         return f"[{inner}{f',{inner}'.join(items)}{line}]"
 
     def _item(self, value: Any, line: str) -> str:
@@ -125,6 +124,10 @@ class _Indented:
         if isinstance(value, dict) and _are_single(value.values()):
             return self._encoder.encode(value)
         return self.write(value, line)
+
+    def _on_one_line(self, value: Any, line: str) -> str:
+        """Return a member or item of many."""
+        return self._encoder.encode(value)
 
     def _key(self, key: Any) -> str:
         # a number, True or None is written differently as a key

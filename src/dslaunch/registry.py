@@ -82,7 +82,7 @@ class Registry(Generic[Part]):
     def names(self) -> tuple[str, ...]:
         """Return the names that are built in."""
         modules = _names_in(self.directory) if self.directory else ()
-        return (*(name.replace("_", "-") for name in modules), *self._rows())
+        return (*modules, *self._rows())
 
     def is_built_in(self, name: str) -> bool:
         """Return whether the part of that name is none of a plugin."""
@@ -277,7 +277,7 @@ def unknown_name(noun: str, name: str, known: Sequence[str]) -> UsageError:
 
 def modules_in(directory: str) -> tuple[ModuleType, ...]:
     """Import and return the modules of a package below this file that are not private."""
-    return tuple(_module(directory, name) for name in _names_in(directory))
+    return tuple(_module(directory, name) for name in _module_names(directory))
 
 
 def raised_in_plugin(error: Exception) -> PluginError | None:
@@ -327,9 +327,15 @@ def broken_plugin(entries: Sequence[EntryPoint], why: str) -> PluginError:
 
 
 @cache
-def _names_in(directory: str) -> tuple[str, ...]:
+def _module_names(directory: str) -> tuple[str, ...]:
     modules = pkgutil.iter_modules([str(HERE / directory)])
     return tuple(m.name for m in modules if not m.name.startswith("_"))
+
+
+@cache
+def _names_in(directory: str) -> tuple[str, ...]:
+    """Return the names of the parts that modules of a package hold."""
+    return tuple(name.replace("_", "-") for name in _module_names(directory))
 
 
 @cache

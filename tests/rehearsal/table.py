@@ -67,9 +67,9 @@ def _times(rows: Mapping[str, Mapping[str, object]]) -> str:
         return ""
     within = sum(each <= WITHIN for each in seconds)
     return (
-        f"The times of {len(seconds)} were recorded, on a machine with 2 CPUs that others used too, "
+        f"The times of {len(seconds)} were recorded, on a shared machine with 2 CPUs, "
         f"at a load of {median(loads):.0f} in the median: {median(seconds):.0f} s in the median, "
-        f"{within} within {WITHIN} s, the longest {max(seconds):.0f} s; most of it is the import of "
+        f"{within} within {WITHIN} s, the longest {max(seconds):.0f} s; most of it is to import "
         "PyTorch."
     )
 

@@ -35,6 +35,35 @@ Row = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """How the nodes are reached, and their order: each has two ranks."""
+
+    transport: str
+    hosts: tuple[str, ...]
+
+    @property
+    def description(self) -> dict[str, str]:
+        """The lines of the cluster file about it."""
+        nodes = ", ".join(f"{{host: {host}, slots: 2}}" for host in self.hosts)
+        ssh = "{connect_timeout: 4, tree_fanout: 2}"
+        return {"nodes": f"nodes: [{nodes}]", "transport": self.transport, "ssh": ssh}
+
+    def host_of(self, rank: int) -> str:
+        """The node of a rank."""
+        return self.hosts[rank // 2]
+
+    def first_rank_of(self, host: str) -> int:
+        """The first rank of a node."""
+        return 2 * self.hosts.index(host)
+
+
+FLAT = Layout("auto", NODES)
+TREE = Layout("tree", ("node2", "node1", "node3", "node4"))
+"""node2 is the parent of node1, and node3 that of node4."""
+LAYOUTS = (FLAT, TREE)
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """One fault at one moment."""
 
@@ -52,6 +81,12 @@ class Case:
     def name(self) -> str:
         """For pytest."""
         return f"{self.fault}, {self.phase}".replace(" ", "-")
+
+    def reason_in(self, layout: Layout) -> Parameters:
+        """Return the reason where the nodes are in this order."""
+        if "rank" not in self.reason:
+            return self.reason
+        return {**self.reason, "rank": layout.first_rank_of("node2")}
 
 
 def _lost(fault: str, bound: float = 25) -> list[Case]:
@@ -121,6 +156,16 @@ really killed: its node's processes share a cgroup with a limit, and it took mor
 | fault | while | exit code | noticed | over | words |
 |---|---|---|---|---|---|
 """
+TREE_HEAD = """
+## The same over a tree
+
+`transport: tree` ({dates}): the launcher logs in to node2 and node3, these to node1 and node4. The
+faulty node, node2, is a parent: in each case its child is reached another way, and none of the
+child's ranks is lost. Other programs used the processors too, which adds seconds to each start.
+
+| fault | while | exit code | noticed | over | words |
+|---|---|---|---|---|---|
+"""
 PEER_HEAD = """
 ## The same with DeepSpeed's launcher and pdsh
 
@@ -134,11 +179,14 @@ run; ended by hand where it did not end within a minute.
 
 def page(rows: list[Row], versions: str, peers: list[Row]) -> str:
     """The table as Markdown."""
-    by_name = {(row["fault"], row["phase"]): row for row in rows}
-    ours = [by_name[case.fault, case.phase] for case in CASES]
-    head = HEAD.format(dates=dates(ours))
+    parts = []
+    for layout, head in ((FLAT, HEAD), (TREE, TREE_HEAD)):
+        measured = [row for row in rows if row["transport"] == layout.transport]
+        by_name = {(row["fault"], row["phase"]): row for row in measured}
+        ours = [by_name[case.fault, case.phase] for case in CASES]
+        parts += [head.format(dates=dates(ours)), *map(_row, ours)]
     peer_head = PEER_HEAD.format(versions=versions, dates=dates(peers))
-    return head + "".join(map(_row, ours)) + peer_head + "".join(map(_peer_row, peers))
+    return "".join([*parts, peer_head, *map(_peer_row, peers)])
 
 
 def dates(rows: list[Row]) -> str:

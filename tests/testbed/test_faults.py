@@ -20,12 +20,15 @@ from tests.testbed.faulttable import (
     CASES,
     CONNECT,
     ENDING,
+    FLAT,
+    LAYOUTS,
     LIMIT,
     MIDDLE,
     OUT_OF_MEMORY,
     PHASES,
     START,
     Case,
+    Layout,
 )
 from tests.testbed.test_runs import Project, project
 from tests.testbed.vcluster.api import Running
@@ -110,6 +113,13 @@ def rank_pids(project: Project) -> list[str]:
     return [str(p.pid) for p in sorted(found, key=lambda p: int(p.environ["RANK"]))]
 
 
+def agent_pid(project: Project) -> int:
+    """The agent of node2: the parent of its ranks."""
+    ranks = [p for p in project.cluster.processes("node2") if "RANK" in p.environ]
+    [agent] = {rank.parent for rank in ranks}
+    return agent
+
+
 def on_node2(project: Project, script: str) -> None:
     project.cluster.run("node2", ["sh", "-c", script], user="root", check=True)
 
@@ -141,9 +151,7 @@ def break_it(project: Project, fault: str, launcher: Running | None) -> None:
         OUT_OF_MEMORY: lambda: on_node2(project, f"kill -USR1 {rank_pids(project)[0]}"),
         "rank crashed": lambda: on_node2(project, f"kill -SEGV {rank_pids(project)[0]}"),
         "ranks stopped": lambda: stop_all_ranks(project),
-        "agent killed": lambda: on_node2(
-            project, "kill -KILL $(pgrep -P $(pgrep -P $(pgrep -o -f '[s]ys.stdin.buffer')))"
-        ),
+        "agent killed": lambda: on_node2(project, f"kill -KILL {agent_pid(project)}"),
     }  # fmt: skip
     if fault in simple:
         simple[fault]()
@@ -184,23 +192,26 @@ def wait_until_alone(project: Project) -> None:
 def test_the_page_has_a_row_for_every_case() -> None:
     text = PAGE.read_text("utf-8")
     rows = re.findall(rf"^\| ([^|]+) \| ({'|'.join(PHASES)}) \| (\d+) \|", text, re.MULTILINE)
-    assert rows == [(case.fault, case.phase, str(case.code)) for case in CASES]
+    assert rows == [(case.fault, case.phase, str(case.code)) for case in CASES] * len(LAYOUTS)
 
 
-def parameter(case: Case) -> object:
-    """A case. Each fault at one moment is for every run of the tests; the others are long."""
+def parameter(case: Case, layout: Layout) -> object:
+    """A case. Each fault at one moment is for every run of the tests; the others are long, as all
+    are over a tree: `test_tree` has a parent that does not answer."""
     first = next(other for other in CASES if other.fault == case.fault)
     usual = next((c for c in CASES if (c.fault, c.phase) == (case.fault, MIDDLE)), first)
-    marks = () if case is usual else (pytest.mark.long,)
-    return pytest.param(case, id=case.name, marks=marks)
+    marks = () if case is usual and layout is FLAT else (pytest.mark.long,)
+    return pytest.param(case, layout, id=f"{case.name}, {layout.transport}", marks=marks)
 
 
-@pytest.mark.parametrize("case", [parameter(case) for case in CASES])
+@pytest.mark.parametrize(
+    ("case", "layout"), [parameter(case, layout) for layout in LAYOUTS for case in CASES]
+)
 def test_a_fault_is_detected_and_reported_and_no_process_remains(
-    project: Project, case: Case
+    project: Project, case: Case, layout: Layout
 ) -> None:
     project.write("job.py", JOB)
-    project.describe(ssh="{connect_timeout: 4}")
+    project.describe(**layout.description)
     options = [*OPTIONS, *(("--hang-timeout", "4") if case.fault == "ranks stopped" else ())]
     long = case.code != 0
     if case.phase == CONNECT:
@@ -211,7 +222,7 @@ def test_a_fault_is_detected_and_reported_and_no_process_remains(
     with project.start(*options, "c.yaml", "job.py", "2000" if long else "100") as running:
         watched = Watched(running)
         if case.phase != CONNECT:
-            reach(watched, case.phase)
+            reach(watched, case.phase, layout)
             began = time.time()
             break_it(project, case.fault, running)
         if case.fault == "launcher stopped":
@@ -224,22 +235,22 @@ def test_a_fault_is_detected_and_reported_and_no_process_remains(
     project.cluster.heal()
     noticed = over
     if case.reason:
-        check_reason(case, project, watched)
+        check_reason(case, layout, project, watched)
         noticed = noticed_after(project, began, over)
         assert noticed < case.bound
     if case.phase != CONNECT:
-        check_logs(project, least=6 if case.phase in (MIDDLE, ENDING) else 0)
+        check_logs(project, layout, least=6 if case.phase in (MIDDLE, ENDING) else 0)
     assert project.cluster.leftovers(within=60) == {}
     if RECORD in os.environ:
         said = project.outcome()["message"] if case.reason else ""
-        write_row(case, code, noticed if case.reason else None, over, said)
+        write_row(case, layout, code, noticed if case.reason else None, over, said)
 
 
-def reach(watched: Watched, phase: str) -> None:
+def reach(watched: Watched, phase: str, layout: Layout) -> None:
     """Wait until the run is there."""
     if phase == START:
         watched.wait_for("up", times=3)
-        watched.wait_for("node2:2│up")
+        watched.wait_for(f"node2:{layout.first_rank_of('node2')}│up")
     else:
         watched.wait_for("line 5$", times=8)
     if phase == ENDING:
@@ -248,12 +259,12 @@ def reach(watched: Watched, phase: str) -> None:
     assert phase in (START, MIDDLE, ENDING)
 
 
-def check_reason(case: Case, project: Project, watched: Watched) -> None:
+def check_reason(case: Case, layout: Layout, project: Project, watched: Watched) -> None:
     """The run ended for the reason of the case, which names the node."""
     outcome = project.outcome()
-    reason = outcome["reason"]
-    found = {name: reason.get(name) for name in case.reason}
-    assert found == case.reason, watched.text()
+    reason, wanted = outcome["reason"], case.reason_in(layout)
+    found = {name: reason.get(name) for name in wanted}
+    assert found == wanted, watched.text()
     assert set(case.unconfirmed) == set(outcome["unconfirmed"]), watched.text()
     assert {host for host, _ in reason.get("failures", [])} <= {"node2"}, watched.text()
 
@@ -267,10 +278,10 @@ def noticed_after(project: Project, began: float, over: float) -> float:
     return next((when - began for when in stopping if when >= began), over)
 
 
-def check_logs(project: Project, least: int) -> None:
+def check_logs(project: Project, layout: Layout, least: int) -> None:
     """Every rank's log is a whole beginning of what it wrote, of so many lines at least."""
     directory = project.directory()
-    logs = [f"{directory}/logs/node{rank // 2 + 1}.{rank}.log" for rank in range(8)]
+    logs = [f"{directory}/logs/{layout.host_of(rank)}.{rank}.log" for rank in range(8)]
     text = project.cluster.run("control", ["grep", "-H", "^line", *logs], user="root").stdout
     for log in logs:
         lines = re.findall(rf"^{re.escape(log)}:line (\d+)$", text, re.MULTILINE)
@@ -278,10 +289,13 @@ def check_logs(project: Project, least: int) -> None:
         assert len(lines) >= least
 
 
-def write_row(case: Case, code: int, noticed: float | None, over: float, said: str) -> None:
+def write_row(
+    case: Case, layout: Layout, code: int, noticed: float | None, over: float, said: str
+) -> None:
     """Record what was measured, for the page."""
     row = {
         "date": datetime.now(UTC).date().isoformat(),
+        "transport": layout.transport,
         "fault": case.fault,
         "phase": case.phase,
         "code": code,

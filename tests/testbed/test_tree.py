@@ -116,6 +116,16 @@ def relay_of(cluster: VirtualCluster, node: str) -> NodeProcess:
     return there[ssh.parent]
 
 
+def stop(cluster: VirtualCluster, node: str, process: NodeProcess) -> float:
+    """Stop a process for good, and return when: an agent that starts resumes our programs once."""
+    state = f"/proc/{process.pid}/status"
+    stops = f"kill -STOP {process.pid}; sleep 1; grep -q '^State:.T' {state}"
+    while True:
+        began = time.time()
+        if cluster.run(node, ["sh", "-c", stops]).returncode == 0:
+            return began
+
+
 def test_a_run_over_a_tree_has_its_arguments_and_secrets_and_relays_keep_none_of_them(
     tree: VirtualCluster,
 ) -> None:
@@ -169,6 +179,7 @@ def test_preflight_over_a_tree_finds_what_it_finds_without_one(tree: VirtualClus
     assert found["tree"] ^ found["auto"] == busy
 
 
+@pytest.mark.long  # `make test` has one run, one lost relay and one refused login over a tree
 def test_nodes_whose_relay_is_killed_are_reached_through_another_parent(
     tree: VirtualCluster,
 ) -> None:
@@ -182,6 +193,41 @@ def test_nodes_whose_relay_is_killed_are_reached_through_another_parent(
     assert running.wait() == 0, errors
     assert max(reconnected(tree).values()) < 10
     assert tree.leftovers() == {}
+
+
+def test_a_relay_that_is_stopped_is_replaced_within_ten_seconds_and_leaves_nothing(
+    tree: VirtualCluster,
+) -> None:
+    with start(tree, "job.py", "/shared/go") as running:
+        wait_for_ranks(running)
+        stopped = stop(tree, "node4", relay_of(tree, "node4"))
+        # node4's own agent shares the connection with the relay
+        wait_until(lambda: set(reconnected(tree)) == {"node4", "node5", "node6", "node7"})
+        replaced = max(each["time"] for each in events(tree) if each["kind"] == "back")
+        (tree.shared / "go").touch()
+        _, errors = running.communicate()
+    assert running.wait() == 0, errors
+    assert replaced - stopped < 10
+    assert tree.leftovers() == {}
+
+
+@pytest.mark.long  # `make test` has one run, one lost relay and one refused login over a tree
+def test_nodes_behind_a_node_whose_packets_are_lost_are_reached_within_ten_seconds(
+    tree: VirtualCluster,
+) -> None:
+    with start(tree, "--reconnect-timeout", "15", "job.py", "/shared/go") as running:
+        wait_for_ranks(running)
+        cut = time.time()
+        tree.fault("node4", "cut", "drop")
+        wait_until(lambda: set(reconnected(tree)) == {"node5", "node6", "node7"})
+        replaced = max(each["time"] for each in events(tree) if each["kind"] == "back")
+        running.communicate()
+    assert running.wait() == 5
+    assert replaced - cut < 10
+    ended = outcome(tree)
+    assert (ended["reason"]["host"], ended["unconfirmed"]) == ("node4", ["node4"])
+    tree.heal()
+    assert tree.leftovers(within=90) == {}
 
 
 @pytest.mark.long  # `make test` has one run, one lost relay and one refused login over a tree
@@ -211,6 +257,48 @@ def test_a_node_that_its_parent_cannot_log_in_to_is_reached_and_the_reason_shown
     through = {host: by_address[client] for host, client, _, _ in seen}
     assert through == SHAPE | {"node2": "node4", "node3": "node4"}
     assert errors.count("authentication") == 1
+
+
+@pytest.mark.long  # `make test` has one run, one lost relay and one refused login over a tree
+def test_nodes_that_may_not_log_in_to_each_other_are_reached_by_the_launcher(
+    tree: VirtualCluster,
+) -> None:
+    (tree.shared / "go").touch()
+    for node in SHAPE:
+        tree.run(node, ["sh", "-c", "rm ~/.ssh/id_*"], check=True)
+    with start(tree, "job.py", "/shared/go") as running:
+        seen = wait_for_ranks(running)
+        _, errors = running.communicate()
+    assert running.wait() == 0, errors
+    by_address = machines(tree)
+    assert {by_address[client] for _, client, _, _ in seen} == {"control"}
+    assert errors.count("authentication") == 1
+
+
+@pytest.mark.long  # `make test` has one run, one lost relay and one refused login over a tree
+def test_a_parent_that_does_not_know_the_host_key_of_a_child_does_not_log_in(
+    tree: VirtualCluster,
+) -> None:
+    (tree.shared / "go").touch()
+    tree.put("node1", "/etc/ssh/ssh_known_hosts", "", mode=0o644)
+    with start(tree, "job.py", "/shared/go") as running:
+        seen = wait_for_ranks(running)
+        _, errors = running.communicate()
+    assert running.wait() == 0, errors
+    by_address = machines(tree)
+    through = {host: by_address[client] for host, client, _, _ in seen}
+    assert through == SHAPE | {"node2": "node4", "node3": "node4"}
+    assert errors.count("host-key-unknown") == 1
+
+
+@pytest.mark.long  # `make test` has one run, one lost relay and one refused login over a tree
+def test_a_node_whose_host_key_has_changed_is_refused_on_every_way(tree: VirtualCluster) -> None:
+    tree.fault("node2", "host-key")
+    with start(tree, "job.py", "/shared/go") as running:
+        running.communicate()
+    assert running.wait() == 5
+    reason = outcome(tree)["reason"]
+    assert reason["failures"] == [["node2", "host-key-changed"]]
 
 
 @pytest.mark.long  # `make test` has one run, one lost relay and one refused login over a tree

@@ -104,6 +104,14 @@ def test_arrays_of_single_values_and_their_objects_take_one_line() -> None:
     ]
 
 
+def test_a_long_object_has_a_line_for_each_member() -> None:
+    nodes = {f"n{number}": {"slots": [0, 1]} for number in range(LONG + 1)}
+    lines = json_text({"nodes": nodes}, indent=1).splitlines()
+    assert lines[2] == '  "n0": {"slots": [0, 1]},'
+    assert len(lines) == LONG + 1 + 4
+    assert strict("".join(lines)) == {"nodes": nodes}
+
+
 def test_a_long_array_has_a_line_for_each_item() -> None:
     nodes = [{"host": f"n{number}", "slots": [0, 1]} for number in range(LONG + 1)]
     lines = json_text({"nodes": nodes}, indent=1).splitlines()

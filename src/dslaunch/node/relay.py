@@ -3,7 +3,7 @@
 The launcher starts it on an inner node of a tree. It knows no more of a child than an address, a
 user and a port, and runs one fixed command there, which reads its shell line from standard input:
 neither arguments nor secrets are on a command line, and nothing is written to the disk. When its
-own standard input ends, it ends all logins.
+own standard input ends, or nothing comes from the launcher for too long, it ends all logins.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 
 TICK = 0.05
 """Seconds between two looks at logins that end or take too long."""
+LAUNCHER_TIMEOUT = 60.0
+"""Seconds without a frame after which the launcher counts as gone: it sends a ping every second.
+Where the network is cut, the end of a connection may not be noticed for hours."""
+LOOK = 5.0
+"""Seconds between two looks whether the launcher is there."""
 GRACE = 2.0
 """Seconds for programs on the children to exit after the end of their input."""
 KILL_AFTER = 1.0
@@ -113,6 +118,8 @@ class Relay:
         self.out: Deque[memoryview] = deque()
         self.decoder = relay_frames.Decoder()
         self.launcher_gone = False
+        self.heard_at = time.monotonic()
+        """When the launcher last sent something."""
 
     def serve(self) -> None:
         """Carry frames until the launcher closes its end. Raises OSError, RelayFrameError."""
@@ -150,16 +157,18 @@ class Relay:
         while self.logins and time.monotonic() < deadline:
             self._turn()
 
-    def _wait(self) -> Optional[float]:
-        """Return for how long descriptors alone report all that happens; None: always."""
+    def _wait(self) -> float:
+        """Return for how many seconds descriptors alone report all that happens."""
         settled = all(
             login.logged_in and login.output_open and login.kill_at is None
             for login in self.logins.values()
         )
-        return None if settled and not self.launcher_gone else TICK
+        return LOOK if settled and not self.launcher_gone else TICK
 
     def _look(self, now: float) -> None:
         """Look at what no descriptor reports: the time, and processes that have ended."""
+        if now - self.heard_at > LAUNCHER_TIMEOUT:
+            self.launcher_gone = True
         for login in list(self.logins.values()):
             if not login.logged_in and now > login.deadline:
                 login.too_late = True
@@ -184,6 +193,7 @@ class Relay:
 
     def _hear(self) -> None:
         data = os.read(0, 1 << 20)
+        self.heard_at = time.monotonic()
         if not data:
             self.launcher_gone = True
         for kind, number, body in self.decoder.feed(data):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
@@ -131,7 +131,8 @@ class NodeAnswers:
 
     node: Node
     scope: Scope
-    asked: Asked
+    asked: MutableMapping[str, Question]
+    """By the names that the check gives them; added to while it asks."""
     recorded: Mapping[str, Answer]
     """Question key -> its value, of the type of its kind in `protocol/survey.py`, or an error."""
     hello: Identity
@@ -143,6 +144,8 @@ class NodeAnswers:
     """What this machine answered itself, in the form of `recorded`."""
     noise: str = ""
     """What the login shell printed before anything was asked."""
+    complete: bool = False
+    """Whether all answers are there: they are judged, and the node is not asked any more."""
     parsed: dict[Callable[..., Any], Any] = field(default_factory=dict, compare=False, repr=False)
     """The results of `once`; all checks of a node share them."""
 
@@ -188,7 +191,9 @@ class NodeAnswers:
         found: T = self.parsed[parse]
         return found
 
-    def named(self, asked: Asked, limits: Mapping[str, float]) -> NodeAnswers:
+    def named(
+        self, asked: MutableMapping[str, Question], limits: Mapping[str, float]
+    ) -> NodeAnswers:
         """Return the same answers with a check's names of questions and its limits."""
         return NodeAnswers(
             node=self.node,
@@ -200,6 +205,7 @@ class NodeAnswers:
             limits=limits,
             here=self.here,
             noise=self.noise,
+            complete=self.complete,
             parsed=self.parsed,
         )
 

@@ -9,11 +9,11 @@ over the findings.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Generic, TypeVar
 
+from dslaunch.preflight.alike import AlikeNodes
 from dslaunch.preflight.check import (
     LEVELS,
     Asked,
@@ -85,16 +85,23 @@ def each(
 
     def flow(scope: Scope) -> Flow:
         nodes = yield Round.of_all(scope, ask(scope) if ask else {})
+        if all(a.complete for a in nodes.values()):
+            found = _of_alike(nodes, partial(_alone, of))
+            return _with_comparison(with_fine(found, nodes, fine), nodes, compare)
         flows: dict[str, RunningFlow[Asked, NodeAnswers]] = {}
         errors: dict[str, Exception] = {}
         for host, a in nodes.items():
-            with _kept(errors, host):
+            try:
                 flows[host] = RunningFlow(of(a))
+            except Exception as error:  # noqa: BLE001 - it concerns its node alone
+                errors[host] = error
         while asked := _pending(flows, nodes):
             nodes = yield Round(asked)
             for host in asked.keys() & nodes.keys():
-                with _kept(errors, host):
+                try:
                     flows[host].answered(nodes[host])
+                except Exception as error:  # noqa: BLE001 - it concerns its node alone
+                    errors[host] = error
         found = _of_all(nodes, flows, errors)
         return _with_comparison(with_fine(found, nodes, fine), nodes, compare)
 
@@ -103,7 +110,7 @@ def each(
 
 def of_nodes(nodes: Nodes, judge: NodeJudge, *, fine: str = "") -> Iterator[Finding]:
     """Yield what is found on each node by itself; an exception concerns its node alone."""
-    found = (finding for host, a in nodes.items() for finding in _of_node(host, partial(judge, a)))
+    found = _of_alike(nodes, lambda a: _of_node(partial(judge, a)))
     yield from with_fine(found, nodes, fine)
 
 
@@ -149,29 +156,47 @@ def _pending(
 def _of_all(
     nodes: Nodes, flows: dict[str, RunningFlow[Asked, NodeAnswers]], errors: dict[str, Exception]
 ) -> Iterator[Finding]:
-    for host in nodes:
-        if host in errors:
-            yield unjudged(errors[host]).of(host)
-        else:
-            yield from _of_node(host, flows[host].findings)
+    yield from _together(
+        (host, [unjudged(errors[host])] if host in errors else _of_node(flows[host].findings))
+        for host in nodes
+    )
 
 
-@contextmanager
-def _kept(errors: dict[str, Exception], host: str) -> Iterator[None]:
-    """An exception concerns its node alone: no node may take the others with it."""
+def _of_alike(nodes: Nodes, judge: Callable[[NodeAnswers], list[Finding]]) -> Iterator[Finding]:
+    """Yield what is found on each node by itself."""
+    alike = AlikeNodes(judge)
+    yield from _together((host, alike.findings(a)) for host, a in nodes.items())
+
+
+def _alone(of: Callable[[NodeAnswers], NodeFlow], a: NodeAnswers) -> list[Finding]:
+    """Return what the flow of a node finds whose answers are all there."""
+
+    def run() -> Iterable[Finding]:
+        flow = RunningFlow(of(a))
+        while flow.pending is not None:
+            a.asked.update(flow.pending)
+            flow.answered(a)
+        return flow.findings()
+
+    return _of_node(run)
+
+
+def _together(found: Iterable[tuple[str, list[Finding]]]) -> Iterator[Finding]:
+    """Yield the findings of single nodes, equal ones once with all of their nodes."""
+    groups: dict[Finding, list[str]] = {}
+    for host, own in found:
+        for finding in own:
+            groups.setdefault(finding, []).append(host)
+    for finding, hosts in groups.items():
+        yield finding.of(*hosts)
+
+
+def _of_node(judge: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """Return what is found on one node by itself; an exception concerns this node alone."""
     try:
-        yield
-    except Exception as error:  # noqa: BLE001
-        errors[host] = error
-
-
-def _of_node(host: str, judge: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Return what is found on one node by itself."""
-    try:
-        found = findings(islice(judge(), MOST_FINDINGS))
+        return findings(islice(judge(), MOST_FINDINGS))
     except Exception as error:  # noqa: BLE001 - no check may take the others with it
-        found = [unjudged(error)]
-    return [finding.of(host) for finding in found]
+        return [unjudged(error)]
 
 
 def findings(said: Iterable[Finding]) -> list[Finding]:

@@ -10,6 +10,7 @@ from dslaunch.cluster.failures import folded
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
 from dslaunch.plural import counted
+from dslaunch.preflight.alike import SharedAnswers
 from dslaunch.preflight.check import LEVELS, Check, Finding, Level, NodeAnswers, Scope
 from dslaunch.preflight.flow import findings_of
 from dslaunch.preflight.recording import NodeRecording, Recording
@@ -96,16 +97,18 @@ def node_answers(facts: Recording) -> dict[str, NodeAnswers]:
     """Return what each node answered, in their order; checks share it and parse each answer
     once."""
     scope = facts.scope
+    shared = SharedAnswers()
     return {
         node.host: NodeAnswers(
             node,
             scope,
             asked={},
-            recorded=facts.nodes[node.host].answers,
+            recorded=shared.of(facts.nodes[node.host].answers),
             hello=facts.nodes[node.host].hello,
             clock=facts.nodes[node.host].clock,
             here=facts.here,
             noise=facts.nodes[node.host].noise,
+            complete=True,
         )
         for node in scope.nodes
         if node.host in facts.nodes

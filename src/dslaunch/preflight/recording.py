@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast
+
+from pydantic import Field
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import ConfigError, NodeFailure, Problem, UsageError
-from dslaunch.json_text import json_text
+from dslaunch.json_text import json_text, members
 from dslaunch.launch.job import Job, Kind
 from dslaunch.preflight.check import Scope, Tier
 from dslaunch.protocol import survey
@@ -20,7 +22,7 @@ from dslaunch.protocol.survey import Answer, Identity
 from dslaunch.protocol.values import InvalidAnswer
 from dslaunch.pysource.imports import Imports
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,13 @@ class Recording:
                 "be replayed",
                 hint="make the cluster by Cluster.load or Cluster.parse",
             )
+        nodes, answers = _written(self.nodes)
         recording = _RecordingFile(
             cluster=source.text,
             file=source.file,
             time=self.time,
-            nodes=self.nodes,
+            answers=answers,
+            nodes=nodes,
             failures=self.failures,
             launcher=scope.job.launcher,
             program=scope.job.program,
@@ -101,7 +105,7 @@ class Recording:
             here=self.here,
             **{name: getattr(scope, name) for name in _AS_IN_SCOPE},
         )
-        return json_text({"format": FORMAT, **asdict(recording)}, indent=1) + "\n"
+        return json_text({"format": FORMAT, **members(recording)}, indent=1, default=members) + "\n"
 
 
 _AS_IN_SCOPE = ("token", "imports", "directories", "root", "files")
@@ -109,14 +113,28 @@ _AS_IN_SCOPE = ("token", "imports", "directories", "root", "files")
 
 
 @dataclass(frozen=True, slots=True)
+class _NodeOfFile:
+    """What one node answered, as a file has it."""
+
+    hello: dict[str, Any]
+    answers: tuple[Annotated[int, Field(ge=0)], ...]
+    """Positions in the answers of the file."""
+    clock: tuple[float, float] | None
+    seconds: float
+    noise: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class _RecordingFile:
-    """Recording as a file has them."""
+    """A recording as a file has it."""
 
     cluster: str
     file: str
     token: str
     time: float
-    nodes: Mapping[str, NodeRecording]
+    answers: tuple[tuple[str, Any], ...]
+    """Keys of questions with an answer, each once: most nodes give equal ones."""
+    nodes: Mapping[str, _NodeOfFile]
     failures: Mapping[str, NodeFailure]
     launcher: str = "torchrun"
     program: str = ""
@@ -131,7 +149,8 @@ class _RecordingFile:
     here: Mapping[str, Answer] = field(default_factory=dict)
 
     def facts(self) -> Recording:
-        """Return what was asked and answered. Raises ConfigError for the cluster file."""
+        """Return what was asked and answered. Raises ConfigError for the cluster file, ValueError
+        for answers of a node that the file does not have."""
         cluster = parse_cluster(self.cluster, self.file)
         hosts = {*self.nodes, *self.failures}
         scope = Scope(
@@ -145,11 +164,52 @@ class _RecordingFile:
         return Recording(
             scope=scope,
             time=self.time,
-            nodes=self.nodes,
+            nodes=self._nodes(),
             failures=self.failures,
             here=self.here,
             tier=self.tier,
         )
+
+    def _nodes(self) -> dict[str, NodeRecording]:
+        """Return what each node answered; nodes share equal answers. Raises ValueError."""
+        answers = [(key, survey.recorded(key, sent)) for key, sent in self.answers]
+        found = {}
+        for host, node in self.nodes.items():
+            if node.answers and max(node.answers) >= len(answers):
+                raise ValueError(f"nodes.{host}.answers: a position is not in `answers`")
+            given = dict(answers[position] for position in node.answers)
+            found[host] = NodeRecording(
+                hello=cast(Identity, node.hello),
+                answers={key: answer for key, answer in given.items() if answer is not None},
+                clock=node.clock,
+                seconds=node.seconds,
+                noise=node.noise,
+            )
+        return found
+
+
+def _written(
+    nodes: Mapping[str, NodeRecording],
+) -> tuple[dict[str, _NodeOfFile], tuple[tuple[str, Answer], ...]]:
+    """Return the nodes as a file has them, and their answers, each once."""
+    answers: list[tuple[str, Answer]] = []
+    positions: dict[str, int] = {}
+    found = {}
+    for host, node in nodes.items():
+        own = []
+        for answer in node.answers.items():
+            position = positions.setdefault(json_text(answer, default=members), len(answers))
+            if position == len(answers):
+                answers.append(answer)
+            own.append(position)
+        found[host] = _NodeOfFile(
+            hello=dict(node.hello),
+            answers=tuple(own),
+            clock=node.clock,
+            seconds=node.seconds,
+            noise=node.noise,
+        )
+    return found, tuple(answers)
 
 
 def read(path: Path) -> Recording:
@@ -162,6 +222,7 @@ def read(path: Path) -> Recording:
             raise ValueError(f"expected an object with `format` {FORMAT}")
         recording = TypeAdapter(_RecordingFile).validate_python(_parsed(data))
         datetime.fromtimestamp(recording.time, UTC)
+        return recording.facts()
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -174,7 +235,6 @@ def read(path: Path) -> Recording:
         raise ConfigError((place,), hint=hint) from None
     except (ValueError, OverflowError, OSError, RecursionError) as error:
         raise _unreadable(path, f"not recorded results: {error}") from None
-    return recording.facts()
 
 
 def _parsed(data: dict[str, Any]) -> dict[str, Any]:
@@ -193,7 +253,7 @@ def _node(host: str, node: Any) -> Any:
         hello = survey.hello(node.get("hello"))
     except InvalidAnswer as error:
         raise ValueError(f"nodes.{host}.hello: {error}") from None
-    return {**node, "hello": hello, "answers": _answers(node.get("answers"))}
+    return {**node, "hello": hello}
 
 
 def _answers(sent: Any) -> Any:

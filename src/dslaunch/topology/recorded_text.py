@@ -12,6 +12,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-9;?]{0,40}[A-Za-z]|\x1b\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]"
@@ -33,6 +34,7 @@ _TIME = re.compile(
     r"(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?[\])]?:?[ \t]?"
     r"|[ \t]{0,8}[A-Z][a-z]{2} [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2} "
 )
+_QUOTE_OR_TIME = re.compile(f"^(?:{_QUOTE.pattern}|{_TIME.pattern})", re.MULTILINE)
 _LABEL = r"(?:GPU[0-9]{1,4}|NIC[0-9]{1,4}|[a-z]{2,8}[0-9][a-z0-9_]{0,40})"
 _CODE = r"(?:NV[1-9][0-9]?|PIX|PXB|PHB|PSB|NODE|SYS|SOC|X)"
 _ROW = re.compile(rf"(?:^|[\s:>])({_LABEL}[ \t]+{_CODE}+(?:[ \t]|{_CODE}|$))")
@@ -52,14 +54,21 @@ def plain(text: str) -> str:
     if "&" in text:
         text = html.unescape(text)
     text = text.translate(_INVISIBLE).translate(_BLANK)
-    without_rules = "\n".join("" if _is_rule(line) else line for line in text.split("\n"))
-    upright = without_rules.translate(_UPRIGHT)
-    return "\n".join(map(_unquoted, upright.split("\n")))
+    if any(sign in text for sign in _BORDERS):
+        text = "\n".join("" if _is_rule(line) else line for line in text.split("\n"))
+    text = text.translate(_UPRIGHT)
+    # most texts have neither quote marks nor times, and some have a hundred thousand lines
+    if _QUOTE_OR_TIME.search(text) is None:
+        return text
+    return "\n".join(map(_unquoted, text.split("\n")))
+
+
+_BORDERS = "|+─"
 
 
 def _is_rule(line: str) -> bool:
     """Return whether a line is the border of a table."""
-    return ("|" in line or "+" in line or "─" in line) and _RULE.fullmatch(line) is not None
+    return any(sign in line for sign in _BORDERS) and _RULE.fullmatch(line) is not None
 
 
 def _unquoted(line: str) -> str:
@@ -153,14 +162,21 @@ def _numbered(name: str, lines: list[str]) -> Iterator[tuple[str, str]]:
     number = 1
     rows = 0
     for line in lines:
-        row = _ROW.match(line.strip())
-        header = row is None and _HEADER.match(line.strip())
-        if header and rows:
+        is_row, is_header = _role(line)
+        if is_header and rows:
             yield _key(name, number), "\n".join(part)
             part, rows, number = [], 0, number + 1
-        rows += row is not None
+        rows += is_row
         part.append(line)
     yield _key(name, number), "\n".join(part)
+
+
+@lru_cache(maxsize=4096)  # nodes print equal lines
+def _role(line: str) -> tuple[bool, bool]:
+    """Return whether a line is a row of a matrix, and whether it is a header."""
+    text = line.strip()
+    is_row = _ROW.match(text) is not None
+    return is_row, not is_row and _HEADER.match(text) is not None
 
 
 def _key(name: str, number: int) -> str:

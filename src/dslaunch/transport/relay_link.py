@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -101,7 +101,8 @@ class RelayLink:
     def open(self, child: Child, timeout: float) -> RelayedChannel:
         """Log in to a child. Raises LoginRefusedError, RelayLostError.
 
-        The relay limits the time of a login itself; `timeout` is for a relay that does not.
+        The relay limits the time of a login itself: one that has not reported after `timeout`
+        seconds how it ended is given up.
         """
         with self._changing:
             if self.over:
@@ -114,8 +115,8 @@ class RelayLink:
         try:
             channel.login.result(timeout)
         except TimeoutError:
-            channel.close()
-            raise LoginRefusedError(relay_frames.NO_LOGIN, "") from None
+            self.abandon()
+            raise RelayLostError("the relay did not report a login") from None
         return channel
 
     def ping(self) -> None:
@@ -233,16 +234,14 @@ class RelayedChannel(QueueingChannel):
         self.login: Future[None] = Future()
         """Done when the child has let the relay in. Raises LoginRefusedError, RelayLostError."""
         self._link, self._number = link, number
-        self._pieces: deque[bytes] = deque()
-        """Output that was not delivered yet. Only in the loop's thread, as all about output."""
-        self._undelivered = 0
-        """Bytes in `_pieces`."""
+        self._undelivered = bytearray()
+        """Output for the receiver. Only in the loop's thread, as all about output."""
         self._unreported = 0
         """Bytes that were delivered since the relay was last told."""
         self._counting = threading.Lock()
         self._window = relay_frames.WINDOW
         """Bytes of input that the relay still takes."""
-        self._closed = False
+        self._output_ended = False
         self._end: End | None = None
 
     # ------------------------------------------------------------ its input
@@ -289,12 +288,12 @@ class RelayedChannel(QueueingChannel):
 
     def read_on(self) -> None:
         """Deliver what has come, and let the relay send more."""
-        while self.wanted and self._pieces:
-            data = self._pieces.popleft()
-            self._undelivered -= len(data)
+        while self.wanted and self._undelivered:
+            data = bytes(self._undelivered)
+            self._undelivered.clear()
             self._unreported += len(data)
             self.deliver(data)
-        if self._unreported >= REPORTED_AT_ONCE and not self._closed:
+        if self._unreported >= REPORTED_AT_ONCE and self._end is None:
             self._link.send(relay_frames.passed(self._number, self._unreported))
             self._unreported = 0
         if self.wanted and self._end is not None:
@@ -309,7 +308,7 @@ class RelayedChannel(QueueingChannel):
         elif kind == relay_frames.OPENED:
             self._logged_in()
         elif kind == relay_frames.OUTPUT_ENDED:
-            self.loop.call_later(EXIT_TIMEOUT, lambda: self._finish(End()))
+            self._end_output()
         elif kind == relay_frames.FINISHED:
             self._take_finish(body)
         else:
@@ -320,17 +319,20 @@ class RelayedChannel(QueueingChannel):
             self.login.set_result(None)
 
     def _take_output(self, data: bytes) -> None:
-        if self._undelivered + self._unreported + len(data) > relay_frames.WINDOW:
+        if len(self._undelivered) + self._unreported + len(data) > relay_frames.WINDOW:
             raise relay_frames.RelayFrameError("more output than the window allows")
-        if not self._closed:
-            self._pieces.append(data)
-            self._undelivered += len(data)
-            self.read_on()
+        self._undelivered += data
+        self.read_on()
+
+    def _end_output(self) -> None:
+        if not self._output_ended:
+            self._output_ended = True
+            self.loop.call_later(EXIT_TIMEOUT, lambda: self._finish(End()))
 
     # ------------------------------------------------------------ its end
 
     def close(self) -> None:
-        """End the login; its end is not waited for."""
+        """End the login; nothing waits for the relay, which may be the reason."""
         self.outbox.discard()
         self.loop.call(self._close)
 
@@ -339,10 +341,11 @@ class RelayedChannel(QueueingChannel):
         self.loop.call(lambda: self._finish(End(), RelayLostError("the relay was lost")))
 
     def _close(self) -> None:
-        if not self._closed and self._end is None:
+        if self._end is None:
             self._link.send(relay_frames.frame(relay_frames.CLOSE, self._number))
-        self._closed = True
-        self._pieces.clear()
+            self._link.forget(self._number)
+        self._undelivered.clear()
+        self._finish(End())
 
     def _take_finish(self, body: bytes) -> None:
         code, how, errors = relay_frames.end_of(body)

@@ -137,6 +137,18 @@ def test_a_node_whose_parent_is_lost_is_reached_through_another(
     assert sorted(direct.hosts) == ["node1", "node5", "node9"]
 
 
+def test_a_node_whose_parent_does_not_answer_is_reached_through_another(
+    tree: TreeTransport, cluster: Cluster, direct: Direct
+) -> None:
+    reached = connect_all(tree, cluster)
+    relay = int(says(reached["node2"], "echo $PPID"))
+    output = ChannelOutput(reached["node3"].start("exec cat"))
+    os.kill(relay, signal.SIGSTOP)
+    assert output.read() == b""
+    assert says(tree.connect(cluster.nodes[2]), "echo hello") == b"hello\n"
+    assert tree.detours() == (Detour("node3", "node1", "lost"),)
+
+
 def test_what_connects_to_a_closed_tree_starts_nothing(
     tree: TreeTransport, cluster: Cluster, direct: Direct
 ) -> None:

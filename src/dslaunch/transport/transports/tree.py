@@ -41,9 +41,11 @@ START_TIMEOUT = 20.0
 """Seconds for a relay to start."""
 PING_INTERVAL = 1.0
 """Seconds between two pings of a relay."""
-MOST_UNANSWERED = 6
+MOST_UNANSWERED = 5
 """Pings in a row after which a relay that has sent nothing counts as lost: counted, and not the
 seconds, in which the launcher itself may have been stopped."""
+DOUBTFUL = 2
+"""Pings in a row after which a relay that has sent nothing is not asked for further logins."""
 REST = 15.0
 """Seconds for which the node of a lost relay is not made a parent again."""
 OF_THE_CHILD = ("refused", "timeout", "no-route")
@@ -339,7 +341,10 @@ class TreeTransport:
         future = self._relays.get(host)
         if future is None or not future.done():
             return True
-        return future.exception() is None and not future.result().link.over
+        if future.exception() is not None:
+            return False
+        link = future.result().link
+        return not link.over and link.unanswered < DOUBTFUL
 
     def _through(self, parent: str, node: Node) -> Connection:
         """Connect through a parent. Raises NodeError if it cannot log in, _NoParentError."""
@@ -349,6 +354,8 @@ class TreeTransport:
             link = self._relay(parent).link
         except (NodeError, OSError) as error:
             raise _NoParentError(parent) from error
+        if link.unanswered >= DOUBTFUL:
+            raise _NoParentError(parent)
 
         def log_in() -> Connection:
             try:

@@ -1,0 +1,78 @@
+"""Nodes with equal answers are judged once, and each other node by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tests.checks.recorded import HELLO
+
+from dslaunch.cluster.load import parse_cluster
+from dslaunch.launch.job import Job
+from dslaunch.preflight.check import Asked, Check, Finding, NodeAnswers, Question, Scope
+from dslaunch.preflight.flow import NodeFlow, each, judged
+from dslaunch.preflight.judge import judge
+from dslaunch.preflight.recording import NodeRecording, Recording
+from dslaunch.protocol.survey import Answer
+
+CLUSTER = parse_cluster("nodes: [{host: 'n[1-6]', slots: 8}]", "c.yaml")
+SCOPE = Scope(CLUSTER, CLUSTER.nodes, Job("train.py"))
+MEMORY, SWAP = Question("read", ["/memory"]), Question("read", ["/swap"])
+FEW = {MEMORY.key: {"value": {"/memory": "1"}}}
+ENOUGH: dict[str, Answer] = {MEMORY.key: {"value": {"/memory": "8"}}}
+
+
+def asked(scope: Scope) -> Asked:
+    return {"memory": MEMORY}
+
+
+def found(check: Callable[..., object], *answers: dict[str, Answer]) -> dict[str, list[str]]:
+    """Return the nodes of each finding, for nodes with these answers."""
+    hosts = [node.host for node in CLUSTER.nodes]
+    nodes = {
+        host: NodeRecording(HELLO, given, None, 0.1)
+        for host, given in zip(hosts, answers, strict=False)
+    }
+    made = Check(title="t", why="w", fix="f", see="s", source="s", flow=check)  # type: ignore[arg-type]
+    report = judge(Recording(SCOPE, 0.0, nodes, {}), {"acme.memory": made})
+    return {f.found: list(f.hosts) for f in report.findings if f.check == "acme.memory"}
+
+
+def test_nodes_with_equal_answers_are_judged_once() -> None:
+    calls = []
+
+    def by_memory(a: NodeAnswers) -> Iterable[Finding]:
+        calls.append(a)
+        return [Finding("warn", a["memory"]["/memory"])]
+
+    texts = [dict(FEW), dict(ENOUGH), dict(FEW), {**FEW, SWAP.key: {"error": "no"}}, dict(ENOUGH)]
+    assert found(judged(by_memory, asked), *texts) == {"1": ["n1", "n3", "n4"], "8": ["n2", "n5"]}
+    assert len(calls) == 2
+
+
+def test_what_a_check_reads_of_the_node_itself_is_not_taken_from_another() -> None:
+    def by_name(a: NodeAnswers) -> Iterable[Finding]:
+        return [Finding("warn", f"{a.host} has {a['memory']['/memory']}")]
+
+    nodes = found(judged(by_name, asked), FEW, FEW, ENOUGH)
+    assert nodes == {"n1 has 1": ["n1"], "n2 has 1": ["n2"], "n3 has 8": ["n3"]}
+
+
+def test_nodes_whose_further_answers_differ_are_judged_by_these() -> None:
+    def by_swap(a: NodeAnswers) -> NodeFlow:
+        if a["memory"]["/memory"] == "1":
+            a = yield {"swap": SWAP}
+            return [Finding("warn", a["swap"]["/swap"])]
+        return []
+
+    answers = [{**FEW, SWAP.key: {"value": {"/swap": text}}} for text in ("2", "3", "2")]
+    nodes = found(each(by_swap, asked, fine="enough"), *answers, ENOUGH, FEW)
+    assert nodes == {"not asked": ["n5"], "2": ["n1", "n3"], "3": ["n2"], "enough": ["n4"]}
+
+
+def test_a_check_that_raises_for_some_answers_judges_the_others() -> None:
+    def by_number(a: NodeAnswers) -> Iterable[Finding]:
+        return [Finding("warn", str(8 // (int(a["memory"]["/memory"]) - 1)))]
+
+    nodes = found(judged(by_number, asked), FEW, ENOUGH, FEW)
+    assert nodes.pop("1") == ["n2"]
+    assert list(nodes.values()) == [["n1", "n3"]]
