@@ -147,6 +147,7 @@ def hang_watch(timeout: float | None, plan: Plan) -> dict[str, Any] | None:
     }
     return {
         "timeout": timeout,
+        "hosts": [node.host for node in plan.nodes],
         "questions": {query.name: argument for query, argument in QUESTIONS.items()},
         "addresses": {host: text for host, text in addresses.items() if _is_address(text)},
         "ports": list(range(*PORTS)),
