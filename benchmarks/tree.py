@@ -3,8 +3,8 @@
     python benchmarks/tree.py [NODES [FANOUT]] [--transports fabric,tree,openssh] [--kex ALGORITHMS]
 
 A virtual cluster with real sshd. All nodes share the processors of this machine, so seconds say
-little about a real cluster; the launcher's processor time, memory and bytes do. The goal: bytes and
-logins of the launcher grow with the fan-out, not with the nodes.
+little about a real cluster; the processor time of the launcher and of all nodes, memory and bytes
+do. The goal: bytes and logins of the launcher grow with the fan-out, not with the nodes.
 
 `--kex` sets KexAlgorithms of the nodes' ssh. Inside dslaunch (`fabric`), keys are exchanged with
 curve25519-sha256. OpenSSH 9.0 to 9.9 prefer sntrup761x25519-sha512, which costs several times the
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -61,12 +62,14 @@ def main() -> None:
         sys.exit(f"skipped: {reason}")
     options = parsed()
     nodes, fan_out = options.nodes, options.fan_out
-    columns = f"{'seconds':>9}{'CPU s':>8}{'peak MiB':>10}{'threads':>9}{'sent MB':>9}"
+    columns = (
+        f"{'seconds':>9}{'CPU s':>8}{'peak MiB':>10}{'threads':>9}{'sent MB':>9}{'nodes CPU s':>13}"
+    )
     print(f"{nodes} nodes{'':13}{columns}")
     with VirtualCluster(nodes, directory=tempfile.mkdtemp(prefix="bench-")) as cluster:
         cluster.put("control", "/root/meter.py", METER)
         if options.kex:
-            for node in ("control", *cluster.names):
+            for node in cluster.names:
                 line = f"KexAlgorithms {options.kex}\n"
                 cluster.put(node, "/etc/ssh/ssh_config.d/kex.conf", line, mode=0o644)
         for transport in options.transports.split(","):
@@ -83,20 +86,34 @@ def main() -> None:
 def measure(cluster: VirtualCluster, name: str, words: tuple[str, ...]) -> None:
     """One command, as one row."""
     before = sent(cluster)
+    used_before = used_by_nodes(cluster)
     command = [sys.executable, "/root/meter.py", sys.executable, "-m", "dslaunch", *words]
     done = cluster.run("control", command, cwd="/root", timeout=600, check=True)
     code, seconds, cpu, memory, threads = json.loads(done.stdout)
     if code:
         sys.exit(f"{name}: exit code {code}: {cluster.run('control', ['cat', '/root/out']).stdout}")
     megabytes = (sent(cluster) - before) / 1e6
-    used = f"{seconds:9.1f}{cpu:8.2f}{memory / 1024:10.0f}{threads:9}{megabytes:9.1f}"
-    print(f"{name:22}{used}", flush=True)
+    by_nodes = used_by_nodes(cluster) - used_before
+    launcher = f"{seconds:9.1f}{cpu:8.2f}{memory / 1024:10.0f}{threads:9}{megabytes:9.1f}"
+    print(f"{name:22}{launcher}{by_nodes:13.1f}", flush=True)
 
 
 def sent(cluster: VirtualCluster) -> int:
     """Return the bytes that the control machine has sent (proc(5), /proc/net/dev)."""
     text = cluster.run("control", ["cat", "/proc/net/dev"], check=True).stdout
     return int(text.partition("eth0:")[2].split()[8])
+
+
+def used_by_nodes(cluster: VirtualCluster) -> float:
+    """Return the processor seconds of all nodes so far, also of processes that have exited: their
+    parents have them among those of their children (proc(5), /proc/PID/stat)."""
+    ticks = 0
+    for node in cluster.names:
+        text = cluster.run(node, ["sh", "-c", "cat /proc/[0-9]*/stat"]).stdout
+        for line in text.splitlines():
+            after_name = line.rpartition(")")[2].split()
+            ticks += sum(map(int, after_name[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":
