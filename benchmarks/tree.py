@@ -1,14 +1,14 @@
 """What the launcher spends on many nodes, directly and over a tree.
 
-    python benchmarks/tree.py [NODES [FANOUT]] [--transports fabric,tree,openssh] [--kex ALGORITHMS]
+    python benchmarks/tree.py [NODES [FANOUT]] [OPTIONS]
 
 A virtual cluster with real sshd. All nodes share the processors of this machine, so seconds say
 little about a real cluster; the processor time of the launcher and of all nodes, memory and bytes
 do. The goal: bytes and logins of the launcher grow with the fan-out, not with the nodes.
 
-`--kex` sets KexAlgorithms of the nodes' ssh. Inside dslaunch (`fabric`), keys are exchanged with
-curve25519-sha256. OpenSSH 9.0 to 9.9 prefer sntrup761x25519-sha512, which costs several times the
-processor time of everything else in a login.
+`--transports` and `--commands` choose what is measured. `--kex` sets KexAlgorithms of the nodes'
+ssh: inside dslaunch (`fabric`), keys are exchanged with curve25519-sha256; OpenSSH 9.0 to 9.9
+prefer sntrup761x25519-sha512, which costs several times the processor time of the whole login.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("nodes", type=int, nargs="?", default=64)
     parser.add_argument("fan_out", type=int, nargs="?", default=8)
     parser.add_argument("--transports", default="fabric,tree,openssh")
+    parser.add_argument("--commands", default=",".join(COMMANDS))
     parser.add_argument("--kex")
     return parser.parse_args()
 
@@ -79,8 +80,8 @@ def main() -> None:
                 f"nodes: [{{host: 'node[1-{nodes}]', slots: 1}}]\n"
             )
             cluster.put("control", "/root/c.yaml", text, 0o644)
-            for name, command in COMMANDS.items():
-                measure(cluster, f"{name}, {transport}", command)
+            for name in options.commands.split(","):
+                measure(cluster, f"{name}, {transport}", COMMANDS[name])
 
 
 def measure(cluster: VirtualCluster, name: str, words: tuple[str, ...]) -> None:
