@@ -2,9 +2,10 @@
 
     python benchmarks/output.py [LINES]
 
-Emulated nodes (no SSH) and, where there can be a virtual cluster, real sshd. The peer is `ssh` to
+Emulated nodes (no SSH) and, where there can be a virtual cluster, real sshd. The peers are `ssh` to
 each node in a loop, which neither records nor prefixes, and whose lines run into each other: how
-many, is counted. Needs what the sshd tests need.
+many, is counted; and pdsh and clush, which prefix and do not record. Needs what the sshd tests
+need.
 """
 
 from __future__ import annotations
@@ -32,8 +33,18 @@ for i in range(count):
 """
 
 
-LINE = re.compile(r"(?:.*│)?rank (\d+) line (\d+) of a training that says a lot")
-"""What the job prints, after dslaunch's prefix or none."""
+RANKS = f"""\
+node=$(hostname)
+first=$(( (${{node#node}} - 1) * {SLOTS} ))
+for slot in $(seq 0 {SLOTS - 1}); do
+    RANK=$(( first + slot )) {sys.executable} job.py "$1" &
+done
+wait
+"""
+"""Starts the ranks of a node."""
+CLUSH = str(Path(sys.executable).with_name("clush"))
+LINE = re.compile(r"(?:.*│|node\d+: )?rank (\d+) line (\d+) of a training that says a lot")
+"""What the job prints, after a prefix or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +105,25 @@ def emulated(each: int) -> Came:
 
 
 def over_ssh(cluster: VirtualCluster, each: int) -> Came:
-    """Real sshd, and the peer; losses of the peer are reported and do not count."""
+    """Real sshd, and the peers; losses of the peers are reported and do not count."""
     cluster.put("control", "/root/c.yaml", describe(""), 0o644)
     cluster.put("*", "/root/job.py", JOB, 0o644)
+    cluster.put("*", "/root/ranks.sh", RANKS, 0o644)
     loop = " ".join(
         f"ssh node{rank // SLOTS + 1} RANK={rank} {sys.executable} job.py {each} &"
         for rank in range(NODES * SLOTS)
     )
     own = launch(cluster, f"exec {sys.executable} -m dslaunch run c.yaml job.py {each}", each)
     print(own.row("dslaunch, sshd"))
-    peer = launch(cluster, f"{loop} wait", each)
-    print(peer.row("ssh in a loop"))
-    print(f"  dslaunch takes {own.seconds / peer.seconds:.2f} times as long as ssh in a loop")
+    peers = {
+        "ssh in a loop": f"{loop} wait",
+        "pdsh": f"exec pdsh -R ssh -w node[1-{NODES}] sh ranks.sh {each}",
+        "clush": f"exec {CLUSH} -w node[1-{NODES}] sh ranks.sh {each}",
+    }
+    for name, script in peers.items():
+        peer = launch(cluster, script, each)
+        print(peer.row(name))
+        print(f"  dslaunch takes {own.seconds / peer.seconds:.2f} times as long")
     return own
 
 

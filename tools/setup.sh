@@ -128,9 +128,14 @@ install_gpu() {
 }
 
 install_test() {
-  install_gpu
+  install_wheels test.lock
+  install_torch
+  # beside the rest: it goes to a separate directory, and each DeepSpeed is built on one CPU
+  install_second_deepspeed &
+  install_deepspeed deepspeed.lock
   install_wheels docs.lock
-  install_second_deepspeed
+  install_checkout
+  wait $!
 }
 
 # What tools/lock.sh needs. Not locked itself: it must be installable where the locked versions

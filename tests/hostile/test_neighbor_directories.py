@@ -326,7 +326,16 @@ def test_a_process_of_a_stranger_is_not_taken_for_one_of_a_run(victim: Victim) -
 # ---------------------------------------------------------------- modes
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077])
+@pytest.mark.parametrize(
+    "umask",
+    [
+        0o000,
+        0o077,
+        # between the two that leave all and nothing to others
+        pytest.param(0o002, marks=pytest.mark.long),
+        pytest.param(0o022, marks=pytest.mark.long),
+    ],
+)
 def test_what_a_run_keeps_is_private_whatever_the_umask_is(victim: Victim, umask: int) -> None:
     run = victim.detach(umask=umask)
     try:

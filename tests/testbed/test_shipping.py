@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -72,3 +74,22 @@ def test_a_node_that_cannot_log_in_to_the_next_costs_one_more_copy(code: Virtual
     assert (event["receivers"], event["senders"]) == ("node3", "node2")
     assert event["failure"] == "authentication"
     assert code.leftovers() == {}
+
+
+@pytest.mark.long  # links are slowed down, so that there is something to interrupt
+def test_a_launcher_that_is_killed_leaves_no_code_and_no_login(code: VirtualCluster) -> None:
+    for machine in ("control", *code.names):
+        code.fault(machine, "rate", "10mbit")
+    words = ["run", "--no-preflight", "--reconnect-timeout", "3", "../c.yaml", "train.py"]
+    command = [sys.executable, "-m", "dslaunch", *words]
+    with code.popen("control", command, cwd="/root/code") as running:
+        deadline = time.monotonic() + 60
+        while not any(process.argv[0].endswith("/ssh") for process in code.processes("node3")):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        running.send_signal(signal.SIGKILL)
+        running.communicate()
+    assert code.leftovers(within=30) == {}
+    for node in code.names:
+        left = code.run(node, ["find", "/root/work", "-type", "f"], check=True)
+        assert left.stdout == ""

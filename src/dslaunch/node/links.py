@@ -60,7 +60,6 @@ class Links:
         """Host -> key: of all members on the first node, its own on any other."""
         self.grace: float = link["grace"]
         self.exit_timeout: float = link["exit_timeout"]
-        self.hosts: List[str] = link["hosts"]
         self.beat = min(BEAT, agent.timeouts["heartbeat"] / 3)
         self.timeout: float = agent.timeouts["heartbeat"] + agent.timeouts["reconnect"]
         self.agent = agent
@@ -118,7 +117,8 @@ class Coordinator(Links):
 
     def __init__(self, link: Dict[str, Any], agent: Agent) -> None:
         super().__init__(link, agent)
-        self.others: List[str] = [host for host in link["hosts"] if host != agent.host]
+        self.hosts: List[str] = link["hosts"]
+        self.others: List[str] = [host for host in self.hosts if host != agent.host]
         where = link["listen"]
         self.addresses = set(map(plain, where["members"]))
         """The addresses that members have."""
@@ -131,7 +131,7 @@ class Coordinator(Links):
         when."""
         now = time.monotonic()
         self.heard = dict.fromkeys(self.others, now)
-        self.quiet = dict.fromkeys(link["hosts"], NO_QUIET)
+        self.quiet = dict.fromkeys(self.hosts, NO_QUIET)
         """For how long the ranks of each node that has not ended have made no progress, as it last
         reported."""
         self.hang: Optional[HangInquiry] = None
@@ -299,7 +299,7 @@ class Coordinator(Links):
         if not self.hang.dials and 1 < len(self.hosts) <= MOST_PAIRED:
             ports = self.hang.begin_dialing(self.hosts, now)
             self.say({"dial": ports})
-            progress.dial(self.hosts, ports)
+            progress.dial(ports)
             return
         self.stop(f"hang: no progress for {quiet:.0f} s", hang=quiet)
 
@@ -364,7 +364,7 @@ class Member(Links):
             self.progress.record()
             self.recording = True
         if order.dial and self.progress is not None:
-            self.progress.dial(self.hosts, order.dial)
+            self.progress.dial(order.dial)
             self.dialing = True
         if order.stop is not None:
             cause = {} if order.hang is None else {"hang": order.hang}

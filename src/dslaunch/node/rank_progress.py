@@ -58,8 +58,8 @@ class RankProgress:
 
     def __init__(self, agent: Agent, hang: Dict[str, Any]) -> None:
         """`hang`: `timeout` in seconds, and what the node finds out about a hang: its answers to
-        `questions`, and which other nodes it can connect to (`addresses` of all by host, the
-        `ports` at which it may listen, and `connect`, the seconds for it)."""
+        `questions`, and which other nodes it can connect to (all `hosts`, `addresses` by host,
+        the `ports` at which it may listen, and `connect`, the seconds for it)."""
         self.limit: float = hang["timeout"]
         self.port = 0
         """Where this node listens for the others, once it has recorded what its ranks do."""
@@ -107,9 +107,10 @@ class RankProgress:
         """Return whether that is finished, or has failed."""
         return self._recording is not None and not self._recording.is_alive()
 
-    def dial(self, hosts: List[str], ports: List[int]) -> None:
+    def dial(self, ports: List[int]) -> None:
         """Begin to connect to the other nodes, at the port of each; 0: it does not listen."""
-        self._dialing = _Work(lambda: self._dial(dict(zip(hosts, ports))))  # noqa: B905 - not in 3.8
+        port_of = dict(zip(self._hang["hosts"], ports))  # noqa: B905 - not in 3.8
+        self._dialing = _Work(lambda: self._dial(port_of))
 
     @property
     def dialed(self) -> bool:

@@ -112,11 +112,12 @@ def prepare(sessions: list[Session], plan: Plan, timeouts: Timeouts, control: Co
         "grace": timeouts.grace,
         "exit_timeout": timeouts.exit_timeout,
         "hang": hang_watch(timeouts.hang_timeout, plan),
+        # every node dials all others when the run hangs
+        "hosts": [node.host for node in plan.nodes],
     }
     coordinator = {
         **link,
         "first": True,
-        "hosts": [node.host for node in plan.nodes],
         "keys": keys,
         "listen": asdict(control),
     }
@@ -147,6 +148,7 @@ def hang_watch(timeout: float | None, plan: Plan) -> dict[str, Any] | None:
     }
     return {
         "timeout": timeout,
+        "hosts": [node.host for node in plan.nodes],
         "questions": {query.name: argument for query, argument in QUESTIONS.items()},
         "addresses": {host: text for host, text in addresses.items() if _is_address(text)},
         "ports": list(range(*PORTS)),

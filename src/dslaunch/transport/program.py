@@ -47,7 +47,7 @@ class SentModules:
     def exec_module(module):
         code = SentModules.modules[module.__name__]
         file = module.__name__.replace(".", "/") + ".py"
-        exec(code if same else compile(code, file, "exec"), module.__dict__)
+        exec(marshal.loads(code) if same else compile(code, file, "exec"), module.__dict__)
     def get_source(name):
         return marshal.loads(zlib.decompress(texts))[name].decode()
 sys.meta_path.insert(0, SentModules)
@@ -56,7 +56,7 @@ gc.enable()
 main({arguments!r})
 """
 """A node whose Python has our bytecode takes code that is compiled already: to compile costs a node
-more than all questions of a preflight. What a module imports only where it is used is not even run
+more than all questions of a preflight. What a module imports only where it is used is not even read
 until then. The garbage collector would walk all that is being imported, again and again."""
 _PACKAGES = ("dslaunch", "dslaunch.node")
 _IMPORT = re.compile(
@@ -153,12 +153,12 @@ def packed_modules(main: str) -> tuple[bytes, bytes]:
     """Return the modules of a program by name, as source and as this Python's bytecode, packed."""
     # what `import dslaunch` offers on this machine is nothing for a node
     texts = dict.fromkeys(_PACKAGES, b"")
-    codes = {name: compile("", name, mode="exec") for name in _PACKAGES}
+    codes = {name: marshal.dumps(compile("", name, mode="exec")) for name in _PACKAGES}
     for name, source in needed_modules(main).items():
         texts[_full(name)] = source
         code = _loader(name).get_code(_full(name))
         assert code is not None
-        codes[_full(name)] = _renamed(code, _full(name).replace(".", "/") + ".py")
+        codes[_full(name)] = marshal.dumps(_renamed(code, _full(name).replace(".", "/") + ".py"))
     return _packed(marshal.dumps(texts, _ANY_PYTHON)), _packed(marshal.dumps(codes))
 
 
