@@ -5,7 +5,8 @@
 The agents are simulated in one process and speak the real protocol over a socket of this machine;
 the launcher is the real one. Prints its processor time in each phase, wall time and peak memory,
 with which power of the nodes they grow, and the straight lines that `tests/simulated/costs.py`
-predicts larger clusters with. Then: ranks of 100 nodes that print 10 lines a second.
+predicts larger clusters with: for a launcher that connects to all nodes, and for one of a tree.
+Then: ranks of 100 nodes that print 10 lines a second.
 """
 
 from __future__ import annotations
@@ -35,10 +36,19 @@ def main() -> None:
     """Measure each size, and talkative ranks; print the tables."""
     sizes = [int(word) for word in sys.argv[1:]] or list(SIZES)
     print("seconds of the launcher's processor time by phase; wall time; peak memory")
+    for transport in ("simulated", "simulated-tree"):
+        compare(sizes, transport)
+    for ranks in TALKING_RANKS:
+        talk(ranks)
+
+
+def compare(sizes: list[int], transport: str) -> None:
+    """Measure each size; print a table, and how the costs grow."""
+    print(transport)
     print(
         f"{'nodes':>6}", *(f"{name:>8}" for name in PHASES), f"{'CPU s':>8}{'wall s':>8}{'MiB':>7}"
     )
-    runs = {size: measured(size) for size in sizes}
+    runs = {size: measured(size, transport) for size in sizes}
     for (few, less), (many, more) in pairwise(runs.items()):
         power = exponent((few, less.cpu), (many, more.cpu))
         of_memory = exponent((few, less.peak), (many, more.peak))
@@ -48,22 +58,20 @@ def main() -> None:
         memory = fitted([(size, run.peak) for size, run in runs.items()])
         print(f"CPU: {cpu.fixed:.2f} s and {cpu.each * 1e3:.2f} ms for each node")
         print(f"memory: {memory.fixed:.0f} MiB and {memory.each * 1024:.0f} KiB for each node")
-    for ranks in TALKING_RANKS:
-        talk(ranks)
 
 
-def measured(size: int) -> Launched:
+def measured(size: int, transport: str) -> Launched:
     """Run a job of that many nodes; print its row."""
-    run = launched(Scenario(nodes=size, lines=3, interval=0.1))
+    run = launched(Scenario(nodes=size, lines=3, interval=0.1), transport)
     print(f"{size:>6}", *run[1], f"{run[0].cpu:8.2f}{run[0].wall:8.1f}{run[0].peak:7.0f}")
     return run[0]
 
 
-def launched(scenario: Scenario) -> tuple[Launched, list[str]]:
+def launched(scenario: Scenario, transport: str) -> tuple[Launched, list[str]]:
     """Run the job of a scenario; return what it used, and the processor time of its phases."""
     with (
         tempfile.TemporaryDirectory() as directory,
-        SimulatedCluster(scenario, Path(directory)) as cluster,
+        SimulatedCluster(scenario, Path(directory), transport) as cluster,
     ):
         run = cluster.run()
         if run.code or run.record is None:

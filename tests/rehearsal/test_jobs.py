@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,7 @@ from tests.rehearsal.jobs import (
     parse_broken,
     sound_jobs,
 )
+from tests.rehearsal.table import page, recorded
 
 ENDINGS = frozenset(built_in()) | {known.code for known in BY_EVIDENCE}
 BEFORE_THE_RUN = rules().names | frozenset(checks.built_in()) | {code.value for code in ErrorCode}
@@ -114,3 +116,8 @@ def test_a_valid_entry_is_loaded() -> None:
 def test_an_invalid_entry_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(InvalidJobError, match=r"^f\.toml, a-job: "):
         parse_broken("f.toml", "a-job", {**VALID, **change})
+
+
+def test_the_page_is_made_from_the_recorded_rehearsals() -> None:
+    written = Path(__file__).parents[2] / "docs/reference/rehearsals.md"
+    assert written.read_text("utf-8") == page(recorded())

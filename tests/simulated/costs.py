@@ -33,6 +33,8 @@ class Costs:
     """The part of it until all ranks have started."""
     memory: Line
     """Of the launcher's peak memory, by nodes, without what SSH needs."""
+    behind_relay: float
+    """Of the launcher's processor time, for a node and each relay before it."""
     ssh_cpu: float
     """Processor time for one SSH connection, with key exchange."""
     ssh_memory: float
@@ -72,7 +74,7 @@ def predict(
     connections = nodes if fan_out is None else min(nodes, fan_out)
     levels = levels_of(nodes, fan_out)
     relays = 0.0 if fan_out is None else (levels - 1) * fan_out * costs.relayed_cpu
-    connecting = costs.start_cpu.at(nodes) + connections * costs.ssh_cpu + relays
+    connecting = connections * costs.ssh_cpu + relays_before(nodes, fan_out) * costs.behind_relay
     waiting = levels * (costs.login + costs.boot)
     asking = costs.round_trips * 2 * levels * one_way
     return Prediction(
@@ -80,9 +82,9 @@ def predict(
         fan_out=fan_out,
         connections=connections,
         levels=levels,
-        cpu=costs.cpu.at(nodes) + connections * costs.ssh_cpu,
+        cpu=costs.cpu.at(nodes) + connecting,
         memory=costs.memory.at(nodes) + connections * costs.ssh_memory,
-        start=connecting + waiting + asking,
+        start=costs.start_cpu.at(nodes) + connecting + relays + waiting + asking,
     )
 
 
@@ -95,6 +97,18 @@ def levels_of(nodes: int, fan_out: int | None) -> int:
         levels += 1
         reached += fan_out**levels
     return levels
+
+
+def relays_before(nodes: int, fan_out: int | None) -> int:
+    """Return how many relays are between the launcher and a node, added up over all nodes."""
+    if fan_out is None:
+        return 0
+    count, level, left = 0, 0, nodes
+    while left > 0:
+        here = min(left, fan_out ** (level + 1))
+        count += level * here
+        level, left = level + 1, left - here
+    return count
 
 
 def fitted(points: Sequence[tuple[float, float]]) -> Line:
@@ -118,9 +132,10 @@ def exponent(first: tuple[float, float], second: tuple[float, float]) -> float:
 
 
 MEASURED = Costs(
-    cpu=Line(fixed=1.7, each=0.0079),
-    start_cpu=Line(fixed=1.7, each=0.0062),
-    memory=Line(fixed=51, each=0.086),
+    cpu=Line(fixed=0.9, each=0.0042),
+    start_cpu=Line(fixed=0.9, each=0.0037),
+    memory=Line(fixed=50, each=0.058),
+    behind_relay=0.001,
     ssh_cpu=0.007,
     ssh_memory=0.09,
     login=0.1,
@@ -130,7 +145,8 @@ MEASURED = Costs(
 )
 """On two CPUs of 2026 that other programs used too: `benchmarks/simulated.py` with 100, 300 and
 1,000 nodes. What SSH needs is the rest of runs on 16 and 64 virtual nodes with real sshd, of which
-each node took 15 ms and 0.17 MiB (`benchmarks/many_nodes.py`); what relays need is estimated."""
+each node took 15 ms and 0.17 MiB (`benchmarks/many_nodes.py`), when a node without SSH took 8 ms;
+what relays themselves need is estimated."""
 ONE_WAY = 0.0001
 """Seconds for a message between two nodes of a hall."""
 SIZES = (100, 300, 1000, 3000, 10_000)
@@ -146,6 +162,7 @@ def costs_table(costs: Costs) -> str:
         f"| CPU, without SSH | {cpu.fixed:.1f} s | {cpu.each * 1e3:.1f} ms |",
         f"| CPU until all ranks have started | {start.fixed:.1f} s | {start.each * 1e3:.1f} ms |",
         f"| memory, without SSH | {memory.fixed:.0f} MiB | {memory.each * 1024:.0f} KiB |",
+        f"| CPU for each relay before a node | | {costs.behind_relay * 1e3:.1f} ms |",
         f"| CPU of an SSH connection | | {costs.ssh_cpu * 1e3:.0f} ms |",
         f"| memory of an SSH connection | | {costs.ssh_memory * 1024:.0f} KiB |",
         f"| login, until the agent greets, estimated | | {costs.login + costs.boot:.2f} s |",

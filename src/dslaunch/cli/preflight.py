@@ -320,8 +320,14 @@ def _ask(scope: Scope, checks: Mapping[str, Check], tier: Tier) -> Recording:
         )
     finally:
         progress.end()
-        for detour in detours:
-            ui.say(f"{detour.what}: {detour.value} ({detour.why})")
+        if detours:
+            _say_detours(tuple(detours))
+
+
+def _say_detours(detours: tuple[Decision, ...]) -> None:
+    from dslaunch.report.live import decision_rows
+
+    ui.say("\n".join(decision_rows(detours, ui.width())))
 
 
 def _rehearsed(facts: Recording, request: RunRequest) -> Recording:

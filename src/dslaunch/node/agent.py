@@ -135,8 +135,9 @@ class Agent:
             for key, _ in self.selector.select(self.wait_timeout()):
                 key.data()
             self.tick()
-            if self.gatherer.wait is not None:
-                time.sleep(min(PACE, self.gatherer.wait))
+            until_output = self.gatherer.wait
+            if until_output is not None:
+                time.sleep(min(PACE, until_output))
         self.usage.end()
         self.end_shipping()
         run_files.remove_run(self.run, self.host, self.home)

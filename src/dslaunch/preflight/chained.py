@@ -10,11 +10,9 @@ First = TypeVar("First")
 Second = TypeVar("Second")
 
 
-def done() -> Future[None]:
-    """Return what is done already."""
-    future: Future[None] = Future()
-    future.set_result(None)
-    return future
+DONE: Future[None] = Future()
+"""What is done already."""
+DONE.set_result(None)
 
 
 def _unchanged(error: BaseException) -> BaseException:

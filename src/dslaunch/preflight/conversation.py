@@ -12,7 +12,7 @@ from typing import Any
 from dslaunch import log
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeError, NodeFailure
-from dslaunch.preflight.chained import done, then
+from dslaunch.preflight.chained import DONE, then
 from dslaunch.preflight.check import Question
 from dslaunch.preflight.recording import NodeRecording
 from dslaunch.protocol import survey
@@ -43,6 +43,8 @@ class Conversation:
     hello: survey.Identity | None = None
     """Who the node is; None before the first answer."""
     answers: dict[str, survey.Answer] = field(default_factory=dict)
+    known: survey.KnownAnswers = field(default_factory=survey.KnownAnswers)
+    """The answers of all nodes that are asked the same."""
     clock: tuple[float, float] | None = None
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
@@ -82,7 +84,7 @@ class Conversation:
         """
         asked = {q.key: q for q in questions if q.key not in self.answers}
         if self.hello is not None and not asked:
-            return done()
+            return DONE
         began = time.monotonic()
         _log.debug("asked", node=self.node.host, questions=list(asked))
         message = {"questions": _spelt(asked.values()), "last": _spelt(last)}
@@ -93,9 +95,10 @@ class Conversation:
             self.hello = self.hello or replied.hello
             for key, question in asked.items():
                 sent = replied.answers.get(key)
-                self.answers[key] = survey.answer(question.kind, question.argument, sent)
+                found = self.known.answer(key, question.kind, question.argument, sent)
+                self.answers[key] = found
             self.seconds = time.monotonic() - self.began
-            return done()
+            return DONE
 
         assert self.wire is not None
         replied = self.wire.request("survey", survey.SURVEYED, **message)
@@ -108,13 +111,13 @@ class Conversation:
         known = self.wire.known_clock()
         if known is not None and known.error < KNOWN_WELL:
             self.clock = (known.offset, known.error)
-            return done()
+            return DONE
 
         def keep(measured: Clock) -> Future[None]:
             if self.clock is None or measured.error < self.clock[1]:
                 self.clock = (measured.offset, measured.error)
             is_enough = trips == 1 or 2 * measured.error < GOOD_TRIP
-            return done() if is_enough else self.measure_clock(trips - 1)
+            return DONE if is_enough else self.measure_clock(trips - 1)
 
         return then(self.wire.measure_clock(), keep, self._explained)
 

@@ -15,7 +15,7 @@ from dslaunch import log
 from dslaunch import transport as transports
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
-from dslaunch.preflight.chained import done, then
+from dslaunch.preflight.chained import DONE, then
 from dslaunch.preflight.check import (
     NOT_ASKED_OF_NODES,
     Asked,
@@ -29,7 +29,7 @@ from dslaunch.preflight.conversation import Conversation
 from dslaunch.preflight.flow import RunningCheck
 from dslaunch.preflight.measurement import Measurement, OnMeasurement
 from dslaunch.preflight.recording import NodeRecording
-from dslaunch.protocol.survey import Answer
+from dslaunch.protocol.survey import Answer, KnownAnswers
 from dslaunch.transport.base import Channel, Transport
 from dslaunch.transport.classify import from_error
 from dslaunch.transport.process import ProcessChannel
@@ -80,7 +80,11 @@ class Survey:
         self.transport = transport
         if talks is None:
             self.transport = transport or transports.get(scope.cluster.transport, scope.cluster)
-            talks = {node.host: Conversation(node, scope.by_hand(node)) for node in scope.nodes}
+            known = KnownAnswers()
+            talks = {
+                node.host: Conversation(node, scope.by_hand(node), known=known)
+                for node in scope.nodes
+            }
         self.talks = dict(talks)
         self.failures: dict[str, NodeFailure] = {}
         self.own = Conversation(Node("localhost", (0,), python=sys.executable))
@@ -164,9 +168,9 @@ class Survey:
 
         def end(measured: None) -> Future[None]:
             self.tell(talk.node.host, "asked")
-            return done()
+            return DONE
 
-        opened = done() if talk.of_run else pool.submit(talk.open, self.transport)
+        opened = DONE if talk.of_run else pool.submit(talk.open, self.transport)
         return then(then(then(opened, ask), measure), end)
 
     def _further(self, running: Sequence[RunningCheck]) -> None:

@@ -35,6 +35,9 @@ TICK = 0.1
 """Seconds between two looks at lines that wait to be folded."""
 REDRAW = 1.0
 """Seconds between two states of the status line while nothing happens."""
+MANY_NODES = 64
+PAUSE_FOR_A_NODE = 1e-4
+"""Seconds between two states of the status line, for each of many nodes."""
 LONG_STEP = 10.0
 """Without a status line: seconds of a step of the start after which it is printed; then after twice
 as many, and so on."""
@@ -90,6 +93,10 @@ class TerminalView(View):
         self._one_terminal = self.out.is_terminal_of(self.err)
         """Whether the output and the status line are on the same terminal."""
         self._status_text = ""
+        self._redrawn_at = 0.0
+        """When the status line was made, by `clock`."""
+        self._outdated = False
+        """Whether something has happened since that it does not show."""
         self._shown_at = 0.0
         """When folded lines were shown last: several at once are cheaper."""
         self._next_note = LONG_STEP
@@ -213,16 +220,20 @@ class TerminalView(View):
                 self.stopping = None
             if text is not None and not known and not self.quiet:
                 self._write(self.err, f"dslaunch: {one_line(text)}\n")
-            self._redraw()
+            self._redraw_soon()
 
     def begin(self, step: StartStep, late: Collection[str]) -> None:
         """Show the step of the start in the status line, and the nodes that it waits for."""
         with self._lock:
             self.status.now = self.clock()
-            if step is not self.status.step:
+            is_new = step is not self.status.step
+            if is_new:
                 self._next_note = LONG_STEP
             self.status.begin(step, late)
-            self._redraw()
+            if is_new:
+                self._redraw()
+            else:
+                self._redraw_soon()
 
     def follow(self, ranks: int, started: float | None) -> None:
         """Take up a run that has been running since `started`, in seconds since the epoch; None:
@@ -309,7 +320,8 @@ class TerminalView(View):
                 self._show(self.folder.due(now))
             if now - self._left_out_noted >= LEFT_OUT_INTERVAL:
                 self._note_left_out()
-            if self.live and now - self.status.now >= REDRAW:
+            idle = now - self.status.now >= REDRAW
+            if self.live and (idle or (self._outdated and self._is_due(now))):
                 self.status.now = now
                 self._redraw()
             elif not self.live and not self.quiet:
@@ -387,8 +399,22 @@ class TerminalView(View):
         columns = max(0, self.width() - _ROOM)
         self._status_text = one_line(self.status.text(columns))
 
+    def _redraw_soon(self) -> None:
+        """Show the status line, of many nodes only once in a while: each of them has events, and to
+        make its text takes time in proportion to the nodes."""
+        if len(self.status.hosts) <= MANY_NODES or self._is_due(self.status.now):
+            self._redraw()
+        else:
+            self._outdated = True
+
+    def _is_due(self, now: float) -> bool:
+        """Return whether the status line was made long enough ago to make it again."""
+        pause = max(TICK, len(self.status.hosts) * PAUSE_FOR_A_NODE)
+        return now - self._redrawn_at >= pause
+
     def _redraw(self) -> None:
         """Make the text of the status line and show it."""
+        self._redrawn_at, self._outdated = self.clock(), False
         if self.live:
             self._make_status()
             self.err.redraw(self._status_text)

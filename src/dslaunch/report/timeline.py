@@ -258,8 +258,9 @@ def _node_marks(events: Iterable[Event]) -> list[Mark]:
     for event in events:
         is_failure = event.kind == "exit" and failed(event) and not event.asked
         sign = Sign.FAILED if is_failure else _SIGN_OF.get(event.kind)
-        has_failed = any(mark.sign is Sign.FAILED for mark in marks)
-        if sign is not None and not (sign is Sign.FAILED and has_failed):
+        if sign is Sign.FAILED and any(mark.sign is Sign.FAILED for mark in marks):
+            continue
+        if sign is not None:
             marks.append(_mark(sign, event.time, event.error or ""))
     return marks
 

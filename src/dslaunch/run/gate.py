@@ -21,6 +21,7 @@ from dslaunch.preflight.conversation import Conversation
 from dslaunch.preflight.judge import Report, judge
 from dslaunch.preflight.recording import Recording
 from dslaunch.preflight.runner import Survey
+from dslaunch.protocol.survey import KnownAnswers
 from dslaunch.registry import LAUNCHERS
 from dslaunch.run.evidence import Inquiry
 from dslaunch.run.interrupts import Interrupts
@@ -87,9 +88,14 @@ class Gate:
         sessions = {host: begun.result() for host, begun in self._begun.items()}
         for session in sessions.values():
             session.hello.result()
+        known = KnownAnswers()
         talks = {
             node.host: Conversation(
-                node, self.scope.by_hand(node), wire=sessions[node.host], of_run=True
+                node,
+                self.scope.by_hand(node),
+                wire=sessions[node.host],
+                of_run=True,
+                known=known,
             )
             for node in self.scope.nodes
         }

@@ -17,7 +17,7 @@ from dslaunch import log, transport
 from dslaunch.cluster.model import Allocation, Cluster
 from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.launch.job import Job
-from dslaunch.registry import LAUNCHERS
+from dslaunch.registry import LAUNCHERS, TRANSPORTS
 from dslaunch.run.agent_starter import PING_INTERVAL, AgentStarter
 from dslaunch.run.inbox import Inbox
 from dslaunch.run.interrupts import Interrupts
@@ -157,11 +157,13 @@ class RunController:
         Raises DslaunchError for whatever prevents the start.
         """
         self.allocation = allocation
-        self._open_logs = allow_open_files(len(allocation.placements), allocation.world_size)
         cluster = self.request.cluster
         inbox = Inbox()
         self.transport = transport.choose(cluster.transport, cluster)
         nodes = [placement.node for placement in allocation.placements]
+        through_nodes = TRANSPORTS.get(self.transport.name).through_nodes
+        connections = min(len(nodes), cluster.ssh.tree_fanout) if through_nodes else len(nodes)
+        self._open_logs = allow_open_files(connections, allocation.world_size)
         opened = transport.make(self.transport.name, cluster, nodes)
         self.detours = opened.detours
         timeouts = self.request.timeouts

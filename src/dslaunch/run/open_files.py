@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import resource
 
-FOR_A_NODE = 8
+FOR_A_CONNECTION = 8
 """Files for the connection to a node; an `ssh` program has pipes, and so has its master."""
 FOR_THE_REST = 100
 """Files of the run itself: its record, the terminal, libraries."""
 
 
-def allow_open_files(nodes: int, ranks: int) -> int:
+def allow_open_files(connections: int, ranks: int) -> int:
     """Let this process open the files of a run, as far as its hard limit permits; return how many
     logs of ranks may be open at a time.
 
     The soft limit is often 1,024, for programs that call select(2); see getrlimit(2).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    others = FOR_THE_REST + FOR_A_NODE * nodes
+    others = FOR_THE_REST + FOR_A_CONNECTION * connections
     wanted = others + ranks
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -97,6 +97,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+@cache
 def describe(code: int | None, number: int | None, *, oom: bool = False) -> str:
     """Return how a process ended: `killed by SIGKILL (exit code 137), probably by ...`.
 

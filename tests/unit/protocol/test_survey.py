@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.checks.recorded import HELLO
 
 from dslaunch.protocol import survey
@@ -35,6 +37,29 @@ def test_a_value_keeps_what_was_asked_and_drops_the_rest() -> None:
 @pytest.mark.parametrize("sent", [None, [], "x", 5, {}, {"seconds": 1}, {"error": 5}])
 def test_what_is_no_answer_is_invalid(sent: object) -> None:
     assert survey.answer("write", {}, sent)["code"] == "invalid"
+
+
+def test_equal_answers_of_many_nodes_are_one_value() -> None:
+    known, question = survey.KnownAnswers(), ('which ["ls"]', "which", ["ls"])
+    sent = [{"value": {"ls": "/bin/ls"}, "seconds": seconds} for seconds in (0.1, 0.2)]
+    first, second = (known.answer(*question, each) for each in sent)
+    assert first["value"] is second["value"]
+    assert (first["seconds"], second["seconds"]) == (0.1, 0.2)
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"value": st.sampled_from([True, 1, 1.0, {"ls": "/ls"}, {"ls": 1}, {}, None])},
+            optional={"seconds": st.sampled_from([1, 1.5, -1, "x"]), "error": st.just("none")},
+        )
+    )
+)
+def test_a_known_answer_is_what_it_is_alone(several: list[dict[str, Any]]) -> None:
+    known = survey.KnownAnswers()
+    for sent in several:
+        found = known.answer('which ["ls"]', "which", ["ls"], sent)
+        assert found == survey.answer("which", ["ls"], sent)
 
 
 def test_an_error_goes_before_a_value_and_is_bounded() -> None:

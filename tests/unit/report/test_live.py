@@ -15,6 +15,7 @@ from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.plan import Plan, Rendezvous
 from dslaunch.report.live import (
     MOST_SHOWN,
+    TICK,
     JsonView,
     TerminalView,
     decision_rows,
@@ -139,6 +140,20 @@ def test_time_goes_on_in_the_status_line_without_output() -> None:
     now[0] += 751.5
     screen.tick()
     assert last_line(err) == "running 12:31 · 16/16 nodes · 64 ranks"
+
+
+def test_many_events_of_many_nodes_are_shown_together() -> None:
+    now, err = [100.0], Terminal()
+    hosts = tuple(f"n{number}" for number in range(1, 101))
+    screen = TerminalView(io.StringIO(), err, nodes=hosts, clock=lambda: now[0])
+    screen.event(happened("started", "n1"))
+    shown = len(err.getvalue())
+    for host in hosts[1:99]:
+        screen.event(happened("started", host))
+    assert len(err.getvalue()) == shown
+    now[0] += 2 * TICK
+    screen.tick()
+    assert last_line(err) == "starting 0 s · 99/100 nodes · waiting for n100"
 
 
 def test_a_status_line_is_removed_before_anything_else_is_printed() -> None:
