@@ -234,6 +234,9 @@ class Session(Wire):
         """Send a heartbeat, and confirm what has arrived."""
         if self._channel is not None and self._channel.unsent:  # what is being sent counts
             return
+        # earlier, a part of this message could be read with the program, and be lost
+        if not self.hello.done():
+            return
         self._confirm()
         self._write(_PING)
 
