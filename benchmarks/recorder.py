@@ -1,12 +1,14 @@
-"""What the recorder of collectives costs a training, in one run.
+"""What the recorder of collectives costs a training.
 
-    python benchmarks/recorder.py [ROUNDS]
+    python benchmarks/recorder.py [PAIRS]
 
-Two ranks train on this machine with gloo, once armed, as in a run, and asked for their numbers
-every second, and once without. Both jobs take turns, so that what else the machine does hits both.
-A step computes for some 10 ms and has 10 collectives. Prints the median and the best time of a
-step: the CPU time of one rank with all of its threads, which other programs on the machine change
-little, and the time on the clock. The goal: less than 1 % of CPU time.
+A rank makes small all-reduces with gloo, once armed, as in a run, and asked for its numbers every
+second, and once without the recorder. It is alone in its process group: what is recorded is the
+same with any number of ranks, and waiting for others is most of the noise. Both jobs take turns, in
+changing order and for a few milliseconds, so that what else the machine does hits both. What is
+compared is the CPU time of all threads for one collective, as a median of many turns. Processes of
+the same program differ by more than that: several pairs of them are measured. Prints what recording
+a collective costs, and its share of some steps. The goal: less than 1 % of a step.
 """
 
 from __future__ import annotations
@@ -16,111 +18,106 @@ import subprocess
 import sys
 import tempfile
 import threading
-from dataclasses import dataclass
-from statistics import mean, median
+from statistics import mean, median, stdev
 
 from dslaunch.node import collectives, rank_hooks
 
-STEPS = 20
-"""Of one turn."""
+COLLECTIVES, TURNS = 500, 40
+"""Of one turn; of one process."""
 ASKED_EVERY = 1.0
 """Seconds; a run asks every 5."""
+WITHOUT = {"TORCH_FR_BUFFER_SIZE": "0"}
+"""Turns the recorder off, which newer PyTorch turns on by itself."""
+STEPS = ((10, 0.011), (20, 0.2), (100, 0.5), (500, 2.0))
+"""Collectives of a step, and its seconds."""
 TRAIN = f"""
 import sys, time, torch, torch.distributed as dist
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-weights, gradient = torch.randn(400, 400), torch.ones(1000)
-def step():
-    for _ in range(10):
-        torch.mm(weights, weights)
+gradient = torch.ones(1000)
+def turn():
+    for _ in range({COLLECTIVES}):
         dist.all_reduce(gradient)
-for _ in range({STEPS}):
-    step()
+turn()
 print("up", flush=True)
 for _ in sys.stdin:
-    began, computed = time.perf_counter(), time.process_time()
-    for _ in range({STEPS}):
-        step()
-    clock, cpu = time.perf_counter() - began, time.process_time() - computed
-    print(cpu / {STEPS}, clock / {STEPS}, flush=True)
+    began = time.process_time()
+    turn()
+    print((time.process_time() - began) / {COLLECTIVES}, flush=True)
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """Seconds of a step."""
-
-    cpu: float
-    """Of one rank, on average."""
-    clock: float
-    """Of the slower rank."""
-
-
 class Job:
-    """Two ranks that train for one turn at a time."""
+    """A rank that communicates for one turn at a time."""
 
     def __init__(self, port: int, variables: dict[str, str]) -> None:
-        common = {**os.environ, **variables, "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
-        self.ranks = [
-            subprocess.Popen(
-                [sys.executable, "-c", TRAIN],
-                env={**common, "MASTER_PORT": str(port), "RANK": str(rank)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        for rank in self.ranks:
-            assert rank.stdout is not None
-            assert rank.stdout.readline() == "up\n"
+        group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        group |= {"WORLD_SIZE": "1", "RANK": "0"}
+        self.rank = subprocess.Popen(
+            [sys.executable, "-c", TRAIN],
+            env={**os.environ, **variables, **group},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._line() == "up\n"
 
-    def turn(self) -> Turn:
-        """Train, and return how long a step took."""
-        for rank in self.ranks:
-            assert rank.stdin is not None
-            rank.stdin.write("\n")
-            rank.stdin.flush()
-        told = [rank.stdout.readline().split() for rank in self.ranks if rank.stdout]
-        cpu = mean(float(cpu) for cpu, _ in told)
-        return Turn(cpu, max(float(clock) for _, clock in told))
+    def _line(self) -> str:
+        assert self.rank.stdout is not None
+        return self.rank.stdout.readline()
+
+    def turn(self) -> float:
+        """Return the CPU seconds of a collective."""
+        assert self.rank.stdin is not None
+        self.rank.stdin.write("\n")
+        self.rank.stdin.flush()
+        return float(self._line())
 
     def end(self) -> None:
-        """End the ranks."""
-        for rank in self.ranks:
-            rank.communicate()
+        """End the rank."""
+        self.rank.communicate()
 
 
 def ask_again_and_again(job: Job, directory: str, over: threading.Event) -> None:
-    """Ask the ranks for their numbers, as an agent does."""
-    pids = {number: rank.pid for number, rank in enumerate(job.ranks)}
+    """Ask the rank for its numbers, as an agent does."""
+    pids = {0: job.rank.pid}
     while not over.wait(ASKED_EVERY):
         told = collectives.collect(pids, directory, "status", ASKED_EVERY)
         assert all(each["state"] == collectives.ANSWERED for each in told.values()), told
 
 
-def main() -> None:
-    """Measure in turns, and print the figures."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 50
+def measured(turns: int) -> tuple[float, float]:
+    """Return the CPU seconds of a collective, armed and plain, of one pair of processes."""
     over = threading.Event()
     with tempfile.TemporaryDirectory() as directory:
-        armed = Job(29741, rank_hooks.arm(directory, {}))
-        plain = Job(29742, {})
+        armed, plain = Job(29741, rank_hooks.arm(directory, {})), Job(29742, WITHOUT)
         asking = threading.Thread(target=ask_again_and_again, args=(armed, directory, over))
         asking.start()
-        times = [(armed.turn(), plain.turn()) for _ in range(rounds)]
+        taken: dict[Job, list[float]] = {armed: [], plain: []}
+        for number in range(turns):
+            for job in (armed, plain) if number % 2 else (plain, armed):
+                taken[job].append(job.turn())
         over.set()
         asking.join()
         armed.end()
         plain.end()
-    for what in ("cpu", "clock"):
-        armed_times = [getattr(with_it, what) for with_it, _ in times]
-        plain_times = [getattr(without, what) for _, without in times]
-        for name, figure in (("median", median), ("best", min)):
-            with_it, without = figure(armed_times) * 1e3, figure(plain_times) * 1e3
-            more = (with_it / without - 1) * 100
-            values = f"armed {with_it:7.3f} ms  plain {without:7.3f} ms  {more:+.1f} %"
-            print(f"{what:5}  {name:6}  {values}")
+    return median(taken[armed]), median(taken[plain])
+
+
+def main() -> None:
+    """Measure pairs of processes, and print the figures."""
+    differences = []
+    for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 8):
+        armed, plain = measured(TURNS)
+        differences.append(armed - plain)
+        times = f"armed {armed * 1e6:.1f} us, plain {plain * 1e6:.1f} us"
+        print(f"CPU time of a collective: {times}", flush=True)
+    cost, error = mean(differences), stdev(differences) / len(differences) ** 0.5
+    print(f"recording one costs {cost * 1e6:.1f} us, +- {error * 1e6:.1f} us")
+    for count, seconds in STEPS:
+        share, off = (count * each / seconds * 100 for each in (cost, error))
+        step = f"{count:4} collectives in a step of {seconds * 1e3:6.0f} ms"
+        print(f"{step}: {share:.2f} +- {off:.2f} %")
 
 
 if __name__ == "__main__":

@@ -186,6 +186,8 @@ FailureKind = Literal[
     "checkpoint",
 ]
 """Why a node could not be used, for machines; docs/reference/codes.md explains them."""
+NODE = "NODE"
+"""Stands for the name of the node in a text about several nodes."""
 
 
 @dataclass(frozen=True, slots=True)

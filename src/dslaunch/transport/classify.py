@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from dslaunch.errors import FailureKind, NodeFailure
+from dslaunch.errors import NODE, FailureKind, NodeFailure
 from dslaunch.transport.ssh.refused_login import FailureExplanation, refused_login
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from dslaunch.transport.ssh.known_hosts import Entry
     from dslaunch.transport.ssh.route import Hop
 
-NODE = "NODE"
-"""Stands for the name of the node in a text about several nodes."""
 TRUST = "`dslaunch trust CLUSTER.yaml`"
 _REFUSED, _UNREACHABLE = {111}, {101, 113}
 """Numbers of ECONNREFUSED; of ENETUNREACH and EHOSTUNREACH (Linux, asm-generic/errno.h)."""

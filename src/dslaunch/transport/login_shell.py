@@ -6,7 +6,7 @@ there is no terminal: bash(1), "Invocation", sshd) before it runs our line. Pure
 
 from __future__ import annotations
 
-from dslaunch.errors import NodeFailure
+from dslaunch.errors import NODE, NodeFailure
 from dslaunch.terminal import one_line, printable, without_color
 
 STARTED = b"dslaunch-shell-started\n"
@@ -147,4 +147,10 @@ def _began(printed: bytes) -> str:
 
 def _failure(host: str, why: str, look_for: str) -> NodeFailure:
     hint = f"check ~/.bashrc and the shell's other start-up files for {look_for}"
-    return NodeFailure(host, "noisy-shell", why, f"{hint}; {_BY_HAND.format(host=host)}")
+    return NodeFailure(
+        host,
+        "noisy-shell",
+        why,
+        hint=f"{hint}; {_BY_HAND.format(host=host)}",
+        common_hint=f"{hint}; {_BY_HAND.format(host=NODE)}",
+    )

@@ -6,8 +6,17 @@ import time
 
 import pytest
 
+from dslaunch.cluster.failures import folded
+from dslaunch.errors import NODE
 from dslaunch.node.frames import GREETING
-from dslaunch.transport.login_shell import MOST_NOISE, NOISE_KEPT, STARTED, LoginOutput, first_line
+from dslaunch.transport.login_shell import (
+    MOST_NOISE,
+    NOISE_KEPT,
+    STARTED,
+    LoginOutput,
+    first_line,
+    hung,
+)
 
 SENT = b"Welcome\n" + STARTED + b"a warning\n" + GREETING + b"frames"
 
@@ -69,3 +78,14 @@ def test_what_a_login_printed_is_quoted_in_printable_characters(character: str) 
     assert quoted.isprintable()
     assert quoted.startswith("a")
     assert quoted.endswith("b")
+
+
+def test_equal_failures_of_many_logins_are_one() -> None:
+    failures = [hung(host, b"menu: ") for host in ("n1", "n2", "n3")]
+    (one,) = folded(failures)
+    assert one.hosts == ("n1", "n2", "n3")
+    assert one.hint is not None
+    assert f"ssh {NODE} " in one.hint
+    (alone,) = folded(failures[:1])
+    assert alone.hint is not None
+    assert "ssh n1 " in alone.hint
