@@ -281,6 +281,8 @@ class TerminalView(View):
         with self._lock:
             self.started = self.started or time.time()
             self._set_ranks(plan.world_size)
+            # a restart may have other nodes
+            self.status.set_hosts(tuple(node.host for node in plan.nodes))
             self._is_limited = self.folder is not None
             self._make_room(f"{n.host}:{n.ranks[-1]}" for n in plan.nodes)
             if self.quiet:

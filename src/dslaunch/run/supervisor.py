@@ -40,6 +40,7 @@ POLL = 0.1
 CONFIRM_TIMEOUT = 10.0
 """Seconds beyond the grace period in which a node must confirm the cleanup."""
 LONGEST_ERROR = 500
+"""Characters of an unexpected error that are logged."""
 _log = log.Log(__name__)
 
 

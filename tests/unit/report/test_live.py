@@ -7,12 +7,13 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dslaunch.launch.decisions import DecisionCode, decision
-from dslaunch.launch.plan import Plan, Rendezvous
+from dslaunch.launch.plan import NodePlan, Plan, Rendezvous
 from dslaunch.report.live import (
     MOST_SHOWN,
     TICK,
@@ -202,6 +203,15 @@ def test_a_run_shows_not_more_lines_than_can_be_folded_but_all_of_rank_0() -> No
     assert "left" not in shown
     assert "shown" in shown
     assert "dslaunch: 2 lines of output not shown" in err.getvalue()
+
+
+def test_a_restart_with_another_node_does_not_wait_for_the_one_it_replaces(tmp_path: Path) -> None:
+    view, err = on_terminal(columns=200)
+    view.event(happened("restarting"))
+    nodes = tuple(NodePlan(host, n, (0,), n, "/", (), ()) for n, host in enumerate(("a", "spare")))
+    view.plan(replace(PLAN, nodes=nodes), tmp_path)
+    view.event(happened("started", "a"))
+    assert last_line(err).endswith("1/2 nodes · waiting for spare")
 
 
 def test_many_ranks_that_are_no_range_are_counted() -> None:

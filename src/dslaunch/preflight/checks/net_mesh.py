@@ -96,8 +96,10 @@ def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Finding]:
         for to, answer in nodes[host].value(asked[host]).items():
             if "error" in answer:
                 errors[host, to] = CallFailure.parse(answer["error"])
-    for host in nodes if len(nodes) > 1 else ():
-        if host not in heard:
+    # a set: with a list this would take time with the square of the nodes
+    unanswered = set(nodes).difference(heard) if len(nodes) > 1 else set()
+    for host in nodes:
+        if host in unanswered:
             yield Finding("unknown", "did not connect to the other nodes", hosts=(host,))
     yield from blamed(errors)
     failed = {host for pair in errors for host in pair}
