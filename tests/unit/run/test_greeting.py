@@ -1,4 +1,4 @@
-"""A connection that broke: the node that is connected to again has to speak in time."""
+"""A node that has not greeted yet, or not again: what it is sent, and how long it has."""
 
 from __future__ import annotations
 
@@ -109,4 +109,46 @@ def test_a_node_that_says_a_little_again_and_again_is_lost_in_time(trickle: str)
         _, arrived = inbox.get(timeout=60)
     assert time.monotonic() - began < 60  # without a limit it trickles for ever
     assert arrived.failure.kind == "lost"
+    session.close()
+
+
+class Slow:
+    """A connection to a node, and its channel: the node says what the test lets it say."""
+
+    unsent = 0
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Slow:
+        return self
+
+    def listen(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+
+    def say(self, data: bytes) -> None:
+        shared().call(lambda: self.receiver.received(data))
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def close_input(self) -> None:
+        shared().call(lambda: self.receiver.ended(End()))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_an_agent_is_pinged_once_it_has_greeted() -> None:
+    """Over a slow link its program is still arriving, and what follows may be read with it."""
+    link = Slow()
+    way = Trickling(b"", b"")
+    session = Session(NODE, link, AgentStart("run", "n1"), Inbox(), way)
+    session.begin()
+    session.ping()
+    assert link.written == []
+    link.say(login_shell.STARTED + frames.GREETING + HELLO)
+    session.hello.result(60)
+    session.ping()
+    assert link.written == [frames.pack_message({"op": "ping"})]
     session.close()
