@@ -33,7 +33,7 @@ from dslaunch.run.inbox import Inbox
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.prepare import decide, inquiry
 from dslaunch.run.session import Session
-from dslaunch.run.supervisor import start_message
+from dslaunch.run.supervisor import start_messages
 
 TIMEOUT = 60.0
 IDLE = 2.0
@@ -101,10 +101,11 @@ def main() -> None:
         decided, job, _ = decide(question, facts, job, cwd=Path.cwd(), sync=False)
         plan = make_plan(allocation, job, decided, cluster=cluster.name)
     with meter.phase("start message"):
-        for session, node in zip(sessions, plan.nodes, strict=True):
+        starts = start_messages(plan, {})
+        for session, node, start in zip(sessions, plan.nodes, starts, strict=True):
             session.expect(node.ranks)
             session.follow(hold=True)
-            session.send(**start_message(plan, node, {}), notice=None)
+            session.send(**start, notice=None)
     with meter.phase("output and events"):
         take_all(inbox, {session.host for session in sessions})
     with meter.phase(f"{IDLE:.0f} s without events"):

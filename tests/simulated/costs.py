@@ -132,21 +132,20 @@ def exponent(first: tuple[float, float], second: tuple[float, float]) -> float:
 
 
 MEASURED = Costs(
-    cpu=Line(fixed=0.9, each=0.0042),
-    start_cpu=Line(fixed=0.9, each=0.0037),
-    memory=Line(fixed=50, each=0.058),
+    cpu=Line(fixed=0.5, each=0.0054),
+    start_cpu=Line(fixed=0.5, each=0.0047),
+    memory=Line(fixed=50, each=0.06),
     behind_relay=0.001,
-    ssh_cpu=0.007,
+    ssh_cpu=0.013,
     ssh_memory=0.09,
     login=0.1,
     boot=0.15,
     round_trips=4,
     relayed_cpu=0.015,
 )
-"""On two CPUs of 2026 that other programs used too: `benchmarks/simulated.py` with 100, 300 and
-1,000 nodes. What SSH needs is the rest of runs on 16 and 64 virtual nodes with real sshd, of which
-each node took 15 ms and 0.17 MiB (`benchmarks/many_nodes.py`), when a node without SSH took 8 ms;
-what relays themselves need is estimated."""
+"""On two idle CPUs of 2026: `benchmarks/simulated.py` with 300, 1,000, 3,000 and 10,000 nodes.
+What SSH needs is the rest of runs on 16, 64 and 128 virtual nodes with real sshd, of which each
+took 18 ms (`benchmarks/tree.py`); what relays themselves need is estimated."""
 ONE_WAY = 0.0001
 """Seconds for a message between two nodes of a hall."""
 SIZES = (100, 300, 1000, 3000, 10_000)
