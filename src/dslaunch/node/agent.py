@@ -536,6 +536,7 @@ class Agent:
             archive.close()
         self.handovers.clear()
         self.archives.clear()
+        self.unpacking_for.clear()
 
     def node_directory(self) -> str:
         """Return this run's directory on this node; the first call makes it."""

@@ -13,6 +13,7 @@ import threading
 import time
 
 from dslaunch.node import collectives, network, run_files, stacks
+from dslaunch.node.cpu_waits import CpuWaits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -25,8 +26,6 @@ LOOK, LOOKS, LEAST = 5.0, 4, 0.5
 between two looks, at least."""
 FOR_STACKS, FOR_RECORDS = 10.0, 4.0
 """Seconds for the ranks to answer what they do; a stopped one does not answer at all."""
-MOST_STARVED = 3
-"""By which factor a timeout is longer, at most, while ranks wait for a CPU."""
 FOR_QUESTIONS = 18.0
 """Seconds for the questions about GPUs and NCCL, which have separate timeouts."""
 MOST_PAIRED = 512
@@ -68,10 +67,7 @@ class RankProgress:
         self._interval = max(min(LOOK, self.limit / LOOKS), LEAST)
         self._began = self._looked = self._moved = time.monotonic()
         self._numbers: Dict[str, Any] = {}
-        self._waits: Dict[str, float] = {}
-        """For how long each rank had waited for a CPU at the last progress."""
-        self._starved = 0.0
-        """For how long one has waited since then, at most."""
+        self._cpu = CpuWaits()
         self._compared = self._looked
         self._asking: Optional[_Work] = None
         self._recording: Optional[_Work] = None
@@ -80,13 +76,9 @@ class RankProgress:
     def quiet(self) -> Quiet:
         """Return for how long there has been no progress."""
         now = time.monotonic()
-        moved = self._own(now - self._moved) if self._numbers else None
-        printed = self._own(now - self._agent.activity.spoken)
+        moved = self._cpu.own(now - self._moved) if self._numbers else None
+        printed = self._cpu.own(now - self._agent.activity.spoken)
         return Quiet(self._agent.idle, printed, moved)
-
-    def _own(self, seconds: float) -> float:
-        """Return how many of the seconds since the last progress count."""
-        return max(seconds - self._starved, seconds / MOST_STARVED)
 
     def tick(self, now: float) -> None:
         """Ask the ranks for their numbers when it is time, and compare those that have arrived."""
@@ -124,14 +116,10 @@ class RankProgress:
             if numbers and self._numbers.get(rank) != numbers:
                 self._numbers[rank] = numbers
                 self._moved = now
-        if max(self._moved, self._agent.activity.spoken) > self._compared:
-            self._waits = {}
+        progress = max(self._moved, self._agent.activity.spoken) > self._compared
+        waited = {rank: answer["waited"] for rank, answer in answers.items()}
+        self._cpu.take(waited, progress=progress)
         self._compared = now
-        waits = [
-            answer["waited"] - self._waits.setdefault(rank, answer["waited"])
-            for rank, answer in answers.items()
-        ]
-        self._starved = max(waits, default=0.0)
 
     def _ask(self, what: str, timeout: float) -> Dict[str, Any]:
         ranks, directory = self._agent.ranks, self._agent.directory

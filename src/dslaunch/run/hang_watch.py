@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dslaunch import log
+from dslaunch.node.cpu_waits import CpuWaits
 from dslaunch.run.asked import Asked
 from dslaunch.run.collectives import (
     AskedRecords,
@@ -40,8 +41,6 @@ LOOKS = 4
 """Looks within a timeout, at least."""
 LEAST = 0.5
 """Seconds between two looks, at least."""
-MOST_STARVED = 3
-"""By which factor a timeout is longer, at most, while ranks wait for a CPU."""
 STALL_NOTICE = 60.0
 """Seconds without a completed collective, while ranks wait in one, after which that is shown."""
 LONGEST_ERROR = 500
@@ -132,33 +131,6 @@ class Numbers:
         self.waiting = waiting
 
 
-class CpuWaits:
-    """For how long ranks have waited for a CPU since the last progress. Pure.
-
-    A rank that competes with other programs for the CPUs of its node computes slowly, and does not
-    hang. Time for which it was ready to run and did not is not its own.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        """Of the rank that has waited longest."""
-        self._before: dict[int, float] = {}
-
-    def take(self, found: Mapping[int, RankRecord], *, progress: bool) -> None:
-        """Add the waits of all ranks. `progress`: whether there was some since the last call."""
-        if progress:
-            self._before = {}
-        waits = [
-            record.waited - self._before.setdefault(rank, record.waited)
-            for rank, record in found.items()
-        ]
-        self.seconds = max(waits, default=0.0)
-
-    def own(self, seconds: float) -> float:
-        """Return how many of the seconds since the last progress count."""
-        return max(seconds - self.seconds, seconds / MOST_STARVED)
-
-
 class HangWatch:
     """Watches one attempt of a run."""
 
@@ -215,7 +187,8 @@ class HangWatch:
             found = arrived_collectives(self._asked)
             self._numbers.take(found, now)
             progress = max(self._numbers.moved, self._heard) > self._compared
-            self._cpu.take(found, progress=progress)
+            waited = {rank: record.waited for rank, record in found.items()}
+            self._cpu.take(waited, progress=progress)
             self._compared = now
             self._asked = Asked()
         if due:

@@ -13,9 +13,8 @@ from pydantic import TypeAdapter
 
 from dslaunch.protocol.queries import Answers, Questions, parse_answers
 from dslaunch.protocol.values import parse
-from dslaunch.run.collectives import RankRecord, RankState
 from dslaunch.run.hang_verdict import HangCode
-from dslaunch.run.hang_watch import MOST_STARVED, Continued, CpuWaits, HangWatch, Stall
+from dslaunch.run.hang_watch import Continued, HangWatch, Stall
 from dslaunch.run.session import Session
 
 RECORDED: dict[str, Any] = json.loads(
@@ -104,25 +103,6 @@ def test_ranks_that_wait_for_a_cpu_have_more_time() -> None:
     assert isinstance(found, Stall)
     # the last second or so has not been compared yet
     assert 4.0 < found.seconds < 12.0
-
-
-def test_a_wait_for_a_cpu_counts_since_the_last_progress() -> None:
-    waits = CpuWaits()
-    waits.take(waiting(50.0), progress=True)
-    waits.take(waiting(56.0), progress=False)
-    assert (waits.seconds, waits.own(10.0)) == (6.0, 4.0)
-    assert waits.own(6.0) == 6.0 / MOST_STARVED
-    waits.take(waiting(57.0), progress=True)
-    assert (waits.seconds, waits.own(10.0)) == (0.0, 10.0)
-
-
-def waiting(seconds: float) -> dict[int, RankRecord]:
-    """Two ranks, of which the second has waited for a CPU for so long since its start."""
-    answered = RankState.ANSWERED
-    return {
-        0: RankRecord(0, "node1", answered, pid=1),
-        1: RankRecord(1, "node1", answered, pid=2, waited=seconds),
-    }
 
 
 FELL_OFF = """\
