@@ -109,6 +109,17 @@ def machines(cluster: VirtualCluster) -> dict[str, str]:
     return dict(line.split()[:2] for line in hosts.splitlines() if line.startswith("10."))
 
 
+def logins_of_a_run(cluster: VirtualCluster) -> tuple[dict[str, str], str]:
+    """Return from which machine each node was logged in to in a run that succeeds, and what the
+    launcher has written to its error output."""
+    with start(cluster, "job.py", "/shared/go") as running:
+        seen = wait_for_ranks(running)
+        _, errors = running.communicate()
+    assert running.wait() == 0, errors
+    by_address = machines(cluster)
+    return {host: by_address[client] for host, client, _, _ in seen}, errors
+
+
 def relay_of(cluster: VirtualCluster, node: str) -> NodeProcess:
     """Return the relay of a node: the process that has started its ssh."""
     there = {process.pid: process for process in cluster.processes(node)}
@@ -249,12 +260,7 @@ def test_a_node_that_its_parent_cannot_log_in_to_is_reached_and_the_reason_shown
 ) -> None:
     (tree.shared / "go").touch()
     tree.run("node1", ["sh", "-c", "rm ~/.ssh/id_*"], check=True)  # it has no key any more
-    with start(tree, "job.py", "/shared/go") as running:
-        seen = wait_for_ranks(running)
-        _, errors = running.communicate()
-    assert running.wait() == 0, errors
-    by_address = machines(tree)
-    through = {host: by_address[client] for host, client, _, _ in seen}
+    through, errors = logins_of_a_run(tree)
     assert through == SHAPE | {"node2": "node4", "node3": "node4"}
     assert errors.count("authentication") == 1
 
@@ -266,12 +272,8 @@ def test_nodes_that_may_not_log_in_to_each_other_are_reached_by_the_launcher(
     (tree.shared / "go").touch()
     for node in SHAPE:
         tree.run(node, ["sh", "-c", "rm ~/.ssh/id_*"], check=True)
-    with start(tree, "job.py", "/shared/go") as running:
-        seen = wait_for_ranks(running)
-        _, errors = running.communicate()
-    assert running.wait() == 0, errors
-    by_address = machines(tree)
-    assert {by_address[client] for _, client, _, _ in seen} == {"control"}
+    through, errors = logins_of_a_run(tree)
+    assert set(through.values()) == {"control"}
     assert errors.count("authentication") == 1
 
 
@@ -281,12 +283,7 @@ def test_a_parent_that_does_not_know_the_host_key_of_a_child_does_not_log_in(
 ) -> None:
     (tree.shared / "go").touch()
     tree.put("node1", "/etc/ssh/ssh_known_hosts", "", mode=0o644)
-    with start(tree, "job.py", "/shared/go") as running:
-        seen = wait_for_ranks(running)
-        _, errors = running.communicate()
-    assert running.wait() == 0, errors
-    by_address = machines(tree)
-    through = {host: by_address[client] for host, client, _, _ in seen}
+    through, errors = logins_of_a_run(tree)
     assert through == SHAPE | {"node2": "node4", "node3": "node4"}
     assert errors.count("host-key-unknown") == 1
 
