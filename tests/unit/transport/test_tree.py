@@ -103,6 +103,15 @@ def says(connection: Connection, line: str) -> bytes:
     return b"".join(pieces)
 
 
+def relay_of(connection: Connection) -> int:
+    """Return the process of the relay that has logged in to a node.
+
+    It is asked for each node: on a loaded machine a relay may answer so late that a node of its
+    own is reached through another.
+    """
+    return int(says(connection, "echo $PPID"))
+
+
 def test_the_launcher_logs_in_to_first_level_nodes_only_and_once(
     tree: TreeTransport, cluster: Cluster, direct: Direct
 ) -> None:
@@ -130,10 +139,10 @@ def test_a_node_whose_parent_is_lost_is_reached_through_another(
     tree: TreeTransport, cluster: Cluster, direct: Direct
 ) -> None:
     reached = connect_all(tree, cluster)
-    relay = int(says(reached["node2"], "echo $PPID"))
+    relay = relay_of(reached["node2"])
     os.kill(relay, signal.SIGKILL)
-    assert says(tree.connect(cluster.nodes[1]), "echo hello") == b"hello\n"
-    assert tree.detours() == (Detour("node2", "node1", "lost"),)
+    assert relay_of(tree.connect(cluster.nodes[1])) != relay
+    assert Detour("node2", "node1", "lost") in tree.detours()
     assert sorted(direct.hosts) == ["node1", "node5", "node9"]
 
 
@@ -141,12 +150,12 @@ def test_a_node_whose_parent_does_not_answer_is_reached_through_another(
     tree: TreeTransport, cluster: Cluster, direct: Direct
 ) -> None:
     reached = connect_all(tree, cluster)
-    relay = int(says(reached["node2"], "echo $PPID"))
+    relay = relay_of(reached["node3"])
     output = ChannelOutput(reached["node3"].start("exec cat"))
     os.kill(relay, signal.SIGSTOP)
     assert output.read() == b""
-    assert says(tree.connect(cluster.nodes[2]), "echo hello") == b"hello\n"
-    assert tree.detours() == (Detour("node3", "node1", "lost"),)
+    assert relay_of(tree.connect(cluster.nodes[2])) != relay
+    assert Detour("node3", "node1", "lost") in tree.detours()
 
 
 def test_what_connects_to_a_closed_tree_starts_nothing(
