@@ -113,7 +113,7 @@ class HangVerdict:
     since: float | None = None
     """Seconds for which the collective has been waited for; None: unknown."""
     final: bool | None = None
-    """Of a mismatch: whether the ranks can never go on, so that no timeout need be waited for;
+    """Of a mismatch: whether the ranks are blocked forever, so that no timeout need be waited for;
     None: unknown."""
 
     @property

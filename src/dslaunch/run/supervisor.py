@@ -280,7 +280,7 @@ class Supervisor:
             self._end_hang(stall)
 
     def _next_look(self, quiet: float) -> float:
-        """Return after how many seconds without progress a rehearsal is looked at, after `quiet`
+        """Return after how many seconds without progress the ranks are inspected, after `quiet`
         of them."""
         later = quiet + REHEARSAL_STALL
         limit = self.timeouts.hang_timeout

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 REHEARSAL_STALL = 10.0
 """Seconds without progress in a rehearsal after which it is asked what the ranks wait for, and then
-again after as long: it ends at once if others wait for a rank that is held, or if the ranks can
-never go on."""
+again after as long: it ends at once if others wait for a rank that is held, or if the ranks are
+blocked forever."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,11 +101,11 @@ def test_the_sides_of_a_mismatch_are_named_the_smaller_one_first() -> None:
 
 
 @pytest.mark.parametrize("how", ["mismatch-operation", "mismatch-order"])
-def test_ranks_that_are_blocked_in_different_operations_can_never_go_on(how: str) -> None:
+def test_ranks_that_are_blocked_in_different_operations_are_blocked_forever(how: str) -> None:
     assert verdict_of(RECORDED[how]).final
 
 
-def test_ranks_may_go_on_that_have_only_begun_operations_of_different_groups() -> None:
+def test_ranks_that_have_only_begun_operations_of_different_groups_may_continue() -> None:
     told = changed("mismatch-order")
     (thread,) = (each for each in told["stacks"]["3"][0]["threads"] if each.get("main"))
     thread["frames"] = [frame for frame in thread["frames"] if frame["file"] == "train.py"]
