@@ -18,11 +18,11 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import NodeError
 from dslaunch.node import relay_frames
-from dslaunch.transport import program
 from dslaunch.protocol.queries import RESOLVE
 from dslaunch.run.agent_program import AgentStart
 from dslaunch.run.inbox import Inbox
 from dslaunch.run.session import Session
+from dslaunch.transport import program
 from dslaunch.transport.base import Connection, Detour
 from dslaunch.transport.channel import ChannelOutput
 from dslaunch.transport.process import ProcessChannel, ProcessConnection
