@@ -52,6 +52,13 @@ VERDICTS = (
         WAITING, code=HangCode.MISMATCH, sides=(replace(ODD, operation="recv", group=""), MOST)
     ),
     replace(WAITING, code=HangCode.NETWORK, ranks=(), unreachable=PAIRS),
+    replace(
+        WAITING,
+        code=HangCode.NETWORK,
+        ranks=(),
+        sides=(replace(ODD, operation="new_group", group=""), MOST),
+        unreachable=PAIRS,
+    ),
     replace(WAITING, code=HangCode.UNKNOWN, ranks=()),
     replace(WAITING, code=HangCode.RENDEZVOUS, ranks=(), operation="init_process_group"),
     HangVerdict(HangCode.SLOW, ranks=(("n1", 0), ("n2", 1)), place=STEP),
