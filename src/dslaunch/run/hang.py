@@ -538,7 +538,13 @@ def _since(each: _Wait, now: float | None) -> float | None:
 
 
 def _place_in(view: RankView, entry: Collective) -> Place | None:
-    return place(entry.frames) if entry.frames else _place_of(view)
+    """Return where a rank has entered a collective.
+
+    In a backward pass, a thread of PyTorch may have entered it, with no line of the user's program
+    in its stack: then that is where the main thread waits for it.
+    """
+    seen = view.process.frames if view.process is not None else ()
+    return _own_place(entry.frames) or _own_place(seen) or place(entry.frames or seen)
 
 
 def _place_of(view: RankView) -> Place | None:
@@ -547,10 +553,16 @@ def _place_of(view: RankView) -> Place | None:
 
 def place(frames: Sequence[Frame]) -> Place | None:
     """Return the innermost line of the user's program; of a library if there is none."""
-    for frame in frames:
-        if not _LIBRARY.search(frame.file):
-            return Place(frame.file, frame.line, frame.function)
-    return Place(frames[0].file, frames[0].line, frames[0].function) if frames else None
+    found = _own_place(frames)
+    if found is not None or not frames:
+        return found
+    return Place(*frames[0])
+
+
+def _own_place(frames: Sequence[Frame]) -> Place | None:
+    """Return the innermost line of the user's program; None: there is none."""
+    own = (frame for frame in frames if not _LIBRARY.search(frame.file))
+    return next((Place(*frame) for frame in own), None)
 
 
 # ---------------------------------------------------------------- single ranks

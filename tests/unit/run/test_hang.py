@@ -327,6 +327,26 @@ def test_a_place_is_in_the_users_program_if_there_is_one() -> None:
     assert only.function == "forward"
 
 
+def test_a_collective_of_a_backward_pass_is_at_the_line_that_began_it() -> None:
+    """Hooks of DDP, FSDP and DeepSpeed enter it, in a thread of PyTorch on a GPU."""
+    torch = "/env/lib/python3.11/site-packages/torch"
+    hook = [(f"{torch}/distributed/distributed_c10d.py", 3252, "all_reduce")]
+    main = [
+        (f"{torch}/autograd/graph.py", 881, "_engine_run_backward"),
+        (f"{torch}/_tensor.py", 648, "backward"),
+        ("train.py", 41, "step"),
+    ]
+    told = changed("not-entered")
+    told["stacks"]["0"][0]["threads"] = [main_thread(*main)]
+    told["collectives"]["0"]["told"]["entries"][-1]["frames"] = main_thread(*hook)["frames"]
+    assert verdict_of(told).waiting_place == Place("train.py", 41, "step")
+
+    in_main = main_thread(*hook, *main, ("train.py", 60, "train"))["frames"]
+    told["collectives"]["0"]["told"]["entries"][-1]["frames"] = in_main
+    told["stacks"]["0"][0]["threads"] = [main_thread(("train.py", 50, "log"))]
+    assert verdict_of(told).waiting_place == Place("train.py", 41, "step")
+
+
 def test_the_stacks_have_the_collective_of_each_rank() -> None:
     told = RECORDED["not-entered"]
     answers = parse(COLLECTIVES, told["collectives"])
