@@ -117,6 +117,7 @@ REASONS = (
     *(EndReason(EndCode.HANG, seconds=61.4, hang=verdict) for verdict in VERDICTS),
     EndReason(EndCode.REHEARSED, steps=2),
     EndReason(EndCode.REHEARSAL_LIMIT, steps=2, seconds=600.0),
+    EndReason(EndCode.REHEARSAL_SPAWNS),
     EndReason(EndCode.SLURM_JOB, job="job 12 reached its time limit"),
 )
 INTERRUPTED = EndReason(EndCode.INTERRUPTED)

@@ -85,7 +85,7 @@ def hang_hint(verdict: HangVerdict) -> str:
 
 def hang_text(verdict: HangVerdict) -> str:
     """Return what the ranks wait for, in one line."""
-    if verdict.sides:
+    if verdict.sides or verdict.code is HangCode.MISMATCH:
         sides = "; ".join(_side(side, verdict) for side in verdict.sides)
         return sides + _filled(_AFTER_SIDES.get(verdict.code, ""), verdict)
     waiting = _waiting(verdict)
