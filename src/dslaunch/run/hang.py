@@ -300,7 +300,8 @@ def _different_operations(situation: _Situation, now: float | None) -> HangVerdi
     for each in situation.waits:
         sides = _sides(each, situation)
         if len(sides) > 1:
-            return _mismatch(each, sides, situation, now)
+            final = len({side.operation for side in sides}) > 1
+            return _mismatch(each, sides, situation, now, final=final)
     if (
         len(situation.waits) > 1
         and not _roots(situation)
@@ -309,7 +310,9 @@ def _different_operations(situation: _Situation, now: float | None) -> HangVerdi
         crossed = [each for each in situation.waits if each.missing]
         sides = [side for each in crossed for side in _sides(each, situation)]
         if len(sides) > 1:
-            return _mismatch(crossed[0], sides, situation, now)
+            # operations that were begun asynchronously do not keep a rank from the others
+            final = all(_is_blocked(situation.views[rank]) for s in sides for rank in s.ranks)
+            return _mismatch(crossed[0], sides, situation, now, final=final)
     if situation.waits and not _roots(situation):
         return _in_other_operations(situation, now)
     return None
@@ -358,8 +361,19 @@ def _kind(entry: Collective) -> object:
     return entry.operation, elements, entry.dtypes
 
 
+def _is_blocked(view: RankView) -> bool:
+    """Return whether the main thread of a rank is seen in a collective."""
+    seen = view.process.wait if view.process is not None else None
+    return seen is not None and seen.kind is WaitKind.COLLECTIVE
+
+
 def _mismatch(
-    each: _Wait, sides: list[Side], situation: _Situation, now: float | None
+    each: _Wait,
+    sides: list[Side],
+    situation: _Situation,
+    now: float | None,
+    *,
+    final: bool = False,
 ) -> HangVerdict:
     sides = sorted(sides, key=lambda side: (len(side.ranks), side.ranks))
     minority = sides[0]
@@ -374,6 +388,7 @@ def _mismatch(
         waiting_place=sides[-1].place,
         sides=tuple(sides),
         since=_since(each, now),
+        final=final or None,
     )
 
 
