@@ -67,6 +67,7 @@ def rehearse(tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Reh
         script: str,
         launcher: str = "direct",
         time_limit: float = 300.0,
+        hang_timeout: float = 120.0,
         secrets: tuple[SecretSource, ...] = (),
         **environ: str,
     ) -> Rehearsal:
@@ -79,6 +80,7 @@ def rehearse(tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Reh
             cwd=tmp_path,
             environ={**os.environ, **environ},
             time_limit=time_limit,
+            hang_timeout=hang_timeout,
             on_line=seen.lines.append,
             on_event=seen.events.append,
         )
@@ -234,6 +236,25 @@ def test_a_rank_that_waits_in_a_collective_for_a_held_rank_makes_uneven_steps(
     assert result.verdict is Verdict.WOULD_FAIL
     assert (result.outcome.status, result.outcome.reason.code) == ("ok", "rehearsed")
     assert not {"stalled", "hang"} & {event.kind for event in seen.events}
+
+
+@pytest.mark.torch
+@pytest.mark.long  # as above
+def test_ranks_in_different_collectives_are_named_before_the_hang_timeout(
+    rehearse: Rehearse,
+) -> None:
+    script = (
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "if dist.get_rank() == 0:\n"
+        "    dist.barrier()\n"
+        "dist.all_reduce(torch.ones(8))\n"
+    )
+    result = rehearse(script, time_limit=600, hang_timeout=600)
+    assert [each.code for each in result.findings] == ["hang.mismatch"]
+    assert result.findings[0].where == "train.py:4"
+    assert result.outcome.reason.seconds is not None
+    assert result.outcome.reason.seconds < 600
 
 
 @pytest.mark.torch

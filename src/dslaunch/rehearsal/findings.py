@@ -104,7 +104,7 @@ class FindingKind(Enum):
     )
     SCHEDULER_UNUSED = (
         "rehearsal.schedule-unused",
-        "warning",
+        "info",  # PyTorch's own examples, and Lightning unless told, make one step per epoch
         "{scheduler} made no step in {steps} optimizer steps",
         "call scheduler.step() after each optimizer step, unless it is meant per epoch",
     )

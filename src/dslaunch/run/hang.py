@@ -320,13 +320,16 @@ def _different_operations(situation: _Situation, now: float | None) -> HangVerdi
     for each in situation.waits:
         sides = _sides(each, situation)
         if len(sides) > 1:
-            return _mismatch(each, sides, situation, now)
+            final = len({side.operation for side in sides}) > 1
+            return _mismatch(each, sides, situation, now, final=final)
     if not situation.waits or _roots(situation):
         return None
     crossed = _crossed(situation.waits)
     sides = [side for each in crossed for side in _sides(each, situation)]
     if len(sides) > 1:
-        return _mismatch(crossed[0], sides, situation, now)
+        # operations that were begun asynchronously do not keep a rank from the others
+        final = all(_is_blocked(situation.views[rank]) for s in sides for rank in s.ranks)
+        return _mismatch(crossed[0], sides, situation, now, final=final)
     return _in_other_operations(situation, now)
 
 
@@ -419,8 +422,19 @@ def _kind(entry: Collective) -> object:
     return entry.operation, elements, entry.dtypes
 
 
+def _is_blocked(view: RankView) -> bool:
+    """Return whether the main thread of a rank is seen in a collective."""
+    seen = view.process.wait if view.process is not None else None
+    return seen is not None and seen.kind is WaitKind.COLLECTIVE
+
+
 def _mismatch(
-    each: _Wait, sides: list[Side], situation: _Situation, now: float | None
+    each: _Wait,
+    sides: list[Side],
+    situation: _Situation,
+    now: float | None,
+    *,
+    final: bool = False,
 ) -> HangVerdict:
     sides = sorted(sides, key=lambda side: (len(side.ranks), side.ranks))
     minority = sides[0]
@@ -435,6 +449,7 @@ def _mismatch(
         waiting_place=sides[-1].place,
         sides=tuple(sides),
         since=_since(each, now),
+        final=final or None,
     )
 
 
@@ -492,7 +507,9 @@ def _as_network(verdict: HangVerdict) -> HangVerdict:
     """Return the verdict if ranks cannot connect: no side of a mismatch is the wrong one."""
     sides = [rank for side in verdict.sides for rank in side.ranks]
     waiting = tuple(sorted(sides)) or verdict.waiting
-    return replace(verdict, code=HangCode.NETWORK, ranks=(), place=None, waiting=waiting)
+    return replace(
+        verdict, code=HangCode.NETWORK, ranks=(), place=None, waiting=waiting, final=None
+    )
 
 
 def _seen_waited_for(situation: _Situation, verdict: HangVerdict) -> HangVerdict:

@@ -113,6 +113,9 @@ class HangVerdict:
     """Of `gpu`."""
     since: float | None = None
     """Seconds for which the collective has been waited for; None: unknown."""
+    final: bool | None = None
+    """Of a mismatch: whether the ranks are blocked forever, so that no timeout need be waited for;
+    None: unknown."""
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -108,12 +108,26 @@ def test_the_sides_of_a_mismatch_are_named_the_smaller_one_first() -> None:
     ]
 
 
+@pytest.mark.parametrize("how", ["mismatch-operation", "mismatch-order"])
+def test_ranks_that_are_blocked_in_different_operations_are_blocked_forever(how: str) -> None:
+    assert verdict_of(RECORDED[how]).final
+
+
+def test_ranks_that_have_only_begun_operations_of_different_groups_may_continue() -> None:
+    told = changed("mismatch-order")
+    (thread,) = (each for each in told["stacks"]["3"][0]["threads"] if each.get("main"))
+    thread["frames"] = [frame for frame in thread["frames"] if frame["file"] == "train.py"]
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.final) == (HangCode.MISMATCH, None)
+
+
 def test_other_sizes_of_the_same_operation_are_a_mismatch() -> None:
     told = equally_entered()
     told["collectives"]["1"]["told"]["entries"][-1]["sizes"] = [[8]]
     verdict = verdict_of(told)
     assert (verdict.code, verdict.ranks) == (HangCode.MISMATCH, (("node1", 1),))
     assert [side.sizes for side in verdict.sides] == [((8,),), ((16,),)]
+    assert not verdict.final
 
 
 @pytest.mark.parametrize(
