@@ -126,6 +126,7 @@ def detach(project: Project, kind: str, program: str = JOB, nodes: int = 2) -> N
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.longest
 def test_a_detached_run_that_hangs_names_the_rank_that_the_others_wait_for(
     project: Project,
 ) -> None:
