@@ -187,6 +187,14 @@ class Spawned(Sent):
 
     kind: Literal["spawn"]
     processes: Count
+    waits: bool = True
+    """Whether the rank does nothing until they have ended."""
+
+
+class SpawnedJoins(Sent):
+    """A process that the rank has started joins a process group."""
+
+    kind: Literal["spawned-joins"]
 
 
 class Step(Sent):
@@ -358,6 +366,7 @@ Record = (
     | SameOrder
     | Joins
     | Spawned
+    | SpawnedJoins
     | Step
     | Schedulers
     | StepsDone
