@@ -371,6 +371,16 @@ def test_a_hang_without_a_verdict_is_a_failure() -> None:
     assert codes(result) == {("error", "rehearsal.failed")}
 
 
+def test_a_rank_that_only_evaluates_may_wait_for_held_ranks() -> None:
+    waits = HangVerdict(HangCode.NOT_ENTERED, (("n0", 0),), waiting=(2,), operation="broadcast")
+    outcome = replace(REHEARSED, reason=replace(REHEARSED.reason, hang=waits))
+    joined = [START, TORCH, group(0, world=3)]
+    trains = [*joined, DDP, OPTIMIZER, step(1), step(2), HELD]
+    result = judged(trains, trains, joined, outcome=outcome)
+    assert "rehearsal.uneven-steps" not in {each.code for each in result.findings}
+    assert result.verdict is Verdict.WOULD_RUN
+
+
 def rendezvous(world: int, address: str) -> Sent:
     return {"kind": "rendezvous", "world": world, "address": address}
 
