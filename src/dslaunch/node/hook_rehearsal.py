@@ -329,8 +329,21 @@ def _saved_shards(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
 
 
 def _watch_groups(recorder: "_Recorder", module: "Any") -> None:
-    _watch(module, "init_process_group", after=_initialized)
+    _watch(module, "init_process_group", before=_begins_rendezvous, after=_initialized)
     _watch(module, "new_group", after=_grouped)
+
+
+def _begins_rendezvous(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
+    world = _integer(_argument(args, kwargs, 3, "world_size"))
+    if world is None or world < 1:
+        world = _number(os.environ.get("WORLD_SIZE"))
+    method = _argument(args, kwargs, 1, "init_method")
+    address = None
+    if isinstance(method, str) and method.startswith("tcp://"):
+        address = method[len("tcp://") :].rpartition(":")[0].strip("[]")
+    elif method in (None, "env://") and _argument(args, kwargs, 5, "store") is None:
+        address = os.environ.get("MASTER_ADDR")
+    recorder.write("rendezvous", world=world, address=address)
 
 
 def _initialized(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:

@@ -62,6 +62,16 @@ class TorchImported(Sent):
     """Whether it is built with CUDA."""
 
 
+class RendezvousBegun(Sent):
+    """A rank begins to wait for the others, to initialize the default process group."""
+
+    kind: Literal["rendezvous"]
+    world: Count | None
+    """Ranks that it waits for; None: unknown."""
+    address: Short | None
+    """Where it looks for the master; None: unknown, or it looks for none."""
+
+
 class ProcessGroup(Sent):
     """The default process group was initialized."""
 
@@ -345,6 +355,7 @@ class Unrecorded(Sent):
 Record = (
     Started
     | TorchImported
+    | RendezvousBegun
     | ProcessGroup
     | Group
     | Wrapped
