@@ -64,7 +64,7 @@ class QueueingPacketizer(Packetizer):
     """Sends without waiting for the node, and limits a handshake without another thread."""
 
     def __init__(self, sock: Any) -> None:
-        super().__init__(ReadAhead(sock))
+        super().__init__(ReadAhead(sock))  # type: ignore[arg-type] # it needs no more of a socket
         self._sock = sock
         self._loop = loop.shared()
         self.outbox = Outbox(self._send, lambda: None)
