@@ -134,7 +134,7 @@ def test_a_file_of_another_kind_is_neither_waited_for_nor_read(
                 run_files.read_journal(home, "v0", run, 0, 100)
             else:
                 private.read(name, private.open_directory(str(directory)), 100)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300
     assert "secret" not in json.dumps(found)
 
 
@@ -158,7 +158,7 @@ def test_a_very_large_file_is_read_in_part(victim: Victim, size: str) -> None:
     began = time.monotonic()
     done = victim.dslaunch("ps", "c.yaml", "--all", "--json", timeout=120)
     assert done.returncode == 0
-    assert time.monotonic() - began < 100
+    assert time.monotonic() - began < 300
 
 
 # ---------------------------------------------------------------- names that are taken

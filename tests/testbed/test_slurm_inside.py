@@ -112,7 +112,7 @@ def test_a_cancelled_job_takes_its_run_with_it(site: Site) -> None:
     )
     site.cluster.run(CONTROL, ["scancel", job.number], check=True)
     job.wait("CANCELLED")
-    until(lambda: site.cluster.leftovers() == {}, 30, lambda: str(site.cluster.leftovers()))
+    until(lambda: site.cluster.leftovers() == {}, 300, lambda: str(site.cluster.leftovers()))
 
 
 def test_a_step_that_dies_is_a_lost_node(site: Site) -> None:

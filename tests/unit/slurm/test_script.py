@@ -91,7 +91,7 @@ def played(stage: Path, script: str, tasks: int) -> list[tuple[list[str], dict[s
     seen.unlink(missing_ok=True)
     done = subprocess.run(
         ["bash"], input=script, env=environment(stage, tasks), text=True, capture_output=True,
-        timeout=60, check=False, errors="surrogateescape",
+        timeout=300, check=False, errors="surrogateescape",
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     return [tuple(json.loads(line)) for line in seen.read_text().splitlines()]
