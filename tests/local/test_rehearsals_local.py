@@ -266,3 +266,31 @@ def test_a_rank_that_only_takes_longer_than_a_held_rank_is_not_called_broken(
     assert result.findings == ()
     assert result.verdict is Verdict.WOULD_RUN
     assert "stalled" not in {event.kind for event in seen.events}
+
+
+SPAWNS = """\
+import os
+import time
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def train(local_rank, nprocs):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(29600 + os.getppid() % 1000))
+    dist.init_process_group("gloo", rank=local_rank, world_size=nprocs)
+    while True:
+        time.sleep(1)
+
+if __name__ == "__main__":
+    mp.spawn(train, args=(1,), nprocs=1)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.long  # 17 s of processor time, most of them for importing torch
+def test_a_script_that_starts_its_ranks_itself_is_named_before_the_time_limit(
+    rehearse: Rehearse,
+) -> None:
+    result = rehearse(SPAWNS)
+    assert [each.code for each in result.findings] == ["rehearsal.spawns-ranks"]
+    assert result.verdict is Verdict.WOULD_FAIL
+    assert result.outcome.reason.code == "rehearsal-spawns"

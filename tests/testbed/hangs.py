@@ -109,6 +109,10 @@ def train(how):
             if not os.fork():  # keeps the connections open, as workers of a data loader do
                 time.sleep(600)
             os._exit(0)
+    if how == "network-forming":
+        while not os.path.exists("cut"):
+            time.sleep(0.1)
+        dist.new_group([0, odd])
     if how == "network":
         while True:
             dist.all_reduce(value)
@@ -163,6 +167,8 @@ CASES = (
 )
 NETWORK = Case("network", "network")
 """Needs nodes: one of them accepts no packets but those of SSH."""
+FORMING = Case("network-forming", "network")
+"""The same, and then a group is formed of a rank on that node and one on another node."""
 
 
 def odd(world: int) -> int:
@@ -280,6 +286,7 @@ MEANINGS = {
     "dead": "has exited with 0; a child holds its connections",
     "slow": "computes, as all others do",
     "network": "is on a node that packets do not reach",
+    "network-forming": "is on such a node, and forms a process group with rank 0",
 }
 LIMIT = 10.0
 """Seconds of `--hang-timeout` in the tests."""
@@ -298,7 +305,7 @@ def page(rows: list[dict[str, Any]], found: dict[str, str]) -> str:
         odd_of_64=odd(64),
         timeout=GROUP_TIMEOUT,
     )
-    cases = [case for case in (*CASES, NETWORK) if case.how in by_how]
+    cases = [case for case in (*CASES, NETWORK, FORMING) if case.how in by_how]
     table = "".join(_row(by_how[case.how], of_64.get(case.how), found) for case in cases)
     return head + table + _reported(rows)
 

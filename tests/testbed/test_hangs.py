@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.testbed.hangs import CASES, JOB, LIMIT, NETWORK, Case, odd
+from tests.testbed.hangs import CASES, FORMING, JOB, LIMIT, NETWORK, Case, odd
 from tests.testbed.reported_hangs import PREFIX, REPORTED, Reported
 from tests.testbed.test_faults import Watched
 from tests.testbed.test_runs import Project, project
@@ -35,8 +35,8 @@ def parameter(case: Case, ranks: int) -> object:
 
 PARAMETERS = [
     parameter(CASES[1], 4),
-    *(parameter(case, 8) for case in (*CASES, NETWORK)),
-    *(parameter(case, 64) for case in (*CASES, NETWORK)),
+    *(parameter(case, 8) for case in (*CASES, NETWORK, FORMING)),
+    *(parameter(case, 64) for case in (*CASES, NETWORK, FORMING)),
 ]
 
 
@@ -51,16 +51,18 @@ def test_a_hang_ends_with_the_rank_that_the_others_wait_for(
     with project.start("--hang-timeout", f"{LIMIT:g}", "c.yaml", "train.py", case.how) as running:
         watched = Watched(running)
         watched.wait_for("│up", times=ranks)
-        if case is NETWORK:
+        if case in (NETWORK, FORMING):
             project.cluster.fault(hung_node, "block", ALL_BUT_SSH)
         began = time.time()
+        for node in project.cluster.names:
+            project.cluster.run(node, ["touch", "work/cut"])
         code = watched.end(300)
     project.cluster.heal()
     assert code == 1, watched.text()
     reason = project.outcome()["reason"]
     hang = reason["hang"]
     assert (reason["code"], hang["code"]) == ("hang", case.code), watched.text()
-    if case is NETWORK:
+    if case in (NETWORK, FORMING):
         assert all(hung_node in pair for pair in hang["unreachable"]), watched.text()
         assert len(hang["unreachable"]) > 1
     elif case.code != "slow":

@@ -177,6 +177,14 @@ class Spawned(Sent):
 
     kind: Literal["spawn"]
     processes: Count
+    waits: bool = True
+    """Whether the rank does nothing until they have ended."""
+
+
+class SpawnedJoins(Sent):
+    """A process that the rank has started joins a process group."""
+
+    kind: Literal["spawned-joins"]
 
 
 class Step(Sent):
@@ -347,6 +355,7 @@ Record = (
     | SameOrder
     | Joins
     | Spawned
+    | SpawnedJoins
     | Step
     | Schedulers
     | StepsDone

@@ -123,6 +123,8 @@ def _of_the_end(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> Iterato
     outcome = rehearsed.outcome
     if outcome.reason.code is EndCode.REHEARSAL_LIMIT:
         yield from _too_slow(ranks, rehearsed.limits)
+    elif outcome.reason.code is EndCode.REHEARSAL_SPAWNS:
+        return  # the rule about it has the finding
     elif outcome.reason.code is EndCode.HANG and outcome.reason.hang is not None:
         yield _hang(outcome.reason.hang, outcome.message, ranks)
     elif outcome.status == "failed":

@@ -37,6 +37,9 @@ _WITHOUT_COLLECTIVE: Mapping[HangCode, str] = {
     HangCode.NOT_ENTERED: "{who} {is_}{inside}",
     HangCode.UNKNOWN: "it is not known what the ranks wait for",
 }
+_AFTER_SIDES: Mapping[HangCode, str] = {
+    HangCode.NETWORK: "; the process group is not complete{pairs}",
+}
 _HINTS: Mapping[HangCode, str] = {
     HangCode.DEAD: "let a rank exit with a code other than 0 if it cannot continue; look for "
     "`sys.exit` and `break` that depend on the rank",
@@ -82,8 +85,9 @@ def hang_hint(verdict: HangVerdict) -> str:
 
 def hang_text(verdict: HangVerdict) -> str:
     """Return what the ranks wait for, in one line."""
-    if verdict.code is HangCode.MISMATCH:
-        return "; ".join(_side(side, verdict) for side in verdict.sides)
+    if verdict.sides or verdict.code is HangCode.MISMATCH:
+        sides = "; ".join(_side(side, verdict) for side in verdict.sides)
+        return sides + _filled(_AFTER_SIDES.get(verdict.code, ""), verdict)
     waiting = _waiting(verdict)
     texts = _ABOUT if waiting and verdict.code in _ABOUT else {**_ABOUT, **_WITHOUT_COLLECTIVE}
     return "; ".join(part for part in (waiting, _filled(texts[verdict.code], verdict)) if part)

@@ -32,7 +32,8 @@ class HangCode(StrEnum):
     MISMATCH = "mismatch"
     """Ranks have entered different collectives."""
     NETWORK = "network"
-    """All ranks have entered the same collective, and it does not complete."""
+    """All ranks have entered the same collective, and it does not complete; or ranks that form a
+    process group cannot connect to each other."""
     RENDEZVOUS = "rendezvous"
     """All ranks wait until others have joined their process group."""
     SLOW = "slow"
@@ -97,7 +98,7 @@ class HangVerdict:
     waiting_place: Place | None = None
     """Where the first of the waiting ranks is."""
     sides: tuple[Side, ...] = ()
-    """Of a mismatch; the smallest first."""
+    """Of a mismatch, and of `network` while a process group is formed; the smallest first."""
     wait: WaitKind | None = None
     """What the rank's main thread waits for."""
     on: str = ""

@@ -17,9 +17,13 @@ from dslaunch.protocol.rehearsal import (
     Ended,
     Held,
     NewRecords,
+    ProcessGroup,
     Raised,
     Record,
+    Spawned,
+    SpawnedJoins,
     Started,
+    Step,
     StepsDone,
 )
 from dslaunch.run.asked import Asked
@@ -184,6 +188,8 @@ class RehearsalMonitor:
         settled = self._done_at is not None and now - self._done_at > SETTLE
         # the exit of a rank that has raised an exception ends the run, as a failure
         is_failing = any(self._has(rank, Raised) for rank in ranks)
+        if not is_failing and any(self._trains_in_spawned(rank) for rank in ranks):
+            return EndReason(EndCode.REHEARSAL_SPAWNS)
         if not is_failing and (settled or (any(held) and all(over))):
             return EndReason(EndCode.REHEARSED, steps=steps)
         if self.seconds <= self.limits.time_limit:
@@ -191,6 +197,15 @@ class RehearsalMonitor:
         if self._done_at is not None:
             return EndReason(EndCode.REHEARSED, steps=steps)
         return EndReason(EndCode.REHEARSAL_LIMIT, seconds=self.limits.time_limit, steps=steps)
+
+    def _trains_in_spawned(self, rank: int) -> bool:
+        """Return whether a rank waits for processes that it has started, and these train: the
+        launcher has started as many ranks already."""
+        if not self._has(rank, SpawnedJoins):
+            return False
+        if self._has(rank, ProcessGroup) or self._has(rank, Step):
+            return False
+        return any(each.waits for each in self.records[rank] if isinstance(each, Spawned))
 
     def _has(self, rank: int, kind: type[Record]) -> bool:
         return kind in self._kinds[rank]
