@@ -199,7 +199,7 @@ def test_answers_are_saved_and_judged_again(cluster: dslaunch.Cluster) -> None:
         [sys.executable, "-m", "dslaunch", "preflight", "--from", "facts.json", "--json"],
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert len(json.loads(done.stdout)["findings"]) == len(report.findings)
@@ -308,7 +308,7 @@ def test_a_script_is_linted_from_a_file_or_a_text(project: Path) -> None:
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], text=True, capture_output=True, timeout=120, check=False
+        [sys.executable, "-c", code], text=True, capture_output=True, timeout=300, check=False
     )
 
 
@@ -364,7 +364,7 @@ def test_the_example_runs() -> None:
     example = ROOT / "examples/from_python.py"
     command = [sys.executable, str(example), "clusters/local.yaml", "hello.py", "--epochs", "1"]
     done = subprocess.run(
-        command, text=True, capture_output=True, env=os.environ, timeout=120, check=False
+        command, text=True, capture_output=True, env=os.environ, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "node1 0 rank 0 --epochs 1" in done.stdout.splitlines()

@@ -87,7 +87,7 @@ class Watched:
 
     def wait_for(self, pattern: str, stream: str = "out", times: int = 1) -> None:
         """Wait until as many lines match."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while sum(n == stream and bool(re.search(pattern, t)) for _, n, t in self.lines) < times:
             assert time.monotonic() < deadline, self.text()
             assert self.running.popen.poll() is None, self.text()
@@ -179,7 +179,7 @@ def mend(project: Project, fault: str, launcher: Running) -> None:
 
 def wait_until_alone(project: Project) -> None:
     """Wait until no rank is left: the nodes have noticed that their launcher does nothing."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     nodes = project.cluster.names
     while any("RANK" in p.environ for node in nodes for p in project.cluster.processes(node)):
         assert time.monotonic() < deadline

@@ -83,7 +83,7 @@ def test_a_program_of_ours_that_is_killed_is_named(
     with project.start(*OPTIONS, "c.yaml", "job.py") as running:
         wait_for_ranks(running.stdout, 8)
         send(project, name, which)
-        _, err = running.communicate(timeout=120)
+        _, err = running.communicate(timeout=300)
     assert running.popen.returncode == 5, err
     assert project.reason("code", "host") == (code, "node2"), err
     assert project.reason(*parameters) == tuple(parameters.values()), err
@@ -111,7 +111,7 @@ def test_a_stopped_program_of_dslaunch_is_resumed(project: Project, which: list[
         wait_for_ranks(running.stdout, 8)
         send(project, "STOP", which)
         on_every_node(project, "touch", finish)
-        _, err = running.communicate(timeout=120)
+        _, err = running.communicate(timeout=300)
         on_every_node(project, "rm", finish)
     assert running.popen.returncode == 0, err
     # where one is not stopped it wakes the other, long before the launcher misses them
@@ -153,7 +153,7 @@ def test_a_rank_that_takes_what_the_agent_needs_makes_no_traceback(
     )
     text = script.format(harm)
     project.write("job.py", text)
-    done = project.run(*OPTIONS, "c.yaml", "job.py", timeout=120)
+    done = project.run(*OPTIONS, "c.yaml", "job.py", timeout=300)
     assert done.returncode == 3, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
 

@@ -41,7 +41,7 @@ class Deep:
         """What the checks found, by check."""
         words = ["preflight", "c.yaml", "--only", only, "--json", *options]
         command = [sys.executable, "-m", "dslaunch", *words]
-        done = self.cluster.run("control", command, cwd="/root/deep", timeout=120)
+        done = self.cluster.run("control", command, cwd="/root/deep", timeout=300)
         assert done.stdout.startswith("{"), done.stderr
         self.measured = done.stderr.splitlines()
         found: dict[str, list[dict[str, Any]]] = {}

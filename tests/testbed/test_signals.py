@@ -68,5 +68,5 @@ def test_ranks_of_a_slurm_job_save_at_a_signal(site: Site, supervised: str, laun
         assert (refused.returncode, "handler" in refused.stderr) == (1, True)
         site.write("enough", "")
         site.run("signal", number, "USR1")
-        running.communicate(timeout=120)
+        running.communicate(timeout=300)
     assert running.popen.returncode == 0, site.said

@@ -339,11 +339,11 @@ first = dslaunch.slurm_job(cluster, dslaunch.Job.on(cluster, "rank.py"), nodes=2
 estimate = first.test()
 run = first.submit()
 lines = [line for line in run.logs(ranks=[0, 1], follow=True) if "dslaunch" not in line.text]
-end = run.wait(timeout=150)
+end = run.wait(timeout=300)
 
 sleeping = dslaunch.slurm_job(cluster, dslaunch.Job.on(cluster, "sleeps.py"), nodes=1).submit()
 stopped = dslaunch.find_run(sleeping.record.slurm.job).stop()
-sleeping.wait(timeout=150)
+sleeping.wait(timeout=300)
 known = dslaunch.runs()
 told = {
     "lines": sorted((line.rank, line.text) for line in lines),
@@ -374,7 +374,7 @@ def test_ctrl_c_cancels_the_job(site: Site) -> None:
         until(lambda: bool(list(site.here.glob("*.out"))), 300)
         until(lambda: "up 3" in site.output(""), 300, lambda: site.output(""))
         running.send_signal(SIGINT)
-        running.communicate(timeout=120)
+        running.communicate(timeout=300)
     assert running.popen.returncode == 130, site.said
     assert site.verdict()["code"] == "canceled"
 
@@ -405,7 +405,7 @@ def test_what_slurm_ends_has_its_words_and_its_exit_code(site: Site) -> None:
         site.cluster.run(CONTROL, ["scancel", held.number], check=True)
         site.cluster.crash("node4")
         for running in (late, lost, never):
-            running.communicate(timeout=120)
+            running.communicate(timeout=300)
     assert (late.popen.returncode, lost.popen.returncode, never.popen.returncode) == (124, 5, 1)
     codes = [site.verdict(said)["code"] for said in ("late", "lost", "never")]
     assert codes == ["time-limit", "node-failed", "never-started"]
@@ -432,7 +432,7 @@ def test_a_job_that_has_to_make_room_says_so(
         if setting == "requeue=1":
             until(lambda: site.output(number).count("up 1") == 2, 300, lambda: site.said)
             site.cluster.run(CONTROL, ["scancel", number], check=True)
-        running.communicate(timeout=120)
+        running.communicate(timeout=300)
     assert running.popen.returncode == code, site.said
     verdict = site.verdict()
     assert (verdict["code"], verdict["start"]) == (ending, 2 if setting == "requeue=1" else 1)
@@ -494,7 +494,7 @@ def test_a_job_that_depends_on_another_waits_for_it(site: Site) -> None:
     with site.start("slurm", "c.yaml", "--set", f"dependency=afterany:{first}", "witness.py") as it:
         until(lambda: "(Dependency)" in site.said, 300, lambda: site.said)
         site.cluster.run(CONTROL, ["scancel", first], check=True)
-        it.communicate(timeout=120)
+        it.communicate(timeout=300)
     assert it.popen.returncode == 0, site.said
 
 

@@ -42,7 +42,7 @@ print([(node.host, node.slots) for node in by_steps(here(), allocated(here(), No
 def inside(site: Site, *words: str, options: tuple[str, ...] = ("--nodes=2",)) -> Text:
     """Run words as the user in an allocation, waited for."""
     command = ["salloc", "--quiet", *options, *words]
-    return site.cluster.run(CONTROL, command, cwd=site.path, env=site.env(), timeout=150)
+    return site.cluster.run(CONTROL, command, cwd=site.path, env=site.env(), timeout=300)
 
 
 def transport_of_the_only_run(site: Site) -> str:

@@ -240,7 +240,7 @@ def ssh_decides(servers: Servers, host: str = "node") -> bool:
     """Whether `ssh` itself connects."""
     strict = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
     command = ["ssh", "-F", str(servers.config), *strict, host, "true"]
-    return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
+    return subprocess.run(command, capture_output=True, timeout=300, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(("known", "expected"), TABLE.values(), ids=TABLE.keys())

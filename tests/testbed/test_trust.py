@@ -78,7 +78,7 @@ def connects(servers: Servers, host: str) -> bool:
     """Whether ssh itself accepts the host's key now."""
     strict = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
     command = ["ssh", "-F", str(servers.config), *strict, host, "true"]
-    return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
+    return subprocess.run(command, capture_output=True, timeout=300, check=False).returncode == 0
 
 
 def listed(path: Path) -> str:

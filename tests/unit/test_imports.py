@@ -92,7 +92,7 @@ def test_the_wheel_holds_the_templates_and_the_type_marker(tmp_path: Path) -> No
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check"]
     offline = ["--no-deps", "--no-build-isolation", "--no-index", "-w", str(tmp_path)]
     command = [*pip, *offline, str(CHECKOUT)]
-    done = subprocess.run(command, text=True, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(command, text=True, capture_output=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("dslaunch-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -328,7 +329,8 @@ def test_a_tool_that_hangs_takes_half_of_the_time_and_no_more(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     start = time.monotonic()
     (entry,) = stacks.collect({0: os.getpid()}, 2)["0"][:1]
-    assert "py-spy: no answer in 1.0 s" in entry["error"]
+    (waited,) = re.findall(r"py-spy: no answer in ([\d.]+) s", entry["error"])
+    assert 0 < float(waited) <= 1  # less where the machine was busy before
     assert time.monotonic() - start < 300
 
 
