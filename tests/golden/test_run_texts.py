@@ -40,6 +40,7 @@ VERDICTS = (
     WAITING,
     replace(WAITING, code=HangCode.DEAD, exit_code=0, place=None),
     replace(WAITING, code=HangCode.DEAD, signal=9, place=None),
+    replace(WAITING, code=HangCode.EXITING, place=None),
     replace(WAITING, code=HangCode.STOPPED),
     replace(WAITING, code=HangCode.FILESYSTEM, on="/data/x", ranks=(("n3", 6), ("n4", 7))),
     replace(WAITING, code=HangCode.LOCK),

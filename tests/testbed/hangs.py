@@ -109,6 +109,9 @@ def train(how):
             if not os.fork():  # keeps the connections open, as workers of a data loader do
                 time.sleep(600)
             os._exit(0)
+        elif how == "exiting":
+            threading.Thread(target=time.sleep, args=(600,)).start()
+            return
     if how == "network-forming":
         while not os.path.exists("cut"):
             time.sleep(0.1)
@@ -136,7 +139,7 @@ for how in sys.argv[1:]:
         if not pid:
             os.environ.update(RANK=str(rank), MASTER_PORT=os.environ["MASTER_PORT"])
             train.train(how)
-            os._exit(0)
+            sys.exit()
         pids.append(pid)
     print(*pids, flush=True)
     sys.stdin.readline()
@@ -163,6 +166,7 @@ CASES = (
     Case("dataloader", "dataloader", "load"),
     Case("stopped", "stopped"),
     Case("dead", "dead"),
+    Case("exiting", "exiting"),
     Case("slow", "slow", "compute"),
 )
 NETWORK = Case("network", "network")
@@ -284,6 +288,7 @@ MEANINGS = {
     "dataloader": "waits for a worker of its data loader",
     "stopped": "is stopped by SIGSTOP",
     "dead": "has exited with 0; a child holds its connections",
+    "exiting": "has ended its program; a thread that is no daemon goes on",
     "slow": "computes, as all others do",
     "network": "is on a node that packets do not reach",
     "network-forming": "is on such a node, and forms a process group with rank 0",

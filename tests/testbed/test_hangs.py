@@ -218,6 +218,30 @@ def apart(project: Project, one: str, other: str) -> Iterator[None]:
         project.cluster.run(one, ["nft", "delete", "table", "inet", "apart"], user="root")
 
 
+STARVED = """\
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+until = time.monotonic() + SECONDS
+while dist.get_rank() == 1 and time.monotonic() < until:
+    pass
+dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.long  # it imports torch with less than half of a CPU, and waits for twice the timeout
+def test_a_rank_that_computes_for_long_on_a_node_without_cpu_time_does_not_hang(
+    project: Project,
+) -> None:
+    # it waits for a CPU for 0.7 of the time, so that less than the timeout counts
+    project.write("train.py", STARVED.replace("SECONDS", str(2 * LIMIT)))
+    project.describe("nodes: [{host: 'node[1-2]', slots: 1}]")
+    project.cluster.fault("node2", "cpu", "30")
+    done = project.run("--hang-timeout", f"{LIMIT:g}", "c.yaml", "train.py", timeout=400)
+    project.cluster.heal()
+    assert done.returncode == 0, done.stderr
+
+
 RESTARTS = """\
 import os, torch, torch.distributed as dist
 dist.init_process_group("gloo")

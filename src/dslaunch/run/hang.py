@@ -39,6 +39,7 @@ MOST_WORKERS = 64
 _BY_RANK = (
     HangCode.DEAD,
     HangCode.STOPPED,
+    HangCode.EXITING,
     HangCode.FILESYSTEM,
     HangCode.LOCK,
     HangCode.DATALOADER,
@@ -58,6 +59,10 @@ _BETWEEN_TWO = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_\w+)?")
 _DATA = re.compile(r"torch/utils/data/")
 _BATON = re.compile(r"torch/utils/file_baton\.py$|filelock/\w+\.py$")
 """Locks in files: of PyTorch's extension builds, and of the package filelock."""
+_AT_EXIT = re.compile(r"threading\.py:_shutdown|multiprocessing/util\.py:_exit_function")
+"""The functions that wait, when a program has ended, for its threads and its child processes."""
+_COMPILERS = re.compile(r"torch/_dynamo/convert_frame\.py$|triton/compiler/")
+"""Where they compile, which they do in other processes and threads, and wait for these."""
 _OF_FILES = (WaitKind.STORAGE, WaitKind.KERNEL)
 _LOCKS = (WaitKind.LOCK, WaitKind.FILE_LOCK, WaitKind.QUEUE)
 _OPENS = ("openat", "newfstatat", "statx", "getdents64", "fsync")
@@ -632,13 +637,21 @@ def _code(view: RankView) -> HangCode:
         return HangCode.NOT_ENTERED
     seen = process.wait
     checks: tuple[tuple[HangCode, Callable[[], bool]], ...] = (
+        (HangCode.EXITING, lambda: _is_exiting(process)),
         (HangCode.LOCK, lambda: any(_BATON.search(frame.file) for frame in process.frames[:12])),
         (HangCode.DATALOADER, lambda: _in_data_loader(process)),
         (HangCode.FILESYSTEM, lambda: _waits_for_file(process, seen)),
+        (HangCode.BUSY, lambda: any(_COMPILERS.search(frame.file) for frame in process.frames)),
         (HangCode.LOCK, lambda: seen is not None and seen.kind in _LOCKS),
         (HangCode.BUSY, lambda: process.state == "R"),
     )
     return next((code for code, holds in checks if holds()), HangCode.NOT_ENTERED)
+
+
+def _is_exiting(process: Process) -> bool:
+    """Return whether the main thread has left the program: Python calls what waits there."""
+    outermost = process.frames[-1:]
+    return any(_AT_EXIT.search(f"{frame.file}:{frame.function}") for frame in outermost)
 
 
 def _in_data_loader(process: Process) -> bool:

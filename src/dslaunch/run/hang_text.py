@@ -16,6 +16,7 @@ MOST_SIZES = 3
 """Sizes of tensors that are shown of one side of a mismatch."""
 _ABOUT: Mapping[HangCode, str] = {
     HangCode.DEAD: "{who} {has} exited{ending}",
+    HangCode.EXITING: "{who} {has} ended the program and {waits} for its threads or processes",
     HangCode.STOPPED: "{who} {is_} stopped by a signal or a debugger{where}",
     HangCode.FILESYSTEM: "{who} {has} not entered it and {waits} for a file{on}{where}",
     HangCode.LOCK: "{who} {has} not entered it and {waits} for a lock{where}",
@@ -43,6 +44,8 @@ _AFTER_SIDES: Mapping[HangCode, str] = {
 _HINTS: Mapping[HangCode, str] = {
     HangCode.DEAD: "let a rank exit with a code other than 0 if it cannot continue; look for "
     "`sys.exit` and `break` that depend on the rank",
+    HangCode.EXITING: "all ranks must make the same number of steps; look for `break`, `return` "
+    "and `sys.exit` that depend on the rank, and for a thread that is no daemon",
     HangCode.STOPPED: "continue the process with `kill -CONT`, or look for what stops it: a "
     "debugger or a job control signal",
     HangCode.FILESYSTEM: "check the file system on the node: `timeout 5 stat PATH`, "

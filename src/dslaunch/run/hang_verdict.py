@@ -17,6 +17,8 @@ class HangCode(StrEnum):
 
     DEAD = "dead"
     """The process of a rank has ended, and the others wait for it."""
+    EXITING = "exiting"
+    """A rank has ended its program, and its process waits for threads or children of it."""
     STOPPED = "stopped"
     """A rank is stopped by a signal or a debugger."""
     FILESYSTEM = "filesystem"

@@ -296,6 +296,22 @@ def test_a_process_in_uninterruptible_sleep_waits_for_a_file() -> None:
     assert (verdict.code, verdict.on) == (HangCode.FILESYSTEM, "/data/shard-7")
 
 
+def test_a_rank_that_compiles_computes_and_does_not_wait_for_a_lock() -> None:
+    told = changed("lock")
+    library = "/env/lib/python3.11/site-packages/torch"
+    told["stacks"]["3"][0]["threads"] = [
+        main_thread(
+            ("/usr/lib/python3.11/threading.py", 327, "wait"),
+            ("/usr/lib/python3.11/concurrent/futures/_base.py", 451, "result"),
+            (f"{library}/_inductor/async_compile.py", 433, "_wait_futures"),
+            (f"{library}/_dynamo/convert_frame.py", 1272, "__call__"),
+            ("train.py", 30, "forward"),
+        )
+    ]
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.place) == (HangCode.BUSY, Place("train.py", 30, "forward"))
+
+
 def test_thousands_of_groups_that_a_node_claims_are_judged_in_a_second() -> None:
     """The launcher supervises the run in the same thread."""
     entries = tuple(
