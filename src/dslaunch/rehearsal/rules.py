@@ -194,7 +194,8 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
     optimizer, steps = rank.last(OptimizerBuilt), rank.every(Step)
     if optimizer is None or not steps:
         return None
-    if optimizer.owned == 0 and optimizer.tensors:
+    # copies in float32, which get the gradients of the model and are copied into it, have gradients
+    if optimizer.owned == 0 and optimizer.tensors and not optimizer.gradients:
         return FindingKind.OTHER_PARAMETERS
     if optimizer.gradients == 0:
         return FindingKind.NO_GRADIENTS
@@ -202,7 +203,9 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
     skips = any(step.skipped for step in steps)
     last = steps[-1].fingerprint
     # a small step may be lost by rounding in bf16 and fp16
-    exact = set(optimizer.types) <= {"float32", "float64"}
+    wrapped = rank.last(Wrapped)
+    types = {*optimizer.types, *(wrapped.types if wrapped is not None else ())}
+    exact = types <= {"float32", "float64"}
     unchanged = exact and bool(last) and last == optimizer.fingerprint
     return FindingKind.NO_UPDATE if unchanged and trains and not skips else None
 

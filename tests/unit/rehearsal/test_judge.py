@@ -381,6 +381,12 @@ def test_a_rank_that_only_evaluates_may_wait_for_held_ranks() -> None:
     assert result.verdict is Verdict.WOULD_RUN
 
 
+def test_an_optimizer_of_copies_that_have_gradients_trains_the_model() -> None:
+    copies = {**OPTIMIZER, "owned": 0, "gradients": 2}
+    ranks = [[copies if r is OPTIMIZER else r for r in sound(rank)] for rank in range(2)]
+    assert codes(judged(*ranks)) == set()
+
+
 def test_ranks_that_split_the_model_may_read_the_same_samples() -> None:
     split: Sent = {"kind": "splits-model"}
     ranks = [[*sound(rank), loader(), *batches("a", "b")] for rank in (0, 1)]
@@ -425,7 +431,7 @@ def test_a_rank_that_waits_for_held_ranks_has_made_uneven_steps() -> None:
 @pytest.mark.parametrize(
     "optimizer",
     [
-        {**OPTIMIZER, "owned": 0},
+        {**OPTIMIZER, "owned": 0, "gradients": 0},
         {**OPTIMIZER, "gradients": 0},
         {**OPTIMIZER, "fingerprint": [3.0, 4.0]},
     ],
