@@ -65,11 +65,10 @@ locks := $(wildcard requirements/*.lock)
 demo: .venv/.ready-run
 	$(bin)/dslaunch run clusters/local.yaml examples/train_ddp.py
 
-# one after the other also under `make -j`: they share the CPUs, and their output is read
+# all tests at once: those of the testbed wait half of their time, while the others use the CPUs
 test: .venv/.ready-test
 	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory unit
-	@$(MAKE) --no-print-directory testbed
+	$(pytest) -n $(workers) -m "not gpu and not long" $(PYTEST)
 
 test-all: test
 	$(pytest) -n $(workers) -m "long and not gpu" $(PYTEST)

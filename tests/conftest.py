@@ -67,10 +67,24 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make testbed` collects tests/testbed only."""
+    """`make testbed` collects tests/testbed only. What waits alternates with what computes."""
     for item in items:
         if item.get_closest_marker("sshd") and TESTBED not in item.path.parents:
             raise pytest.UsageError(f"{item.nodeid} is marked sshd: move it to {TESTBED}")
+    places = alternating([item.path for item in items])
+    items.sort(key=lambda item: (item.get_closest_marker("longest") is None, places[item.path]))
+
+
+def alternating(paths: list[Path]) -> dict[Path, float]:
+    """Return a place from 0 to 1 for each file, given that of each test. The files of the testbed,
+    whose tests mostly wait for nodes and daemons, are spread evenly among the others, whose tests
+    use up a CPU: so each worker of pytest-xdist begins with both kinds, and no CPU is idle."""
+    computing = [path for path in paths if TESTBED not in path.parents]
+    waiting = list(dict.fromkeys(path for path in paths if TESTBED in path.parents))
+    places: dict[Path, float] = {}
+    for group in (computing, waiting):
+        places |= {path: number / len(group) for number, path in enumerate(group)}
+    return places
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ VERDICTS = (
     WAITING,
     replace(WAITING, code=HangCode.DEAD, exit_code=0, place=None),
     replace(WAITING, code=HangCode.DEAD, signal=9, place=None),
+    replace(WAITING, code=HangCode.EXITING, place=None),
     replace(WAITING, code=HangCode.STOPPED),
     replace(WAITING, code=HangCode.FILESYSTEM, on="/data/x", ranks=(("n3", 6), ("n4", 7))),
     replace(WAITING, code=HangCode.LOCK),
@@ -52,6 +53,13 @@ VERDICTS = (
         WAITING, code=HangCode.MISMATCH, sides=(replace(ODD, operation="recv", group=""), MOST)
     ),
     replace(WAITING, code=HangCode.NETWORK, ranks=(), unreachable=PAIRS),
+    replace(
+        WAITING,
+        code=HangCode.NETWORK,
+        ranks=(),
+        sides=(replace(ODD, operation="new_group", group=""), MOST),
+        unreachable=PAIRS,
+    ),
     replace(WAITING, code=HangCode.UNKNOWN, ranks=()),
     replace(WAITING, code=HangCode.RENDEZVOUS, ranks=(), operation="init_process_group"),
     HangVerdict(HangCode.SLOW, ranks=(("n1", 0), ("n2", 1)), place=STEP),
@@ -110,6 +118,7 @@ REASONS = (
     *(EndReason(EndCode.HANG, seconds=61.4, hang=verdict) for verdict in VERDICTS),
     EndReason(EndCode.REHEARSED, steps=2),
     EndReason(EndCode.REHEARSAL_LIMIT, steps=2, seconds=600.0),
+    EndReason(EndCode.REHEARSAL_SPAWNS),
     EndReason(EndCode.SLURM_JOB, job="job 12 reached its time limit"),
 )
 INTERRUPTED = EndReason(EndCode.INTERRUPTED)

@@ -578,7 +578,8 @@ class LargeRecords:
 
 
 def test_records_of_a_rehearsal_do_not_fill_the_memory() -> None:
-    monitor = RehearsalMonitor(RehearsalLimits())
+    plan = Plan("test", "direct", 1, Rendezvous("node1", 29500), ())
+    monitor = RehearsalMonitor(RehearsalLimits(), plan)
     session = cast(Session, LargeRecords())
     monitor.collect([session])
     texts = [record.text for record in monitor.records[0] if isinstance(record, GivenConfig)]

@@ -151,6 +151,19 @@ def all_absent(found: dict[int, RankRecord]) -> bool:
     return {each.state for each in found.values()} == {RankState.ABSENT}
 
 
+DEEP = f"""import torch._inductor.codecache
+def call(depth, run):
+    return call(depth - 1, run) if depth else run()
+{TRAIN.replace("dist.all_reduce(value)", "call(40, lambda: dist.all_reduce(value))")}"""
+
+
+@pytest.mark.long  # to symbolize stacks, torch imports 800 modules
+def test_a_collective_that_is_waited_for_has_its_stack_down_to_the_script(ranks: Ranks) -> None:
+    ranks.start(DEEP)
+    current = ranks.ask_until("full", waits_in_the_second)[0].current
+    assert (current.frames[-1].file, current.frames[-1].function) == ("train.py", "<module>")
+
+
 @pytest.mark.long
 def test_a_buffer_size_of_the_user_is_kept(ranks: Ranks) -> None:
     ranks.start(TRAIN, TORCH_FR_BUFFER_SIZE="0")

@@ -67,6 +67,7 @@ def rehearse(tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Reh
         script: str,
         launcher: str = "direct",
         time_limit: float = 300.0,
+        hang_timeout: float = 120.0,
         secrets: tuple[SecretSource, ...] = (),
         **environ: str,
     ) -> Rehearsal:
@@ -79,6 +80,7 @@ def rehearse(tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Reh
             cwd=tmp_path,
             environ={**os.environ, **environ},
             time_limit=time_limit,
+            hang_timeout=hang_timeout,
             on_line=seen.lines.append,
             on_event=seen.events.append,
         )
@@ -237,6 +239,25 @@ def test_a_rank_that_waits_in_a_collective_for_a_held_rank_makes_uneven_steps(
 
 
 @pytest.mark.torch
+@pytest.mark.long  # as above
+def test_ranks_in_different_collectives_are_named_before_the_hang_timeout(
+    rehearse: Rehearse,
+) -> None:
+    script = (
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "if dist.get_rank() == 0:\n"
+        "    dist.barrier()\n"
+        "dist.all_reduce(torch.ones(8))\n"
+    )
+    result = rehearse(script, time_limit=600, hang_timeout=600)
+    assert [each.code for each in result.findings] == ["hang.mismatch"]
+    assert result.findings[0].where == "train.py:4"
+    assert result.outcome.reason.seconds is not None
+    assert result.outcome.reason.seconds < 600
+
+
+@pytest.mark.torch
 @pytest.mark.long  # it waits for 20 s
 def test_a_rank_that_only_takes_longer_than_a_held_rank_is_not_called_broken(
     rehearse: Rehearse, seen: Seen
@@ -245,3 +266,31 @@ def test_a_rank_that_only_takes_longer_than_a_held_rank_is_not_called_broken(
     assert result.findings == ()
     assert result.verdict is Verdict.WOULD_RUN
     assert "stalled" not in {event.kind for event in seen.events}
+
+
+SPAWNS = """\
+import os
+import time
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def train(local_rank, nprocs):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(29600 + os.getppid() % 1000))
+    dist.init_process_group("gloo", rank=local_rank, world_size=nprocs)
+    while True:
+        time.sleep(1)
+
+if __name__ == "__main__":
+    mp.spawn(train, args=(1,), nprocs=1)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.long  # 17 s of processor time, most of them for importing torch
+def test_a_script_that_starts_its_ranks_itself_is_named_before_the_time_limit(
+    rehearse: Rehearse,
+) -> None:
+    result = rehearse(SPAWNS)
+    assert [each.code for each in result.findings] == ["rehearsal.spawns-ranks"]
+    assert result.verdict is Verdict.WOULD_FAIL
+    assert result.outcome.reason.code == "rehearsal-spawns"

@@ -63,8 +63,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.sshd)
         if "can_have_slurm" in fixtures:
             item.add_marker(pytest.mark.slurm)
-    # one test plays all scenarios of a site, in minutes: begun last, it would be waited for alone
-    items.sort(key=lambda item: "test_slurm_scenarios" not in item.nodeid)
 
 
 @pytest.fixture(scope="session")

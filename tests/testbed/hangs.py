@@ -109,6 +109,13 @@ def train(how):
             if not os.fork():  # keeps the connections open, as workers of a data loader do
                 time.sleep(600)
             os._exit(0)
+        elif how == "exiting":
+            threading.Thread(target=time.sleep, args=(600,)).start()
+            return
+    if how == "network-forming":
+        while not os.path.exists("cut"):
+            time.sleep(0.1)
+        dist.new_group([0, odd])
     if how == "network":
         while True:
             dist.all_reduce(value)
@@ -132,7 +139,7 @@ for how in sys.argv[1:]:
         if not pid:
             os.environ.update(RANK=str(rank), MASTER_PORT=os.environ["MASTER_PORT"])
             train.train(how)
-            os._exit(0)
+            sys.exit()
         pids.append(pid)
     print(*pids, flush=True)
     sys.stdin.readline()
@@ -159,10 +166,13 @@ CASES = (
     Case("dataloader", "dataloader", "load"),
     Case("stopped", "stopped"),
     Case("dead", "dead"),
+    Case("exiting", "exiting"),
     Case("slow", "slow", "compute"),
 )
 NETWORK = Case("network", "network")
 """Needs nodes: one of them accepts no packets but those of SSH."""
+FORMING = Case("network-forming", "network")
+"""The same, and then a group is formed of a rank on that node and one on another node."""
 
 
 def odd(world: int) -> int:
@@ -278,8 +288,10 @@ MEANINGS = {
     "dataloader": "waits for a worker of its data loader",
     "stopped": "is stopped by SIGSTOP",
     "dead": "has exited with 0; a child holds its connections",
+    "exiting": "has ended its program; a thread that is no daemon goes on",
     "slow": "computes, as all others do",
     "network": "is on a node that packets do not reach",
+    "network-forming": "is on such a node, and forms a process group with rank 0",
 }
 LIMIT = 10.0
 """Seconds of `--hang-timeout` in the tests."""
@@ -298,7 +310,7 @@ def page(rows: list[dict[str, Any]], found: dict[str, str]) -> str:
         odd_of_64=odd(64),
         timeout=GROUP_TIMEOUT,
     )
-    cases = [case for case in (*CASES, NETWORK) if case.how in by_how]
+    cases = [case for case in (*CASES, NETWORK, FORMING) if case.how in by_how]
     table = "".join(_row(by_how[case.how], of_64.get(case.how), found) for case in cases)
     return head + table + _reported(rows)
 

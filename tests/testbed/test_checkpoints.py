@@ -74,6 +74,7 @@ def weights(project: Project, directory: str, *tag: str) -> dict[str, object]:
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
+@pytest.mark.longest
 @pytest.mark.parametrize(("stage", "nodes"), STAGES_AND_NODES)
 def test_a_training_that_lost_a_node_and_its_disk_ends_as_if_nothing_had_happened(
     training: Project, stage: int, nodes: int

@@ -303,6 +303,7 @@ print("end", rank, "of", world, flush=True)
 """
 
 
+@pytest.mark.longest
 @pytest.mark.torch
 def test_an_elastic_run_continues_without_a_lost_node(
     virtual_cluster: Callable[..., VirtualCluster],

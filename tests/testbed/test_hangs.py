@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.testbed.hangs import CASES, JOB, LIMIT, NETWORK, Case, odd
+from tests.testbed.hangs import CASES, FORMING, JOB, LIMIT, NETWORK, Case, odd
 from tests.testbed.reported_hangs import PREFIX, REPORTED, Reported
 from tests.testbed.test_faults import Watched
 from tests.testbed.test_runs import Project, project
@@ -35,8 +35,8 @@ def parameter(case: Case, ranks: int) -> object:
 
 PARAMETERS = [
     parameter(CASES[1], 4),
-    *(parameter(case, 8) for case in (*CASES, NETWORK)),
-    *(parameter(case, 64) for case in (*CASES, NETWORK)),
+    *(parameter(case, 8) for case in (*CASES, NETWORK, FORMING)),
+    *(parameter(case, 64) for case in (*CASES, NETWORK, FORMING)),
 ]
 
 
@@ -51,16 +51,18 @@ def test_a_hang_ends_with_the_rank_that_the_others_wait_for(
     with project.start("--hang-timeout", f"{LIMIT:g}", "c.yaml", "train.py", case.how) as running:
         watched = Watched(running)
         watched.wait_for("│up", times=ranks)
-        if case is NETWORK:
+        if case in (NETWORK, FORMING):
             project.cluster.fault(hung_node, "block", ALL_BUT_SSH)
         began = time.time()
+        for node in project.cluster.names:
+            project.cluster.run(node, ["touch", "work/cut"])
         code = watched.end(300)
     project.cluster.heal()
     assert code == 1, watched.text()
     reason = project.outcome()["reason"]
     hang = reason["hang"]
     assert (reason["code"], hang["code"]) == ("hang", case.code), watched.text()
-    if case is NETWORK:
+    if case in (NETWORK, FORMING):
         assert all(hung_node in pair for pair in hang["unreachable"]), watched.text()
         assert len(hang["unreachable"]) > 1
     elif case.code != "slow":
@@ -126,6 +128,7 @@ def detach(project: Project, kind: str, program: str = JOB, nodes: int = 2) -> N
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.longest
 def test_a_detached_run_that_hangs_names_the_rank_that_the_others_wait_for(
     project: Project,
 ) -> None:
@@ -213,6 +216,30 @@ def apart(project: Project, one: str, other: str) -> Iterator[None]:
         yield
     finally:
         project.cluster.run(one, ["nft", "delete", "table", "inet", "apart"], user="root")
+
+
+STARVED = """\
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+until = time.monotonic() + SECONDS
+while dist.get_rank() == 1 and time.monotonic() < until:
+    pass
+dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.long  # it imports torch with less than half of a CPU, and waits for twice the timeout
+def test_a_rank_that_computes_for_long_on_a_node_without_cpu_time_does_not_hang(
+    project: Project,
+) -> None:
+    # it waits for a CPU for 0.7 of the time, so that less than the timeout counts
+    project.write("train.py", STARVED.replace("SECONDS", str(2 * LIMIT)))
+    project.describe("nodes: [{host: 'node[1-2]', slots: 1}]")
+    project.cluster.fault("node2", "cpu", "30")
+    done = project.run("--hang-timeout", f"{LIMIT:g}", "c.yaml", "train.py", timeout=400)
+    project.cluster.heal()
+    assert done.returncode == 0, done.stderr
 
 
 RESTARTS = """\

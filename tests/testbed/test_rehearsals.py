@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import resource
 import sys
 import time
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import pytest
 
 from tests.rehearsal.jobs import NODES, BrokenJob, Job, Outcome, broken_jobs, sound_jobs
 from tests.testbed.test_runs import Project, project
+from tests.testbed.vcluster import VirtualCluster
 
 __all__ = ["project"]
 RECORD = "DSLAUNCH_REHEARSALS"
@@ -46,6 +48,8 @@ class Result:
     """How long the command took, with logins and all checks."""
     load: float
     """Processes that wanted one of the CPUs of this machine, on average while it ran."""
+    processor: float
+    """Seconds of processor time of the command and of all that it started on the nodes."""
 
 
 def rehearse(project: Project, job: Job, *, hang_timeout: float) -> Result:
@@ -58,6 +62,7 @@ def rehearse(project: Project, job: Job, *, hang_timeout: float) -> Result:
     words = [job.name, "../c.yaml", "--hang-timeout", str(hang_timeout)]
     here = f"{project.path}/job"
     project.cluster.run("control", ["mkdir", here], check=True)
+    used_before = processor_time(project.cluster)
     began = time.monotonic()
     done = project.cluster.run(
         "control",
@@ -67,11 +72,29 @@ def rehearse(project: Project, job: Job, *, hang_timeout: float) -> Result:
         timeout=480,
     )
     seconds = time.monotonic() - began
+    used = processor_time(project.cluster) - used_before
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     codes = frozenset(found["codes"])
     load, _, _ = os.getloadavg()
-    return Result(found["verdict"], codes, found["first"], seconds, load)
+    return Result(found["verdict"], codes, found["first"], seconds, load, used)
+
+
+def processor_time(cluster: VirtualCluster) -> float:
+    """Return the seconds of processor time of this process's children and of the nodes' processes
+    so far, with those that have ended and that their parents have waited for."""
+    ticks = 0
+    for node in cluster.names:
+        stats = cluster.run(node, ["sh", "-c", "cat /proc/[0-9]*/stat"]).stdout
+        ticks += sum(_ticks(line) for line in stats.splitlines())
+    own = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(stat: str) -> int:
+    """Return utime, stime, cutime and cstime of a line of /proc/PID/stat (proc(5)) together."""
+    _, _, behind_name = stat.rpartition(")")
+    return sum(map(int, behind_name.split()[11:15]))
 
 
 def record(name: str, result: Result, named: frozenset[str] | None) -> None:
@@ -87,6 +110,7 @@ def record(name: str, result: Result, named: frozenset[str] | None) -> None:
         "first": result.first,
         "seconds": round(result.seconds, 1),
         "load": round(result.load, 1),
+        "processor": round(result.processor, 1),
     }
     with Path(os.environ[RECORD]).open("a") as file:
         file.write(json.dumps(row) + "\n")

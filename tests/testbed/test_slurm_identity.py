@@ -23,6 +23,7 @@ def state(site: Site, run: str = "latest", **env: str) -> str:
     return str(json.loads(done.stdout)["state"])
 
 
+@pytest.mark.longest
 def test_a_job_that_was_renamed_and_requeued_unseen_is_still_ours(site: Site) -> None:
     """Nobody follows it meanwhile, and every question comes from another kind of shell."""
     site.describe("{host: node1, slots: 1}", requeue="2")

@@ -851,6 +851,7 @@ def test_scenarios_of_two_clusters_under_one_slurmdbd(
     judge_all(play_all(slurm_pair, PAIR, long=long), subtests)
 
 
+@pytest.mark.longest
 @LENGTHS
 def test_scenarios_of_a_site_with_gpus_and_without_accounting(
     slurm_cluster: VirtualCluster, subtests: pytest.Subtests, long: bool

@@ -81,6 +81,7 @@ def test_once_shows_every_node_and_rank_with_its_step(pair: Project) -> None:
         assert [node["host"] for node in chosen["nodes"]] == ["node2"]
 
 
+@pytest.mark.longest
 @pytest.mark.torch
 def test_a_rank_on_a_node_with_a_cpu_limit_is_named_within_20_steps(pair: Project) -> None:
     with training(pair, TRAINING, "step 3 "):

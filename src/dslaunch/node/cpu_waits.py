@@ -23,16 +23,18 @@ class CpuWaits:
         self.seconds = 0.0
         """Of the rank that has waited longest."""
         self._before: Dict[Any, float] = {}
+        self._waits: Dict[Any, float] = {}
+        """Of each rank. A node whose ranks wait for a CPU is also late to answer: what it told
+        before still holds."""
 
     def take(self, waited: Mapping[Any, float], *, progress: bool) -> None:
-        """Add the waits of all ranks, in seconds since their start. `progress`: whether there was
-        some since the last call."""
+        """Add the waits of ranks, in seconds since their start. `progress`: whether there was some
+        since the last call."""
         if progress:
-            self._before = {}
-        waits = [
-            seconds - self._before.setdefault(rank, seconds) for rank, seconds in waited.items()
-        ]
-        self.seconds = max(waits, default=0.0)
+            self._before, self._waits = {}, {}
+        for rank, seconds in waited.items():
+            self._waits[rank] = seconds - self._before.setdefault(rank, seconds)
+        self.seconds = max(self._waits.values(), default=0.0)
 
     def own(self, seconds: float) -> float:
         """Return how many of the seconds since the last progress count."""

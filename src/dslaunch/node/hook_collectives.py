@@ -52,7 +52,9 @@ MOST_TIMES = 2048
 """Collectives in an answer to `times`."""
 PER_GROUP = 32
 """The last collectives of each group in a `full` answer."""
-MOST_FRAMES = 12
+MOST_FRAMES, MOST_OF_COMPLETED = 64, 12
+"""Of the stack of a collective: the user's line is below dozens of frames of PyTorch and DeepSpeed
+in a backward pass."""
 MOST_TENSORS, MOST_DIMENSIONS = 8, 8
 """Of one collective; an all_gather can have thousands of tensors."""
 MOST_NAME = 200
@@ -373,7 +375,8 @@ def _entry(entry: "Dict[str, Any]", start: str) -> "Dict[str, Any]":
     if entry.get("timeout_ms"):
         told["timeout"] = entry["timeout_ms"] / 1e3
     if entry.get("frames"):
-        told["frames"] = [_frame(each, start) for each in entry["frames"][:MOST_FRAMES]]
+        most = MOST_OF_COMPLETED if told["completed"] else MOST_FRAMES
+        told["frames"] = [_frame(each, start) for each in entry["frames"][:most]]
     return told
 
 

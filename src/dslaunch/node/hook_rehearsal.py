@@ -120,17 +120,21 @@ _recorder: "Optional[_Recorder]" = None
 
 
 def start(directory: str) -> None:
-    """Begin to record in this process if it is a rank. Raises OSError, ValueError."""
-    global _recorder
+    """Begin to record in this process if it is a rank, or was started by one. Raises OSError,
+    ValueError."""
+    global _recorder, _watches
     rank = os.environ.get("RANK", "")
     steps = os.environ.get(STEPS, "")
-    if not rank.isdigit() or not steps.isdigit() or _is_part_of_rank(rank):
+    if not rank.isdigit() or not steps.isdigit():
         return
     path = os.path.join(directory, DIRECTORY, f"{int(rank)}.jsonl")
     names = os.environ.get(SECRETS, "").split(",")
     values = [os.environ[name] for name in names if os.environ.get(name)]
     secrets = [form for value in values for form in _spellings(value)]
     recorder = _Recorder(path, int(steps), _number(os.environ.get(WORLD)), secrets)
+    if _is_part_of_rank(rank):
+        _recorder, _watches = recorder, _WATCHES_OF_PART
+        return
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     recorder.write(
         "start",
@@ -167,8 +171,9 @@ def _stop() -> None:
 
 def imported(name: str) -> None:
     """Watch what the module offers that was imported."""
-    if _recorder is not None:
-        _note(_WATCHES[name], sys.modules[name])
+    watch = _watches.get(name)
+    if watch is not None:
+        _note(watch, sys.modules[name])
 
 
 # ------------------------------------------------------------ noting
@@ -324,8 +329,21 @@ def _saved_shards(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
 
 
 def _watch_groups(recorder: "_Recorder", module: "Any") -> None:
-    _watch(module, "init_process_group", after=_initialized)
+    _watch(module, "init_process_group", before=_begins_rendezvous, after=_initialized)
     _watch(module, "new_group", after=_grouped)
+
+
+def _begins_rendezvous(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
+    world = _integer(_argument(args, kwargs, 3, "world_size"))
+    if world is None or world < 1:
+        world = _number(os.environ.get("WORLD_SIZE"))
+    method = _argument(args, kwargs, 1, "init_method")
+    address = None
+    if isinstance(method, str) and method.startswith("tcp://"):
+        address = method[len("tcp://") :].rpartition(":")[0].strip("[]")
+    elif method in (None, "env://") and _argument(args, kwargs, 5, "store") is None:
+        address = os.environ.get("MASTER_ADDR")
+    recorder.write("rendezvous", world=world, address=address)
 
 
 def _initialized(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
@@ -371,7 +389,16 @@ def _watch_spawn(recorder: "_Recorder", module: "Any") -> None:
 
 def _spawns(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
     count = _integer(_argument(args, kwargs, 2, "nprocs"))
-    recorder.write("spawn", processes=1 if count is None else count)
+    waits = _argument(args, kwargs, 3, "join") is not False
+    recorder.write("spawn", processes=1 if count is None else count, waits=waits)
+
+
+def _watch_groups_of_part(recorder: "_Recorder", module: "Any") -> None:
+    _watch(module, "init_process_group", before=_joins_as_part)
+
+
+def _joins_as_part(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
+    recorder.write("spawned-joins")
 
 
 def _watch_backward(recorder: "_Recorder", module: "Any") -> None:
@@ -1089,5 +1116,10 @@ _WATCHES: "Dict[str, Callable[..., None]]" = {
     "accelerate.accelerator": _watch_accelerator,
     "safetensors.torch": _watch_safetensors,
 }
+_WATCHES_OF_PART: "Dict[str, Callable[..., None]]" = {
+    "torch.distributed.distributed_c10d": _watch_groups_of_part,
+}
+"""In a process that a rank has started: most are workers, and some are meant as ranks."""
+_watches = _WATCHES
 IMPORTS = tuple(_WATCHES)
 """The modules after whose import `imported` is called."""

@@ -62,6 +62,16 @@ class TorchImported(Sent):
     """Whether it is built with CUDA."""
 
 
+class RendezvousBegun(Sent):
+    """A rank begins to wait for the others, to initialize the default process group."""
+
+    kind: Literal["rendezvous"]
+    world: Count | None
+    """Ranks that it waits for; None: unknown."""
+    address: Short | None
+    """Where it looks for the master; None: unknown, or it looks for none."""
+
+
 class ProcessGroup(Sent):
     """The default process group was initialized."""
 
@@ -177,6 +187,14 @@ class Spawned(Sent):
 
     kind: Literal["spawn"]
     processes: Count
+    waits: bool = True
+    """Whether the rank does nothing until they have ended."""
+
+
+class SpawnedJoins(Sent):
+    """A process that the rank has started joins a process group."""
+
+    kind: Literal["spawned-joins"]
 
 
 class Step(Sent):
@@ -337,6 +355,7 @@ class Unrecorded(Sent):
 Record = (
     Started
     | TorchImported
+    | RendezvousBegun
     | ProcessGroup
     | Group
     | Wrapped
@@ -347,6 +366,7 @@ Record = (
     | SameOrder
     | Joins
     | Spawned
+    | SpawnedJoins
     | Step
     | Schedulers
     | StepsDone

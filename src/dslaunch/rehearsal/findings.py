@@ -57,6 +57,18 @@ class FindingKind(Enum):
         "call torch.distributed.init_process_group without a fixed rank and world size, and start "
         "one script per rank",
     )
+    LACKS_RANKS = (
+        "rehearsal.world-size",
+        "error",
+        "init_process_group waits for {world} ranks, and the run has {ranks}",
+        "leave world_size to the launcher, which sets WORLD_SIZE, or start as many ranks",
+    )
+    LACKS_MASTER = (
+        "rehearsal.master-loopback",
+        "error",
+        "looks for the master at {address}, which is its own node on all nodes",
+        "leave MASTER_ADDR to the launcher, which sets the first node's address",
+    )
     NOT_SYNCHRONIZED = (
         "rehearsal.not-synchronized",
         "error",
@@ -104,7 +116,7 @@ class FindingKind(Enum):
     )
     SCHEDULER_UNUSED = (
         "rehearsal.schedule-unused",
-        "warning",
+        "info",  # PyTorch's own examples, and Lightning unless told, make one step per epoch
         "{scheduler} made no step in {steps} optimizer steps",
         "call scheduler.step() after each optimizer step, unless it is meant per epoch",
     )

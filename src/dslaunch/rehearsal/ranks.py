@@ -37,6 +37,11 @@ class RankRecords:
         return max((step.step for step in self.every(Step)), default=0)
 
     @property
+    def trains(self) -> bool:
+        """Return whether it has made a step, or has wrapped a model to train it."""
+        return bool(self.steps or self.last(Wrapped) or self.last(Engine))
+
+    @property
     def sharded(self) -> bool:
         """Return whether no rank has all parameters."""
         engine = self.last(Engine)

@@ -20,6 +20,7 @@ from dslaunch.protocol.rehearsal import (
     Input,
     OptimizerBuilt,
     ProcessGroup,
+    RendezvousBegun,
     SameOrder,
     Schedulers,
     Spawned,
@@ -32,7 +33,8 @@ from dslaunch.rehearsal.checkpoints import checkpoints
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.memory import memory
 from dslaunch.rehearsal.ranks import RankRecords
-from dslaunch.run.rehearsal import Rehearsed
+from dslaunch.run.hang_verdict import HangCode
+from dslaunch.run.rehearsal import Rehearsed, lacks_master, lacks_ranks
 
 Ranks = tuple[RankRecords, ...]
 Rule = Callable[[Rehearsed, Ranks], Iterator[Finding]]
@@ -98,6 +100,27 @@ def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 def _joined(rank: RankRecords) -> bool:
     group = rank.last(ProcessGroup)
     return rank.steps > 0 and group is not None and group.world > 1
+
+
+def impossible_rendezvous(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield what ranks wait for that is not there."""
+    hang = rehearsed.outcome.reason.hang
+    if hang is None or hang.code is not HangCode.RENDEZVOUS:
+        return
+    world = rehearsed.full_ranks
+    lacking_ranks: dict[int, list[int]] = defaultdict(list)
+    lacking_master: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        begun = rank.last(RendezvousBegun)
+        if begun is not None and begun.world is not None and lacks_ranks(begun, world):
+            lacking_ranks[begun.world].append(rank.rank)
+        if begun is not None and begun.address is not None and lacks_master(begun, rehearsed.plan):
+            lacking_master[begun.address].append(rank.rank)
+    for wanted, several in lacking_ranks.items():
+        where = ranks_text(several)
+        yield finding(FindingKind.LACKS_RANKS, where, world=wanted, ranks=world)
+    for address, several in lacking_master.items():
+        yield finding(FindingKind.LACKS_MASTER, ranks_text(several), address=address)
 
 
 def _may_compare(rank: RankRecords, world: int) -> bool:
@@ -483,6 +506,7 @@ def network(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     not_distributed,
+    impossible_rendezvous,
     spawns_ranks,
     not_synchronized,
     models_differ,

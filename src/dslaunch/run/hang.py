@@ -8,7 +8,12 @@ that some rank has entered and not completed is what its group waits for:
 - members that entered different operations, sizes or types under the same number will not complete
   it, nor will ranks that wait for each other in different groups (`torch.distributed`, "Flight
   Recorder": collective mismatch);
-- if all have entered it equally, the data between them does not arrive.
+- if all have entered it equally, the data between them does not arrive;
+- a member that waits for a process group to be formed, which others have formed with it as a
+  member, cannot connect to one of them.
+
+Ranks that wait for a process group to be formed, or wait all, may also wait for the network: nodes
+that could not connect to each other show that (`with_unreachable`).
 
 Without a recorder, as with gloo in an older PyTorch, the stacks show which ranks are in a
 collective; which one is not known. So it is for `monitored_barrier`, and transfers between two
@@ -24,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dslaunch.run.collectives import Collective, RankRecord
+from dslaunch.run.collectives import Collective, RankRecord, RankState
 from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place, Side
 from dslaunch.run.reasons import RankSource
 from dslaunch.run.waits import NEAR, Frame, Wait, WaitKind, wait
@@ -34,6 +39,7 @@ MOST_WORKERS = 64
 _BY_RANK = (
     HangCode.DEAD,
     HangCode.STOPPED,
+    HangCode.EXITING,
     HangCode.FILESYSTEM,
     HangCode.LOCK,
     HangCode.DATALOADER,
@@ -46,11 +52,17 @@ _SAME_SIZES = re.compile(r"_?(?:all_?reduce|broadcast|reduce|all_?gather)\w*")
 all_to_all and scatter, it may differ."""
 _LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib/python3\.\d+t?|python\.zip)/|^<")
 """Also the hooks of dslaunch, which a node has in `python.zip`."""
-_JOINING = frozenset({"init_process_group", "new_group"})
+_JOINING = frozenset({"init_process_group", "new_group", "split_group"})
 """Functions that return when all ranks of the group have called them."""
+_BETWEEN_TWO = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_\w+)?")
+"""Transfers: ranks that are all in one do not wait for the same."""
 _DATA = re.compile(r"torch/utils/data/")
 _BATON = re.compile(r"torch/utils/file_baton\.py$|filelock/\w+\.py$")
 """Locks in files: of PyTorch's extension builds, and of the package filelock."""
+_AT_EXIT = re.compile(r"threading\.py:_shutdown|multiprocessing/util\.py:_exit_function")
+"""The functions that wait, when a program has ended, for its threads and its child processes."""
+_COMPILERS = re.compile(r"torch/_dynamo/convert_frame\.py$|triton/compiler/")
+"""Where they compile, which they do in other processes and threads, and wait for these."""
 _OF_FILES = (WaitKind.STORAGE, WaitKind.KERNEL)
 _LOCKS = (WaitKind.LOCK, WaitKind.FILE_LOCK, WaitKind.QUEUE)
 _OPENS = ("openat", "newfstatat", "statx", "getdents64", "fsync")
@@ -170,6 +182,8 @@ class _Situation:
     """The views, and what follows from the records of all ranks together."""
 
     views: Mapping[int, RankView]
+    members: Mapping[str, set[int]] = field(default_factory=dict)
+    """The ranks of each process group, by its name."""
     waits: list[_Wait] = field(default_factory=list)
     behind: Sequence[int] = ()
     """Ranks that the others wait for by NCCL's report, which has no names of groups and lines."""
@@ -187,16 +201,18 @@ def judge(
 ) -> HangVerdict:
     """Return why the ranks make no progress. `now`: seconds since the epoch, for `since`. `behind`:
     ranks that the others wait for by NCCL's report, which counts where no recorder shows any."""
-    situation = _Situation(views, _waits(views), behind)
+    members = _members(views)
+    situation = _Situation(views, members, _waits(views, members), behind)
     halted = [view for view in views.values() if _halted(view) is not None]
     if situation.waits:
-        members = {rank for each in situation.waits for rank in (*each.missing, *each.entered)}
-        halted = [view for view in halted if view.rank in members]
+        involved = {rank for each in situation.waits for rank in (*each.missing, *each.entered)}
+        halted = [view for view in halted if view.rank in involved]
     if halted and situation.waiting:
         return _about_ranks(situation, halted, now)
     different = _different_operations(situation, now)
     if different is not None:
-        return different
+        connects = may_be_network(different) and _forms_known_group(situation)
+        return _as_network(different) if connects else different
     roots = _roots(situation)
     if roots:
         return _about_ranks(situation, [views[rank] for rank in roots], now)
@@ -211,16 +227,25 @@ def judge(
     return _without_collectives(situation)
 
 
-def _waits(views: Mapping[int, RankView]) -> list[_Wait]:
-    """Return the oldest collective of each group that some member has not completed, the one that
-    was entered first first."""
+def _members(views: Mapping[int, RankView]) -> dict[str, set[int]]:
+    """Return the ranks of each process group, by its name, as any rank knows them."""
     members: dict[str, set[int]] = {}
-    descriptions: dict[str, str] = {}
     for view in views.values():
         for group in view.record.groups if view.record is not None else ():
             if group.name is not None:
                 members.setdefault(group.name, set()).update(group.ranks or {view.rank})
-                descriptions.setdefault(group.name, group.description)
+    return members
+
+
+def _waits(views: Mapping[int, RankView], members: Mapping[str, set[int]]) -> list[_Wait]:
+    """Return the oldest collective of each group that some member has not completed, the one that
+    was entered first first."""
+    descriptions = {
+        group.name: group.description
+        for view in views.values()
+        for group in (view.record.groups if view.record is not None else ())
+        if group.name is not None
+    }
     recorded = {rank: _by_group(view) for rank, view in views.items()}
     found = []
     for name, ranks in members.items():
@@ -300,32 +325,76 @@ def _different_operations(situation: _Situation, now: float | None) -> HangVerdi
     for each in situation.waits:
         sides = _sides(each, situation)
         if len(sides) > 1:
-            return _mismatch(each, sides, situation, now)
-    if (
-        len(situation.waits) > 1
-        and not _roots(situation)
-        and any(w.missing for w in situation.waits)
-    ):
-        crossed = [each for each in situation.waits if each.missing]
-        sides = [side for each in crossed for side in _sides(each, situation)]
-        if len(sides) > 1:
-            return _mismatch(crossed[0], sides, situation, now)
-    if situation.waits and not _roots(situation):
-        return _in_other_operations(situation, now)
-    return None
+            final = len({side.operation for side in sides}) > 1
+            return _mismatch(each, sides, situation, now, final=final)
+    if not situation.waits or _roots(situation):
+        return None
+    crossed = _crossed(situation.waits)
+    sides = [side for each in crossed for side in _sides(each, situation)]
+    if len(sides) > 1:
+        # operations that were begun asynchronously do not keep a rank from the others
+        final = all(_is_blocked(situation.views[rank]) for s in sides for rank in s.ranks)
+        return _mismatch(crossed[0], sides, situation, now, final=final)
+    return _in_other_operations(situation, now)
+
+
+def _crossed(waits: Sequence[_Wait]) -> list[_Wait]:
+    """Return the collectives that wait for each other: members that have not entered one are in
+    another of them. One that all members have entered waits for none."""
+    left = list(waits)
+    while True:
+        inside = {
+            rank for each in left for rank, entry in each.entered.items() if not entry.completed
+        }
+        kept = [each for each in left if inside.intersection(each.missing)]
+        if len(kept) == len(left):
+            return kept
+        left = kept
+
+
+def _forms_known_group(situation: _Situation) -> bool:
+    """Return whether a rank waits for a process group to be formed that others have formed with
+    it: it cannot connect to one of the members."""
+    if len({view.host for view in situation.views.values()}) < 2:
+        return False
+    return any(
+        rank in members and name not in _own_groups(view)
+        for rank, view in situation.views.items()
+        if _forms_group(view)
+        for name, members in situation.members.items()
+    )
+
+
+def _forms_group(view: RankView) -> bool:
+    """Return whether a rank that has answered waits for a process group to be formed."""
+    answered = view.record is not None and view.record.state is RankState.ANSWERED
+    return answered and _seen_operation(view) in _JOINING
+
+
+def _own_groups(view: RankView) -> frozenset[str | None]:
+    """Return the names of the process groups that a rank has formed."""
+    groups = view.record.groups if view.record is not None else ()
+    return frozenset(group.name for group in groups)
 
 
 def _in_other_operations(situation: _Situation, now: float | None) -> HangVerdict | None:
-    """Return the verdict if those that have not entered the collective wait for others themselves,
+    """Return the verdict if those that have not entered a collective wait for others themselves,
     in operations that only their stacks show."""
-    each = situation.waits[0]
+    for each in situation.waits:
+        seen = [rank for rank in each.missing if _seen_waiting(situation.views[rank])]
+        if seen:
+            return _mismatch_with_seen(each, seen, situation, now)
+    return None
+
+
+def _mismatch_with_seen(
+    each: _Wait, seen: Sequence[int], situation: _Situation, now: float | None
+) -> HangVerdict:
+    """Return the verdict if the stacks of ranks show that they are in other operations."""
     others: dict[str, list[int]] = {}
-    for rank in each.missing:
-        view = situation.views[rank]
-        if _seen_waiting(view):
-            others.setdefault(_seen_operation(view) or "another operation", []).append(rank)
-    if not others:
-        return None
+    for rank in seen:
+        operation = _seen_operation(situation.views[rank]) or "another operation"
+        others.setdefault(operation, []).append(rank)
     unrecorded = [
         Side(tuple(ranks), operation, place=_place_of(situation.views[ranks[0]]))
         for operation, ranks in others.items()
@@ -358,8 +427,19 @@ def _kind(entry: Collective) -> object:
     return entry.operation, elements, entry.dtypes
 
 
+def _is_blocked(view: RankView) -> bool:
+    """Return whether the main thread of a rank is seen in a collective."""
+    seen = view.process.wait if view.process is not None else None
+    return seen is not None and seen.kind is WaitKind.COLLECTIVE
+
+
 def _mismatch(
-    each: _Wait, sides: list[Side], situation: _Situation, now: float | None
+    each: _Wait,
+    sides: list[Side],
+    situation: _Situation,
+    now: float | None,
+    *,
+    final: bool = False,
 ) -> HangVerdict:
     sides = sorted(sides, key=lambda side: (len(side.ranks), side.ranks))
     minority = sides[0]
@@ -374,12 +454,14 @@ def _mismatch(
         waiting_place=sides[-1].place,
         sides=tuple(sides),
         since=_since(each, now),
+        final=final or None,
     )
 
 
 def _all_have_entered(situation: _Situation, now: float | None) -> HangVerdict:
-    """Return the verdict for a collective that all members have entered equally."""
-    each = situation.waits[0]
+    """Return the verdict for a collective that all members have entered equally. Members of other
+    groups may wait for them."""
+    each = next((each for each in situation.waits if not each.missing), situation.waits[0])
     hosts = {situation.views[rank].host for rank in each.entered}
     code = HangCode.NETWORK if len(hosts) > 1 else HangCode.UNKNOWN
     return _waited_for(situation, HangVerdict(code), each, now)
@@ -387,15 +469,52 @@ def _all_have_entered(situation: _Situation, now: float | None) -> HangVerdict:
 
 def _all_seen_waiting(situation: _Situation) -> HangVerdict:
     """Return the verdict if the stacks of all ranks show that they wait for each other."""
-    joining = all(_is_joining(view) for view in situation.views.values())
-    verdict = HangVerdict(HangCode.RENDEZVOUS if joining else HangCode.UNKNOWN)
-    return _seen_waited_for(situation, verdict)
+    views = situation.views.values()
+    operations = {_seen_operation(view) for view in views}
+    if all(_is_joining(view) for view in views):
+        code = HangCode.RENDEZVOUS
+    elif _is_one_collective(operations) and len({view.host for view in views}) > 1:
+        code = HangCode.NETWORK
+    else:
+        code = HangCode.UNKNOWN
+    return _seen_waited_for(situation, HangVerdict(code))
+
+
+def _is_one_collective(operations: set[str | None]) -> bool:
+    """Return whether these are one operation, which all ranks complete together."""
+    first = next(iter(operations))
+    return len(operations) == 1 and first is not None and not _BETWEEN_TWO.fullmatch(first)
 
 
 def _is_joining(view: RankView) -> bool:
     """Return whether a rank waits until others have joined a process group."""
     seen = view.process.wait if view.process is not None else None
     return seen is not None and seen.kind is WaitKind.STORE
+
+
+def may_be_network(verdict: HangVerdict) -> bool:
+    """Return whether nodes that cannot connect to each other would explain a hang."""
+    if verdict.code is HangCode.MISMATCH:
+        return any(side.operation in _JOINING for side in verdict.sides)
+    together = (HangCode.NETWORK, HangCode.RENDEZVOUS, HangCode.UNKNOWN)
+    return verdict.code in together and bool(verdict.waiting)
+
+
+def with_unreachable(verdict: HangVerdict, pairs: Sequence[tuple[str, str]]) -> HangVerdict:
+    """Return the verdict with the pairs of nodes of which the first could not connect to the
+    second, if these may explain it."""
+    if not pairs or not may_be_network(verdict):
+        return verdict
+    return replace(_as_network(verdict), unreachable=tuple(pairs))
+
+
+def _as_network(verdict: HangVerdict) -> HangVerdict:
+    """Return the verdict if ranks cannot connect: no side of a mismatch is the wrong one."""
+    sides = [rank for side in verdict.sides for rank in side.ranks]
+    waiting = tuple(sorted(sides)) or verdict.waiting
+    return replace(
+        verdict, code=HangCode.NETWORK, ranks=(), place=None, waiting=waiting, final=None
+    )
 
 
 def _seen_waited_for(situation: _Situation, verdict: HangVerdict) -> HangVerdict:
@@ -441,7 +560,13 @@ def _since(each: _Wait, now: float | None) -> float | None:
 
 
 def _place_in(view: RankView, entry: Collective) -> Place | None:
-    return place(entry.frames) if entry.frames else _place_of(view)
+    """Return where a rank has entered a collective.
+
+    In a backward pass, a thread of PyTorch may have entered it, with no line of the user's program
+    in its stack: then that is where the main thread waits for it.
+    """
+    seen = view.process.frames if view.process is not None else ()
+    return _own_place(entry.frames) or _own_place(seen) or place(entry.frames or seen)
 
 
 def _place_of(view: RankView) -> Place | None:
@@ -450,10 +575,16 @@ def _place_of(view: RankView) -> Place | None:
 
 def place(frames: Sequence[Frame]) -> Place | None:
     """Return the innermost line of the user's program; of a library if there is none."""
-    for frame in frames:
-        if not _LIBRARY.search(frame.file):
-            return Place(frame.file, frame.line, frame.function)
-    return Place(frames[0].file, frames[0].line, frames[0].function) if frames else None
+    found = _own_place(frames)
+    if found is not None or not frames:
+        return found
+    return Place(*frames[0])
+
+
+def _own_place(frames: Sequence[Frame]) -> Place | None:
+    """Return the innermost line of the user's program; None: there is none."""
+    own = (frame for frame in frames if not _LIBRARY.search(frame.file))
+    return next((Place(*frame) for frame in own), None)
 
 
 # ---------------------------------------------------------------- single ranks
@@ -506,13 +637,21 @@ def _code(view: RankView) -> HangCode:
         return HangCode.NOT_ENTERED
     seen = process.wait
     checks: tuple[tuple[HangCode, Callable[[], bool]], ...] = (
+        (HangCode.EXITING, lambda: _is_exiting(process)),
         (HangCode.LOCK, lambda: any(_BATON.search(frame.file) for frame in process.frames[:12])),
         (HangCode.DATALOADER, lambda: _in_data_loader(process)),
         (HangCode.FILESYSTEM, lambda: _waits_for_file(process, seen)),
+        (HangCode.BUSY, lambda: any(_COMPILERS.search(frame.file) for frame in process.frames)),
         (HangCode.LOCK, lambda: seen is not None and seen.kind in _LOCKS),
         (HangCode.BUSY, lambda: process.state == "R"),
     )
     return next((code for code, holds in checks if holds()), HangCode.NOT_ENTERED)
+
+
+def _is_exiting(process: Process) -> bool:
+    """Return whether the main thread has left the program: Python calls what waits there."""
+    outermost = process.frames[-1:]
+    return any(_AT_EXIT.search(f"{frame.file}:{frame.function}") for frame in outermost)
 
 
 def _in_data_loader(process: Process) -> bool:

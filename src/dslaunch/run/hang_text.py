@@ -16,6 +16,7 @@ MOST_SIZES = 3
 """Sizes of tensors that are shown of one side of a mismatch."""
 _ABOUT: Mapping[HangCode, str] = {
     HangCode.DEAD: "{who} {has} exited{ending}",
+    HangCode.EXITING: "{who} {has} ended the program and {waits} for its threads or processes",
     HangCode.STOPPED: "{who} {is_} stopped by a signal or a debugger{where}",
     HangCode.FILESYSTEM: "{who} {has} not entered it and {waits} for a file{on}{where}",
     HangCode.LOCK: "{who} {has} not entered it and {waits} for a lock{where}",
@@ -37,9 +38,14 @@ _WITHOUT_COLLECTIVE: Mapping[HangCode, str] = {
     HangCode.NOT_ENTERED: "{who} {is_}{inside}",
     HangCode.UNKNOWN: "it is not known what the ranks wait for",
 }
+_AFTER_SIDES: Mapping[HangCode, str] = {
+    HangCode.NETWORK: "; the process group is not complete{pairs}",
+}
 _HINTS: Mapping[HangCode, str] = {
     HangCode.DEAD: "let a rank exit with a code other than 0 if it cannot continue; look for "
     "`sys.exit` and `break` that depend on the rank",
+    HangCode.EXITING: "all ranks must make the same number of steps; look for `break`, `return` "
+    "and `sys.exit` that depend on the rank, and for a thread that is no daemon",
     HangCode.STOPPED: "continue the process with `kill -CONT`, or look for what stops it: a "
     "debugger or a job control signal",
     HangCode.FILESYSTEM: "check the file system on the node: `timeout 5 stat PATH`, "
@@ -82,8 +88,9 @@ def hang_hint(verdict: HangVerdict) -> str:
 
 def hang_text(verdict: HangVerdict) -> str:
     """Return what the ranks wait for, in one line."""
-    if verdict.code is HangCode.MISMATCH:
-        return "; ".join(_side(side, verdict) for side in verdict.sides)
+    if verdict.sides or verdict.code is HangCode.MISMATCH:
+        sides = "; ".join(_side(side, verdict) for side in verdict.sides)
+        return sides + _filled(_AFTER_SIDES.get(verdict.code, ""), verdict)
     waiting = _waiting(verdict)
     texts = _ABOUT if waiting and verdict.code in _ABOUT else {**_ABOUT, **_WITHOUT_COLLECTIVE}
     return "; ".join(part for part in (waiting, _filled(texts[verdict.code], verdict)) if part)

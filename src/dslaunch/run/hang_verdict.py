@@ -17,6 +17,8 @@ class HangCode(StrEnum):
 
     DEAD = "dead"
     """The process of a rank has ended, and the others wait for it."""
+    EXITING = "exiting"
+    """A rank has ended its program, and its process waits for threads or children of it."""
     STOPPED = "stopped"
     """A rank is stopped by a signal or a debugger."""
     FILESYSTEM = "filesystem"
@@ -32,7 +34,8 @@ class HangCode(StrEnum):
     MISMATCH = "mismatch"
     """Ranks have entered different collectives."""
     NETWORK = "network"
-    """All ranks have entered the same collective, and it does not complete."""
+    """All ranks have entered the same collective, and it does not complete; or ranks that form a
+    process group cannot connect to each other."""
     RENDEZVOUS = "rendezvous"
     """All ranks wait until others have joined their process group."""
     SLOW = "slow"
@@ -97,7 +100,7 @@ class HangVerdict:
     waiting_place: Place | None = None
     """Where the first of the waiting ranks is."""
     sides: tuple[Side, ...] = ()
-    """Of a mismatch; the smallest first."""
+    """Of a mismatch, and of `network` while a process group is formed; the smallest first."""
     wait: WaitKind | None = None
     """What the rank's main thread waits for."""
     on: str = ""
@@ -112,6 +115,9 @@ class HangVerdict:
     """Of `gpu`."""
     since: float | None = None
     """Seconds for which the collective has been waited for; None: unknown."""
+    final: bool | None = None
+    """Of a mismatch: whether the ranks are blocked forever, so that no timeout need be waited for;
+    None: unknown."""
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from dslaunch.run.collectives import (
     ask_for_collectives,
 )
 from dslaunch.run.gpu_errors import with_gpu_errors
-from dslaunch.run.hang import judge, rank_views
+from dslaunch.run.hang import judge, may_be_network, rank_views, with_unreachable
 from dslaunch.run.hang_evidence import HangEvidence, ask_for_evidence, evidence_of
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.nccl_ras import ranks_waited_for
@@ -251,11 +251,11 @@ class _Inquiry:
         answers = {session.host: each for session, each in self._evidence.arrived()}
         told = evidence_of(answers, seconds=now - self._started)
         verdict = judged(stacks, found, ended, now=time.time(), evidence=told)
-        if verdict.code is HangCode.NETWORK and len(self.sessions) > 1:
+        if may_be_network(verdict) and len(self.sessions) > 1:
             if self._pairs is None:
                 self._pairs = NodePairs(self.sessions, self._near)
             unreachable = self._pairs.result()
             if unreachable is None:
                 return None
-            verdict = replace(verdict, unreachable=unreachable)
+            verdict = with_unreachable(verdict, unreachable)
         return Stall(verdict=verdict, seconds=0.0, over=self.over, stacks=stacks, collectives=found)

@@ -15,9 +15,9 @@ from dslaunch.protocol.queries import HANG, Answers, parse_answers
 from dslaunch.protocol.values import InvalidAnswer
 from dslaunch.run.collectives import RankRecord, records
 from dslaunch.run.events import Event
+from dslaunch.run.hang import with_unreachable
 from dslaunch.run.hang_evidence import QUESTIONS, evidence_of
 from dslaunch.run.hang_text import hang_hint
-from dslaunch.run.hang_verdict import HangCode
 from dslaunch.run.hang_watch import judged
 from dslaunch.run.outcome import History, Outcome
 from dslaunch.run.reach import ReachedNodes, ask
@@ -66,8 +66,7 @@ def with_hang_verdict(
         now=max(times, default=None),
         evidence=evidence_of(answered, seconds=max(durations, default=0.0)),
     )
-    if verdict.code is HangCode.NETWORK:
-        verdict = replace(verdict, unreachable=tuple(unreachable))
+    verdict = with_unreachable(verdict, unreachable)
     return replace(
         outcome,
         reason=replace(outcome.reason, hang=verdict),

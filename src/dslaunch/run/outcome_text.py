@@ -40,6 +40,7 @@ _MESSAGES = {
     EndCode.HANG: "hang: no progress for {seconds:.0f} s{hang}",
     EndCode.REHEARSED: "rehearsed {steps} optimizer steps",
     EndCode.REHEARSAL_LIMIT: "not all ranks made {steps} optimizer steps within {seconds:g} s",
+    EndCode.REHEARSAL_SPAWNS: "the ranks start processes that train in their place",
     EndCode.SLURM_JOB: "",
 }
 _STOPPING = _MESSAGES | {

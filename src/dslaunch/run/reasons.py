@@ -45,6 +45,7 @@ class EndCode(StrEnum):
     HANG = "hang"
     REHEARSED = "rehearsed"
     REHEARSAL_LIMIT = "rehearsal-limit"
+    REHEARSAL_SPAWNS = "rehearsal-spawns"
     SLURM_JOB = "slurm-job"
 
 

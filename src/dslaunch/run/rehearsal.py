@@ -12,14 +12,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dslaunch.cluster.names import is_loopback
 from dslaunch.protocol.rehearsal import (
     REHEARSAL,
     Ended,
     Held,
     NewRecords,
+    ProcessGroup,
     Raised,
     Record,
+    RendezvousBegun,
+    Spawned,
+    SpawnedJoins,
     Started,
+    Step,
     StepsDone,
 )
 from dslaunch.run.asked import Asked
@@ -90,11 +96,24 @@ class Rehearsed:
         return self.full_ranks > self.plan.world_size
 
 
+def lacks_ranks(begun: RendezvousBegun, ranks: int) -> bool:
+    """Return whether a rendezvous waits for more ranks than there are."""
+    return begun.world is not None and begun.world > ranks
+
+
+def lacks_master(begun: RendezvousBegun, plan: Plan) -> bool:
+    """Return whether a rank looks for the master on its own node, and the master has an address
+    that other nodes reach. Emulated nodes have one loopback interface."""
+    own = begun.address is not None and is_loopback(begun.address)
+    return own and len(plan.nodes) > 1 and not is_loopback(plan.rendezvous.address)
+
+
 class RehearsalMonitor:
     """Reads the records of the ranks again and again."""
 
-    def __init__(self, limits: RehearsalLimits) -> None:
+    def __init__(self, limits: RehearsalLimits, plan: Plan) -> None:
         self.limits = limits
+        self._plan = plan
         self.records: dict[int, list[Record]] = defaultdict(list)
         self._kinds: dict[int, set[type[Record]]] = defaultdict(set)
         """Of all records of a rank, also of those that are not kept: it is asked for at each line
@@ -117,6 +136,17 @@ class RehearsalMonitor:
     def held(self) -> frozenset[int]:
         """Return the ranks that are held before another step: these enter no collective."""
         return frozenset(rank for rank in self.records if self._has(rank, Held))
+
+    def has_impossible_rendezvous(self) -> bool:
+        """Return whether a rank has begun to wait for ranks or a master that the run lacks."""
+        plan = self._plan
+        begun = [
+            each
+            for records in self.records.values()
+            for each in records
+            if isinstance(each, RendezvousBegun)
+        ]
+        return any(lacks_ranks(each, plan.world_size) or lacks_master(each, plan) for each in begun)
 
     def look(self, sessions: Iterable[Session]) -> EndReason | None:
         """Read new records, and ask for more when it is time; return why it is over. Never waits.
@@ -184,6 +214,8 @@ class RehearsalMonitor:
         settled = self._done_at is not None and now - self._done_at > SETTLE
         # the exit of a rank that has raised an exception ends the run, as a failure
         is_failing = any(self._has(rank, Raised) for rank in ranks)
+        if not is_failing and any(self._trains_in_spawned(rank) for rank in ranks):
+            return EndReason(EndCode.REHEARSAL_SPAWNS)
         if not is_failing and (settled or (any(held) and all(over))):
             return EndReason(EndCode.REHEARSED, steps=steps)
         if self.seconds <= self.limits.time_limit:
@@ -191,6 +223,15 @@ class RehearsalMonitor:
         if self._done_at is not None:
             return EndReason(EndCode.REHEARSED, steps=steps)
         return EndReason(EndCode.REHEARSAL_LIMIT, seconds=self.limits.time_limit, steps=steps)
+
+    def _trains_in_spawned(self, rank: int) -> bool:
+        """Return whether a rank waits for processes that it has started, and these train: the
+        launcher has started as many ranks already."""
+        if not self._has(rank, SpawnedJoins):
+            return False
+        if self._has(rank, ProcessGroup) or self._has(rank, Step):
+            return False
+        return any(each.waits for each in self.records[rank] if isinstance(each, Spawned))
 
     def _has(self, rank: int, kind: type[Record]) -> bool:
         return kind in self._kinds[rank]

@@ -16,6 +16,7 @@ from dslaunch.node.frames import Output
 from dslaunch.protocol.messages import Gone, NodeEvent
 from dslaunch.run.collectives import with_collectives
 from dslaunch.run.events import Event
+from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.hang_watch import Continued, HangWatch, Stall
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.outcome import Outcome, failed, fatal, reason_of
@@ -26,7 +27,7 @@ from dslaunch.run.rank_stacks import gather_stacks
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.session import Arrival, Away, Back, Lost, Session
 from dslaunch.run.slow_ranks import SlowRanks
-from dslaunch.run.timeouts import HELD_TIMEOUT, Timeouts
+from dslaunch.run.timeouts import REHEARSAL_STALL, Timeouts
 from dslaunch.run.watch import UNKNOWN_USER, Watch
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ class Supervisor:
                 full = None if limits.full is None else limits.full.world_size
                 start["rehearsal"] = {"steps": limits.steps, "world": full}
             session.send(**start, notice=self.interrupts.notice)
-        self.hangs = HangWatch(self.timeouts.hang_timeout, near=plan.rendezvous.address)
+        limit = self.timeouts.hang_timeout if self.rehearsal is None else self._next_look(0.0)
+        self.hangs = HangWatch(limit, near=plan.rendezvous.address)
         while self.running:
             self._take_arrivals()
             self._look()
@@ -255,29 +257,47 @@ class Supervisor:
     def _check_for_hang(self) -> None:
         if self.hangs is None or self.stop_deadline is not None or not self.running:
             return
-        held = self.rehearsal.held if self.rehearsal is not None else frozenset()
-        if held:
-            self.hangs.limit = HELD_TIMEOUT
         found = self.hangs.look(list(self.running.values()), self.history.ended)
-        if isinstance(found, Stall) and held:
-            self._take_stall_of_rehearsal(found, held)
-        elif isinstance(found, Continued):
+        if found is None:
+            return
+        if isinstance(found, Continued):
             self._happened(Event(time.time(), "continued", seconds=found.seconds))
-        elif found is not None and not found.over:
+        elif not found.over:
             self._happened(Event(time.time(), "stalled", seconds=found.seconds, hang=found.verdict))
-        elif found is not None:
+        elif self.rehearsal is not None:
+            self.hangs.limit = self._next_look(found.seconds)
+            self._take_stall_of_rehearsal(found, self.rehearsal)
+        else:
             self._end_hang(found)
 
-    def _take_stall_of_rehearsal(self, stall: Stall, held: frozenset[int]) -> None:
+    def _take_stall_of_rehearsal(self, stall: Stall, rehearsal: RehearsalMonitor) -> None:
         """End the rehearsal if ranks wait in a collective for ranks that are held: these have begun
-        another step without it. Else all is as without held ranks, whose rest is no hang."""
-        limit = self.timeouts.hang_timeout
-        if stall.verdict.waiting and any(rank in held for _, rank in stall.verdict.ranks):
-            assert self.rehearsal is not None
-            steps = self.rehearsal.limits.steps
-            self._give_up(EndReason(EndCode.REHEARSED, steps=steps, hang=stall.verdict))
-        elif stall.verdict.waiting and limit is not None and stall.seconds > limit:
+        another step without it. Else a hang ends it, and the rest of held ranks is none."""
+        verdict, held = stall.verdict, rehearsal.held
+        if verdict.waiting and any(rank in held for _, rank in verdict.ranks):
+            steps = rehearsal.limits.steps
+            self._give_up(EndReason(EndCode.REHEARSED, steps=steps, hang=verdict))
+        elif self._is_final(verdict, rehearsal) or self._is_hang(stall, held):
             self._end_hang(stall)
+
+    def _is_final(self, verdict: HangVerdict, rehearsal: RehearsalMonitor) -> bool:
+        """Return whether the ranks of a rehearsal are blocked forever."""
+        if verdict.code is HangCode.RENDEZVOUS:
+            return rehearsal.has_impossible_rendezvous()
+        return verdict.final is True
+
+    def _next_look(self, quiet: float) -> float:
+        """Return after how many seconds without progress the ranks are inspected, after `quiet`
+        of them."""
+        later = quiet + REHEARSAL_STALL
+        limit = self.timeouts.hang_timeout
+        return later if limit is None or limit <= quiet else min(later, limit)
+
+    def _is_hang(self, stall: Stall, held: frozenset[int]) -> bool:
+        """Return whether a stall of a rehearsal has lasted too long."""
+        limit = self.timeouts.hang_timeout
+        too_long = limit is not None and stall.seconds > limit
+        return too_long and bool(stall.verdict.waiting or not held)
 
     def _end_hang(self, stall: Stall) -> None:
         self.stacks = with_collectives(stall.stacks, stall.collectives)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-HELD_TIMEOUT = 10.0
-"""Seconds without progress, while ranks of a rehearsal are held, after which it is asked whether
-others wait for them in a collective."""
+REHEARSAL_STALL = 10.0
+"""Seconds without progress in a rehearsal after which it is asked what the ranks wait for, and then
+again after as long: it ends at once if others wait for a rank that is held, or if the ranks are
+blocked forever."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ _RULES = (
     _rule(
         WaitKind.STORE,
         r"torch/distributed/distributed_c10d\.py$",
-        r"_store_based_barrier|_new_process_group_helper",
+        r"_store_based_barrier|_new_process_group_helper|split_group",
     ),
     _rule(WaitKind.STORE, r"torch/distributed/(?:\w+/)*\w*(?:rendezvous|store)\.py$", r".*"),
     _rule(WaitKind.DATA_LOADER, r"torch/utils/data/dataloader\.py$", r"_try_get_data|_get_data"),

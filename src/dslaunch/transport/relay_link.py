@@ -81,7 +81,9 @@ class RelayLink:
         self._ended = threading.Event()
         """Set when the program has exited, or its connection has ended."""
         self.unanswered = 0
-        """Pings since the relay has last sent anything."""
+        """Pings since the relay has last sent something, or read what waited to be sent."""
+        self._unsent = self._taken = 0
+        """Bytes that the connection had not taken, and had taken, at the last ping."""
         self._pinging = False
         """Whether the loop is to send a ping."""
         self.sent = 0
@@ -131,6 +133,13 @@ class RelayLink:
 
     def _ping(self) -> None:
         self._pinging = False
+        unsent = self._channel.unsent
+        taken = self.sent - unsent
+        if self._unsent and taken > self._taken:
+            # the buffers between here and there were full, so the relay has read something: a ping
+            # that waits behind megabytes is not answered earlier
+            self.unanswered = 0
+        self._unsent, self._taken = unsent, taken
         self.unanswered += 1
         self.send(relay_frames.frame(relay_frames.PING, 0))
 

@@ -63,6 +63,17 @@ def test_processes_that_a_rank_starts_or_forks_record_nothing(run: Run) -> None:
     assert [record["kind"] for record in run(text)] == ["start", "ended"]
 
 
+def test_a_process_of_a_rank_that_joins_a_process_group_is_recorded(
+    run: Run, tmp_path: Path
+) -> None:
+    package = tmp_path / "torch/distributed"
+    package.mkdir(parents=True)
+    (package / "distributed_c10d.py").write_text("def init_process_group():\n    pass\n")
+    child = "import torch.distributed.distributed_c10d as c10d; c10d.init_process_group()"
+    text = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])"
+    assert [record["kind"] for record in run(text)] == ["start", "spawned-joins", "ended"]
+
+
 def test_an_exception_is_recorded_with_the_line_of_the_script(run: Run, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("import json\n\ndef work():\n    json.loads('x')\n")
     (raised,) = of_kind(run("import own\nown.work()"), "exception")

@@ -371,6 +371,37 @@ def test_a_hang_without_a_verdict_is_a_failure() -> None:
     assert codes(result) == {("error", "rehearsal.failed")}
 
 
+def test_a_rank_that_only_evaluates_may_wait_for_held_ranks() -> None:
+    waits = HangVerdict(HangCode.NOT_ENTERED, (("n0", 0),), waiting=(2,), operation="broadcast")
+    outcome = replace(REHEARSED, reason=replace(REHEARSED.reason, hang=waits))
+    joined = [START, TORCH, group(0, world=3)]
+    trains = [*joined, DDP, OPTIMIZER, step(1), step(2), HELD]
+    result = judged(trains, trains, joined, outcome=outcome)
+    assert "rehearsal.uneven-steps" not in {each.code for each in result.findings}
+    assert result.verdict is Verdict.WOULD_RUN
+
+
+def rendezvous(world: int, address: str) -> Sent:
+    return {"kind": "rendezvous", "world": world, "address": address}
+
+
+@pytest.mark.parametrize(
+    ("begun", "named"),
+    [
+        (rendezvous(8, "n0"), {("error", "rehearsal.world-size")}),
+        (rendezvous(2, "localhost"), {("error", "rehearsal.master-loopback")}),
+        (rendezvous(2, "n0"), set()),
+    ],
+)
+def test_what_a_rendezvous_waits_for_in_vain_is_named(
+    begun: Sent, named: set[tuple[str, str]]
+) -> None:
+    hang = HangVerdict(HangCode.RENDEZVOUS)
+    outcome = Outcome("failed", 1, EndReason(EndCode.HANG, seconds=10, hang=hang))
+    rank = [START, TORCH, begun]
+    assert codes(judged(rank, rank, outcome=outcome)) == {("error", "hang.rendezvous"), *named}
+
+
 def test_a_rank_that_waits_for_held_ranks_has_made_uneven_steps() -> None:
     awaited = replace(HANG, code=HangCode.NOT_ENTERED, place=None)
     outcome = Outcome("ok", 0, EndReason(EndCode.REHEARSED, steps=2, hang=awaited))

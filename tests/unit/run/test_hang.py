@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,14 @@ from dslaunch.run.collectives import (
 )
 from dslaunch.run.events import Event
 from dslaunch.run.faulty import faulty_nodes
-from dslaunch.run.hang import RankView, judge, place, rank_views
+from dslaunch.run.hang import (
+    RankView,
+    judge,
+    may_be_network,
+    place,
+    rank_views,
+    with_unreachable,
+)
 from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place
 from dslaunch.run.hang_watch import Numbers
 from dslaunch.run.local_runs import read_outcome
@@ -100,12 +108,26 @@ def test_the_sides_of_a_mismatch_are_named_the_smaller_one_first() -> None:
     ]
 
 
+@pytest.mark.parametrize("how", ["mismatch-operation", "mismatch-order"])
+def test_ranks_that_are_blocked_in_different_operations_are_blocked_forever(how: str) -> None:
+    assert verdict_of(RECORDED[how]).final
+
+
+def test_ranks_that_have_only_begun_operations_of_different_groups_may_continue() -> None:
+    told = changed("mismatch-order")
+    (thread,) = (each for each in told["stacks"]["3"][0]["threads"] if each.get("main"))
+    thread["frames"] = [frame for frame in thread["frames"] if frame["file"] == "train.py"]
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.final) == (HangCode.MISMATCH, None)
+
+
 def test_other_sizes_of_the_same_operation_are_a_mismatch() -> None:
     told = equally_entered()
     told["collectives"]["1"]["told"]["entries"][-1]["sizes"] = [[8]]
     verdict = verdict_of(told)
     assert (verdict.code, verdict.ranks) == (HangCode.MISMATCH, (("node1", 1),))
     assert [side.sizes for side in verdict.sides] == [((8,),), ((16,),)]
+    assert not verdict.final
 
 
 @pytest.mark.parametrize(
@@ -181,9 +203,90 @@ def joining() -> dict[str, Any]:
     return {"pid": 7, "state": "S", "syscall": "poll", "threads": [main_thread(*frames)]}
 
 
+def forming(*, known_to: tuple[int, ...] = ()) -> dict[str, Any]:
+    """Return what ranks answer if rank 3 waits in `new_group`, and the others in the first
+    collective after it. `known_to`: ranks that have formed the group, with rank 3 as a member."""
+    told = changed("not-entered")
+    torch = "/opt/lib/python3.11/site-packages/torch/distributed"
+    frames = (
+        (f"{torch}/distributed_c10d.py", 2309, "_new_process_group_helper"),
+        (f"{torch}/distributed_c10d.py", 6057, "_new_group_with_tag"),
+        (f"{torch}/distributed_c10d.py", 5843, "new_group"),
+        ("train.py", 60, "train"),
+    )
+    told["stacks"]["3"][0]["threads"] = [main_thread(*frames)]
+    for rank in known_to:
+        group = {"name": "2", "description": "undefined", "ranks": [rank, 3]}
+        told["collectives"][str(rank)]["told"]["groups"].append(group)
+    return told
+
+
+def test_a_rank_that_cannot_join_a_group_that_others_have_formed_waits_for_the_network() -> None:
+    verdict = verdict_of(forming(known_to=(0,)))
+    assert (verdict.code, verdict.ranks) == (HangCode.NETWORK, ())
+    assert [(side.ranks, side.operation) for side in verdict.sides] == [
+        ((3,), "new_group"),
+        ((0, 1, 2), "all_reduce"),
+    ]
+    assert verdict.waiting == (0, 1, 2, 3)
+
+
+def test_a_group_that_no_other_rank_has_formed_is_a_mismatch_unless_nodes_do_not_connect() -> None:
+    verdict = verdict_of(forming())
+    assert (verdict.code, verdict.ranks) == (HangCode.MISMATCH, (("node2", 3),))
+    assert may_be_network(verdict)
+    assert with_unreachable(verdict, ()) == verdict
+    pairs = (("node1", "node2"),)
+    connected = with_unreachable(verdict, pairs)
+    assert (connected.code, connected.ranks) == (HangCode.NETWORK, ())
+    assert connected.unreachable == pairs
+
+
+def test_nodes_that_do_not_connect_are_no_reason_for_different_collectives() -> None:
+    verdict = verdict_of(RECORDED["mismatch-operation"])
+    assert not may_be_network(verdict)
+    assert with_unreachable(verdict, (("node1", "node2"),)) == verdict
+
+
+def test_a_first_group_that_is_not_complete_waits_for_nodes_that_do_not_connect() -> None:
+    verdict = judge(rank_views({"n1": {"0": [joining()]}, "n2": {"1": [joining()]}}, {}, {}))
+    connected = with_unreachable(verdict, (("n2", "n1"),))
+    assert (connected.code, connected.waiting) == (HangCode.NETWORK, (0, 1))
+    assert connected.operation == "init_process_group"
+
+
+def test_a_first_collective_that_no_recorder_has_yet_waits_for_the_network() -> None:
+    """NCCL connects its ranks before it records their first collective."""
+    told = equally_entered()
+    without_current(told, "0123")
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.operation) == (HangCode.NETWORK, "all_reduce")
+    assert verdict.waiting == (0, 1, 2, 3)
+
+
+def test_ranks_of_other_groups_may_wait_for_the_group_that_the_network_holds_up() -> None:
+    """Ranks 2 and 3 have entered a collective of theirs, and rank 0 waits for them in another."""
+    told = changed("not-entered")
+    for rank in "23":
+        record = told["collectives"][rank]["told"]
+        record["groups"].append({"name": "9", "description": "tensor", "ranks": [2, 3]})
+        entry = copy.deepcopy(told["collectives"]["0"]["told"]["entries"][-1])
+        later = {"group": "9", "seq": 1, "entered": entry["entered"] + 1}
+        record["entries"] = [each for each in record["entries"] if each["completed"]]
+        record["entries"].append(entry | later)
+        told["stacks"][rank] = copy.deepcopy(told["stacks"]["0"])
+    views = {rank: replace(view, host=f"node{rank}") for rank, view in seen(told).items()}
+    verdict = judge(views)
+    assert (verdict.code, verdict.group, verdict.waiting) == (HangCode.NETWORK, "tensor", (2, 3))
+
+
 def main_thread(*frames: tuple[str, int, str]) -> dict[str, Any]:
     names = ("file", "line", "function")
-    return {"main": True, "frames": [dict(zip(names, frame, strict=True)) for frame in frames]}
+    return {
+        "name": "MainThread",
+        "main": True,
+        "frames": [dict(zip(names, frame, strict=True)) for frame in frames],
+    }
 
 
 def test_a_process_in_uninterruptible_sleep_waits_for_a_file() -> None:
@@ -191,6 +294,22 @@ def test_a_process_in_uninterruptible_sleep_waits_for_a_file() -> None:
     told["stacks"]["3"][0].update(state="D", syscall="read", on="/data/shard-7")
     verdict = verdict_of(told)
     assert (verdict.code, verdict.on) == (HangCode.FILESYSTEM, "/data/shard-7")
+
+
+def test_a_rank_that_compiles_computes_and_does_not_wait_for_a_lock() -> None:
+    told = changed("lock")
+    library = "/env/lib/python3.11/site-packages/torch"
+    told["stacks"]["3"][0]["threads"] = [
+        main_thread(
+            ("/usr/lib/python3.11/threading.py", 327, "wait"),
+            ("/usr/lib/python3.11/concurrent/futures/_base.py", 451, "result"),
+            (f"{library}/_inductor/async_compile.py", 433, "_wait_futures"),
+            (f"{library}/_dynamo/convert_frame.py", 1272, "__call__"),
+            ("train.py", 30, "forward"),
+        )
+    ]
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.place) == (HangCode.BUSY, Place("train.py", 30, "forward"))
 
 
 def test_thousands_of_groups_that_a_node_claims_are_judged_in_a_second() -> None:
@@ -236,6 +355,26 @@ def test_a_place_is_in_the_users_program_if_there_is_one() -> None:
     only = place([library])
     assert only is not None
     assert only.function == "forward"
+
+
+def test_a_collective_of_a_backward_pass_is_at_the_line_that_began_it() -> None:
+    """Hooks of DDP, FSDP and DeepSpeed enter it, in a thread of PyTorch on a GPU."""
+    torch = "/env/lib/python3.11/site-packages/torch"
+    hook = [(f"{torch}/distributed/distributed_c10d.py", 3252, "all_reduce")]
+    main = [
+        (f"{torch}/autograd/graph.py", 881, "_engine_run_backward"),
+        (f"{torch}/_tensor.py", 648, "backward"),
+        ("train.py", 41, "step"),
+    ]
+    told = changed("not-entered")
+    told["stacks"]["0"][0]["threads"] = [main_thread(*main)]
+    told["collectives"]["0"]["told"]["entries"][-1]["frames"] = main_thread(*hook)["frames"]
+    assert verdict_of(told).waiting_place == Place("train.py", 41, "step")
+
+    in_main = main_thread(*hook, *main, ("train.py", 60, "train"))["frames"]
+    told["collectives"]["0"]["told"]["entries"][-1]["frames"] = in_main
+    told["stacks"]["0"][0]["threads"] = [main_thread(("train.py", 50, "log"))]
+    assert verdict_of(told).waiting_place == Place("train.py", 41, "step")
 
 
 def test_the_stacks_have_the_collective_of_each_rank() -> None:

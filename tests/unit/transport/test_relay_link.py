@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from dslaunch.node import relay_frames
 from dslaunch.transport import program
 from dslaunch.transport.base import Channel, End
 from dslaunch.transport.channel import ChannelOutput
+from dslaunch.transport.loop import shared
 from dslaunch.transport.node_login import Child
 from dslaunch.transport.process import ProcessChannel
 from dslaunch.transport.relay_link import (
@@ -214,6 +216,30 @@ def test_a_program_that_is_no_relay_is_given_up() -> None:
     link = RelayLink(ProcessChannel(["sh", "-c", "echo hello; exec cat >/dev/null"]))
     with pytest.raises(RelayLostError):
         link.begin(timeout=0.5)
+
+
+def unanswered_after_ping(link: RelayLink) -> int:
+    """Ping a relay; return how many pings in a row it has not answered."""
+    pinged = threading.Event()
+    link.ping()
+    shared().call(pinged.set)
+    pinged.wait()
+    return link.unanswered
+
+
+def test_a_relay_that_reads_what_waits_for_it_is_there_although_it_does_not_answer() -> None:
+    channel = FakeChannel(Answer())
+    link = RelayLink(channel)
+    program, counted = 3000, []
+    for taken in (0, 1000, 2000, 2000, 2000):
+        channel.unsent = program + link.sent - taken
+        counted.append(unanswered_after_ping(link))
+    assert counted == [1, 1, 1, 2, 3]
+
+
+def test_a_ping_that_only_a_buffer_has_taken_is_no_sign_of_a_relay() -> None:
+    link = RelayLink(FakeChannel(Answer()))
+    assert [unanswered_after_ping(link) for _ in range(3)] == [1, 2, 3]
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.binary(max_size=12)), max_size=30))

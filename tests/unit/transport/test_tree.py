@@ -17,6 +17,7 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import NodeError
 from dslaunch.node import relay_frames
+from dslaunch.transport import program
 from dslaunch.transport.base import Connection, Detour
 from dslaunch.transport.channel import ChannelOutput
 from dslaunch.transport.process import ProcessChannel, ProcessConnection
@@ -32,14 +33,19 @@ exec /bin/sh -c "$3"
 
 
 class Shell(ProcessConnection):
-    """A connection to a node that is this machine."""
+    """A connection to a node that is this machine.
+
+    Programs are not marked as dslaunch's own: each run that begins on this machine, those of other
+    tests too, would resume one that a test has stopped.
+    """
 
     def __init__(self, env: dict[str, str]) -> None:
         super().__init__()
         self._env = env
 
     def start(self, line: str, text: Sequence[bytes] = ()) -> ProcessChannel:
-        return self.keep(ProcessChannel(["/bin/sh", "-c", line], text=text, env=self._env))
+        unmarked = line.replace(program.MARK, "UNMARKED")
+        return self.keep(ProcessChannel(["/bin/sh", "-c", unmarked], text=text, env=self._env))
 
 
 @dataclass
@@ -104,11 +110,7 @@ def says(connection: Connection, line: str) -> bytes:
 
 
 def relay_of(connection: Connection) -> int:
-    """Return the process of the relay that has logged in to a node.
-
-    It is asked for each node: on a loaded machine a relay may answer so late that a node of its
-    own is reached through another.
-    """
+    """Return the process of the relay that has logged in to a node."""
     return int(says(connection, "echo $PPID"))
 
 

@@ -45,7 +45,7 @@ MOST_UNANSWERED = 5
 """Pings in a row after which a relay that has sent nothing counts as lost: counted, and not the
 seconds, in which the launcher itself may have been stopped."""
 DOUBTFUL = 2
-"""Pings in a row after which a relay that has sent nothing is not asked for further logins."""
+"""Pings in a row after which a relay that has sent nothing is not chosen as another parent."""
 REST = 15.0
 """Seconds for which the node of a lost relay is not made a parent again."""
 OF_THE_CHILD = ("refused", "timeout", "no-route")
@@ -354,8 +354,6 @@ class TreeTransport:
             link = self._relay(parent).link
         except (NodeError, OSError) as error:
             raise _NoParentError(parent) from error
-        if link.unanswered >= DOUBTFUL:
-            raise _NoParentError(parent)
 
         def log_in() -> Connection:
             try:
