@@ -182,7 +182,8 @@ def asking(
     """Return a flow that asks each node what its job's environment has; see `flow.judged`."""
 
     def flow(a: NodeAnswers) -> NodeFlow:
-        a = yield {"job": question(a)}
+        # of answers that are there only the key of the question is needed
+        a = yield {"job": INSTALLED if a.complete else question(a)}
         return judge(a) if judge is not None else ()
 
     return each(flow, ask, fine=fine, compare=compare)
@@ -190,7 +191,7 @@ def asking(
 
 def uses_of(a: NodeAnswers) -> Used:
     """What the node's activate line plainly names."""
-    return used(a.node.activate or "")
+    return used(a.kind.activate or "")
 
 
 def files_of(a: NodeAnswers, uses: Used) -> list[str]:

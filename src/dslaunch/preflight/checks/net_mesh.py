@@ -64,11 +64,12 @@ def _dial(targets: Mapping[str, Any], scope: Scope, big: str) -> Question:
 
 def calls(nodes: Nodes) -> dict[str, Question]:
     """Whom every node calls; the first of them gets the payload."""
-    hosts = [host for host, a in nodes.items() if address(a) and port(a)]
+    held = {host: [address(a), port(a)] for host, a in nodes.items()}
+    hosts = [host for host, place in held.items() if all(place)]
     found = {}
     for at, host in enumerate(hosts):
         others = neighbors(hosts, at)
-        targets = {h: [address(nodes[h]), port(nodes[h])] for h in others}
+        targets = {other: held[other] for other in others}
         if targets:
             found[host] = _dial(targets, nodes[host].scope, others[0])
     return found
