@@ -126,8 +126,9 @@ def workdir(scope: Scope) -> str:
 
 
 def question(a: NodeAnswers) -> Question:
-    """Return the question what the job's environment has, asked by its own interpreter."""
-    return a.once(_question)
+    """Return the question what the job's environment has, asked by its own interpreter; once the
+    answers are there, only its key is needed, which is the same on all nodes."""
+    return INSTALLED if a.complete else a.once(_question)
 
 
 def _question(a: NodeAnswers) -> Question:
@@ -182,8 +183,7 @@ def asking(
     """Return a flow that asks each node what its job's environment has; see `flow.judged`."""
 
     def flow(a: NodeAnswers) -> NodeFlow:
-        # of answers that are there only the key of the question is needed
-        a = yield {"job": INSTALLED if a.complete else question(a)}
+        a = yield {"job": question(a)}
         return judge(a) if judge is not None else ()
 
     return each(flow, ask, fine=fine, compare=compare)
