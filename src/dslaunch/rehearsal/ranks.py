@@ -9,7 +9,16 @@ from typing import TypeVar
 
 from dslaunch.launch.facts import Facts
 from dslaunch.launch.plan import Plan
-from dslaunch.protocol.rehearsal import Batch, Engine, Group, Loader, Record, Step, Wrapped
+from dslaunch.protocol.rehearsal import (
+    Batch,
+    Engine,
+    Group,
+    Loader,
+    ModelSplit,
+    Record,
+    Step,
+    Wrapped,
+)
 
 Kind = TypeVar("Kind", bound=Record)
 FSDP = "FullyShardedDataParallel"
@@ -59,6 +68,8 @@ class RankRecords:
         intent: tensor, pipeline, sequence or expert parallelism."""
         engine = self.last(Engine)
         if engine is not None and (engine.pipeline or engine.model_parallel):
+            return True
+        if self.last(ModelSplit) is not None:
             return True
         if engine is not None and engine.data_parallel < world:
             return True

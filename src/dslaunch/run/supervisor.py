@@ -91,7 +91,7 @@ class Supervisor:
                 limits = self.rehearsal.limits
                 full = None if limits.full is None else limits.full.world_size
                 start["rehearsal"] = {"steps": limits.steps, "world": full}
-            session.send(**start, notice=self.interrupts.notice)
+            session.start_ranks({**start, "notice": self.interrupts.notice})
         limit = self.timeouts.hang_timeout if self.rehearsal is None else self._next_look(0.0)
         self.hangs = HangWatch(limit, near=plan.rendezvous.address)
         while self.running:

@@ -381,6 +381,14 @@ def test_a_rank_that_only_evaluates_may_wait_for_held_ranks() -> None:
     assert result.verdict is Verdict.WOULD_RUN
 
 
+def test_ranks_that_split_the_model_may_read_the_same_samples() -> None:
+    split: Sent = {"kind": "splits-model"}
+    ranks = [[*sound(rank), loader(), *batches("a", "b")] for rank in (0, 1)]
+    assert ("error", "rehearsal.same-data") in codes(judged(*ranks))
+    result = judged(*([*rank, split] for rank in ranks))
+    assert "rehearsal.same-data" not in {each.code for each in result.findings}
+
+
 def rendezvous(world: int, address: str) -> Sent:
     return {"kind": "rendezvous", "world": world, "address": address}
 
