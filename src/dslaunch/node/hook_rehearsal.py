@@ -74,6 +74,9 @@ class _Recorder:
         """The DeepSpeed engine: its steps count, not those of the optimizers inside."""
         self.counts: Dict[int, int] = {}
         """Steps of each optimizer, by its identity."""
+        self.inner: Set[int] = set()
+        """Optimizers that are parts of others, by their identity. After a step of them the ranks
+        may have different parameters, as with ZeroRedundancyOptimizer."""
         self.model: Any = None
         """The module that was wrapped last."""
         self.sharded = False
@@ -691,6 +694,9 @@ def _before_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
     recorder = _recorder
     if recorder is None or recorder.engine is not None:
         return
+    recorder.inner.add(id(getattr(optimizer, "optim", None)))
+    if id(optimizer) in recorder.inner:
+        return
     if recorder.counts.get(id(optimizer), 0) >= recorder.steps:
         _hold()
     if recorder.before is None:
@@ -700,7 +706,7 @@ def _before_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
 
 def _after_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
     recorder = _recorder
-    if recorder is None or recorder.engine is not None:
+    if recorder is None or recorder.engine is not None or id(optimizer) in recorder.inner:
         return
     count = recorder.counts.get(id(optimizer), 0) + 1
     recorder.counts[id(optimizer)] = count
