@@ -26,7 +26,14 @@ LAUNCHERS = frozenset({"torchrun", "deepspeed", "accelerate", "direct"})
 PACKAGES = frozenset({"lightning"})
 """Packages that not every test environment has."""
 
-HANGS = frozenset({*(f"hang.{code}" for code in HangCode), "rehearsal.uneven-steps"})
+HANGS = frozenset(
+    {
+        *(f"hang.{code}" for code in HangCode),
+        "rehearsal.uneven-steps",
+        "rehearsal.world-size",
+        "rehearsal.master-loopback",
+    }
+)
 """What is found of a job that hangs, or that would after the rehearsed steps."""
 
 FINDINGS: Mapping[str, str] = {

@@ -101,6 +101,7 @@ class SimulatedAgent:
         self.printing: list[Rank] = []
         """The ranks that have not printed all of their lines."""
         self.started = self.asked = self.done = False
+        self.drops_when_asked = self.draw.drops_when_asked
         self._interval, self._burst = 0.0, 1
         self._claims: dict[str, str] = {}
         self._missing: dict[int, int] = {}
@@ -235,6 +236,10 @@ class SimulatedAgent:
 
     def do_ask(self, client: AgentClient, message: frames.Message) -> None:
         """Answer questions of a run."""
+        if self.drops_when_asked:
+            self.drops_when_asked = False
+            self._drop()
+            return
         answers = {name: self._asked(name, value) for name, value in message["questions"].items()}
         self._reply(client, message["id"], answers)
 

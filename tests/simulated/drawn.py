@@ -55,6 +55,8 @@ class Scenario:
     """Nodes that refuse the launcher."""
     dropped: int = 0
     """Nodes whose connection breaks once, while their ranks run."""
+    dropped_early: int = 0
+    """Nodes whose connection breaks once, when they are asked something."""
     fails: bool = False
     """Whether one rank fails, before it has printed all lines."""
     consequences: int = 0
@@ -91,6 +93,7 @@ class NodeDraw:
     refused: bool
     drops_after: float | None
     """After the start of its ranks; None: the connection stays."""
+    drops_when_asked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,7 @@ def node_draw(scenario: Scenario, node: int) -> NodeDraw:
         clock=random.uniform(*scenario.clock),
         refused=node in _chosen(scenario, "refused", scenario.nodes, scenario.refused),
         drops_after=random.uniform(0.1, 0.5) if drops else None,
+        drops_when_asked=node in _chosen(scenario, "early", scenario.nodes, scenario.dropped_early),
     )
 
 

@@ -192,6 +192,26 @@ def test_relays_that_are_lost_cost_no_line_and_no_rank(tmp_path: Path) -> None:
     assert cluster.report.running == cluster.report.connections == 0
 
 
+def test_relays_that_are_lost_before_the_start_do_not_prevent_it(tmp_path: Path) -> None:
+    scenario = Scenario(seed=3, nodes=60, dropped_early=8, lines=2)
+    fan_out = 4
+    inner = tree_shape([host_of(node) for node in range(scenario.nodes)], fan_out).inner
+    dropped = {
+        host_of(node)
+        for node in range(scenario.nodes)
+        if node_draw(scenario, node).drops_when_asked
+    }
+    assert dropped & set(inner)
+    with SimulatedCluster(scenario, tmp_path, "simulated-tree", fan_out) as cluster:
+        run = cluster.run()
+    assert run.code == 0, run.errors.read_text()
+    assert of_ranks(run, scenario) == {
+        rank: [line(rank, number) for number in range(scenario.lines)]
+        for rank in range(scenario.ranks)
+    }
+    assert cluster.report.running == cluster.report.connections == 0
+
+
 def test_nodes_that_refuse_a_login_are_one_error_and_nothing_is_started(tmp_path: Path) -> None:
     scenario = Scenario(nodes=30, refused=4)
     with SimulatedCluster(scenario, tmp_path) as cluster:

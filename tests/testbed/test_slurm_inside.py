@@ -42,7 +42,7 @@ print([(node.host, node.slots) for node in by_steps(here(), allocated(here(), No
 def inside(site: Site, *words: str, options: tuple[str, ...] = ("--nodes=2",)) -> Text:
     """Run words as the user in an allocation, waited for."""
     command = ["salloc", "--quiet", *options, *words]
-    return site.cluster.run(CONTROL, command, cwd=site.path, env=site.env(), timeout=150)
+    return site.cluster.run(CONTROL, command, cwd=site.path, env=site.env(), timeout=300)
 
 
 def transport_of_the_only_run(site: Site) -> str:
@@ -112,7 +112,7 @@ def test_a_cancelled_job_takes_its_run_with_it(site: Site) -> None:
     )
     site.cluster.run(CONTROL, ["scancel", job.number], check=True)
     job.wait("CANCELLED")
-    until(lambda: site.cluster.leftovers() == {}, 30, lambda: str(site.cluster.leftovers()))
+    until(lambda: site.cluster.leftovers() == {}, 300, lambda: str(site.cluster.leftovers()))
 
 
 def test_a_step_that_dies_is_a_lost_node(site: Site) -> None:

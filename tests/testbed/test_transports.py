@@ -69,7 +69,7 @@ nodes.close()
 def on_control(cluster: VirtualCluster, transport: str, nodes: str, what: str) -> str:
     """Run one of the programs above on the control machine; what it printed."""
     words = [sys.executable, "-c", REACH + what + CLOSE, transport, nodes]
-    done = cluster.run("control", words, timeout=90)
+    done = cluster.run("control", words, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -191,6 +191,29 @@ def test_preflight_over_a_tree_finds_what_it_finds_without_one(tree: VirtualClus
 
 
 @pytest.mark.long  # `make test` has one run, one lost relay and one refused login over a tree
+def test_a_relay_that_is_killed_before_the_ranks_start_does_not_prevent_the_start(
+    tree: VirtualCluster,
+) -> None:
+    """The nodes are asked about an environment whose activation waits until the relay is killed."""
+    asked = "touch /shared/asked-$(hostname); until test -e /shared/killed; do sleep 0.1; done"
+    activated = CLUSTER.replace(f"python: {sys.executable}", f"activate: '{asked}'")
+    tree.put("control", "/root/c.yaml", activated)
+    behind = [tree.shared / f"asked-{node}" for node in ("node5", "node6", "node7")]
+    (tree.shared / "go").touch()
+    with start(tree, "job.py", "/shared/go") as running:
+        wait_until(lambda: all(path.exists() for path in behind))
+        relay = relay_of(tree, "node4")
+        tree.run("node4", ["kill", "-KILL", str(relay.pid)])
+        wait_until(lambda: not any(p.pid == relay.pid for p in tree.processes("node4")))
+        (tree.shared / "killed").touch()
+        wait_for_ranks(running)
+        _, errors = running.communicate()
+    assert running.wait() == 0, errors
+    assert {"node5", "node6", "node7"} <= set(reconnected(tree))
+    assert tree.leftovers() == {}
+
+
+@pytest.mark.long  # `make test` has one run, one lost relay and one refused login over a tree
 def test_nodes_whose_relay_is_killed_are_reached_through_another_parent(
     tree: VirtualCluster,
 ) -> None:

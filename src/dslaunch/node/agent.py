@@ -76,14 +76,17 @@ class Agent:
         host: str,
         timeouts: Dict[str, float],
         guardian: int,
+        waits: bool = False,
         surveyor: Optional[survey.Surveyor] = None,
         gpus: Optional[gpu_meter.GpuMeter] = None,
     ) -> None:
         """`timeouts`, in seconds: `heartbeat` without a message until a launcher counts as gone,
         `reconnect` in which it may reconnect. `guardian`: the process that is our parent while it
-        lives. `surveyor`: answers questions that may hang, before the start. `gpus`: reads the
-        GPUs, if there are any."""
+        lives. `waits`: a launcher may reconnect also before it has started the ranks. `surveyor`:
+        answers questions that may hang, before the start. `gpus`: reads the GPUs, if there are
+        any."""
         self.run, self.host, self.timeouts, self.surveyor = run, host, timeouts, surveyor
+        self.waits = waits
         self.home = os.path.expanduser("~")
         self.directory: Optional[str] = None
         self.selector = selectors.DefaultSelector()
@@ -160,7 +163,7 @@ class Agent:
         """Return whether the launcher is gone and its time to reconnect is over."""
         if self.free_since is None or self.detached:
             return False
-        limit = self.timeouts["reconnect"] if self.ranks else 0
+        limit = self.timeouts["reconnect"] if self.ranks or self.waits else 0
         if self.left_at == self.free_since:
             limit = min(limit, self.left_limit)
         return time.monotonic() - self.free_since >= limit
@@ -184,6 +187,9 @@ class Agent:
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
         self.listen(wake, lambda: self.woken(wake))
+        if self.waits:
+            with contextlib.suppress(OSError):  # the start reports it
+                self.open_door()
         self.welcome(first, holds=True)
 
     def woken(self, wake: int) -> None:
@@ -571,7 +577,10 @@ class Agent:
         client.say({**reply, "time": time.time()})
 
     def do_start(self, client: AgentClient, message: frames.Message) -> None:
-        """Start the node's processes."""
+        """Start the node's processes, unless an earlier message has: the launcher sends it again if
+        the connection was lost meanwhile."""
+        if self.ranks is not None or self.done:
+            return
         self.secrets = Secrets(message["env"][name] for name in message["secret"])
         self.end_shipping()
         self.gatherer = Gatherer(message["output_interval"])

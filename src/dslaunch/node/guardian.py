@@ -77,6 +77,7 @@ def be_guardian(
     run: str,
     host: str,
     timeouts: Dict[str, float],
+    waits: bool,
     first: socket.socket,
     surveyor: survey.Surveyor,
     gpus: Optional[gpu_meter.GpuMeter],
@@ -97,7 +98,15 @@ def be_guardian(
         os.dup2(null, 2)
         guard(agent, run, host)
     processes.become_subreaper()
-    served = Agent(run, host, timeouts=timeouts, guardian=guardian, surveyor=surveyor, gpus=gpus)
+    served = Agent(
+        run,
+        host,
+        timeouts=timeouts,
+        guardian=guardian,
+        waits=waits,
+        surveyor=surveyor,
+        gpus=gpus,
+    )
     try:
         served.serve(first)
     except Exception as error:  # noqa: BLE001 - its trace may hold a secret: it is masked
@@ -127,6 +136,7 @@ def main(arguments: Dict[str, Any]) -> None:
                 run,
                 host,
                 timeouts=arguments["timeouts"],
+                waits=arguments["waits"],
                 first=other,
                 surveyor=surveyor,
                 gpus=gpus,

@@ -62,6 +62,16 @@ class TorchImported(Sent):
     """Whether it is built with CUDA."""
 
 
+class RendezvousBegun(Sent):
+    """A rank begins to wait for the others, to initialize the default process group."""
+
+    kind: Literal["rendezvous"]
+    world: Count | None
+    """Ranks that it waits for; None: unknown."""
+    address: Short | None
+    """Where it looks for the master; None: unknown, or it looks for none."""
+
+
 class ProcessGroup(Sent):
     """The default process group was initialized."""
 
@@ -170,6 +180,12 @@ class Joins(Sent):
     """Ranks may end before others: `torch.distributed.algorithms.Join` is used."""
 
     kind: Literal["join"]
+
+
+class ModelSplit(Sent):
+    """Ranks have different parts of the model: PyTorch's tensor or pipeline parallelism is used."""
+
+    kind: Literal["splits-model"]
 
 
 class Spawned(Sent):
@@ -345,6 +361,7 @@ class Unrecorded(Sent):
 Record = (
     Started
     | TorchImported
+    | RendezvousBegun
     | ProcessGroup
     | Group
     | Wrapped
@@ -354,6 +371,7 @@ Record = (
     | Input
     | SameOrder
     | Joins
+    | ModelSplit
     | Spawned
     | SpawnedJoins
     | Step

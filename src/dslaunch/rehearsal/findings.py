@@ -57,6 +57,18 @@ class FindingKind(Enum):
         "call torch.distributed.init_process_group without a fixed rank and world size, and start "
         "one script per rank",
     )
+    LACKS_RANKS = (
+        "rehearsal.world-size",
+        "error",
+        "init_process_group waits for {world} ranks, and the run has {ranks}",
+        "leave world_size to the launcher, which sets WORLD_SIZE, or start as many ranks",
+    )
+    LACKS_MASTER = (
+        "rehearsal.master-loopback",
+        "error",
+        "looks for the master at {address}, which is its own node on all nodes",
+        "leave MASTER_ADDR to the launcher, which sets the first node's address",
+    )
     NOT_SYNCHRONIZED = (
         "rehearsal.not-synchronized",
         "error",

@@ -113,9 +113,19 @@ def _verdict(
 ) -> Verdict:
     if any(each.level == "error" for each in findings):
         return Verdict.WOULD_FAIL
-    stepped = bool(ranks) and all(rank.steps for rank in ranks)
+    served = _served(outcome, ranks)
+    stepped = bool(ranks) and all(rank.steps or rank.rank in served for rank in ranks)
     in_time = outcome.status == "ok" or outcome.reason.code is EndCode.REHEARSAL_LIMIT
     return Verdict.WOULD_RUN if stepped and in_time else Verdict.NOT_REHEARSED
+
+
+def _served(outcome: Outcome, ranks: tuple[RankRecords, ...]) -> frozenset[int]:
+    """Return the ranks that train nothing and wait for ranks that were held: they evaluate, or
+    collect, what these will send them after a later step."""
+    hang = outcome.reason.hang
+    if outcome.reason.code is not EndCode.REHEARSED or hang is None:
+        return frozenset()
+    return frozenset(rank.rank for rank in ranks if rank.rank in hang.waiting and not rank.trains)
 
 
 def _of_the_end(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> Iterator[Finding]:
@@ -136,8 +146,9 @@ def _of_the_end(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> Iterato
         # within Join a rank that has ended answers the collectives of the others
         if any(rank.last(Joins) for rank in ranks):
             return
-        if outcome.reason.hang is not None:
-            yield _uneven_collectives(outcome.reason.hang)
+        hang = outcome.reason.hang
+        if hang is not None and set(hang.waiting) - _served(outcome, ranks):
+            yield _uneven_collectives(hang)
         yield from _uneven(ranks)
 
 

@@ -9,7 +9,16 @@ from typing import TypeVar
 
 from dslaunch.launch.facts import Facts
 from dslaunch.launch.plan import Plan
-from dslaunch.protocol.rehearsal import Batch, Engine, Group, Loader, Record, Step, Wrapped
+from dslaunch.protocol.rehearsal import (
+    Batch,
+    Engine,
+    Group,
+    Loader,
+    ModelSplit,
+    Record,
+    Step,
+    Wrapped,
+)
 
 Kind = TypeVar("Kind", bound=Record)
 FSDP = "FullyShardedDataParallel"
@@ -37,6 +46,11 @@ class RankRecords:
         return max((step.step for step in self.every(Step)), default=0)
 
     @property
+    def trains(self) -> bool:
+        """Return whether it has made a step, or has wrapped a model to train it."""
+        return bool(self.steps or self.last(Wrapped) or self.last(Engine))
+
+    @property
     def sharded(self) -> bool:
         """Return whether no rank has all parameters."""
         engine = self.last(Engine)
@@ -54,6 +68,8 @@ class RankRecords:
         intent: tensor, pipeline, sequence or expert parallelism."""
         engine = self.last(Engine)
         if engine is not None and (engine.pipeline or engine.model_parallel):
+            return True
+        if self.last(ModelSplit) is not None:
             return True
         if engine is not None and engine.data_parallel < world:
             return True

@@ -20,6 +20,7 @@ from dslaunch.protocol.rehearsal import (
     Input,
     OptimizerBuilt,
     ProcessGroup,
+    RendezvousBegun,
     SameOrder,
     Schedulers,
     Spawned,
@@ -32,7 +33,8 @@ from dslaunch.rehearsal.checkpoints import checkpoints
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.memory import memory
 from dslaunch.rehearsal.ranks import RankRecords
-from dslaunch.run.rehearsal import Rehearsed
+from dslaunch.run.hang_verdict import HangCode
+from dslaunch.run.rehearsal import Rehearsed, lacks_master, lacks_ranks
 
 Ranks = tuple[RankRecords, ...]
 Rule = Callable[[Rehearsed, Ranks], Iterator[Finding]]
@@ -98,6 +100,27 @@ def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 def _joined(rank: RankRecords) -> bool:
     group = rank.last(ProcessGroup)
     return rank.steps > 0 and group is not None and group.world > 1
+
+
+def impossible_rendezvous(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield what ranks wait for that is not there."""
+    hang = rehearsed.outcome.reason.hang
+    if hang is None or hang.code is not HangCode.RENDEZVOUS:
+        return
+    world = rehearsed.full_ranks
+    lacking_ranks: dict[int, list[int]] = defaultdict(list)
+    lacking_master: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        begun = rank.last(RendezvousBegun)
+        if begun is not None and begun.world is not None and lacks_ranks(begun, world):
+            lacking_ranks[begun.world].append(rank.rank)
+        if begun is not None and begun.address is not None and lacks_master(begun, rehearsed.plan):
+            lacking_master[begun.address].append(rank.rank)
+    for wanted, several in lacking_ranks.items():
+        where = ranks_text(several)
+        yield finding(FindingKind.LACKS_RANKS, where, world=wanted, ranks=world)
+    for address, several in lacking_master.items():
+        yield finding(FindingKind.LACKS_MASTER, ranks_text(several), address=address)
 
 
 def _may_compare(rank: RankRecords, world: int) -> bool:
@@ -171,7 +194,8 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
     optimizer, steps = rank.last(OptimizerBuilt), rank.every(Step)
     if optimizer is None or not steps:
         return None
-    if optimizer.owned == 0 and optimizer.tensors:
+    # copies in float32, which get the gradients of the model and are copied into it, have gradients
+    if optimizer.owned == 0 and optimizer.tensors and not optimizer.gradients:
         return FindingKind.OTHER_PARAMETERS
     if optimizer.gradients == 0:
         return FindingKind.NO_GRADIENTS
@@ -179,7 +203,9 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
     skips = any(step.skipped for step in steps)
     last = steps[-1].fingerprint
     # a small step may be lost by rounding in bf16 and fp16
-    exact = set(optimizer.types) <= {"float32", "float64"}
+    wrapped = rank.last(Wrapped)
+    types = {*optimizer.types, *(wrapped.types if wrapped is not None else ())}
+    exact = types <= {"float32", "float64"}
     unchanged = exact and bool(last) and last == optimizer.fingerprint
     return FindingKind.NO_UPDATE if unchanged and trains and not skips else None
 
@@ -483,6 +509,7 @@ def network(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     not_distributed,
+    impossible_rendezvous,
     spawns_ranks,
     not_synchronized,
     models_differ,

@@ -21,6 +21,8 @@ class AgentStart:
     """Time without a heartbeat of the launcher after which the agent drops its connection."""
     reconnect: float = 20.0
     """Time in which the launcher may reconnect before the agent ends the run."""
+    waits: bool = False
+    """Whether the launcher may reconnect also before the ranks have started."""
 
 
 def boot_text(agent: AgentStart, *, join: bool = False, hold: bool = False) -> tuple[bytes, ...]:
@@ -34,6 +36,7 @@ def boot_text(agent: AgentStart, *, join: bool = False, hold: bool = False) -> t
         "run": agent.run,
         "host": agent.host,
         "timeouts": timeouts,
+        "waits": agent.waits,
         "join": join,
         "hold": hold,
     }

@@ -97,7 +97,7 @@ def detach(
     for session, node, start in zip(sessions, plan.nodes, starts, strict=True):
         session.expect(node.ranks)
         session.follow(hold=False)
-        session.send(**start, link=link)
+        session.start_ranks({**start, "link": link})
     return settle(sessions, inbox, watch)
 
 

@@ -173,7 +173,14 @@ class RunController:
             from dslaunch.run.session import Session
 
             run = agent_run(self.run, count)
-            agent = AgentStart(run, node.host, timeouts.heartbeat, timeouts.reconnect)
+            agent = AgentStart(
+                run=run,
+                host=node.host,
+                heartbeat=timeouts.heartbeat,
+                reconnect=timeouts.reconnect,
+                # nodes of a tree are also lost by the loss of another one
+                waits=through_nodes and not self.request.detached,
+            )
             return Session(
                 node=node, connection=connection, agent=agent, inbox=inbox, transport=opened
             )

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dslaunch.cluster.names import is_loopback
 from dslaunch.protocol.rehearsal import (
     REHEARSAL,
     Ended,
@@ -20,6 +21,7 @@ from dslaunch.protocol.rehearsal import (
     ProcessGroup,
     Raised,
     Record,
+    RendezvousBegun,
     Spawned,
     SpawnedJoins,
     Started,
@@ -94,11 +96,24 @@ class Rehearsed:
         return self.full_ranks > self.plan.world_size
 
 
+def lacks_ranks(begun: RendezvousBegun, ranks: int) -> bool:
+    """Return whether a rendezvous waits for more ranks than there are."""
+    return begun.world is not None and begun.world > ranks
+
+
+def lacks_master(begun: RendezvousBegun, plan: Plan) -> bool:
+    """Return whether a rank looks for the master on its own node, and the master has an address
+    that other nodes reach. Emulated nodes have one loopback interface."""
+    own = begun.address is not None and is_loopback(begun.address)
+    return own and len(plan.nodes) > 1 and not is_loopback(plan.rendezvous.address)
+
+
 class RehearsalMonitor:
     """Reads the records of the ranks again and again."""
 
-    def __init__(self, limits: RehearsalLimits) -> None:
+    def __init__(self, limits: RehearsalLimits, plan: Plan) -> None:
         self.limits = limits
+        self._plan = plan
         self.records: dict[int, list[Record]] = defaultdict(list)
         self._kinds: dict[int, set[type[Record]]] = defaultdict(set)
         """Of all records of a rank, also of those that are not kept: it is asked for at each line
@@ -121,6 +136,17 @@ class RehearsalMonitor:
     def held(self) -> frozenset[int]:
         """Return the ranks that are held before another step: these enter no collective."""
         return frozenset(rank for rank in self.records if self._has(rank, Held))
+
+    def has_impossible_rendezvous(self) -> bool:
+        """Return whether a rank has begun to wait for ranks or a master that the run lacks."""
+        plan = self._plan
+        begun = [
+            each
+            for records in self.records.values()
+            for each in records
+            if isinstance(each, RendezvousBegun)
+        ]
+        return any(lacks_ranks(each, plan.world_size) or lacks_master(each, plan) for each in begun)
 
     def look(self, sessions: Iterable[Session]) -> EndReason | None:
         """Read new records, and ask for more when it is time; return why it is over. Never waits.

@@ -30,10 +30,10 @@ from dslaunch.protocol.messages import (
 from dslaunch.protocol.values import parse
 from dslaunch.run import agent_program
 from dslaunch.transport.base import End
-from dslaunch.transport.wire import PIECE, Clock, LostError, Wire
+from dslaunch.transport.wire import PIECE, Clock, LostError, Value, Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from dslaunch.cluster.model import Node
     from dslaunch.run.inbox import Inbox
@@ -53,6 +53,9 @@ EXIT_TIMEOUT = 2.0
 DRIFT = 50e-6
 """Seconds per second by which two clocks may drift apart: quartz crystals are specified for 20 to
 50 ppm."""
+REPEATABLE = ("ask", "clock", "survey")
+"""Requests that a node may be sent twice: if the connection is lost before it has started ranks,
+they are sent again over the next one."""
 LEAST_TRY = 3.0
 """Seconds for one reconnect, at least."""
 
@@ -116,7 +119,11 @@ class Session(Wire):
         """Since when it has been unreachable, on the monotonic clock; None: it is reachable."""
         self._exit_by = 0.0
         """Until when a dismissed agent may exit, on the monotonic clock."""
-        self._holding = self._following = False
+        self._holding, self._following = agent.waits, False
+        self._sending = threading.RLock()
+        """So that a request is sent once over a connection: when it is made, or again."""
+        self._start: Mapping[str, Any] | None = None
+        """The message that starts the ranks, until the node has sent an event."""
         self._joining: Future[End | None] | None = None
         """While we reconnect: None once the program has greeted, or how it ended before."""
         self._resumed = False
@@ -159,9 +166,18 @@ class Session(Wire):
         `digests`: SHA-256 of its pieces. With `from_node` another node sends them, and not we.
         Returns the number of the archive there, and a future with the number of files.
         """
-        id, future = self._expect(lambda reply: parse(queries.UNPACKED, reply.value))
-        self.send(op="put", id=id, root=root, pieces=list(digests), from_node=from_node)
+        with self._sending:
+            id, future = self._expect(lambda reply: parse(queries.UNPACKED, reply.value))
+            self.send(op="put", id=id, root=root, pieces=list(digests), from_node=from_node)
+        self._abandon_if_over()
         return id, future
+
+    def start_ranks(self, message: Mapping[str, Any]) -> None:
+        """Start the ranks; their events come to who follows."""
+        with self._sending:
+            self._start = message
+            if self._away_since is None:
+                self.send(**message)
 
     def send_piece(self, archive: int, piece: bytes) -> None:
         """Send a piece of an announced archive, and wait while much is unsent."""
@@ -211,6 +227,23 @@ class Session(Wire):
             self.offset = found.offset
             self._offset_error = found.error
             self._offset_measured = time.monotonic()
+
+    def _request(
+        self, operation: str, parsed: Callable[[Reply], Value], **message: Any
+    ) -> Future[Value]:
+        repeated = {"op": operation, **message} if operation in REPEATABLE else None
+        with self._sending:
+            id, future = self._expect(parsed, repeated)
+            if self._away_since is None:
+                self.send(op=operation, id=id, **message)
+        self._abandon_if_over()
+        return future
+
+    def _write(self, data: bytes) -> None:
+        """Send data, unless we are reconnecting: a part could be read with the program, and be
+        lost."""
+        if self._away_since is None or self.login.greeted:
+            super()._write(data)
 
     def follow(self, *, hold: bool) -> None:
         """Request events and output. With `hold` the run ends if we are unreachable for too long,
@@ -274,11 +307,11 @@ class Session(Wire):
         """
         self._inbox.add(self, Away(failure))
         self._log.info("reconnecting", kind=failure.kind, text=failure.message)
-        pause = FIRST_RETRY
+        pause, join = FIRST_RETRY, True
         while not self._closing.wait(pause):
             pause = RETRY
             try:
-                ended = self._reconnect()
+                ended = self._reconnect(join=join)
             except NodeError as error:
                 failure = error.failures[0]
             except OSError as error:
@@ -286,9 +319,11 @@ class Session(Wire):
             else:
                 if ended is None:
                     return
-                if self._is_ours(agent_program.NO_AGENT, ended.code):
+                has_agent = not self._is_ours(agent_program.NO_AGENT, ended.code)
+                if not has_agent and self.hello.done():
                     failure = self._no_agent()
                     break
+                join = has_agent  # it may have been lost before it was started
                 if self._is_ours(agent_program.STOPPED, ended.code):
                     failure = replace(failure, message="its agent was suspended (SIGSTOP)")
                     self._report_resumed(failure)
@@ -298,9 +333,9 @@ class Session(Wire):
                 break
         self._lose(failure)
 
-    def _reconnect(self) -> End | None:
-        """Join the running agent over a new connection; return how that ended, None if the agent
-        has greeted.
+    def _reconnect(self, *, join: bool) -> End | None:
+        """Join the running agent over a new connection, or start it; return how that ended, None
+        if the agent has greeted.
 
         Raises NodeError, OSError.
         """
@@ -308,8 +343,8 @@ class Session(Wire):
             self._channel.close()
         self._connection.close()
         self._connection = self._connect_again()
-        self._log.debug("starting-agent", join=True)
-        text = agent_program.boot_text(self._agent, join=True, hold=self._holding)
+        self._log.debug("starting-agent", join=join)
+        text = agent_program.boot_text(self._agent, join=join, hold=self._holding)
         joining: Future[End | None] = Future()
         self._joining = joining
         self._open(text)
@@ -339,16 +374,43 @@ class Session(Wire):
             channel.close()
 
     def _take_greeting(self) -> None:
-        """Continue where the connection was lost, if it was."""
+        """Expect the agent's first message, after which we continue where the connection was
+        lost, if it was."""
         joining, self._joining = self._joining, None
         if joining is None:
             return
         assert self._away_since is not None
         self._resumed = True
         self._incoming.reconnected()
-        self._send_follow(hold=True)
         self._back = Back(time.monotonic() - self._away_since)
         joining.set_result(None)
+
+    def _continue(self, back: Back, first: Arrived) -> None:
+        """Continue where the connection was lost. Raises ProtocolError."""
+        if not self.hello.done():
+            raise ProtocolError("a message before its greeting")
+        self._inbox.add(self, back)
+        self._send_follow(hold=True)
+        with self._sending:
+            self._back = self._away_since = None
+            is_waiting = isinstance(first, Hello) and not first.started
+            unrepeatable = self._send_again() if is_waiting else []
+        for future in unrepeatable:
+            why = "the connection was lost meanwhile"
+            future.set_exception(LostError(NodeFailure(self.host, "lost", why)))
+
+    def _send_again(self) -> list[Future[Any]]:
+        """Send all that a node without ranks has not answered. Return requests that cannot be sent
+        again."""
+        unrepeatable = []
+        for id, request in list(self._waiting.items()):
+            if request.message is None:
+                unrepeatable.append(self._waiting.pop(id).future)
+            else:
+                self.send(id=id, **request.message)
+        if self._start is not None:
+            self.send(**self._start)
+        return unrepeatable
 
     def _no_agent(self) -> NodeFailure:
         """Return why there is no agent to reconnect to."""
@@ -413,26 +475,33 @@ class Session(Wire):
 
     def _take(self, arrived: Arrived) -> None:
         self._heard_at = time.monotonic()
+        if isinstance(arrived, Hello) and not self.hello.done():
+            self._log.info("agent-started", seconds=time.monotonic() - self._began)
+            self.hello.set_result(arrived)
         if self._back is not None and not isinstance(arrived, Gone):
-            self._inbox.add(self, self._back)
-            self._back = self._away_since = None
+            self._continue(self._back, arrived)
         if isinstance(arrived, Reply):
             super()._take(arrived)
         elif isinstance(arrived, Hello):
-            if not self.hello.done():
-                self._log.info("agent-started", seconds=time.monotonic() - self._began)
-                self.hello.set_result(arrived)
+            pass  # it was taken above
         elif isinstance(arrived, Heartbeat):
             self.idle = arrived.idle
         elif isinstance(arrived, Gone):
             self._gone = arrived
         elif self._following:
+            self._start = None  # it has arrived
             self._inbox.add(self, arrived)
         else:  # it would fill the memory
             raise ProtocolError("events or output that were not requested")
 
     def _greeted(self) -> bool:
         return self.hello.done()
+
+    def _not_started(self, end: End) -> NodeFailure:
+        unexplained = not self._late and not self._unread and not self.login.endless
+        if self._agent.waits and end.code is None and unexplained:
+            return NodeFailure(self.host, "broken", "the connection ended before the agent started")
+        return super()._not_started(end)
 
     def _left_on_purpose(self, code: int | None) -> NodeFailure | None:
         if self._is_ours(agent_program.NO_AGENT, code):

@@ -234,7 +234,7 @@ def _run(
     if request.rehearsal is not None:
         from dslaunch.run.rehearsal import RehearsalMonitor
 
-        rehearsal = RehearsalMonitor(request.rehearsal)
+        rehearsal = RehearsalMonitor(request.rehearsal, plan)
     supervisor = Supervisor(
         sessions=sessions,
         inbox=inbox,

@@ -16,6 +16,7 @@ from dslaunch.node.frames import Output
 from dslaunch.protocol.messages import Gone, NodeEvent
 from dslaunch.run.collectives import with_collectives
 from dslaunch.run.events import Event
+from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.hang_watch import Continued, HangWatch, Stall
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.outcome import Outcome, failed, fatal, reason_of
@@ -90,7 +91,7 @@ class Supervisor:
                 limits = self.rehearsal.limits
                 full = None if limits.full is None else limits.full.world_size
                 start["rehearsal"] = {"steps": limits.steps, "world": full}
-            session.send(**start, notice=self.interrupts.notice)
+            session.start_ranks({**start, "notice": self.interrupts.notice})
         limit = self.timeouts.hang_timeout if self.rehearsal is None else self._next_look(0.0)
         self.hangs = HangWatch(limit, near=plan.rendezvous.address)
         while self.running:
@@ -276,8 +277,14 @@ class Supervisor:
         if verdict.waiting and any(rank in held for _, rank in verdict.ranks):
             steps = rehearsal.limits.steps
             self._give_up(EndReason(EndCode.REHEARSED, steps=steps, hang=verdict))
-        elif verdict.final or self._is_hang(stall, held):
+        elif self._is_final(verdict, rehearsal) or self._is_hang(stall, held):
             self._end_hang(stall)
+
+    def _is_final(self, verdict: HangVerdict, rehearsal: RehearsalMonitor) -> bool:
+        """Return whether the ranks of a rehearsal are blocked forever."""
+        if verdict.code is HangCode.RENDEZVOUS:
+            return rehearsal.has_impossible_rendezvous()
+        return verdict.final is True
 
     def _next_look(self, quiet: float) -> float:
         """Return after how many seconds without progress the ranks are inspected, after `quiet`

@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -68,6 +68,8 @@ class _Request:
     """From the reply to the answer. Raises InvalidAnswer."""
     sent: float
     """When it was sent, on the monotonic clock."""
+    message: Mapping[str, Any] | None = None
+    """What was sent; None: it cannot be sent again."""
 
 
 class Wire:
@@ -118,7 +120,8 @@ class Wire:
         try:
             self._open(text)
         except OSError as error:
-            self._lose(NodeFailure(self.host, "lost", f"connection lost: {error}"))
+            failure = NodeFailure(self.host, "broken", f"connection lost: {error}")
+            self._disconnected(failure, End())
 
     def _open(self, text: Sequence[bytes]) -> None:
         """Start the program over the connection, and listen. Raises OSError."""
@@ -201,13 +204,23 @@ class Wire:
     ) -> Future[Value]:
         id, future = self._expect(parsed)
         self.send(op=operation, id=id, **message)
+        self._abandon_if_over()
         return future
 
-    def _expect(self, parsed: Callable[[Reply], Value]) -> tuple[int, Future[Value]]:
-        id, future = next(self._ids), Future[Value]()
-        self._waiting[id] = _Request(future, parsed, time.monotonic())
+    def _abandon_if_over(self) -> None:
+        """Fail what was requested after the loss of the node."""
         if self.over:
             self._abandon(self._loss)
+
+    def _expect(
+        self, parsed: Callable[[Reply], Value], message: Mapping[str, Any] | None = None
+    ) -> tuple[int, Future[Value]]:
+        """Return the number of a request and the future of its answer.
+
+        `message`: what to send if the request is made again over another connection.
+        """
+        id, future = next(self._ids), Future[Value]()
+        self._waiting[id] = _Request(future, parsed, time.monotonic(), message)
         return id, future
 
     def _write(self, data: bytes) -> None:

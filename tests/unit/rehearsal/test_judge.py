@@ -371,6 +371,51 @@ def test_a_hang_without_a_verdict_is_a_failure() -> None:
     assert codes(result) == {("error", "rehearsal.failed")}
 
 
+def test_a_rank_that_only_evaluates_may_wait_for_held_ranks() -> None:
+    waits = HangVerdict(HangCode.NOT_ENTERED, (("n0", 0),), waiting=(2,), operation="broadcast")
+    outcome = replace(REHEARSED, reason=replace(REHEARSED.reason, hang=waits))
+    joined = [START, TORCH, group(0, world=3)]
+    trains = [*joined, DDP, OPTIMIZER, step(1), step(2), HELD]
+    result = judged(trains, trains, joined, outcome=outcome)
+    assert "rehearsal.uneven-steps" not in {each.code for each in result.findings}
+    assert result.verdict is Verdict.WOULD_RUN
+
+
+def test_an_optimizer_of_copies_that_have_gradients_trains_the_model() -> None:
+    copies = {**OPTIMIZER, "owned": 0, "gradients": 2}
+    ranks = [[copies if r is OPTIMIZER else r for r in sound(rank)] for rank in range(2)]
+    assert codes(judged(*ranks)) == set()
+
+
+def test_ranks_that_split_the_model_may_read_the_same_samples() -> None:
+    split: Sent = {"kind": "splits-model"}
+    ranks = [[*sound(rank), loader(), *batches("a", "b")] for rank in (0, 1)]
+    assert ("error", "rehearsal.same-data") in codes(judged(*ranks))
+    result = judged(*([*rank, split] for rank in ranks))
+    assert "rehearsal.same-data" not in {each.code for each in result.findings}
+
+
+def rendezvous(world: int, address: str) -> Sent:
+    return {"kind": "rendezvous", "world": world, "address": address}
+
+
+@pytest.mark.parametrize(
+    ("begun", "named"),
+    [
+        (rendezvous(8, "n0"), {("error", "rehearsal.world-size")}),
+        (rendezvous(2, "localhost"), {("error", "rehearsal.master-loopback")}),
+        (rendezvous(2, "n0"), set()),
+    ],
+)
+def test_what_a_rendezvous_waits_for_in_vain_is_named(
+    begun: Sent, named: set[tuple[str, str]]
+) -> None:
+    hang = HangVerdict(HangCode.RENDEZVOUS)
+    outcome = Outcome("failed", 1, EndReason(EndCode.HANG, seconds=10, hang=hang))
+    rank = [START, TORCH, begun]
+    assert codes(judged(rank, rank, outcome=outcome)) == {("error", "hang.rendezvous"), *named}
+
+
 def test_a_rank_that_waits_for_held_ranks_has_made_uneven_steps() -> None:
     awaited = replace(HANG, code=HangCode.NOT_ENTERED, place=None)
     outcome = Outcome("ok", 0, EndReason(EndCode.REHEARSED, steps=2, hang=awaited))
@@ -386,7 +431,7 @@ def test_a_rank_that_waits_for_held_ranks_has_made_uneven_steps() -> None:
 @pytest.mark.parametrize(
     "optimizer",
     [
-        {**OPTIMIZER, "owned": 0},
+        {**OPTIMIZER, "owned": 0, "gradients": 0},
         {**OPTIMIZER, "gradients": 0},
         {**OPTIMIZER, "fingerprint": [3.0, 4.0]},
     ],

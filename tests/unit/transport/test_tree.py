@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 
@@ -17,6 +18,10 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import NodeError
 from dslaunch.node import relay_frames
+from dslaunch.protocol.queries import RESOLVE
+from dslaunch.run.agent_program import AgentStart
+from dslaunch.run.inbox import Inbox
+from dslaunch.run.session import Session
 from dslaunch.transport import program
 from dslaunch.transport.base import Connection, Detour
 from dslaunch.transport.channel import ChannelOutput
@@ -158,6 +163,41 @@ def test_a_node_whose_parent_does_not_answer_is_reached_through_another(
     assert output.read() == b""
     assert relay_of(tree.connect(cluster.nodes[2])) != relay
     assert Detour("node3", "node1", "lost") in tree.detours()
+
+
+@pytest.fixture
+def session(tree: TreeTransport, cluster: Cluster) -> Iterator[Session]:
+    """A session with node2, whose agent is not started yet, and a relay of which it is behind."""
+    agent = AgentStart(f"tree-{token_hex(4)}", "node2", waits=True)
+    made = Session(cluster.nodes[1], tree.connect(cluster.nodes[1]), agent, Inbox(), tree)
+    yield made
+    made.close()
+
+
+def test_a_node_whose_relay_is_lost_answers_what_it_was_asked_before(
+    tree: TreeTransport, cluster: Cluster, session: Session
+) -> None:
+    relay = relay_of(tree.connect(cluster.nodes[1]))
+    session.begin()
+    greeting = session.hello.result()
+    os.kill(relay, signal.SIGSTOP)
+    clock, home = session.measure_clock(), session.ask({RESOLVE: ["localhost"]})
+    os.kill(relay, signal.SIGKILL)
+    assert clock.result().error > 0
+    assert home.result()[RESOLVE]
+    assert session.hello.result() is greeting
+    assert Detour("node2", "node1", "lost") in tree.detours()
+
+
+def test_an_agent_whose_relay_is_lost_before_it_greets_is_started_through_another(
+    tree: TreeTransport, cluster: Cluster, session: Session
+) -> None:
+    relay = relay_of(tree.connect(cluster.nodes[1]))
+    os.kill(relay, signal.SIGSTOP)
+    session.begin()
+    os.kill(relay, signal.SIGKILL)
+    assert not session.hello.result().started
+    assert Detour("node2", "node1", "lost") in tree.detours()
 
 
 def test_what_connects_to_a_closed_tree_starts_nothing(
