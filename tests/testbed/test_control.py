@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from secrets import token_hex
 from typing import Any
@@ -160,30 +160,14 @@ def test_a_run_continues_after_a_reconnect(project: Project, transport: str) -> 
     assert running.popen.returncode == 0, err
     again = [event["host"] for event in project.events() if event["kind"] == "back"]
     assert again == ["node2"]
+    log = dslaunch(project, "logs", "latest").stdout
     for rank in range(8):
-        log = dslaunch(project, "logs", "latest", "--rank", str(rank)).stdout
-        assert [line.partition("│")[2] for line in log.splitlines()] == [
-            f"line {i}" for i in range(200)
-        ]
+        numbers = re.findall(rf"^node\d:{rank}│line (\d+)$", log, re.MULTILINE)
+        assert numbers == [str(number) for number in range(200)]
     assert project.nothing_is_left()
 
 
 CUT_SSH = "for p in $(pgrep -f '[s]shd: root@notty'); do kill -KILL $p; done"
-
-
-def test_a_run_ends_after_the_reconnect_timeout(project: Project) -> None:
-    project.write("job.py", f"{SLEEPER}time.sleep(300)")
-    with project.start("--reconnect-timeout", "3", "--grace", "1", "c.yaml", "job.py") as running:
-        wait_for(running, "up", times=8)
-        project.cluster.fault("node2", "cut", "drop")
-        began = time.monotonic()
-        _, err = running.communicate(timeout=300)
-        assert running.popen.returncode == 5
-        assert time.monotonic() - began < 200
-    assert project.reason("code", "host") == ("node-lost", "node2"), err
-    assert project.outcome()["unconfirmed"] == ["node2"]
-    project.cluster.heal()
-    assert project.cluster.leftovers(within=150) == {}
 
 
 # ---------------------------------------------------------------- restarts

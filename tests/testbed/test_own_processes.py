@@ -98,7 +98,7 @@ def test_a_program_of_ours_that_is_killed_is_named(
     [
         pytest.param(["agent"], marks=pytest.mark.long),
         pytest.param(["guardian"], marks=pytest.mark.long),
-        ["guardian", "agent"],
+        pytest.param(["guardian", "agent"], marks=pytest.mark.long),
         ["bridge", "guardian", "agent"],
     ],
     ids="+".join,

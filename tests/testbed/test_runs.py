@@ -425,44 +425,6 @@ def test_ctrl_c_twice_ends_at_once(project: Project) -> None:
     assert project.nothing_is_left()
 
 
-def test_no_process_remains_of_a_killed_launcher_after_the_reconnect_timeout(
-    project: Project,
-) -> None:
-    project.write("job.py", SLEEPER + "time.sleep(300)")
-    with project.start("--reconnect-timeout", "3", "c.yaml", "job.py") as running:
-        wait_for(running, "up", times=8)
-        running.send_signal(signal.SIGKILL)
-        running.popen.wait(300)
-    wait_until_nothing_is_left(project, within=150)
-
-
-def test_a_killed_agent_leaves_nothing_on_its_node(project: Project) -> None:
-    project.write("job.py", SLEEPER + "time.sleep(300)")
-    with project.start("c.yaml", "job.py") as running:
-        wait_for(running, "up", times=8)
-        # the bridge's child is the guardian, and the guardian's the agent
-        kill = "pkill -KILL -P $(pgrep -P $(pgrep -o -f 'sys.stdin.buffer'))"
-        project.cluster.run("node2", ["sh", "-c", kill], user="root")
-        _, err = running.communicate(timeout=300)
-        assert running.popen.returncode == 5, err
-    found = project.reason("code", "host", "process", "signal")
-    assert found == ("process-killed", "node2", "agent", signal.SIGKILL)
-    wait_until_nothing_is_left(project, within=150)
-
-
-def test_a_killed_guardian_is_reported_and_no_process_remains(project: Project) -> None:
-    project.write("job.py", SLEEPER + "time.sleep(300)")
-    with project.start("c.yaml", "job.py") as running:
-        wait_for(running, "up", times=8)
-        kill = "pkill -KILL -P $(pgrep -o -f 'sys.stdin.buffer')"
-        project.cluster.run("node2", ["sh", "-c", kill], user="root")
-        _, err = running.communicate(timeout=300)
-        assert running.popen.returncode == 5, err
-    found = project.reason("code", "host", "process")
-    assert found == ("process-killed", "node2", "guardian")
-    assert project.nothing_is_left()
-
-
 def test_another_run_of_the_same_user_is_not_touched(project: Project) -> None:
     project.write("job.py", SLEEPER + "time.sleep(300)")
     project.write("bad.py", SLEEPER + "sys.exit(1)")
@@ -511,9 +473,3 @@ def wait_for(running: Running, text: str, *, times: int) -> str:
         assert line, running.stderr.read()
         seen += line
     return seen
-
-
-def wait_until_nothing_is_left(project: Project, *, within: float) -> None:
-    deadline = time.monotonic() + within
-    while project.cluster.leftovers(within=within) != {}:
-        assert time.monotonic() < deadline

@@ -49,7 +49,7 @@ def test_ranks_of_a_detached_run_save_at_a_signal(project: Project) -> None:
         dslaunch(project, "stop", run, "c.yaml", "--grace", "0")
 
 
-@pytest.mark.parametrize("supervised", ["true", "false"])
+@pytest.mark.parametrize("supervised", ["false", pytest.param("true", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "launcher",
     ["direct", pytest.param("torchrun", marks=(pytest.mark.torch, pytest.mark.long))],

@@ -72,8 +72,20 @@ def test_a_training_goes_by_the_allocations_own_steps(
     assert transport_of_the_only_run(site) == "srun"
 
 
+def test_ranks_run_on_all_components_of_a_heterogeneous_job(site: Site) -> None:
+    site.write(
+        "job.py", "import os\nprint('rank', os.environ['RANK'], 'on', os.uname().nodename)\n"
+    )
+    words = [*PROGRAM, "run", "--slurm", "c.yaml", "job.py"]
+    done = inside(site, *words, options=("--nodes=1", ":", "--nodes=1"))
+    assert done.returncode == 0, done.stderr + done.stdout
+    found = dict(re.findall(r"rank (\d) on (node\d)", done.stdout))
+    assert (found.keys(), len(set(found.values()))) == ({"0", "1"}, 2)
+
+
+@pytest.mark.long  # the test above shows it without PyTorch
 @pytest.mark.torch
-@pytest.mark.parametrize("launcher", ["direct", pytest.param("torchrun", marks=pytest.mark.long)])
+@pytest.mark.parametrize("launcher", ["direct", "torchrun"])
 def test_a_training_goes_over_all_components_of_a_heterogeneous_job(
     site: Site, alone: float, launcher: str
 ) -> None:

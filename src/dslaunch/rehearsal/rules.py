@@ -323,7 +323,7 @@ def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
     # samples that are all the same tell nothing
     varied = len(set(digests[0])) > 1
     if varied and all(each == digests[0] for each in digests):
-        split = _inputs_differ(ranks)
+        split = _divide_batches(ranks)
         yield finding(FindingKind.SAME_DATA_LOADED if split else FindingKind.SAME_DATA, where)
         return
     equal = _with_equal_batches(ranks, digests)
@@ -354,9 +354,26 @@ def _with_equal_batches(ranks: Ranks, digests: list[list[str]]) -> Ranks:
         if len(set(each)) > 1:
             alike[tuple(each)].append(rank)
     several = [found for found in alike.values() if len(found) > 1]
-    if not several or _inputs_differ(tuple(several[0])):
+    if not several or _divide_batches(tuple(several[0])):
         return ()
     return tuple(several[0])
+
+
+def _divide_batches(ranks: Ranks) -> bool:
+    """Return whether ranks train on parts of the batches that they all read."""
+    if any(rank.every(Input) for rank in ranks):
+        return _inputs_differ(ranks)
+    return _losses_differ(ranks)
+
+
+def _losses_differ(ranks: Ranks) -> bool:
+    """Return whether ranks have different losses in their first step. The inputs of a model that
+    is not wrapped are unknown; of equal ones, the losses are equal."""
+    first = [steps[0].loss for rank in ranks if (steps := rank.every(Step))]
+    losses = [loss for loss in first if loss is not None]
+    if len(losses) < len(ranks):
+        return False
+    return max(losses) - min(losses) > DIFFERS * max(map(abs, losses))
 
 
 def _inputs_differ(ranks: Ranks) -> bool:
