@@ -13,22 +13,27 @@ import gc
 import json
 import secrets
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
 from dslaunch import transport
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.cluster.select import select
+from dslaunch.launch.facts import facts_to_json
 from dslaunch.launch.job import Job
+from dslaunch.launch.plan import plan_to_json
 from dslaunch.launch.planner import make_plan
 from dslaunch.node.frames import Output
+from dslaunch.preflight import checks
 from dslaunch.protocol.messages import NodeEvent
 from dslaunch.run.agent_program import AgentStart
 from dslaunch.run.agent_starter import close_all
 from dslaunch.run.evidence import gather
+from dslaunch.run.gate import QUICK, Gate
 from dslaunch.run.inbox import Inbox
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.prepare import decide, inquiry
@@ -100,6 +105,12 @@ def main() -> None:
         facts = gather(question, sessions, interrupts)
         decided, job, _ = decide(question, facts, job, cwd=Path.cwd(), sync=False)
         plan = make_plan(allocation, job, decided, cluster=cluster.name)
+    checks.some(QUICK)  # imported before they are measured
+    begun = {session.host: done(session) for session in sessions}
+    with meter.phase("quick checks"):
+        Gate(question, job, begun, Path.cwd()).passed(decided, interrupts, shipping=False)
+    with meter.phase("record of plan and facts"), tempfile.TemporaryFile("w") as file:
+        file.write(plan_to_json(plan) + facts_to_json(facts))
     with meter.phase("start message"):
         starts = start_messages(plan, {})
         for session, node, start in zip(sessions, plan.nodes, starts, strict=True):
@@ -114,6 +125,13 @@ def main() -> None:
         close_all(sessions)
         opened.close()
     print(json.dumps(meter.found))
+
+
+def done(session: Session) -> Future[Session]:
+    """Return a session as one that has been begun."""
+    begun: Future[Session] = Future()
+    begun.set_result(session)
+    return begun
 
 
 def take_all(inbox: Inbox, running: set[str]) -> None:

@@ -79,8 +79,9 @@ def alternating(paths: list[Path]) -> dict[Path, float]:
     """Return a place from 0 to 1 for each file, given that of each test. The files of the testbed,
     whose tests mostly wait for nodes and daemons, are spread evenly among the others, whose tests
     use up a CPU: so each worker of pytest-xdist begins with both kinds, and no CPU is idle."""
-    computing = [path for path in paths if TESTBED not in path.parents]
-    waiting = list(dict.fromkeys(path for path in paths if TESTBED in path.parents))
+    testbed = {path for path in set(paths) if TESTBED in path.parents}
+    computing = [path for path in paths if path not in testbed]
+    waiting = [path for path in dict.fromkeys(paths) if path in testbed]
     places: dict[Path, float] = {}
     for group in (computing, waiting):
         places |= {path: number / len(group) for number, path in enumerate(group)}

@@ -206,8 +206,8 @@ def has_ipv6() -> bool:
 def test_torchrun_runs_a_command_that_meets_at_an_ipv6_address_and_writes_into_our_pipes(
     tmp_path: Path,
 ) -> None:
-    ended = run_plan(plan_of(launch(tmp_path, (1, 1), address="::1", kind="command")), tmp_path)
-    assert ended.codes == [0, 0]
+    ended = run_plan(plan_of(launch(tmp_path, (2,), address="::1", kind="command")), tmp_path)
+    assert ended.codes == [0]
     assert [s["argv"] for s in said_by_ranks(tmp_path, 2)] == [list(NASTY)] * 2
     for rank in range(2):
         assert ended.written[rank, STDOUT] == f"hello from {rank}\n"

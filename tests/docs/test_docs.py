@@ -35,11 +35,11 @@ def commands(page: Path) -> list[str]:
 
 WITH_COMMANDS = [page for page in PAGES if commands(page)]
 TRAINS_LIKE_ANOTHER = {
-    *("look-at-runs", "lost-nodes-and-hangs", "no-shared-storage"),
+    *("detach", "gather-checkpoints", "look-at-runs", "lost-nodes-and-hangs", "no-shared-storage"),
     *("recipes", "rehearse", "watch-a-run"),
 }
-"""Pages with the trainings of `detach` and `gather-checkpoints`; each takes up to a minute of a
-CPU."""
+"""Pages with the training of `first-run`, or with that of tests/testbed/test_checkpoints.py; each
+takes up to a minute of a CPU."""
 
 
 def parameter(page: Path) -> object:

@@ -94,7 +94,7 @@ def test_a_resumed_training_ends_like_one_that_was_not_interrupted(tmp_path: Pat
 @pytest.mark.deepspeed
 @pytest.mark.parametrize(
     "ranks",
-    # four ranks train on the page gather-checkpoints, in tests/docs/test_docs.py
+    # two ranks train in tests/testbed/test_checkpoints.py
     [1, pytest.param(2, marks=pytest.mark.long)],
 )
 def test_deepspeed_trains_on_cpu_without_a_compiler_and_saves(tmp_path: Path, ranks: int) -> None:

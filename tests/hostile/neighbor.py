@@ -97,7 +97,7 @@ def give_away(path: Path) -> Path:
     return path
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 150) -> bool:
     """Wait for a condition; whether it came true."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -56,7 +56,7 @@ def test_what_is_asked_after_a_loss_fails_for_the_reason_of_the_loss(hostile: Ma
     with reach(cluster, cluster.nodes) as reached:
         bad = reached.sessions["bad"]
         bad.measure_clock()
-        session, arrived = reached.inbox.get(timeout=60)
+        session, arrived = reached.inbox.get(timeout=300)
         assert (session, isinstance(arrived, Lost)) == (bad, True)
         with pytest.raises(NodeError) as caught:
             answer_of("bad", bad.ask({}))
@@ -132,7 +132,7 @@ def test_a_node_that_takes_no_files_is_given_up(hostile: Make) -> None:
     began = time.monotonic()
     error = cluster.refused()
     assert [failure.host for failure in error.failures] == ["bad"]
-    assert time.monotonic() - began < 120
+    assert time.monotonic() - began < 300
 
 
 def test_small_events_without_end_are_cut_off() -> None:

@@ -134,7 +134,7 @@ def test_a_file_of_another_kind_is_neither_waited_for_nor_read(
                 run_files.read_journal(home, "v0", run, 0, 100)
             else:
                 private.read(name, private.open_directory(str(directory)), 100)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300
     assert "secret" not in json.dumps(found)
 
 
@@ -142,7 +142,7 @@ def test_ps_does_not_wait_for_a_fifo_of_a_stranger(victim: Victim) -> None:
     directory = forge(victim.place, "0101-000000-job-cccc") / "0101-000000-job-cccc.v0.abcd"
     (directory / "run.json").unlink()
     os.mkfifo(directory / "run.json", 0o666)
-    done = victim.dslaunch("ps", "c.yaml", "--json", timeout=120)
+    done = victim.dslaunch("ps", "c.yaml", "--json", timeout=300)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
@@ -156,9 +156,9 @@ def test_a_very_large_file_is_read_in_part(victim: Victim, size: str) -> None:
     with (directory / size).open("ab") as file:
         file.truncate(1 << 34)
     began = time.monotonic()
-    done = victim.dslaunch("ps", "c.yaml", "--all", "--json", timeout=120)
+    done = victim.dslaunch("ps", "c.yaml", "--all", "--json", timeout=300)
     assert done.returncode == 0
-    assert time.monotonic() - began < 100
+    assert time.monotonic() - began < 300
 
 
 # ---------------------------------------------------------------- names that are taken

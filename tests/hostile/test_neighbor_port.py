@@ -86,9 +86,9 @@ def test_1100_idle_connections_do_not_disturb_a_run(
         for _ in range(1100):
             with contextlib.suppress(OSError):
                 stack.enter_context(dial(port))
-        assert until(lambda: accepted(port) <= links.MOST_UNPROVED + 1, 10)
+        assert until(lambda: accepted(port) <= links.MOST_UNPROVED + 1, 300)
         assert still_runs(victim, live)
-        assert until(lambda: accepted(port) <= 1, 15), "an idle connection was kept"
+        assert until(lambda: accepted(port) <= 1, 300), "an idle connection was kept"
     assert still_runs(victim, live)
     # the nodes still coordinate: the end of one rank ends the other node
     (rank,) = processes.tagged(live, "v1")

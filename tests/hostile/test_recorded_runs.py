@@ -128,7 +128,7 @@ def called(state: Path, *words: str) -> subprocess.CompletedProcess[str]:
         env=environ | {"DSLAUNCH_STATE": str(state)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode in (0, 1), done.stderr

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from dslaunch.transport.channel import ChannelOutput
 from dslaunch.transport.node_login import Child
 from dslaunch.transport.process import ProcessChannel
 from dslaunch.transport.relay_link import RelayedChannel, RelayLink, RelayLostError
+from tests.unit.transport.test_relay_link import SSH, run, start
 
 PRELUDE = """
 import os, sys
@@ -38,22 +41,36 @@ HONEST = f"{LET_IN}; send(frame(DATA, 1, b'as usual'), finished(1, 0, EXITED, b'
 Make = Callable[[str], RelayLink]
 
 
+def program_of(script: str) -> str:
+    """Return a relay that runs a script after its greeting; it then sends no more, and reads on."""
+    frames = inspect.getsource(relay_frames).replace("from __future__ import annotations", "")
+    prelude = "from __future__ import annotations" + PRELUDE.format(frames=frames)
+    return f"{prelude}\n{script}\nwait_for(None)\n"
+
+
 @pytest.fixture
 def relay() -> Iterator[Make]:
-    """Start a relay that runs a script after its greeting; it then sends no more, and reads on."""
+    """Start the relay of a script."""
     links = []
 
     def make(script: str) -> RelayLink:
-        frames = inspect.getsource(relay_frames).replace("from __future__ import annotations", "")
-        prelude = "from __future__ import annotations" + PRELUDE.format(frames=frames)
-        program = f"{prelude}\n{script}\nwait_for(None)\n"
-        links.append(RelayLink(ProcessChannel([sys.executable, "-c", program])))
+        links.append(RelayLink(ProcessChannel([sys.executable, "-c", program_of(script)])))
         links[-1].begin(timeout=60)
         return links[-1]
 
     yield make
     for link in links:
         link.abandon()
+
+
+@pytest.fixture
+def real_relay(tmp_path: Path) -> Iterator[RelayLink]:
+    """Start dslaunch's own relay, with an `ssh` that runs the line of a login on this machine."""
+    (tmp_path / "ssh").write_text(SSH)
+    (tmp_path / "ssh").chmod(0o700)
+    link = start(f"{tmp_path}:{os.environ['PATH']}")
+    yield link
+    link.close()
 
 
 def log_in(link: RelayLink) -> RelayedChannel:
@@ -100,6 +117,43 @@ def test_a_relay_cannot_forge_frames_of_logins_that_it_does_not_have(relay: Make
     assert drained(only) == (b"", End(3))
     assert drained(first) == (b"as usual", End(0))
     assert ChannelOutput(second).read() == b"second"
+
+
+FORGED = (
+    relay_frames.frame(relay_frames.DATA, 2, b"forged")
+    + relay_frames.finished(2, 9, relay_frames.EXITED, b"forged")
+    + relay_frames.frame(relay_frames.DATA, 1, b"forged")
+    + relay_frames.header(77, 1, 0)
+)
+"""Frames of several logins, and one that ends the connection to a relay that sends it."""
+
+
+def test_frames_that_a_child_sends_are_its_own_output_and_no_other_child_speaks_them(
+    real_relay: RelayLink, tmp_path: Path
+) -> None:
+    (tmp_path / "forged").write_bytes(FORGED)
+    hostile = run(real_relay, f"exec cat {tmp_path / 'forged'}")
+    sibling = run(real_relay, "read line; echo $line")
+    assert drained(hostile) == (FORGED, End(0))
+    sibling.write(b"as usual\n")
+    assert drained(sibling) == (b"as usual\n", End(0))
+    assert not real_relay.over
+
+
+def test_a_relay_behind_a_relay_cannot_speak_for_nodes_that_are_not_behind_it(
+    real_relay: RelayLink, tmp_path: Path
+) -> None:
+    """Its login is the first of the outer relay, and its sibling is the second."""
+    (tmp_path / "inner.py").write_text(program_of(f"{LET_IN}; send({FORGED!r})"))
+    inner = RelayLink(run(real_relay, f"exec {sys.executable} {tmp_path / 'inner.py'}"))
+    inner.begin(timeout=60)
+    sibling = run(real_relay, "read line; echo $line")
+    _, end = drained(log_in(inner))
+    assert end.code is None
+    assert inner.over
+    sibling.write(b"as usual\n")
+    assert drained(sibling) == (b"as usual\n", End(0))
+    assert not real_relay.over
 
 
 def test_frames_that_are_sent_again_change_nothing(relay: Make) -> None:

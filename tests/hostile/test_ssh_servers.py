@@ -65,7 +65,7 @@ def test_a_server_whose_first_line_never_ends_is_hung_up_on(tmp_path: Path) -> N
         way = transport.make("fabric", given)
         with pytest.raises(NodeError):
             way.connect(given.nodes[0])
-        assert ended.wait(60), "the connection is still read"
+        assert ended.wait(300), "the connection is still read"
         way.close()
 
 
@@ -155,6 +155,6 @@ def test_a_server_that_starts_no_program_is_an_error_in_time(
         began = time.monotonic()
         with pytest.raises(OSError, match=words):
             connection.start("true")
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 300
         connection.close()
         way.close()

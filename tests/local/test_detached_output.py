@@ -53,7 +53,7 @@ class Project:
 
     def until(self, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """List the run until something is so."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not is_so(run := self.listed()):
             assert time.monotonic() < deadline, run
         return run

@@ -27,7 +27,7 @@ def run_measured(path: Path, script: str) -> tuple[int, int, Path]:
     )
     command = [sys.executable, "-c", METER, sys.executable, "-m", "dslaunch", "run", "c.yaml"]
     done = subprocess.run(
-        [*command, "job.py"], cwd=path, capture_output=True, text=True, timeout=120, check=True
+        [*command, "job.py"], cwd=path, capture_output=True, text=True, timeout=300, check=True
     )
     code, peak = json.loads(done.stdout)
     (logs,) = (path / "state" / "runs").glob("*/logs")

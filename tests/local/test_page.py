@@ -75,7 +75,7 @@ def browse(tmp_path: Path, html: str, size: tuple[int, int], *options: str) -> s
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     command += ["--proxy-server=127.0.0.1:9", f"--user-data-dir={tmp_path / 'profile'}"]
     command += [f"--window-size={size[0]},{size[1]}", *options, file.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     return done.stdout
 
 

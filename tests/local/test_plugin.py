@@ -39,7 +39,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     offline = ["--no-deps", "--no-build-isolation", "--no-index"]
     command = [*pip, *offline, "--target", str(directory / "installed"), str(source)]
-    done = subprocess.run(command, text=True, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(command, text=True, capture_output=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return directory / "installed"
 
@@ -52,7 +52,7 @@ def dslaunch_with(site: Path, work: Path) -> Dslaunch:
     def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "dslaunch", *words]
         done = subprocess.run(
-            command, cwd=work, env=env, text=True, capture_output=True, timeout=120, check=False
+            command, cwd=work, env=env, text=True, capture_output=True, timeout=300, check=False
         )
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr.replace("│Traceback", "").replace("    Traceback", "")

@@ -72,7 +72,7 @@ def test_a_run_is_followed_and_ends(cluster: dslaunch.Cluster, job: Job) -> None
     events: list[dslaunch.Event] = []
     with dslaunch.run(cluster, job("--x"), on_line=lines.append, on_event=events.append) as run:
         followed = [(line.rank, line.text) for line in run.logs(follow=True)]
-        outcome = run.wait(timeout=60)
+        outcome = run.wait(timeout=300)
     assert (outcome.status, outcome.exit_code) == ("ok", 0)
     assert sorted(followed) == [(rank, f"rank {rank} --x") for rank in range(4)]
     assert sorted((line.rank, line.text) for line in lines) == sorted(followed)
@@ -92,7 +92,7 @@ def test_a_run_is_stopped_from_another_thread(cluster: dslaunch.Cluster, job: Jo
     stopper = threading.Thread(target=run.stop)
     stopper.start()
     stopper.join()
-    outcome = run.wait(timeout=60)
+    outcome = run.wait(timeout=300)
     assert (outcome.status, outcome.reason.code) == ("interrupted", "interrupted")
     assert left_over(run.name) == {}
 
@@ -156,13 +156,13 @@ def test_a_detached_run_is_found_followed_and_stopped_in_a_thread(
     assert asyncio.run(within_an_event_loop()) == ("node1", "node2")
     assert {number: signal.getsignal(number) for number in handlers} == handlers
     run = dslaunch.find_run()
-    assert run.wait(timeout=60).reason.code == "stopped"
+    assert run.wait(timeout=300).reason.code == "stopped"
     assert left_over(run.name) == {}
 
 
 def test_runs_are_listed_with_their_states(cluster: dslaunch.Cluster, job: Job) -> None:
     with dslaunch.run(cluster, job()) as first:
-        first.wait(timeout=60)
+        first.wait(timeout=300)
     with dslaunch.run(cluster, job(seconds=300)) as second:
         known = dslaunch.runs()
         second.stop()
@@ -199,7 +199,7 @@ def test_answers_are_saved_and_judged_again(cluster: dslaunch.Cluster) -> None:
         [sys.executable, "-m", "dslaunch", "preflight", "--from", "facts.json", "--json"],
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert len(json.loads(done.stdout)["findings"]) == len(report.findings)
@@ -308,7 +308,7 @@ def test_a_script_is_linted_from_a_file_or_a_text(project: Path) -> None:
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], text=True, capture_output=True, timeout=120, check=False
+        [sys.executable, "-c", code], text=True, capture_output=True, timeout=300, check=False
     )
 
 
@@ -364,7 +364,7 @@ def test_the_example_runs() -> None:
     example = ROOT / "examples/from_python.py"
     command = [sys.executable, str(example), "clusters/local.yaml", "hello.py", "--epochs", "1"]
     done = subprocess.run(
-        command, text=True, capture_output=True, env=os.environ, timeout=120, check=False
+        command, text=True, capture_output=True, env=os.environ, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "node1 0 rank 0 --epochs 1" in done.stdout.splitlines()

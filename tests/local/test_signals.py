@@ -53,7 +53,7 @@ class Lines:
     def wait_for(self, *texts: str) -> None:
         missing = set(texts)
         while missing:
-            self.seen.append(self.arrived.get(timeout=120))
+            self.seen.append(self.arrived.get(timeout=300))
             missing -= {text for text in missing if text in self.seen[-1]}
 
     def rest(self) -> list[str]:
@@ -109,7 +109,7 @@ def test_ranks_that_are_asked_to_end_get_term_once_and_may_save(
 ) -> None:
     run, lines = start(SAVES, launcher)
     run.stop()
-    outcome = run.wait(timeout=120)
+    outcome = run.wait(timeout=300)
     assert outcome.status == "interrupted"
     left = sorted(text for text in lines.rest() if "leaves" in text)
     assert left == [f"saved and leaves {rank} after 1" for rank in range(4)]
@@ -124,7 +124,7 @@ def test_a_signal_that_would_end_a_rank_is_sent_to_none(start: Start) -> None:
     assert run.status().state == "running"
     assert run.signal("WINCH").ranks == (0, 1, 2, 3)
     assert run.signal("USR1", ranks=[3], force=True).ranks == (3,)
-    outcome = run.wait(timeout=120)
+    outcome = run.wait(timeout=300)
     assert (outcome.status, outcome.cause and outcome.cause.rank) == ("failed", 3)
     assert outcome.cause is not None
     assert outcome.cause.signal == signal.SIGUSR1
@@ -172,7 +172,7 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=120)
+        process.communicate(timeout=300)
 
 
 def wait_for(process: subprocess.Popen[str], *texts: str) -> list[str]:
@@ -210,4 +210,4 @@ def test_term_of_the_launcher_lets_the_ranks_save(launched: Callable[[str], Any]
     wait_for(process, *(f"ready {rank}" for rank in range(4)))
     process.send_signal(signal.SIGTERM)
     wait_for(process, *(f"saved and leaves {rank} after 1" for rank in range(4)))
-    assert process.wait(timeout=120) == 130
+    assert process.wait(timeout=300) == 130

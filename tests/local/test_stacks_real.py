@@ -125,7 +125,7 @@ class Ranks:
 
         While an interpreter starts, py-spy may find nothing that it understands yet.
         """
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while True:
             found = self.look()
             tools = {each["tool"] for every in found.values() for each in every if each["threads"]}

@@ -48,6 +48,8 @@ SOUND_HEAD = """
 """
 WITHIN = 60
 """Seconds that a rehearsal should take at most."""
+CALM = 16
+"""Processes that want one of the 2 CPUs, up to which times tell something of a rehearsal."""
 LONGEST = 100
 """Characters of a line that is quoted."""
 
@@ -82,11 +84,14 @@ def _times(rows: Mapping[str, Mapping[str, object]]) -> str:
         return ""
     used = [each for row in timed if isinstance(each := row.get("processor"), int | float)]
     within = sum(each <= WITHIN for each in seconds)
+    calm = [time for time, load in zip(seconds, loads, strict=True) if load <= CALM]
+    calm_within = sum(each <= WITHIN for each in calm)
     processor = f" They use {median(used):.0f} s of processor time in the median." if used else ""
     return (
         f"The times of {len(seconds)} were recorded, on a shared machine with 2 CPUs, "
         f"at a load of {median(loads):.0f} in the median: {median(seconds):.0f} s in the median, "
-        f"{within} within {WITHIN} s, the longest {max(seconds):.0f} s; most of it is to import "
+        f"{within} within {WITHIN} s, the longest {max(seconds):.0f} s; of the {len(calm)} at a "
+        f"load of at most {CALM}, {calm_within} within {WITHIN} s. Most of it is to import "
         f"PyTorch.{processor}"
     )
 

@@ -128,7 +128,7 @@ class Site:
 
     def submitted(self, said: str = "said") -> str:
         """The number of the job that a started one has submitted, once it has."""
-        until(lambda: bool(self.runs("run.json", said)), 30, lambda: self.read(said))
+        until(lambda: bool(self.runs("run.json", said)), 300, lambda: self.read(said))
         return str(self.runs("run.json", said)[-1]["slurm"]["job"])
 
     def outcome(self, said: str = "said") -> dict[str, Any]:
@@ -230,7 +230,7 @@ def await_answers(cluster: VirtualCluster) -> None:
         pings = [[*controller, "scontrol", "ping"] for controller in controllers(cluster)]
         return all(cluster.run(CONTROL, ping).returncode == 0 for ping in pings)
 
-    until(all_answer, 30, pause=ASKING)
+    until(all_answer, 300, pause=ASKING)
     await_registered(cluster.cluster)
 
 

@@ -15,7 +15,7 @@ from tests.testbed.vcluster import CONTROL
 from tests.testbed.vcluster.api import Running, Text
 from tests.testbed.vcluster.slurm import ASKING
 
-PATIENCE = 150.0
+PATIENCE = 300.0
 """Seconds for anything, while many scenarios share two CPUs."""
 GO = """\
 import os, sys, time

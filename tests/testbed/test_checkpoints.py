@@ -1,4 +1,8 @@
-"""`dslaunch checkpoint` and resuming, with the real DeepSpeed on nodes that share no storage."""
+"""`dslaunch checkpoint` and resuming, with the real DeepSpeed on nodes that share no storage.
+
+Each rank is a process that imports DeepSpeed. One training that continues without a lost node
+belongs to `make test`; other stages of ZeRO, three nodes, and losses during a training are long.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.deepspeed]
 TRAIN = ("train.py", "--deepspeed_config", "ds.json", "--steps", "40", "--save_every", "6")
 PATIENCE = 240
 """Seconds for one command, most of them for importing torch."""
-STAGES_AND_NODES = (
-    (2, 2),
-    *(pytest.param(stage, 3, marks=pytest.mark.long) for stage in (1, 2, 3)),
-)
-"""One representative of losing a node, gathering and resuming belongs to `make test`; each rank is
-a process that imports DeepSpeed. The other stages, three nodes and the Trainer are long."""
 
 
 @pytest.fixture
@@ -35,14 +33,14 @@ def training(project: Project) -> Iterator[Project]:
     project.cluster.run("control", ["rm", "-rf", project.path])
 
 
-def describe(project: Project, nodes: int) -> tuple[str, ...]:
-    """Write a cluster file of so many nodes, and node4 as a spare; return the options that choose
-    the spare instead of node2."""
+def describe(project: Project, nodes: int) -> str:
+    """Write a cluster file of so many nodes, and node4 as a spare; return what includes the spare
+    instead of node2."""
     project.describe(
         f"nodes: [{{host: 'node[1-{nodes}]', slots: 1}}, {{host: node4, slots: 1, spare: true}}]"
     )
     kept = [f"node{number}" for number in range(1, nodes + 1) if number != 2]
-    return ("-i", "@".join([*kept, "node4"]))
+    return "@".join([*kept, "node4"])
 
 
 def configure(project: Project, stage: int, **more: object) -> None:
@@ -74,52 +72,62 @@ def weights(project: Project, directory: str, *tag: str) -> dict[str, object]:
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
-@pytest.mark.longest
-@pytest.mark.parametrize(("stage", "nodes"), STAGES_AND_NODES)
-def test_a_training_that_lost_a_node_and_its_disk_ends_as_if_nothing_had_happened(
-    training: Project, stage: int, nodes: int
-) -> None:
+def assert_resumes_as(project: Project, one: dict[str, object], nodes: int, replaced: str) -> None:
+    """A training whose node2 is lost, and whose step 6 is in `safe`, continues on the spare, and
+    ends with the same weights as the undisturbed `one`."""
     import torch
 
-    replaced = describe(training, nodes)
+    again = (*TRAIN, "--save", "ck", "--resume")
+    chosen = ("-i", replaced)
+    refused = project.run(*chosen, "c.yaml", *again, timeout=PATIENCE)
+    assert refused.returncode == 3, refused.stderr
+    assert project.reason("problem") == ("shards-missing-on-nodes",)
+    assert "node4" in refused.stderr
+    checkpoint(project, "spread", "c.yaml", "ck", "--from", "safe", *chosen)
+    resumed = project.run(*chosen, "c.yaml", *again, timeout=PATIENCE)
+    assert resumed.returncode == 0, resumed.stderr
+    assert len(re.findall(r"rank \d resumes ck/step6/\S+ at step 6", resumed.stdout)) == nodes
+    project.cluster.heal()
+    other = weights(project, "ck")
+    assert one.keys() == other.keys()
+    assert one
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.longest
+def test_a_node_and_its_disk_lost_after_a_training_are_replaced(training: Project) -> None:
+    replaced = describe(training, nodes=2)
+    configure(training, stage=2)
+    with training.start("c.yaml", *TRAIN, "--save", "ck") as running:
+        wait_for(running, "saved ck/step6", times=1)
+        checkpoint(training, "gather", "c.yaml", "ck", "--tag", "step6", "--to", "safe")
+        _, err = running.communicate(timeout=PATIENCE)
+        assert running.popen.returncode == 0, err
+    one = weights(training, "ck")
+    training.cluster.crash("node2")
+    assert_resumes_as(training, one, 2, replaced)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_training_that_lost_a_node_and_its_disk_ends_as_if_nothing_had_happened(
+    training: Project, stage: int
+) -> None:
+    replaced = describe(training, nodes=3)
     configure(training, stage)
     calm = training.run("c.yaml", *TRAIN, "--save", "calm", timeout=PATIENCE)
     assert calm.returncode == 0, calm.stderr
     one = weights(training, "calm")
-    with training.start(
-        *(
-            "--reconnect-timeout",
-            "2",
-            "--grace",
-            "1",
-            "c.yaml",
-            *TRAIN,
-            "--save",
-            "ck",
-            "--pause",
-            "0.3",
-        )
-    ) as running:
+    impatient = ("--reconnect-timeout", "2", "--grace", "1")
+    slow = ("--save", "ck", "--pause", "0.3")
+    with training.start(*impatient, "c.yaml", *TRAIN, *slow) as running:
         wait_for(running, "saved ck/step6", times=1)
         checkpoint(training, "gather", "c.yaml", "ck", "--tag", "step6", "--to", "safe")
         training.cluster.crash("node2")
         _, err = running.communicate(timeout=PATIENCE)
         # which of the two is noticed first: that the node is gone, or what its peers die of
         assert running.popen.returncode in (1, 5), err
-    again = (*TRAIN, "--save", "ck", "--resume")
-    refused = training.run(*replaced, "c.yaml", *again, timeout=PATIENCE)
-    assert refused.returncode == 3, refused.stderr
-    assert training.reason("problem") == ("shards-missing-on-nodes",)
-    assert "node4" in refused.stderr
-    checkpoint(training, "spread", "c.yaml", "ck", "--from", "safe", *replaced)
-    resumed = training.run(*replaced, "c.yaml", *again, timeout=PATIENCE)
-    assert resumed.returncode == 0, resumed.stderr
-    assert len(re.findall(r"rank \d resumes ck/step6/\S+ at step 6", resumed.stdout)) == nodes
-    training.cluster.heal()
-    other = weights(training, "ck")
-    assert one.keys() == other.keys()
-    assert one
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_resumes_as(training, one, 3, replaced)
 
 
 # ---------------------------------------------------------------- Hugging Face's Trainer
@@ -194,9 +202,9 @@ def test_the_trainer_resumes_on_a_spare_what_was_gathered_before(
         training.cluster.crash("node2")
         _, err = running.communicate(timeout=PATIENCE)
         assert running.popen.returncode in (1, 5), err
-    checkpoint(training, "spread", "c.yaml", "out", "--from", "safe", *replaced)
+    checkpoint(training, "spread", "c.yaml", "out", "--from", "safe", "-i", replaced)
     again = ("--output_dir", "out", "--resume_from_checkpoint", "out/checkpoint-4")
-    resumed = training.run(*replaced, "c.yaml", *TRAINER_ARGS, *again, timeout=PATIENCE)
+    resumed = training.run("-i", replaced, "c.yaml", *TRAINER_ARGS, *again, timeout=PATIENCE)
     assert resumed.returncode == 0, resumed.stderr
     assert resumed.stdout.count("trained 8") == 3
     assert "saved 4" not in resumed.stdout

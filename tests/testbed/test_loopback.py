@@ -42,7 +42,7 @@ def run(servers: Loopback, tmp_path: Path, request: pytest.FixtureRequest) -> Ca
         where = {**os.environ, "DSLAUNCH_STATE": str(tmp_path / "state"), **env}
         done = subprocess.run(
             [*command, *words], cwd=tmp_path, env=where, text=True, capture_output=True,
-            timeout=60, check=False,
+            timeout=300, check=False,
         )  # fmt: skip
         (directory,) = (tmp_path / "state" / "runs").iterdir()
         assert not [pid for pid in processes.pids() if carries(pid, directory.name)]
@@ -92,7 +92,7 @@ def test_the_chosen_transport_is_among_the_decisions(
     done = subprocess.run(
         [sys.executable, "-m", "dslaunch", "run", "--json", "c.yaml", "job.py"], cwd=tmp_path,
         env={**os.environ, "DSLAUNCH_STATE": str(tmp_path / "state")}, text=True,
-        capture_output=True, timeout=60, check=False,
+        capture_output=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     events = [json.loads(text) for text in done.stdout.splitlines()]

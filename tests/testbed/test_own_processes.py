@@ -83,7 +83,7 @@ def test_a_program_of_ours_that_is_killed_is_named(
     with project.start(*OPTIONS, "c.yaml", "job.py") as running:
         wait_for_ranks(running.stdout, 8)
         send(project, name, which)
-        _, err = running.communicate(timeout=120)
+        _, err = running.communicate(timeout=300)
     assert running.popen.returncode == 5, err
     assert project.reason("code", "host") == (code, "node2"), err
     assert project.reason(*parameters) == tuple(parameters.values()), err
@@ -98,7 +98,7 @@ def test_a_program_of_ours_that_is_killed_is_named(
     [
         pytest.param(["agent"], marks=pytest.mark.long),
         pytest.param(["guardian"], marks=pytest.mark.long),
-        ["guardian", "agent"],
+        pytest.param(["guardian", "agent"], marks=pytest.mark.long),
         ["bridge", "guardian", "agent"],
     ],
     ids="+".join,
@@ -111,7 +111,7 @@ def test_a_stopped_program_of_dslaunch_is_resumed(project: Project, which: list[
         wait_for_ranks(running.stdout, 8)
         send(project, "STOP", which)
         on_every_node(project, "touch", finish)
-        _, err = running.communicate(timeout=120)
+        _, err = running.communicate(timeout=300)
         on_every_node(project, "rm", finish)
     assert running.popen.returncode == 0, err
     # where one is not stopped it wakes the other, long before the launcher misses them
@@ -128,7 +128,7 @@ def test_programs_that_are_stopped_are_ended_by_clean(project: Project) -> None:
         send(project, "STOP", ["guardian", "agent"])
         running.send_signal(SIGKILL)
     project.cluster.run("control", project.command("clean", "c.yaml"), cwd=project.path, check=True)
-    assert project.cluster.leftovers(within=60) == {}
+    assert project.cluster.leftovers(within=150) == {}
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_rank_that_takes_what_the_agent_needs_makes_no_traceback(
     )
     text = script.format(harm)
     project.write("job.py", text)
-    done = project.run(*OPTIONS, "c.yaml", "job.py", timeout=120)
+    done = project.run(*OPTIONS, "c.yaml", "job.py", timeout=300)
     assert done.returncode == 3, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
 
@@ -187,7 +187,7 @@ def test_a_start_up_file_that_disturbs_is_named(
     project.write("job.py", "print('up')")
     project.cluster.put("node2", f"{home}/.bashrc", f"{text}\n", mode=0o644)
     try:
-        done = project.run("--no-preflight", "c.yaml", "job.py", timeout=90)
+        done = project.run("--no-preflight", "c.yaml", "job.py", timeout=300)
     finally:
         project.cluster.run("node2", ["rm", "-f", f"{home}/.bashrc"], user="root", check=True)
     assert done.returncode == 5, done.stderr
@@ -204,7 +204,7 @@ def test_ranks_end_soon_after_their_launcher_was_killed(project: Project) -> Non
         wait_for_ranks(running.stdout, 8)
         running.send_signal(SIGKILL)
     # without a look at how the connection ended it would be --reconnect-timeout, 20 s
-    assert project.cluster.leftovers(within=60) == {}
+    assert project.cluster.leftovers(within=150) == {}
 
 
 def reconnects(project: Project) -> int:
@@ -223,7 +223,7 @@ def test_sessions_that_are_dropped_again_and_again_lose_nothing(project: Project
         for times in range(1, 5):
             kill = "kill -KILL $(pgrep -f '[s]shd: root@notty')"
             project.cluster.run("node2", ["sh", "-c", kill], user="root", check=True)
-            until(lambda times=times: reconnects(project) == times, 40, watched.text, pause=0.2)
+            until(lambda times=times: reconnects(project) == times, 300, watched.text, pause=0.2)
         code = watched.end(90)
     assert code == 0, watched.text()
     for rank in (2, 3):

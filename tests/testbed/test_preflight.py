@@ -48,7 +48,7 @@ class Site:
     def preflight(self, *words: str) -> Text:
         """`dslaunch preflight` with these words, in the project."""
         command = [sys.executable, "-m", "dslaunch", "preflight", *words]
-        return self.cluster.run("control", command, cwd="/root/project", timeout=180)
+        return self.cluster.run("control", command, cwd="/root/project", timeout=300)
 
     def findings(self, *words: str) -> tuple[int, list[dict[str, Any]]]:
         """The exit code, and what was found that is not well."""

@@ -37,7 +37,7 @@ class Cluster:
         """What the checks of GPUs and wiring find, but for what passed."""
         command = [sys.executable, "-m", "dslaunch", "preflight", "c.yaml", "--json", *words]
         only = [] if "--only" in words or "--tier" in words else ["--only", "gpu,topo,ib"]
-        done = self.nodes.run("control", [*command, *only], cwd="/root/gpus", timeout=180)
+        done = self.nodes.run("control", [*command, *only], cwd="/root/gpus", timeout=300)
         assert done.returncode in (0, 4), done.stdout + done.stderr
         findings: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
         return [f for f in findings if f["level"] not in ("pass", "skip")]

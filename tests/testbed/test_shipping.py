@@ -83,13 +83,13 @@ def test_a_launcher_that_is_killed_leaves_no_code_and_no_login(code: VirtualClus
     words = ["run", "--no-preflight", "--reconnect-timeout", "3", "../c.yaml", "train.py"]
     command = [sys.executable, "-m", "dslaunch", *words]
     with code.popen("control", command, cwd="/root/code") as running:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not any(process.argv[0].endswith("/ssh") for process in code.processes("node3")):
             assert time.monotonic() < deadline
             time.sleep(0.1)
         running.send_signal(signal.SIGKILL)
         running.communicate()
-    assert code.leftovers(within=30) == {}
+    assert code.leftovers(within=150) == {}
     for node in code.names:
         left = code.run(node, ["find", "/root/work", "-type", "f"], check=True)
         assert left.stdout == ""

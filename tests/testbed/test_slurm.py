@@ -45,13 +45,11 @@ def seen(text: str) -> list[list[list[str]]]:
 def test_every_launcher_trains_as_one_process_does(site: Site, alone: float, launcher: str) -> None:
     site.write("train.py", (EXAMPLES / "train_ddp.py").read_text())
     env = ["--env", "ACCELERATE_USE_CPU=true"] if launcher == "accelerate" else []
-    words = ["slurm", "c.yaml", *env, "-l", launcher, "train.py", "--steps", "20"]
+    words = ["slurm", "c.yaml", *env, "-N", "2", "-l", launcher, "train.py", "--steps", "20"]
     done = site.run(*words, timeout=240)
     assert done.returncode == 0, done.stderr + done.stdout
     assert parameters(done.stdout) == pytest.approx(alone, abs=1e-4)
-    assert {f"rank {rank} of 4" for rank in range(4)} == set(
-        re.findall(r"rank \d of 4", done.stdout)
-    )
+    assert {"rank 0 of 2", "rank 1 of 2"} == set(re.findall(r"rank \d of \d", done.stdout))
 
 
 @pytest.mark.parametrize("launcher", ["direct", pytest.param("torchrun", marks=pytest.mark.long)])
@@ -317,18 +315,18 @@ def test_the_first_rank_that_fails_is_named_and_its_code_handed_on(
 ) -> None:
     site.write("fails.py", (
         "import os, time\n"
-        "if os.environ['RANK'] == '2': raise ValueError('no such data')\n"
+        "if os.environ['RANK'] == '1': raise ValueError('no such data')\n"
         "time.sleep(60)\n"
     ))  # fmt: skip
     notify = ("--notify", "sh -c 'echo $DSLAUNCH_STATUS; cat > told.json'")
-    done = site.run("slurm", "c.yaml", "-l", launcher, *notify, "fails.py")
+    done = site.run("slurm", "c.yaml", "-N", "2", "-l", launcher, *notify, "fails.py")
     assert done.returncode == 1
     cause = site.verdict()["root_cause"]
-    assert (cause["rank"], cause["host"]) == (2, "node3"), done.stderr
+    assert (cause["rank"], cause["host"]) == (1, "node2"), done.stderr
     assert "ValueError: no such data" in done.stderr
     told = json.loads((site.here / "told.json").read_text())
     assert (told["status"], told["exit_code"]) == ("failed", 1)
-    assert (told["cause"]["rank"], told["cause"]["host"]) == (2, "node3")
+    assert (told["cause"]["rank"], told["cause"]["host"]) == (1, "node2")
     assert told["jobs"][0]["state"] == "FAILED"
 
 
@@ -341,11 +339,11 @@ first = dslaunch.slurm_job(cluster, dslaunch.Job.on(cluster, "rank.py"), nodes=2
 estimate = first.test()
 run = first.submit()
 lines = [line for line in run.logs(ranks=[0, 1], follow=True) if "dslaunch" not in line.text]
-end = run.wait(timeout=150)
+end = run.wait(timeout=300)
 
 sleeping = dslaunch.slurm_job(cluster, dslaunch.Job.on(cluster, "sleeps.py"), nodes=1).submit()
 stopped = dslaunch.find_run(sleeping.record.slurm.job).stop()
-sleeping.wait(timeout=150)
+sleeping.wait(timeout=300)
 known = dslaunch.runs()
 told = {
     "lines": sorted((line.rank, line.text) for line in lines),
@@ -373,17 +371,17 @@ def test_a_program_submits_follows_and_stops_jobs(site: Site) -> None:
 
 def test_ctrl_c_cancels_the_job(site: Site) -> None:
     with site.start("slurm", "c.yaml", "sleeps.py") as running:
-        until(lambda: bool(list(site.here.glob("*.out"))), 30)
-        until(lambda: "up 3" in site.output(""), 30, lambda: site.output(""))
+        until(lambda: bool(list(site.here.glob("*.out"))), 300)
+        until(lambda: "up 3" in site.output(""), 300, lambda: site.output(""))
         running.send_signal(SIGINT)
-        running.communicate(timeout=120)
+        running.communicate(timeout=300)
     assert running.popen.returncode == 130, site.said
     assert site.verdict()["code"] == "canceled"
 
 
 def test_a_job_continues_if_its_follower_is_killed(site: Site) -> None:
     with site.start("slurm", "c.yaml", "resumes.py") as running:
-        until(lambda: "training 3" in site.output(""), 30, lambda: site.output(""))
+        until(lambda: "training 3" in site.output(""), 300, lambda: site.output(""))
         running.send_signal(SIGKILL)
     number = site.number()
     done = site.cluster.run(CONTROL, ["scontrol", "show", "job", number])
@@ -407,7 +405,7 @@ def test_what_slurm_ends_has_its_words_and_its_exit_code(site: Site) -> None:
         site.cluster.run(CONTROL, ["scancel", held.number], check=True)
         site.cluster.crash("node4")
         for running in (late, lost, never):
-            running.communicate(timeout=120)
+            running.communicate(timeout=300)
     assert (late.popen.returncode, lost.popen.returncode, never.popen.returncode) == (124, 5, 1)
     codes = [site.verdict(said)["code"] for said in ("late", "lost", "never")]
     assert codes == ["time-limit", "node-failed", "never-started"]
@@ -432,9 +430,9 @@ def test_a_job_that_has_to_make_room_says_so(
         urgent_job = submit(site.cluster, "sleep 1", *urgent)
         site.tells_more(urgent_job.wait)
         if setting == "requeue=1":
-            until(lambda: site.output(number).count("up 1") == 2, 60, lambda: site.said)
+            until(lambda: site.output(number).count("up 1") == 2, 300, lambda: site.said)
             site.cluster.run(CONTROL, ["scancel", number], check=True)
-        running.communicate(timeout=120)
+        running.communicate(timeout=300)
     assert running.popen.returncode == code, site.said
     verdict = site.verdict()
     assert (verdict["code"], verdict["start"]) == (ending, 2 if setting == "requeue=1" else 1)
@@ -451,7 +449,7 @@ def test_a_signal_saves_and_the_job_goes_back_into_the_queue_and_resumes(site: S
         site.says(number, *(f"training {rank}" for rank in range(4)))
         # as SLURM does it before the limit
         site.cluster.run(CONTROL, ["scancel", "--batch", "--signal=USR1", number], check=True)
-        output, _ = running.communicate(timeout=90)
+        output, _ = running.communicate(timeout=300)
     assert running.popen.returncode == 0, site.said + output
     assert sorted(re.findall(r"resumed \d", output)) == [f"resumed {rank}" for rank in range(4)]
     verdict = site.verdict()
@@ -464,7 +462,7 @@ def test_a_canceled_job_does_not_start_again_for_its_notice(site: Site) -> None:
     number = site.detached("sleeps.py")
     site.says(number, "up 0")
     site.cluster.run(CONTROL, ["scancel", number], check=True)
-    Job(site.cluster, number).wait("CANCELLED", within=30)
+    Job(site.cluster, number).wait("CANCELLED", within=150)
     assert "requeued" not in site.output(number)
 
 
@@ -494,9 +492,9 @@ def test_a_job_that_depends_on_another_waits_for_it(site: Site) -> None:
     site.describe("{host: node1, slots: 1}")
     first = site.detached("sleeps.py")
     with site.start("slurm", "c.yaml", "--set", f"dependency=afterany:{first}", "witness.py") as it:
-        until(lambda: "(Dependency)" in site.said, 30, lambda: site.said)
+        until(lambda: "(Dependency)" in site.said, 300, lambda: site.said)
         site.cluster.run(CONTROL, ["scancel", first], check=True)
-        it.communicate(timeout=120)
+        it.communicate(timeout=300)
     assert it.popen.returncode == 0, site.said
 
 
@@ -524,12 +522,12 @@ def test_a_job_is_seen_read_and_stopped_like_any_other_run(site: Site) -> None:
     def state() -> str:
         return str(json.loads(site.run("status", "latest", "--json").stdout)["state"])
 
-    until(lambda: state() == "stopped", 30, state, pause=ASKING)
+    until(lambda: state() == "stopped", 300, state, pause=ASKING)
 
 
 def test_a_controller_that_is_away_is_waited_for(site: Site) -> None:
     with site.start("slurm", "c.yaml", "resumes.py") as running:
-        until(lambda: "training 3" in site.output(""), 30, lambda: site.output(""))
+        until(lambda: "training 3" in site.output(""), 300, lambda: site.output(""))
         site.tells_of_nodes("node[1-4]")
         # what the follower tells is that it cannot ask, then that it can again
         site.tells_more(lambda: site.cluster.service(CONTROL, "slurmctld", "stop"))
@@ -540,5 +538,5 @@ def test_a_controller_that_is_away_is_waited_for(site: Site) -> None:
             30,
             pause=ASKING,
         )
-        running.communicate(timeout=90)
+        running.communicate(timeout=300)
     assert running.popen.returncode == 130, site.said

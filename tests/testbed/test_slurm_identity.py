@@ -37,7 +37,7 @@ def test_a_job_that_was_renamed_and_requeued_unseen_is_still_ours(site: Site) ->
     until(lambda: state(site) == "waiting", 20, pause=ASKING)
     assert "node1" not in site.run("ps").stdout
     control(site, "release", number)
-    until(lambda: state(site) == "running", 40, pause=ASKING)
+    until(lambda: state(site) == "running", 300, pause=ASKING)
     assert "node1" in site.run("ps").stdout
     stopped = site.run("stop", number, **shell)
     assert stopped.returncode == 0, stopped.stderr
@@ -77,5 +77,5 @@ def test_a_running_job_outlasts_the_loss_of_authentication_and_of_the_controller
         assert len(site.said.splitlines()) == lines + 1
         stopped = site.run("stop", number)
         assert stopped.returncode == 0, stopped.stderr + site.said + control(site, "show", "job")
-        running.communicate(timeout=90)
+        running.communicate(timeout=300)
     assert running.popen.returncode == 130, site.said

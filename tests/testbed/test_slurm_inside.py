@@ -42,7 +42,7 @@ print([(node.host, node.slots) for node in by_steps(here(), allocated(here(), No
 def inside(site: Site, *words: str, options: tuple[str, ...] = ("--nodes=2",)) -> Text:
     """Run words as the user in an allocation, waited for."""
     command = ["salloc", "--quiet", *options, *words]
-    return site.cluster.run(CONTROL, command, cwd=site.path, env=site.env(), timeout=150)
+    return site.cluster.run(CONTROL, command, cwd=site.path, env=site.env(), timeout=300)
 
 
 def transport_of_the_only_run(site: Site) -> str:
@@ -72,8 +72,20 @@ def test_a_training_goes_by_the_allocations_own_steps(
     assert transport_of_the_only_run(site) == "srun"
 
 
+def test_ranks_run_on_all_components_of_a_heterogeneous_job(site: Site) -> None:
+    site.write(
+        "job.py", "import os\nprint('rank', os.environ['RANK'], 'on', os.uname().nodename)\n"
+    )
+    words = [*PROGRAM, "run", "--slurm", "c.yaml", "job.py"]
+    done = inside(site, *words, options=("--nodes=1", ":", "--nodes=1"))
+    assert done.returncode == 0, done.stderr + done.stdout
+    found = dict(re.findall(r"rank (\d) on (node\d)", done.stdout))
+    assert (found.keys(), len(set(found.values()))) == ({"0", "1"}, 2)
+
+
+@pytest.mark.long  # the test above shows it without PyTorch
 @pytest.mark.torch
-@pytest.mark.parametrize("launcher", ["direct", pytest.param("torchrun", marks=pytest.mark.long)])
+@pytest.mark.parametrize("launcher", ["direct", "torchrun"])
 def test_a_training_goes_over_all_components_of_a_heterogeneous_job(
     site: Site, alone: float, launcher: str
 ) -> None:
@@ -112,7 +124,7 @@ def test_a_cancelled_job_takes_its_run_with_it(site: Site) -> None:
     )
     site.cluster.run(CONTROL, ["scancel", job.number], check=True)
     job.wait("CANCELLED")
-    until(lambda: site.cluster.leftovers() == {}, 30, lambda: str(site.cluster.leftovers()))
+    until(lambda: site.cluster.leftovers() == {}, 300, lambda: str(site.cluster.leftovers()))
 
 
 def test_a_step_that_dies_is_a_lost_node(site: Site) -> None:

@@ -95,7 +95,7 @@ def test_a_job_is_described_alike(
     where = () if cluster_name == LOCAL else (f"--clusters={cluster_name}",)
     number, simulated_number = submit(slurm_pair, imitation, *where)
     show = ("scontrol", "--oneliner", *where, "show", "job")
-    until(lambda: f" JobState={RUNNING} " in real(slurm_pair, *show, number).out, 30, pause=ASKING)
+    until(lambda: f" JobState={RUNNING} " in real(slurm_pair, *show, number).out, 300, pause=ASKING)
     told = fields(real(slurm_pair, *show, number).out)
     mine = fields(simulated(imitation, *show, simulated_number).out)
     assert set(mine) <= set(told)
@@ -133,10 +133,10 @@ def test_a_job_that_was_requeued_has_two_records(
     slurm_pair: VirtualCluster, imitation: Slurm
 ) -> None:
     number, simulated_number = submit(slurm_pair, imitation)
-    until(lambda: f" JobState={RUNNING} " in real(slurm_pair, *SHOW, number).out, 30, pause=ASKING)
-    until(lambda: rows_of(real(slurm_pair, *ACCOUNT, f"--jobs={number}")) != [], 30, pause=ASKING)
+    until(lambda: f" JobState={RUNNING} " in real(slurm_pair, *SHOW, number).out, 300, pause=ASKING)
+    until(lambda: rows_of(real(slurm_pair, *ACCOUNT, f"--jobs={number}")) != [], 300, pause=ASKING)
     slurm_pair.run(CONTROL, ["scontrol", "requeue", number], check=True)
-    until(lambda: f" JobState={RUNNING} " in real(slurm_pair, *SHOW, number).out, 60, pause=ASKING)
+    until(lambda: f" JobState={RUNNING} " in real(slurm_pair, *SHOW, number).out, 300, pause=ASKING)
     (ours,) = imitation.jobs
     imitation.pass_time(3)
     imitation.requeue(ours)

@@ -159,7 +159,7 @@ def test_a_notice_reaches_the_ranks_and_the_job_resumes(site: Site) -> None:
         site.says(number, "training 0", "training 1")
         signal = ["scancel", "--batch", "--signal=USR1", number]
         site.cluster.run(CONTROL, signal, check=True)
-        out, _ = running.communicate(timeout=90)
+        out, _ = running.communicate(timeout=300)
     assert running.popen.returncode == 0, out + site.said
     assert {"resumed 0", "resumed 1"} <= set(re.findall(r"resumed \d", out))
 
@@ -184,13 +184,13 @@ def test_a_canceled_supervised_job_leaves_nothing(supervised: Site) -> None:
     supervised.says(number, "up 0", "up 1")
     supervised.cluster.run(CONTROL, ["scancel", number], check=True)
     left = supervised.cluster.leftovers
-    until(lambda: left() == {}, 30, lambda: str(left()))
+    until(lambda: left() == {}, 300, lambda: str(left()))
 
     def state() -> str:
         return str(json.loads(supervised.run("status", "--json", number).stdout)["state"])
 
     # SLURM has the end some time after the processes are gone
-    until(lambda: state() == "stopped", 30, state, pause=ASKING)
+    until(lambda: state() == "stopped", 300, state, pause=ASKING)
 
 
 def test_a_node_without_dslaunch_ends_the_job_at_once(supervised: Site) -> None:

@@ -37,7 +37,7 @@ def verdicts(site: Site, **env: str) -> list[dict[str, Any]]:
         found.update(json.loads(site.run("status", "latest", "--json", **env).stdout))
         return found["result"] is not None
 
-    until(over, 60, lambda: json.dumps(found), pause=ASKING)
+    until(over, 300, lambda: json.dumps(found), pause=ASKING)
     return list(found["result"]["jobs"])
 
 
@@ -45,7 +45,7 @@ def test_the_last_start_of_a_requeued_job_has_the_root_cause(site: Site) -> None
     site.describe(TWO, requeue="1")
     site.write("fails.py", FAILS_TWICE)
     number = site.detached("fails.py")
-    until(lambda: "Exited with exit code 3" in site.output(number), 30)
+    until(lambda: "Exited with exit code 3" in site.output(number), 300)
     site.cluster.run(CONTROL, ["scontrol", "requeue", number])
     attached = site.run("attach", "latest")
     assert attached.returncode == 1, attached.stderr
@@ -97,7 +97,7 @@ def test_a_job_that_slurm_forgot_keeps_its_own_verdict(site: Site) -> None:
     site.write("fails.py", "import os, sys\nsys.exit(7 if os.environ['RANK'] == '1' else 0)\n")
     number = site.detached("fails.py")
     written = site.here / f"fails-{number}.out.verdict.json"
-    until(lambda: '"exit_code": 7' in site.read(written.name), 40)
+    until(lambda: '"exit_code": 7' in site.read(written.name), 300)
     assert oct(written.stat().st_mode & 0o777) == "0o600"
     (site.here / "forgetful").mkdir()
     site.write("forgetful/squeue", FORGETFUL)

@@ -56,7 +56,7 @@ def trust(path: Path, *words: str) -> DONE:
     """Call it without a terminal."""
     command = [sys.executable, "-m", "dslaunch", "trust", str(path), *words]
     return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -68,7 +68,7 @@ def answered(path: Path, *answers: str, options: tuple[str, ...] = ()) -> DONE:
         with os.fdopen(ours, "wb", buffering=0) as terminal:
             terminal.write("".join(f"{answer}\n" for answer in answers).encode())
             return subprocess.run(
-                command, stdin=theirs, capture_output=True, text=True, timeout=60, check=False
+                command, stdin=theirs, capture_output=True, text=True, timeout=300, check=False
             )
     finally:
         os.close(theirs)
@@ -78,7 +78,7 @@ def connects(servers: Servers, host: str) -> bool:
     """Whether ssh itself accepts the host's key now."""
     strict = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
     command = ["ssh", "-F", str(servers.config), *strict, host, "true"]
-    return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
+    return subprocess.run(command, capture_output=True, timeout=300, check=False).returncode == 0
 
 
 def listed(path: Path) -> str:

@@ -124,7 +124,7 @@ def test_a_crashed_node_is_gone_with_its_processes_and_files(cluster4: VirtualCl
     before = cluster4.run("node3", ["cat", "/proc/sys/kernel/random/boot_id"]).stdout
     with cluster4.popen("node3", ["sleep", "60"]) as sleep:
         cluster4.crash("node3")
-        assert sleep.wait(60) == 128 + signal.SIGKILL
+        assert sleep.wait(300) == 128 + signal.SIGKILL
     assert "hostname" not in said(cluster4, "node3")
     cluster4.boot("node3")
     assert said(cluster4, "node3") == "node3\n"
@@ -167,10 +167,10 @@ def test_a_reset_ends_what_is_connected_and_lets_new_connections_in(
     with cluster4.popen("control", [*SSH, "node3", talk]) as session:
         assert session.stdout.readline() == "in\n"
         cluster4.fault("node3", "reset")
-        assert session.wait(60) == 255
+        assert session.wait(300) == 255
         assert re.search("Connection reset by peer|Broken pipe", session.stderr.read())
     assert said(cluster4, "node3") == "node3\n"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while any(talk in seen.argv for seen in cluster4.seen()["node3"]):
         assert time.monotonic() < deadline  # its sshd was told too
 
@@ -191,7 +191,7 @@ def test_a_node_without_memory_kills_what_takes_more(cluster4: VirtualCluster) -
             pytest.skip(str(error))
         greedy.stdin.write("go\n")
         greedy.stdin.flush()
-        assert greedy.wait(60) == 128 + signal.SIGKILL
+        assert greedy.wait(300) == 128 + signal.SIGKILL
     cluster4.heal("node1")
     done = cluster4.run("node1", ["/usr/bin/python3", "-c", "x = bytearray(200 << 20)"])
     assert done.returncode == 0
@@ -208,7 +208,7 @@ def test_a_separate_disk_can_be_full(virtual_cluster: Callable[..., VirtualClust
 def test_what_runs_is_seen_from_outside(cluster4: VirtualCluster) -> None:
     with cluster4.popen("node2", ["sleep", "60"], env={"MARK": "x"}) as sleep:
         host_pid = sleep.host_pid()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (found := [s for s in cluster4.seen()["node2"] if s.argv == ("sleep", "60")]):
             assert time.monotonic() < deadline
         (seen,) = found

@@ -19,7 +19,7 @@ Start = Callable[..., VirtualCluster]
 
 def ready(job: Job, ranks: int = 4) -> None:
     """Wait until all its ranks run."""
-    until(lambda: job.output.count("ready") == ranks, 30, lambda: job.output + str(job.show()))
+    until(lambda: job.output.count("ready") == ranks, 300, lambda: job.output + str(job.show()))
 
 
 def ranks_of(cluster: VirtualCluster) -> int:
@@ -80,7 +80,7 @@ def test_cancelling_ends_every_rank(slurm_cluster: VirtualCluster) -> None:
     assert ranks_of(slurm_cluster) == 4
     slurm_cluster.run(CONTROL, ["scancel", job.number], check=True)
     job.wait("CANCELLED")
-    until(lambda: ranks_of(slurm_cluster) == 0, 10)
+    until(lambda: ranks_of(slurm_cluster) == 0, 300)
 
 
 TRAPS = """
@@ -137,7 +137,7 @@ def test_a_lost_node_fails_its_job_or_requeues_it(
     ready(other, 2)
     cluster.crash("node[34]")
     assert one.wait("NODE_FAIL", within=150)
-    until(lambda: other.show()["Restarts"] == "1", 60, lambda: str(other.show()))
+    until(lambda: other.show()["Restarts"] == "1", 300, lambda: str(other.show()))
     cluster.boot("node[34]")
     other.says("restart 1", within=150)
     settle(cluster)
@@ -158,7 +158,7 @@ def test_a_dependent_job_waits_and_detects_a_dependency_that_is_never_satisfied(
     in_vain = submit(slurm_cluster, "echo no", f"--dependency=afterok:{first.number}")
     assert after.show()["Reason"] == "Dependency"
     after.wait("COMPLETED")
-    until(lambda: in_vain.show()["Reason"] == "DependencyNeverSatisfied", 30)
+    until(lambda: in_vain.show()["Reason"] == "DependencyNeverSatisfied", 300)
 
 
 def test_a_job_of_two_kinds_of_nodes_runs_as_one(slurm_cluster: VirtualCluster) -> None:
@@ -202,7 +202,7 @@ def test_sacct_lists_jobs_with_accounting(can_have_slurm: None, virtual_cluster:
     command = ["sacct", "--noheader", "--parsable2", "--format=JobID,State,ExitCode,NodeList"]
     expected = ["1|FAILED|4:0|node[1-2]", "1.batch|FAILED|4:0|node1"]
     expected += ["1.0|COMPLETED|0:0|node[1-2]", "1.1|FAILED|4:0|node[1-2]"]
-    until(lambda: cluster.run(CONTROL, command).stdout.splitlines() == expected, 10)
+    until(lambda: cluster.run(CONTROL, command).stdout.splitlines() == expected, 300)
 
 
 def test_without_accounting_sacct_says_so(slurm_cluster: VirtualCluster) -> None:
@@ -235,7 +235,7 @@ def test_clusters_side_by_side_share_nothing_and_leave_nothing(
     began = time.monotonic()
     with VirtualCluster(2, tmp_path / "one", slurm=True) as one:
         other = virtual_cluster(nodes=2, slurm=True, gres="node1=gpu:1")
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 200
         jobs = [submit(cluster, "srun hostname", "--nodes=2") for cluster in (one, other)]
         assert [job.wait("COMPLETED") and job.number for job in jobs] == ["1", "1"]
         secret = one.run(CONTROL, ["munge", "-s", "hello"], check=True).stdout
@@ -243,7 +243,7 @@ def test_clusters_side_by_side_share_nothing_and_leave_nothing(
         inits = {name: node.init.pid for name, node in one.cluster.nodes.items() if node.init}
         processes = [seen.host_pid for found in look(inits).values() for seen in found]
     assert len(processes) >= 3 * 3
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes), 5)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes), 300)
     assert other.run(CONTROL, ["srun", "--nodes=2", "hostname"], check=True).stdout
     assert not (tmp_path / "one").exists()
 

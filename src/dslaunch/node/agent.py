@@ -32,7 +32,7 @@ from dslaunch.node import (
     probe,
     processes,
     questions,
-    rank_hooks,
+    rank_environment,
     rank_signals,
     run_files,
     stacks,
@@ -44,13 +44,14 @@ from dslaunch.node.gathering import Gatherer
 from dslaunch.node.journal import FileJournal, Journal
 from dslaunch.node.ranks import Ranks
 from dslaunch.node.redact import Secrets
+from dslaunch.node.shipping import Shipping
 from dslaunch.node.usage import UsageMeter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
-    from dslaunch.node import files, gpu_meter, handover, links
+    from dslaunch.node import gpu_meter, links
 
 TICK = 0.05
 PACE = 0.005
@@ -104,10 +105,7 @@ class Agent:
         seconds."""
         self.detached = False
         self.replies: Deque[Tuple[AgentClient, frames.Message]] = deque()
-        self.archives: Dict[int, files.Archive] = {}
-        self.unpacking_for: Dict[int, AgentClient] = {}
-        """Who waits for an archive that has not arrived yet."""
-        self.handovers: List[handover.Handover] = []
+        self.shipping = Shipping(self)
         self.ranks: Optional[Ranks] = None
         self.environment: Dict[str, str] = {}
         """What the node's processes were started with."""
@@ -144,7 +142,7 @@ class Agent:
                 # not time.sleep(): Python 3.11's is refused where libfaketime shifts the clock
                 select.select((), (), (), min(PACE, until_output))
         self.usage.end()
-        self.end_shipping()
+        self.shipping.end()
         run_files.remove_run(self.run, self.host, self.home)
 
     def over(self) -> bool:
@@ -213,8 +211,7 @@ class Agent:
             self.links.tick(now)
         if self.door is not None:
             self.door.tick(now)
-        for each in self.handovers:
-            each.look(now)
+        self.shipping.tick(now)
         if self.gatherer.is_due():
             self.send_output()
         if self.ranks and not self.done:
@@ -254,9 +251,8 @@ class Agent:
         client = AgentClient(connection, self)
         self.clients.append(client)
         self.listen(connection.fileno(), client.read)
-        if (
-            holds
-        ):  # before anything is written: a failing write closes the client, which must be noticed
+        if holds:
+            # before anything is written: a failing write closes the client, which must be noticed
             client.ssh = peer.connection()
             self.hold(client)
         known: frames.Message = {"run": self.run, "last": self.journal.last}
@@ -344,7 +340,7 @@ class Agent:
     def take(self, client: AgentClient, frame: frames.Frame) -> None:
         """Carry out a client's message."""
         if isinstance(frame, frames.Data):
-            self.receive(client, frame)
+            self.shipping.receive(client, frame)
         elif isinstance(frame, dict):
             operation: Callable[[AgentClient, frames.Message], None] = getattr(
                 self, f"do_{frame['op']}", self.do_ping
@@ -491,58 +487,17 @@ class Agent:
             self.in_thread(client, message["id"], lambda: surveyor.ask(message))
 
     def do_put(self, client: AgentClient, message: frames.Message) -> None:
-        """Expect an archive, whose pieces follow as data, and unpack it below `root`.
-
-        With `from_node` they come from another node, over the agent's socket.
-        """
-        from dslaunch.node import files  # with hashlib: not every run ships files
-
-        id = message["id"]
-        self.archives[id] = files.Archive(paths.absolute(message["root"]), message["pieces"])
-        self.unpacking_for[id] = client
-        if message["from_node"]:
-            try:
-                self.open_door()
-            except OSError as error:
-                client.say({"reply": id, "error": str(error), "time": time.time()})
-
-    def receive(self, client: AgentClient, frame: frames.Data) -> None:
-        """Add a piece to an archive, and unpack it after the last one."""
-        archive = self.archives.get(frame.id)
-        try:
-            if archive is None:
-                raise ValueError("a piece of no archive")
-            archive.add(frame.data)
-        except ValueError:  # from another node, which may be compromised
-            client.close()
-            return
-        if archive.whole or archive.error is not None:
-            waiting = self.unpacking_for.pop(frame.id, None)
-            if waiting is not None:
-                self.in_thread(waiting, frame.id, archive.unpack)
+        """Expect an archive, whose pieces follow as data."""
+        self.shipping.expect(client, message)
 
     def do_received(self, client: AgentClient, message: frames.Message) -> None:
         """Reply how many pieces of an archive have arrived."""
-        received = self.archives[message["archive"]].received
+        received = self.shipping.received(message["archive"])
         client.say({"reply": message["id"], "value": received, "time": time.time()})
 
     def do_hand_on(self, client: AgentClient, message: frames.Message) -> None:
         """Send an archive to another node while it arrives."""
-        from dslaunch.node import handover  # few nodes do this
-
-        each = handover.Handover(self.archives[message["archive"]], message)
-        self.handovers.append(each)
-        self.in_thread(client, message["id"], each.run)
-
-    def end_shipping(self) -> None:
-        """Forget what was shipped, and end what still sends it."""
-        for each in self.handovers:
-            each.end()
-        for archive in self.archives.values():
-            archive.close()
-        self.handovers.clear()
-        self.archives.clear()
-        self.unpacking_for.clear()
+        self.shipping.hand_on(client, message)
 
     def node_directory(self) -> str:
         """Return this run's directory on this node; the first call makes it."""
@@ -582,53 +537,21 @@ class Agent:
         if self.ranks is not None or self.done:
             return
         self.secrets = Secrets(message["env"][name] for name in message["secret"])
-        self.end_shipping()
+        self.shipping.end()
         self.gatherer = Gatherer(message["output_interval"])
         notice = message.get("notice")
         if notice is not None:  # ignored signals are inherited until a program sets a handler
             signal.signal(notice, signal.SIG_IGN)
         try:
             directory = self.node_directory()
-            logs = os.path.join(directory, "logs")
-            private.make_directory(logs)
-            with private.opened(directory) as within:
-                for file in message["files"]:
-                    private.write(file["name"], file["text"], within)
+            self.write_files(directory, message["files"])
             self.open_door()
+            self.environment = rank_environment.prepare(directory, message, self.run, self.host)
         except OSError as error:
             self.refuse(str(error))
             return
-        about = {**message["about"], "run": self.run, "detached": self.detached}
-        self.group = cgroup.make(self.run)
-        about = {**about, **run_files.these_processes(self.guardian), run_files.GROUP: self.group}
-        run_files.write(directory, run_files.ABOUT, about)
-        contained = "cgroup" if self.group is not None else "descendants"
-        self.say({"event": "contained", "rank": frames.NO_RANK, "contained": contained})
-        own = {
-            processes.RUN_ID: self.run,
-            processes.HOST: self.host,
-            "DSLAUNCH_NODE_DIR": directory,
-            "DSLAUNCH_LOGS": logs,
-        }
-        inherited = {name: os.environ[name] for name in os.environ if name != processes.PROGRAM}
-        environment = {**inherited, **message["env"], **own}
-        hooks: rank_hooks.Hooks = rank_hooks.HOOKS
-        if message.get("rehearsal") is not None:
-            from dslaunch.node import rehearsal  # for few runs
-
-            try:
-                asked = message["rehearsal"]
-                variables = rehearsal.prepare(
-                    directory, asked["steps"], asked["world"], message["secret"]
-                )
-                environment.update(variables)
-            except OSError as error:
-                self.refuse(str(error))
-                return
-            hooks = {**hooks, **rehearsal.HOOKS}
-        environment.update(rank_hooks.arm(directory, environment, hooks))
-        self.environment = environment
-        self.ranks = Ranks(message, environment, self, self.group)
+        self.contain(directory, message["about"])
+        self.ranks = Ranks(message, self.environment, self, self.group)
         threading.Thread(target=run_files.sweep, args=(self.home, self.host), daemon=True).start()
         network.hang_up()
         if self.surveyor is not None:
@@ -639,6 +562,21 @@ class Agent:
             self.ranks.start(paths.absolute(message["cwd"]))
         except OSError as error:
             self.refuse(f"no pipes for the ranks' output: {error}")
+
+    def write_files(self, directory: str, given: List[Dict[str, str]]) -> None:
+        """Write the files of a `start` message into the run's directory. Raises OSError."""
+        with private.opened(directory) as within:
+            for file in given:
+                private.write(file["name"], file["text"], within)
+
+    def contain(self, directory: str, about: Dict[str, Any]) -> None:
+        """Make the control group of the ranks, and record and report how they can be found."""
+        self.group = cgroup.make(self.run)
+        own = run_files.these_processes(self.guardian)
+        known = {"run": self.run, "detached": self.detached, run_files.GROUP: self.group}
+        run_files.write(directory, run_files.ABOUT, {**about, **known, **own})
+        contained = "cgroup" if self.group is not None else "descendants"
+        self.say({"event": "contained", "rank": frames.NO_RANK, "contained": contained})
 
     def refuse(self, why: str) -> None:
         """Report that no process can be started on this node."""

@@ -75,18 +75,11 @@ class Handover:
                 self._process.kill()
 
     def _start(self, ssh: str) -> subprocess.Popen[bytes]:
-        words = ssh_login.command(ssh, self.about["options"], self.about["child"])
+        options, child = self.about["options"], self.about["child"]
         with self._changing:
             if self._ended:
                 raise ConnectionAbortedError("no longer needed")
-            self._process = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                env=ssh_login.environment(),
-            )
+            self._process = ssh_login.start(ssh, options, child, output=subprocess.DEVNULL)
             return self._process
 
     def _send(self, process: subprocess.Popen[bytes]) -> None:

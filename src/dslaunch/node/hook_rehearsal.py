@@ -74,9 +74,14 @@ class _Recorder:
         """The DeepSpeed engine: its steps count, not those of the optimizers inside."""
         self.counts: Dict[int, int] = {}
         """Steps of each optimizer, by its identity."""
+        self.inner: Set[int] = set()
+        """Optimizers that are parts of others, by their identity. After a step of them the ranks
+        may have different parameters, as with ZeroRedundancyOptimizer."""
         self.model: Any = None
         """The module that was wrapped last."""
         self.sharded = False
+        self.splits = False
+        """Whether it is noted that ranks have different parts of the model."""
         self.before: Optional[List[float]] = None
         """The fingerprint of the parameters before the first step."""
         self.loss: Optional[float] = None
@@ -117,6 +122,8 @@ class _Recorder:
 
 
 _recorder: "Optional[_Recorder]" = None
+_compiling: "List[Callable[[], bool]]" = []
+"""`torch.compiler.is_compiling`, once it is there."""
 
 
 def start(directory: str) -> None:
@@ -215,13 +222,20 @@ def _watch(
     before: "Optional[Callable[..., None]]" = None,
     after: "Optional[Callable[..., None]]" = None,
 ) -> None:
-    """Replace a function, so that `before` gets its arguments and `after` also its result."""
+    """Replace a function, so that `before` gets its arguments and `after` also its result.
+
+    Where torch.compile traces it, nothing is noted: the graph would break. Until then it may use no
+    global name, since torch would import this module to look it up.
+    """
     function = getattr(owner, name, None)
     if function is None:
         return
+    compiling = _compiling
 
     @functools.wraps(function)
     def watched(*args: "Any", **kwargs: "Any") -> "Any":
+        if compiling and compiling[0]():
+            return function(*args, **kwargs)
         if before is not None:
             _note(before, args, kwargs)
         result = function(*args, **kwargs)
@@ -291,6 +305,9 @@ def _plain(value: "Any") -> "Any":
 
 def _watch_torch(recorder: "_Recorder", torch: "Any") -> None:
     recorder.write("torch", version=str(torch.__version__), cuda=torch.version.cuda is not None)
+    is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+    if is_compiling is not None:
+        _compiling.append(is_compiling)
     _watch(torch, "save", before=_saved)
 
 
@@ -381,6 +398,30 @@ def _watch_join(recorder: "_Recorder", module: "Any") -> None:
 
 def _joins(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
     recorder.write("join")
+
+
+def _watch_tensor_parallelism(recorder: "_Recorder", module: "Any") -> None:
+    _watch(module, "parallelize_module", before=_splits_tensors)
+
+
+def _splits_tensors(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
+    mesh = _argument(args, kwargs, 1, "device_mesh")
+    if mesh is None or mesh.size() > 1:
+        _splits_model(recorder)
+
+
+def _watch_pipelines(recorder: "_Recorder", module: "Any") -> None:
+    _watch(module._PipelineStageBase, "__init__", before=_splits_layers)
+
+
+def _splits_layers(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
+    _splits_model(recorder)
+
+
+def _splits_model(recorder: "_Recorder") -> None:
+    if not recorder.splits:
+        recorder.splits = True
+        recorder.write("splits-model")
 
 
 def _watch_spawn(recorder: "_Recorder", module: "Any") -> None:
@@ -639,13 +680,22 @@ def _integer(value: "Any") -> "Optional[int]":
 
 
 def _watch_optimizers(recorder: "_Recorder", module: "Any") -> None:
-    module.register_optimizer_step_pre_hook(_before_step)
-    module.register_optimizer_step_post_hook(_after_step)
+    module.register_optimizer_step_pre_hook(_untraced(_before_step))
+    module.register_optimizer_step_post_hook(_untraced(_after_step))
+
+
+def _untraced(function: "Callable[..., None]") -> "Callable[..., None]":
+    """Return a function that torch.compile calls and does not trace, as optimizers have some."""
+    disable = getattr(sys.modules.get("torch._compile"), "_disable_dynamo", None)
+    return disable(function) if disable is not None else function
 
 
 def _before_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
     recorder = _recorder
     if recorder is None or recorder.engine is not None:
+        return
+    recorder.inner.add(id(getattr(optimizer, "optim", None)))
+    if id(optimizer) in recorder.inner:
         return
     if recorder.counts.get(id(optimizer), 0) >= recorder.steps:
         _hold()
@@ -656,7 +706,7 @@ def _before_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
 
 def _after_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
     recorder = _recorder
-    if recorder is None or recorder.engine is not None:
+    if recorder is None or recorder.engine is not None or id(optimizer) in recorder.inner:
         return
     count = recorder.counts.get(id(optimizer), 0) + 1
     recorder.counts[id(optimizer)] = count
@@ -1103,6 +1153,8 @@ _WATCHES: "Dict[str, Callable[..., None]]" = {
     "torch.distributed.algorithms.join": _watch_join,
     "torch.multiprocessing.spawn": _watch_spawn,
     "torch.nn.parallel.distributed": _watch_ddp,
+    "torch.distributed.tensor.parallel.api": _watch_tensor_parallelism,
+    "torch.distributed.pipelining.stage": _watch_pipelines,
     "torch.distributed.fsdp.fully_sharded_data_parallel": _watch_fsdp,
     "torch.distributed.fsdp._fully_shard._fully_shard": _watch_fsdp2,
     "torch.utils.data.dataloader": _watch_data,

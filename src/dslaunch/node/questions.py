@@ -17,7 +17,7 @@ import stat
 import sys
 import time
 
-from dslaunch.node import accelerators, interfaces, network, paths
+from dslaunch.node import accelerators, interfaces, network, paths, trial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
@@ -281,8 +281,6 @@ def _write(argument: Answer) -> None:
 def _job(argument: Answer) -> Answer:
     """Run a program as a run starts its ranks; see `trial`. If it cannot be started, `missing` is
     the program that was not found."""
-    from dslaunch.node import trial  # with subprocess: 3 ms
-
     told = json.loads(argument["text"])
     try:
         done = trial.run(told, paths.home())

@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import selectors
-import subprocess
 import time
 from collections import deque
 
@@ -20,6 +19,7 @@ from dslaunch.node import paths, relay_frames, ssh_login
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
+    import subprocess
     from typing import Any, Deque, Dict, Optional
 
 TICK = 0.05
@@ -43,10 +43,8 @@ def main(arguments: Dict[str, Any]) -> None:
     relay = Relay(arguments["options"], arguments["login_timeout"])
     try:
         relay.serve()
-    except (
-        OSError,
-        relay_frames.RelayFrameError,
-    ) as error:  # the launcher is gone, or sends anything
+    except (OSError, relay_frames.RelayFrameError) as error:
+        # the launcher is gone, or sends what it should not
         with contextlib.suppress(OSError):
             os.write(2, ("relay: %s\n" % error).encode(errors="replace"))
     finally:
@@ -266,19 +264,10 @@ class Relay:
             self._say(relay_frames.finished(number, 255, relay_frames.NO_SSH, b""))
             return
         try:
-            words = ssh_login.command(self.ssh, self.options, _child_in(body))
+            process = ssh_login.start(self.ssh, self.options, _child_in(body))
         except ssh_login.InvalidChildError as error:
             self._say(relay_frames.finished(number, 255, relay_frames.INVALID, str(error).encode()))
             return
-        try:
-            process = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                env=ssh_login.environment(),
-            )
         except OSError as error:
             self._say(relay_frames.finished(number, 255, relay_frames.NO_SSH, str(error).encode()))
             return

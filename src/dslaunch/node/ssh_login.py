@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -27,18 +28,23 @@ class InvalidChildError(ValueError):
     """The address, user or port of a child is not valid."""
 
 
-def command(ssh: str, options: Dict[str, str], child: Any) -> List[str]:
-    """Return the words that log in to a child. Raises InvalidChildError.
+def start(
+    ssh: str, options: Dict[str, str], child: Any, output: int = subprocess.PIPE
+) -> subprocess.Popen[bytes]:
+    """Start an ssh that logs in to a child, with pipes for its input and error output.
 
-    `ssh`: the path of the program. `options`: its options, by name.
+    `ssh`: the path of the program. `options`: its options, by name. `output`: where its output
+    goes, as for Popen. Raises InvalidChildError, and OSError if the program cannot be started.
     """
-    words = [f"-o{name}={value}" for name, value in options.items()]
-    return [ssh, "-T", *words, *destination(child), COMMAND]
-
-
-def environment() -> Dict[str, str]:
-    """Return the environment of an ssh: the shell in it runs LocalCommand."""
-    return {**os.environ, "SHELL": "/bin/sh"}
+    named = [f"-o{name}={value}" for name, value in options.items()]
+    return subprocess.Popen(
+        [ssh, "-T", *named, *destination(child), COMMAND],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        env={**os.environ, "SHELL": "/bin/sh"},  # the shell runs LocalCommand
+    )
 
 
 def destination(child: Any) -> List[str]:

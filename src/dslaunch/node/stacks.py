@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 
 ANSWER = 1.0
 """Seconds for a process to begin writing after the signal."""
+SHORTEST = 0.1
+"""Seconds that a tool has at least, however little time is left."""
 LOOK = 0.01
 GONE = "it has ended"
 MOST_FRAMES = 100
@@ -187,10 +189,11 @@ def _find_py_spy(pid: int) -> Optional[str]:
 
 def _output(command: List[str], limit: float) -> "tuple[bytes, bytes]":
     """Return what a command writes within `limit` seconds. Raises _NoStacksError, OSError."""
+    limit = max(limit, SHORTEST)
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     child = subprocess.Popen(command, stdin=null, stdout=pipe, stderr=pipe)
     try:
-        return child.communicate(timeout=max(limit, 0.1))
+        return child.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         child.kill()
         # not `communicate` again: reading memory that waits for a disk does not end at once

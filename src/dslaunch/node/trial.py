@@ -7,13 +7,13 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
 import time
 
 from dslaunch.node import paths, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
+    import subprocess
     from typing import Any, Dict
 
     Answer = Dict[str, Any]
@@ -36,6 +36,8 @@ def run(told: Answer, home: str) -> Answer:
     missing working directory would be created by the run, empty; `/` replaces it. Raises OSError if
     the program cannot be started; its `filename` is the program.
     """
+    import subprocess  # 3 ms
+
     environment = {**os.environ, **told["env"]}
     report, ours = os.pipe()
     words = {**environment, REPORT: f"/dev/fd/{ours}"}

@@ -182,6 +182,12 @@ class Joins(Sent):
     kind: Literal["join"]
 
 
+class ModelSplit(Sent):
+    """Ranks have different parts of the model: PyTorch's tensor or pipeline parallelism is used."""
+
+    kind: Literal["splits-model"]
+
+
 class Spawned(Sent):
     """The script starts processes itself (`torch.multiprocessing.spawn`)."""
 
@@ -365,6 +371,7 @@ Record = (
     | Input
     | SameOrder
     | Joins
+    | ModelSplit
     | Spawned
     | SpawnedJoins
     | Step

@@ -104,7 +104,7 @@ class FindingKind(Enum):
     )
     WARMS_UP = (
         "rehearsal.schedule-unused",
-        "warning",
+        "info",  # the first two rates of DeepSpeed's WarmupLR are 0
         "the learning rate is 0 in all {steps} steps of a schedule",
         "rehearse more steps with --steps, or check the warmup",
     )
@@ -191,7 +191,7 @@ class FindingKind(Enum):
     SAME_DATA_LOADED = (
         "rehearsal.same-data",
         "warning",
-        "all load the same samples in the same order; the inputs of the model differ",
+        "all load the same samples in the same order; inputs or losses of the model differ",
         "check that each rank takes its own part of a batch; if not, use DistributedSampler",
     )
     FEW_SAMPLES = (

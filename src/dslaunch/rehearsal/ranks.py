@@ -16,6 +16,7 @@ from dslaunch.protocol.rehearsal import (
     GivenConfig,
     Group,
     Loader,
+    ModelSplit,
     Record,
     Step,
     Wrapped,
@@ -82,6 +83,8 @@ class RankRecords:
         intent: tensor, pipeline, sequence or expert parallelism."""
         engine = self.last(Engine)
         if engine is not None and (engine.pipeline or engine.model_parallel):
+            return True
+        if self.last(ModelSplit) is not None:
             return True
         if engine is not None and engine.data_parallel < world:
             return True

@@ -196,7 +196,8 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
     optimizer, steps = rank.last(OptimizerBuilt), rank.every(Step)
     if optimizer is None or not steps:
         return None
-    if optimizer.owned == 0 and optimizer.tensors:
+    # copies in float32, which get the gradients of the model and are copied into it, have gradients
+    if optimizer.owned == 0 and optimizer.tensors and not optimizer.gradients:
         return FindingKind.OTHER_PARAMETERS
     if optimizer.gradients == 0:
         return FindingKind.NO_GRADIENTS
@@ -204,7 +205,9 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
     skips = any(step.skipped for step in steps)
     last = steps[-1].fingerprint
     # a small step may be lost by rounding in bf16 and fp16
-    exact = set(optimizer.types) <= {"float32", "float64"}
+    wrapped = rank.last(Wrapped)
+    types = {*optimizer.types, *(wrapped.types if wrapped is not None else ())}
+    exact = types <= {"float32", "float64"}
     unchanged = exact and bool(last) and last == optimizer.fingerprint
     return FindingKind.NO_UPDATE if unchanged and trains and not skips else None
 
@@ -322,7 +325,7 @@ def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
     # samples that are all the same tell nothing
     varied = len(set(digests[0])) > 1
     if varied and all(each == digests[0] for each in digests):
-        split = _inputs_differ(ranks)
+        split = _divide_batches(ranks)
         yield finding(FindingKind.SAME_DATA_LOADED if split else FindingKind.SAME_DATA, where)
         return
     equal = _with_equal_batches(ranks, digests)
@@ -353,9 +356,26 @@ def _with_equal_batches(ranks: Ranks, digests: list[list[str]]) -> Ranks:
         if len(set(each)) > 1:
             alike[tuple(each)].append(rank)
     several = [found for found in alike.values() if len(found) > 1]
-    if not several or _inputs_differ(tuple(several[0])):
+    if not several or _divide_batches(tuple(several[0])):
         return ()
     return tuple(several[0])
+
+
+def _divide_batches(ranks: Ranks) -> bool:
+    """Return whether ranks train on parts of the batches that they all read."""
+    if any(rank.every(Input) for rank in ranks):
+        return _inputs_differ(ranks)
+    return _losses_differ(ranks)
+
+
+def _losses_differ(ranks: Ranks) -> bool:
+    """Return whether ranks have different losses in their first step. The inputs of a model that
+    is not wrapped are unknown; of equal ones, the losses are equal."""
+    first = [steps[0].loss for rank in ranks if (steps := rank.every(Step))]
+    losses = [loss for loss in first if loss is not None]
+    if len(losses) < len(ranks):
+        return False
+    return max(losses) - min(losses) > DIFFERS * max(map(abs, losses))
 
 
 def _inputs_differ(ranks: Ranks) -> bool:

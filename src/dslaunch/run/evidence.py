@@ -80,10 +80,12 @@ def gather(
     first = ask_all(asked, sessions, interrupts, notify=notify)
     own_files = _own_files(inquiry, marks)
     questions = _second_questions(inquiry, first, token)
-    asked_next = [session.ask(questions) for session in sessions]
+    asked_next = [
+        session.ask({queries.UNMARK: {"paths": inquiry.directories, "name": name}, **questions})
+        for session, name in zip(sessions, marks, strict=True)
+    ]
     second = ask_all(asked_next, sessions, interrupts, notify=notify)
     for session, name, answers in zip(sessions, marks, first, strict=True):
-        session.ask({queries.UNMARK: {"paths": inquiry.directories, "name": name}})
         claimed = [path for path, text in answers[queries.CLAIM].items() if text == name]
         if claimed:
             session.ask({queries.UNMARK: {"paths": claimed, "name": claim}})

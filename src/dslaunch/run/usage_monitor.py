@@ -89,8 +89,11 @@ class UsageMonitor:
         self._last_lines: dict[int, str] = {}
         self._steps: dict[int, _Step] = {}
 
-    def begin(self, sessions: Iterable[Session]) -> None:
-        """Ask the nodes; one that has not answered yet is not asked again for a while."""
+    def begin(self, sessions: Iterable[Session], *, collectives: bool = True) -> None:
+        """Ask the nodes; one that has not answered yet is not asked again for a while.
+
+        `collectives`: also for the times of collectives, when it is time for these.
+        """
         several = list(sessions)
         ranks = sum(len(session.ranks) for session in several)
         output = MOST_OUTPUT // 2 if ranks <= MANY_RANKS else SHORT_OUTPUT
@@ -101,7 +104,8 @@ class UsageMonitor:
             jobs = list(self._jobs.get(session.host, ()))
             answer = session.request("usage", COUNTERS, output=output, jobs=jobs)
             self._asked.add(session, answer)
-        self.collectives.begin(several)
+        if collectives:
+            self.collectives.begin(several)
 
     @property
     def complete(self) -> bool:

@@ -98,6 +98,9 @@ class UsageRecorder:
         taken to have begun."""
         self._open = False
         """Whether a round has begun and not ended."""
+        self._first = True
+        """Whether the next round is the first: ranks that have just been started have entered no
+        collective."""
 
     def look(
         self, sessions: Collection[Session], interval: float | None = None
@@ -121,6 +124,7 @@ class UsageRecorder:
             self._report(sample)
         if due:
             self._began = now
-            self._monitor.begin(sessions)
+            self._monitor.begin(sessions, collectives=not self._first)
+            self._first = False
             self._open = True
         return sample

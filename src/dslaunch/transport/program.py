@@ -34,33 +34,45 @@ if sys.version_info < (3, 8):
     sys.exit("dslaunch needs Python 3.8 or newer on a node, this is " + sys.version.split()[0])
 import gc, importlib.util, marshal, zlib
 gc.disable()
-texts, codes = [sys.stdin.buffer.read(size) for size in {sizes!r}]
+packed_texts, packed_codes = [sys.stdin.buffer.read(size) for size in {sizes!r}]
 same = importlib.util.MAGIC_NUMBER == {magic!r} and sys.implementation.name == {kind!r}
 class SentModules:
-    modules = marshal.loads(zlib.decompress(codes if same else texts))
+    codes = marshal.loads(zlib.decompress(packed_codes)) if same else {{}}
+    texts = {{}}
+    def text(name):
+        if not SentModules.texts:
+            SentModules.texts = marshal.loads(zlib.decompress(packed_texts))
+        return SentModules.texts.get(name)
+    def is_sent(name):
+        return name in SentModules.codes or SentModules.text(name) is not None
     def find_spec(name, path=None, target=None):
-        if name in SentModules.modules:
+        if name.partition(".")[0] == "dslaunch" and SentModules.is_sent(name):
             package = name in {packages!r}
             return importlib.util.spec_from_loader(name, SentModules, is_package=package)
     def create_module(spec):
         return None
     def exec_module(module):
-        code = SentModules.modules[module.__name__]
-        file = module.__name__.replace(".", "/") + ".py"
-        exec(marshal.loads(code) if same else compile(code, file, "exec"), module.__dict__)
+        name = module.__name__
+        if name in SentModules.codes:
+            code = marshal.loads(SentModules.codes[name])
+        else:
+            code = compile(SentModules.text(name), name.replace(".", "/") + ".py", "exec")
+        exec(code, module.__dict__)
     def get_source(name):
-        return marshal.loads(zlib.decompress(texts))[name].decode()
+        return SentModules.text(name).decode()
 sys.meta_path.insert(0, SentModules)
 from dslaunch.node.{main} import main
 gc.enable()
 main({arguments!r})
 """
 """A node whose Python has our bytecode takes code that is compiled already: to compile costs a node
-more than all questions of a preflight. What a module imports only where it is used is not even read
-until then. The garbage collector would walk all that is being imported, again and again."""
+more than all questions of a preflight. What a module imports only where it is used is sent as text
+alone, and compiled there: few runs need it, and all would send it. The garbage collector would walk
+all that is being imported, again and again."""
 _PACKAGES = ("dslaunch", "dslaunch.node")
 _IMPORT = re.compile(
-    r"^ *from dslaunch\.node(?:\.(?P<module>\w+))? import (?P<names>\([^)]*\)|[^(#\n]*)",
+    r"^(?P<indent> *)from dslaunch\.node(?:\.(?P<module>\w+))? import "
+    r"(?P<names>\([^)]*\)|[^(#\n]*)",
     re.MULTILINE,
 )
 """An import of a module of `dslaunch.node`, in the two forms that the formatter writes."""
@@ -110,11 +122,12 @@ def text(main: str, arguments: dict[str, Any]) -> tuple[bytes, ...]:
 _once = threading.Lock()
 
 
-def needed_modules(main: str) -> dict[str, bytes]:
+def needed_modules(main: str, *, at_once: bool = False) -> dict[str, bytes]:
     """Return the sources of a module of `dslaunch.node` and of all that it imports from there.
 
-    Imports inside functions count too. They are found by their form: to parse the sources of an
-    agent takes 50 times as long (77 ms) as to search them.
+    Imports inside functions count too, unless only those `at_once` are meant, which a start needs.
+    They are found by their form: to parse the sources of an agent takes 50 times as long (77 ms) as
+    to search them.
     """
     sources: dict[str, bytes] = {}
     waiting = [main]
@@ -123,14 +136,17 @@ def needed_modules(main: str) -> dict[str, bytes]:
         if name not in sources:
             loader = _loader(name)
             sources[name] = loader.get_data(loader.get_filename(_full(name)))
-            waiting += _imported(sources[name].decode())
+            waiting += _imported(sources[name].decode(), at_once=at_once)
     return sources
 
 
-def _imported(source: str) -> list[str]:
-    """Return the modules of `dslaunch.node` that a module imports."""
+def _imported(source: str, *, at_once: bool) -> list[str]:
+    """Return the modules of `dslaunch.node` that a module imports, with `at_once` those that it
+    imports when it is imported itself."""
     found = []
     for statement in _IMPORT.finditer(source):
+        if at_once and statement["indent"]:
+            continue
         if statement["module"]:
             found.append(statement["module"])
         else:
@@ -150,16 +166,20 @@ def _loader(name: str) -> SourceLoader:
 
 @cache
 def packed_modules(main: str) -> tuple[bytes, bytes]:
-    """Return the modules of a program by name, as source and as this Python's bytecode, packed."""
+    """Return the modules of a program by name, packed: all as source, and those that it starts
+    with as this Python's bytecode."""
     # what `import dslaunch` offers on this machine is nothing for a node
     texts = dict.fromkeys(_PACKAGES, b"")
+    texts |= {_full(name): source for name, source in needed_modules(main).items()}
     codes = {name: marshal.dumps(compile("", name, mode="exec")) for name in _PACKAGES}
-    for name, source in needed_modules(main).items():
-        texts[_full(name)] = source
-        code = _loader(name).get_code(_full(name))
-        assert code is not None
-        codes[_full(name)] = marshal.dumps(_renamed(code, _full(name).replace(".", "/") + ".py"))
+    codes |= {_full(name): _bytecode(name) for name in needed_modules(main, at_once=True)}
     return _packed(marshal.dumps(texts, _ANY_PYTHON)), _packed(marshal.dumps(codes))
+
+
+def _bytecode(name: str) -> bytes:
+    code = _loader(name).get_code(_full(name))
+    assert code is not None
+    return marshal.dumps(_renamed(code, _full(name).replace(".", "/") + ".py"))
 
 
 def _renamed(code: CodeType, file: str) -> CodeType:

@@ -118,7 +118,7 @@ def imported_by(code: str) -> set[str]:
     """The modules that an interpreter has imported after this code."""
     shown = f"{code}\nimport sys; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-I", "-c", shown], text=True, capture_output=True, timeout=60, check=True
+        [sys.executable, "-I", "-c", shown], text=True, capture_output=True, timeout=300, check=True
     )
     return set(done.stdout.split())
 

@@ -37,7 +37,7 @@ def complete(directory: Path) -> Complete:
         line = {"COMP_WORDS": "\n".join(("dslaunch", *words)), "COMP_CWORD": str(len(words))}
         environ = {**os.environ, **line, "_DSLAUNCH_COMPLETE": "complete_bash"}
         done = subprocess.run(
-            [PROGRAM], env=environ, text=True, capture_output=True, check=False, timeout=60
+            [PROGRAM], env=environ, text=True, capture_output=True, check=False, timeout=300
         )
         assert done.stderr == ""
         return done.stdout.split()
@@ -130,7 +130,7 @@ def in_shell(program: str, *arguments: str, script: str) -> str:
         env=environ,
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     return done.stdout

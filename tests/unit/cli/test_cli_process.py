@@ -168,7 +168,7 @@ def test_ctrl_c_exits_with_130_without_output(directory: Path):
     ) as process:
         Path("started").read_text()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
     assert (process.returncode, out, err) == (130, "", "")
 
 

@@ -66,7 +66,7 @@ def test_a_real_terminal_is_redrawn_on_resize_and_restored_at_the_end() -> None:
         read_until(terminal, "gpu []")
         os.write(terminal, b"q")
         read_until(terminal, "\x1b[?1049l")
-        assert running.wait(60) == 0
+        assert running.wait(300) == 0
         assert termios.tcgetattr(side) == before
     os.close(side)
     os.close(terminal)

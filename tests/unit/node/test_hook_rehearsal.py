@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Run:
         variables |= rank_hooks.arm(str(directory), {}, {**rank_hooks.HOOKS, **rehearsal.HOOKS})
         environment = {**os.environ, **variables, "RANK": rank, **more}
         subprocess.run(
-            [sys.executable, "-c", text], env=environment, cwd=tmp_path, check=False, timeout=60
+            [sys.executable, "-c", text], env=environment, cwd=tmp_path, check=False, timeout=300
         )
         found = rehearsal.records(str(directory), [3], {})
         return list(found["3"]["records"]) if found else []

@@ -49,7 +49,7 @@ def test_a_receiver_that_takes_nothing_does_not_hold_the_sender() -> None:
         threading.Thread(target=greet, daemon=True).start()
         began = time.monotonic()
         found = rates.send({**told, "seconds": 0.3})
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 300
     peers[0].close()
     assert found["bytes"] < 1 << 30
 
@@ -113,7 +113,7 @@ def test_a_rank_that_does_not_end_is_ended_and_says_how_far_it_came(
     told = {"ranks": [0, 1], "nodes": [[0, 1]], "backend": "gloo", "seconds": 3}
     began = time.monotonic()
     found = smoke.main(told)["ranks"]
-    assert time.monotonic() - began < 120
+    assert time.monotonic() - began < 300
     late = {"rank": 0, "stage": "rendezvous", "error": "no end within the time", "late": True}
     assert found == [late, {"rank": 1, "stage": "rendezvous", "error": "no such device"}]
 

@@ -115,7 +115,7 @@ def start(agent: FakeAgent, tmp_path: Path) -> Iterator[Callable[[str], Ranks]]:
 
 def watched(ranks: Ranks, agent: FakeAgent) -> None:
     """Watch to the end."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 300
     while ranks.running():
         assert time.monotonic() < until
         ranks.watch()
@@ -160,7 +160,7 @@ def test_without_a_reader_the_pipes_of_found_ranks_are_not_read(
 ) -> None:
     ranks = start("[(0, 0)]")
     ranks.pause()
-    until = time.monotonic() + 30
+    until = time.monotonic() + 300
     while len(ranks.found) < 2:
         assert time.monotonic() < until
         ranks.watch()
@@ -174,7 +174,7 @@ def test_a_rank_that_dies_at_once_is_known_without_looking_for_it(
     start: Callable[[str], Ranks], agent: FakeAgent
 ) -> None:
     ranks = start("[(9, 0)]")
-    until = time.monotonic() + 30
+    until = time.monotonic() + 300
     while ("exit", 0, 9) not in agent.said:  # the processes of the node are never looked through
         assert time.monotonic() < until
         agent.look()

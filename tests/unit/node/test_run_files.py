@@ -66,6 +66,6 @@ def test_a_stopped_program_of_ours_is_woken_and_another_is_not(home: str) -> Non
         for process in (woken, bystander):
             os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         assert run_files.clean(home, "n1", None, ended=False) == {"killed": [], "removed": []}
-        assert woken.wait(60) == 7
+        assert woken.wait(300) == 7
         assert processes.is_stopped(bystander.pid)
         bystander.send_signal(signal.SIGKILL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -124,7 +125,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
 
 def asleep(process: subprocess.Popen[str]) -> bool:
     """Wait until it waits: whoever has just spoken or shown its stack may still be on its way."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while (processes.stat(process.pid) or ["gone"])[0] == "R" and time.monotonic() < deadline:
         time.sleep(0.01)
     return processes.stat(process.pid) is not None
@@ -164,7 +165,7 @@ def test_all_threads_are_shown_the_main_one_first(armed: Start) -> None:
         "threading.Thread(target=second, daemon=True).start()\n" + PROGRAM
     )
     first_line(process)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while True:
         (entry,) = stacks.collect({0: process.pid}, 5)["0"]
         assert functions(entry) == ["waits", "<module>"]
@@ -176,7 +177,7 @@ def test_all_threads_are_shown_the_main_one_first(armed: Start) -> None:
 def test_children_by_fork_have_their_own_stack(armed: Start) -> None:
     process = armed(PROGRAM.replace("def waits", "import os\nos.fork()\ndef waits"))
     first_line(process)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while len(found := stacks.collect({0: process.pid}, 5)["0"]) < 2 or any(
         "waits" not in [f["function"] for t in each["threads"] for f in t["frames"]]
         for each in found
@@ -262,7 +263,7 @@ def test_another_thread_answers_for_a_main_one_that_is_in_the_kernel(armed: Star
         "spawns()\n"
     )
     first_line(process)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while len(found := stacks.collect({0: process.pid}, 5)["0"]) < 2 or (found[0]["state"] != "D"):
         assert time.monotonic() < deadline, found
     parent, child = found
@@ -308,7 +309,7 @@ def test_one_ranks_processes_are_not_anothers() -> None:
     inner = f"import subprocess\nsubprocess.run([{sys.executable!r}, '-c', 'input()'])"
     with subprocess.Popen([sys.executable, "-c", inner], stdin=subprocess.PIPE) as outer:
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 300
             while len(below := stacks._families({0: outer.pid})[0]) < 2:
                 assert time.monotonic() < deadline
             families = stacks._families({0: outer.pid, 1: below[1]})
@@ -328,8 +329,9 @@ def test_a_tool_that_hangs_takes_half_of_the_time_and_no_more(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     start = time.monotonic()
     (entry,) = stacks.collect({0: os.getpid()}, 2)["0"][:1]
-    assert "py-spy: no answer in 1.0 s" in entry["error"]
-    assert time.monotonic() - start < 60
+    (waited,) = re.findall(r"py-spy: no answer in ([\d.]+) s", entry["error"])
+    assert 0 < float(waited) <= 1  # less where the machine was busy before
+    assert time.monotonic() - start < 300
 
 
 def test_a_tool_that_may_not_attach_is_quoted(

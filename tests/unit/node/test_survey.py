@@ -45,7 +45,7 @@ def converse(python: str, *requests: dict[str, Any]) -> list[dict[str, Any]]:
         ["/bin/sh", "-c", program.line(Node("n", (0,), python=python))],
         input=text + packed,
         capture_output=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
@@ -104,7 +104,7 @@ def test_its_files_are_removed_also_if_the_client_was_killed(heard: bool, tmp_pa
             assert [path.name for path in tmp_path.iterdir()] == ["mark"]
             process.stdout.close()
         process.stdin.close()
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
     assert not list(tmp_path.iterdir())
 
 
@@ -147,7 +147,7 @@ def test_a_question_that_hangs_costs_its_own_answer_only() -> None:
             "fine": question("run", {"argv": ["echo", "hi"]}),
         }
     )
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300
     assert answers["hangs"] == {"error": "no answer within 0 s"}
     assert answers["fine"]["value"] == {"code": 0, "out": "hi\n", "err": ""}
 
@@ -168,7 +168,7 @@ def test_what_hangs_among_quick_questions_leaves_the_others_their_answers(
     answers = ask(
         {name: question("path", p, 0.5 if p == hangs else 60) for name, p in asked.items()}
     )
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300
     assert [name for name, answer in sorted(answers.items()) if "value" in answer] == [
         "before",
         "behind",
@@ -231,7 +231,7 @@ def test_a_child_that_is_late_is_gone_with_all_that_it_started(tmp_path: Path) -
     shell = f"echo $$ > {note}; sleep 600"
     ask({"late": question("run", {"shell": shell}, 3)})
     pid = int(note.read_text())
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while (processes.stat(pid) or "Z")[0] != "Z":
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -352,7 +352,7 @@ def test_a_surveyor_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
     made.ask(leaving(mark))
     assert [path.name for path in tmp_path.iterdir()] == ["mark"]
     made.end()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while list(tmp_path.iterdir()) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not list(tmp_path.iterdir())
@@ -406,7 +406,7 @@ def test_who_hangs_up_leaves_no_thread_and_no_file(port: int) -> None:
     for _ in range(50):
         assert network.listen({"ports": [port], "token": "T"})["port"] == port
         network.hang_up()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while own("task") > threads and time.monotonic() < deadline:
         time.sleep(0.01)  # after its last word a thread needs a moment to be gone
     assert (own("task"), own("fd")) == (threads, files)

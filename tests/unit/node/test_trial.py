@@ -94,7 +94,7 @@ def installed(
         cwd=tmp_path,
         env={**os.environ, **(env or {})},
         check=True,
-        timeout=60,
+        timeout=300,
     )
     found: dict[str, Any] = json.loads(report.read_text())
     return found

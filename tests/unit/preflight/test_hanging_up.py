@@ -36,7 +36,7 @@ class Fake(PushChannel):
 
     def connect(self, node: Node) -> Fake:
         self.connecting.put(node.host)
-        assert self.may_connect.wait(60)
+        assert self.may_connect.wait(300)
         self.done.append("connect")
         return self
 
@@ -126,7 +126,7 @@ def test_what_is_still_to_be_connected_when_it_ends_is_not_or_is_closed_again() 
     survey = runner.Survey(Scope(cluster, cluster.nodes), {}, lambda *_: None, transport)
     with ThreadPoolExecutor(2) as pool:
         begun = [survey._begin(pool, talk, [], []) for talk in survey.talks.values()]
-        assert {transport.connecting.get(timeout=60) for _ in range(2)} == {"n1", "n2"}
+        assert {transport.connecting.get(timeout=300) for _ in range(2)} == {"n1", "n2"}
         survey.close()
         transport.may_connect.set()
         wait(begun, 60)

@@ -50,7 +50,7 @@ def test_a_hung_path_is_named_and_all_else_is_answered_in_the_meantime() -> None
         },
         survey.Children(),
     )
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300
     assert [key for key, answer in answers.items() if "error" in answer] == [HUNG]
     facts = Recording(scope, 0.0, {"node1": NodeRecording(HELLO, answers, None, 1.0)}, {})
     found = judge(facts, CHECKS).findings

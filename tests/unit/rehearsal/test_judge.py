@@ -381,6 +381,29 @@ def test_a_rank_that_only_evaluates_may_wait_for_held_ranks() -> None:
     assert result.verdict is Verdict.WOULD_RUN
 
 
+def test_an_optimizer_of_copies_that_have_gradients_trains_the_model() -> None:
+    copies = {**OPTIMIZER, "owned": 0, "gradients": 2}
+    ranks = [[copies if r is OPTIMIZER else r for r in sound(rank)] for rank in range(2)]
+    assert codes(judged(*ranks)) == set()
+
+
+def test_ranks_with_different_losses_train_on_parts_of_the_batches_that_they_all_read() -> None:
+    read = [loader(), *batches("a", "b")]
+    ranks = [
+        [*without(sound(rank), "wrapped", "step"), *read, step(1, loss=2.0 + rank), step(2)]
+        for rank in (0, 1)
+    ]
+    assert ("error", "rehearsal.same-data") not in codes(judged(*ranks))
+
+
+def test_ranks_that_split_the_model_may_read_the_same_samples() -> None:
+    split: Sent = {"kind": "splits-model"}
+    ranks = [[*sound(rank), loader(), *batches("a", "b")] for rank in (0, 1)]
+    assert ("error", "rehearsal.same-data") in codes(judged(*ranks))
+    result = judged(*([*rank, split] for rank in ranks))
+    assert "rehearsal.same-data" not in {each.code for each in result.findings}
+
+
 def rendezvous(world: int, address: str) -> Sent:
     return {"kind": "rendezvous", "world": world, "address": address}
 
@@ -417,7 +440,7 @@ def test_a_rank_that_waits_for_held_ranks_has_made_uneven_steps() -> None:
 @pytest.mark.parametrize(
     "optimizer",
     [
-        {**OPTIMIZER, "owned": 0},
+        {**OPTIMIZER, "owned": 0, "gradients": 0},
         {**OPTIMIZER, "gradients": 0},
         {**OPTIMIZER, "fingerprint": [3.0, 4.0]},
     ],
@@ -444,11 +467,11 @@ def test_a_learning_rate_of_zero_is_an_error_unless_it_warms_up() -> None:
     assert judged(*warm).findings == ()
 
 
-def test_a_schedule_that_begins_with_steps_of_zero_is_a_warning() -> None:
+def test_a_schedule_that_begins_with_steps_of_zero_is_a_note() -> None:
     schedule: Sent = {"scheduler": "WarmupLR", "steps": 2, "optimizer_steps": 2}
     schedulers: Sent = {"kind": "schedulers", "schedulers": [schedule]}
     zero = [*without(sound(0), "step"), step(1, lr=[0.0]), step(2, lr=[0.0]), schedulers]
-    assert codes(judged(zero, zero)) == {("warning", "rehearsal.schedule-unused")}
+    assert codes(judged(zero, zero)) == {("info", "rehearsal.schedule-unused")}
 
 
 def test_small_steps_may_be_lost_in_bf16() -> None:

@@ -71,7 +71,7 @@ def exit_codes(
     tasks = [started(*command, text=text) for _ in range(tries)]
     for task in tasks:
         send(task)
-    codes = Counter(task.wait(timeout=120) for task in tasks)
+    codes = Counter(task.wait(timeout=300) for task in tasks)
     for task in tasks:
         task.communicate()
     return codes
@@ -104,20 +104,20 @@ def test_a_command_that_ends_as_the_signal_arrives_keeps_its_exit_code() -> None
         with started(*FAILS) as task:
             time.sleep(0.015 + attempt * 0.001)
             task.send_signal(signal.SIGTERM)
-            codes.add(task.wait(timeout=120))
+            codes.add(task.wait(timeout=300))
     assert codes == {3}
 
 
 def test_an_exit_code_without_a_signal_arrives() -> None:
     with started("bash", "-c", "echo ready; exit 127") as task:
-        assert task.wait(timeout=120) == 127
+        assert task.wait(timeout=300) == 127
 
 
 def test_a_command_without_a_handler_ignores_the_notice() -> None:
     script = ("bash", "-c", "echo ready; sleep 0.6; exit 5")
     with started(*script, text=f"notice=USR1\n{TASK_WITH_NOTICE}") as task:
         task.send_signal(signal.SIGUSR1)
-        assert task.wait(timeout=120) == 5
+        assert task.wait(timeout=300) == 5
 
 
 def test_a_notice_before_the_command_is_there_is_kept_for_it() -> None:
@@ -127,7 +127,7 @@ def test_a_notice_before_the_command_is_there_is_kept_for_it() -> None:
         'exit "$code"', 'exit "$code$noticed"'
     )
     with started("bash", "-c", "echo ready; sleep 0.6; exit 5", text=at_its_end) as task:
-        assert task.wait(timeout=120) == 51
+        assert task.wait(timeout=300) == 51
 
 
 def living(group: int) -> list[str]:
@@ -139,8 +139,8 @@ def living(group: int) -> list[str]:
 
 def test_nothing_of_a_task_is_left() -> None:
     with started("bash", "-c", "echo ready") as task:
-        task.wait(timeout=120)
-    deadline = time.monotonic() + 60
+        task.wait(timeout=300)
+    deadline = time.monotonic() + 300
     while living(task.pid):
         assert time.monotonic() < deadline, living(task.pid)
         time.sleep(0.02)

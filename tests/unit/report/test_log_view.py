@@ -77,7 +77,7 @@ def test_waiting_lines_are_shown_in_the_background_while_nothing_arrives() -> No
     view = LogView(out, fold=True)
     view.tick_in_background()
     view.line(line("a", 0, 1.0))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while not out.getvalue() and time.monotonic() < deadline:
         time.sleep(0.01)
     view.close()

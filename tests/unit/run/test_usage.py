@@ -222,3 +222,13 @@ def test_a_recorder_writes_and_reports_each_round(tmp_path: Path) -> None:
     assert [len(each.nodes) for each in samples] == [0, 1, 1]
     text = (tmp_path / USAGE).read_text()
     assert [json.loads(line)["host"] for line in text.splitlines()] == ["n1", "n1"]
+
+
+def test_ranks_that_have_just_been_started_are_not_asked_for_collectives(tmp_path: Path) -> None:
+    session = Answering("n1")
+    recorder = UsageRecorder(UsageFile(tmp_path), interval=0)
+    recorder.look([session])
+    assert session.operations == ["usage"]
+    session.answer()
+    recorder.look([session])
+    assert session.operations == ["usage", "usage", "collectives"]

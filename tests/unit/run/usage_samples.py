@@ -68,8 +68,10 @@ class Answering:
     def __init__(self, host: str, ranks: range = range(2)) -> None:
         self.host, self.ranks = host, ranks
         self.asked: list[Future[NodeCounters]] = []
+        self.operations: list[str] = []
 
     def request(self, operation: str, answer: object, **message: object) -> Future[NodeCounters]:
+        self.operations.append(operation)
         if operation != "usage":
             return Future()
         self.asked.append(Future())

@@ -91,7 +91,7 @@ def played(stage: Path, script: str, tasks: int) -> list[tuple[list[str], dict[s
     seen.unlink(missing_ok=True)
     done = subprocess.run(
         ["bash"], input=script, env=environment(stage, tasks), text=True, capture_output=True,
-        timeout=60, check=False, errors="surrogateescape",
+        timeout=300, check=False, errors="surrogateescape",
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     return [tuple(json.loads(line)) for line in seen.read_text().splitlines()]
@@ -239,12 +239,12 @@ def test_the_signal_reaches_the_ranks_and_the_job_goes_back_into_the_queue(
         ["bash", str(stage / "script")], env=environment(stage, 1), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as job:  # fmt: skip
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not all((stage / f"seen{task}").exists() for task in (0, 1)):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         job.send_signal(signal.SIGUSR1)
-        said, _ = job.communicate(timeout=120)
+        said, _ = job.communicate(timeout=300)
     assert job.returncode == 0, said
     assert sorted(line for line in said.splitlines() if "saved" in line) == ["saved 0", "saved 1"]
     assert (stage / "seen.scontrol").read_text() == "requeue 12\n"

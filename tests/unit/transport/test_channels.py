@@ -69,7 +69,7 @@ def test_a_program_is_blocked_while_its_output_is_not_taken() -> None:
 
     channel.listen(OneByOne())
     size = 0
-    while not isinstance(piece := taken.get(timeout=60), End):
+    while not isinstance(piece := taken.get(timeout=300), End):
         assert taken.empty()
         size += len(piece)
         channel.resume()
@@ -84,7 +84,7 @@ def test_what_a_program_does_not_read_is_queued_and_counted() -> None:
     channel.write(b"\n")
     assert channel.flush(60)
     channel.close()
-    assert channel.wait(60)
+    assert channel.wait(300)
 
 
 def test_a_signal_and_standard_error_are_reported() -> None:

@@ -39,7 +39,7 @@ def connected() -> Iterator[tuple[paramiko.Transport, socket.socket]]:
     client = QueueingTransport(near)
     try:
         server.start_server(event=threading.Event(), server=Server())
-        client.start_client(timeout=60)
+        client.start_client(timeout=300)
         client.auth_none("somebody")
         yield client, near
     finally:
@@ -53,7 +53,7 @@ def test_a_connection_that_ends_ends_the_channel(
     connected: tuple[paramiko.Transport, socket.socket],
 ) -> None:
     client, near = connected
-    channel = ParamikoChannel(client.open_session(timeout=60))
+    channel = ParamikoChannel(client.open_session(timeout=300))
     output = ChannelOutput(channel)
     near.shutdown(socket.SHUT_RDWR)
     channel.write(b"x")
@@ -99,7 +99,7 @@ def test_programs_on_one_connection_that_are_written_to_at_once_all_get_everythi
     connected: tuple[paramiko.Transport, socket.socket],
 ) -> None:
     client, _ = connected
-    channels = [ParamikoChannel(client.open_session(timeout=60)) for _ in range(4)]
+    channels = [ParamikoChannel(client.open_session(timeout=300)) for _ in range(4)]
     with ThreadPoolExecutor(len(channels)) as pool:
         for _ in range(500):
             list(pool.map(lambda channel: channel.write(b"x" * 100), channels))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -26,16 +26,38 @@ def imported(node: ast.AST) -> Iterator[str]:
         yield from imported(child)
 
 
+def imported_at_once(module: ast.Module) -> Iterator[str]:
+    """The modules of the package that are imported when a module is."""
+    for statement in module.body:
+        if isinstance(statement, ast.ImportFrom):
+            yield from imported(statement)
+
+
+def reached(
+    main: str, sources: dict[str, bytes], imports: Callable[[ast.Module], Iterator[str]]
+) -> set[str]:
+    """The main module and all that is imported by it, and by what it imports."""
+    found = {main}
+    waiting = [main]
+    while waiting:
+        new = set(imports(ast.parse(sources[waiting.pop()]))) - found
+        found |= new
+        waiting += new
+    return found
+
+
 @pytest.mark.parametrize("main", ["survey", "guardian"])
 def test_a_program_consists_of_its_main_module_and_all_that_it_imports(main: str) -> None:
     sources = needed_modules(main)
-    reached = {main}
-    waiting = [main]
-    while waiting:
-        new = set(imported(ast.parse(sources[waiting.pop()]))) - reached
-        reached |= new
-        waiting += new
-    assert set(sources) == reached
+    assert set(sources) == reached(main, sources, imported)
+
+
+@pytest.mark.parametrize("main", ["survey", "guardian"])
+def test_what_a_program_starts_with_is_known_apart(main: str) -> None:
+    """That is sent compiled. The rest, which few runs need, is compiled on the node."""
+    first = needed_modules(main, at_once=True)
+    assert set(first) == reached(main, first, imported_at_once)
+    assert set(first) < set(needed_modules(main))
 
 
 def test_a_preflight_is_sent_a_part_of_what_an_agent_consists_of() -> None:

@@ -63,7 +63,7 @@ def test_a_session_whose_loss_goes_wrong_is_lost_all_the_same(
     monkeypatch.setattr(session, "interrupt", interrupt)
     with pytest.raises(RuntimeError):
         session._lose(GONE)
-    assert inbox.get(timeout=60) == (session, Lost(GONE))
+    assert inbox.get(timeout=300) == (session, Lost(GONE))
     assert isinstance(session.hello.exception(60), LostError)
 
 

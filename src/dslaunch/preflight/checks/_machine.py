@@ -162,7 +162,14 @@ def mounts(text: str) -> Iterator[tuple[str, str]]:
         left, _, right = line.partition(" - ")
         fields, more = left.split(), right.split()
         if len(fields) >= 6 and len(more) >= 2:
-            yield re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4]), more[0]
+            yield _unescaped(fields[4]), more[0]
+
+
+def _unescaped(name: str) -> str:
+    """A name in which proc(5) writes some characters as octal numbers; few names have any."""
+    if "\\" not in name:
+        return name
+    return re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), name)
 
 
 def space(count: float) -> str:

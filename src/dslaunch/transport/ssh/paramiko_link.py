@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 import time
 from collections import deque
@@ -28,13 +29,42 @@ if TYPE_CHECKING:
 
 LARGEST_PIECE = 32 * 1024
 """Bytes that are encrypted at a time, at most."""
+READ_AHEAD = 32 * 1024
+"""Bytes that are read of a socket at a time, at most."""
+
+
+class ReadAhead:
+    """A socket that is read with few system calls.
+
+    Paramiko asks for the first bytes of a packet, and then for the rest. With many connections each
+    of these calls also waits until no other thread is running Python.
+    """
+
+    def __init__(self, sock: socket.socket | paramiko.Channel) -> None:
+        self._sock = sock
+        self._read = b""
+        self._taken = 0
+        """How much of what was read has been returned."""
+
+    def recv(self, size: int) -> bytes:
+        """Return at most so many bytes; empty at the end. Raises OSError, as the socket does."""
+        if self._taken == len(self._read):
+            self._read = self._sock.recv(max(size, READ_AHEAD))
+            self._taken = 0
+        piece = self._read[self._taken : self._taken + size]
+        self._taken += len(piece)
+        return piece
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._sock.close()
 
 
 class QueueingPacketizer(Packetizer):
     """Sends without waiting for the node, and limits a handshake without another thread."""
 
     def __init__(self, sock: Any) -> None:
-        super().__init__(sock)
+        super().__init__(ReadAhead(sock))  # type: ignore[arg-type] # it needs no more of a socket
         self._sock = sock
         self._loop = loop.shared()
         self.outbox = Outbox(self._send, lambda: None)
@@ -124,6 +154,10 @@ class QueueingTransport(paramiko.Transport):
                 self._send_message(data)  # type: ignore[attr-defined]
             elif self.active:  # type: ignore[attr-defined]
                 self._kept.append(data)
+
+    def _parse_debug(self, m: paramiko.Message) -> None:
+        """Leave out what a server says for debugging: two messages about each login's key, which
+        Paramiko makes printable character by character."""
 
     def _parse_newkeys(self, m: paramiko.Message) -> None:
         super()._parse_newkeys(m)  # type: ignore[misc]

@@ -9,6 +9,9 @@ from functools import lru_cache
 
 def matches(text: str, pattern: str) -> bool:
     """Return whether one pattern matches all of `text`. Brackets have no special meaning."""
+    if "*" not in pattern and "?" not in pattern:
+        # a name of known_hosts is compared once, and would be compiled for that
+        return text == pattern
     return _compiled(pattern).fullmatch(text) is not None
 
 
