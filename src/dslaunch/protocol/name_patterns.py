@@ -1,7 +1,7 @@
 """Names that a question asks for by patterns: files in /sys, variables of the environment.
 
-The patterns of a recording may be chosen by whoever has sent it. A regular expression of them could
-take longer than anybody waits, so each name is compared in a time that grows with its length only.
+The patterns of a recording may be chosen by another user. A regular expression of them could take
+days, so each name is compared in a time that grows with its length only.
 """
 
 from __future__ import annotations
