@@ -129,8 +129,11 @@ def _is_plain(sampler: str) -> bool:
 
 def _same_in_workers(rank: RankRecords) -> Iterator[Finding]:
     """Yield that the workers of a loader return each batch again: a, a, b."""
+    digests_of: defaultdict[int, list[str]] = defaultdict(list)
+    for batch in rank.every(Batch):
+        digests_of[batch.loader].append(batch.digest)
     for loader in rank.trained_loaders:
-        digests = [each.digest for each in rank.every(Batch) if each.loader == loader.number]
+        digests = digests_of[loader.number]
         if loader.workers < 2 or len(digests) <= loader.workers:
             continue
         first = set(digests[: loader.workers])
