@@ -250,7 +250,7 @@ class ErrorCode(StrEnum):
     )
     SCRIPT_MISSING = (
         "script-missing",
-        "script {script!r} not found on this machine nor on {hosts}",
+        "script {script!r} not found on this machine nor on {hosts}{similar}",
         "check its name; a relative path starts at the working directory",
     )
     SCRIPT_DIFFERS = (

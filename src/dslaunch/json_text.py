@@ -103,7 +103,7 @@ class _Indented:
             return "{}"
         inner = line + self._step
         pairs = sorted(value.items()) if self._encoder.sort_keys else value.items()
-        write = self._on_one_line if len(value) > LONG else self.write
+        write = self._on_one_line() if len(value) > LONG else self.write
         written = [
             (self._keys.get(key) or self._key(key)) + write(each, inner) for key, each in pairs
         ]
@@ -115,7 +115,7 @@ class _Indented:
         if _are_single(value):
             return self._encoder.encode(value)
         inner = line + self._step
-        write = self._on_one_line if len(value) > LONG else self._item
+        write = self._on_one_line() if len(value) > LONG else self._item
         items = [write(each, inner) for each in value]
         return f"[{inner}{f',{inner}'.join(items)}{line}]"
 
@@ -125,9 +125,17 @@ class _Indented:
             return self._encoder.encode(value)
         return self.write(value, line)
 
-    def _on_one_line(self, value: Any, line: str) -> str:
-        """Return a member or item of many."""
-        return self._encoder.encode(value)
+    def _on_one_line(self) -> Callable[[Any, str], str]:
+        """Return what writes members or items of many. One that is there several times, such as the
+        data of nodes that are alike, is encoded once."""
+        encoded: dict[int, str] = {}
+
+        def write(value: Any, line: str) -> str:
+            if id(value) not in encoded:
+                encoded[id(value)] = self._encoder.encode(value)
+            return encoded[id(value)]
+
+        return write
 
     def _key(self, key: Any) -> str:
         # a number, True or None is written differently as a key

@@ -158,9 +158,13 @@ def test_a_deepspeed_config_stays_as_it_is_where_storage_is_shared(emulated: Emu
     assert seen.text(0) == ["ds.json"]
 
 
-def test_a_script_that_is_nowhere_is_refused(emulated: Emulated) -> None:
-    with pytest.raises(PlanError, match=r"gone\.py") as caught:
-        emulated.run("", program="gone.py")
+def test_a_script_that_is_nowhere_is_named_as_typed_with_a_similar_one(emulated: Emulated) -> None:
+    (emulated.path / "examples").mkdir()
+    (emulated.path / "examples" / "train_ddp.py").write_text("")
+    with pytest.raises(
+        PlanError, match=r"'examples/train_dpp\.py'.*examples/train_ddp\.py`"
+    ) as caught:
+        emulated.run("", program="examples/train_dpp.py")
     assert caught.value.error_code is ErrorCode.SCRIPT_MISSING
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
-from typing import Annotated
 
 import typer
 
 from dslaunch.cli import lookup, run_views, ui
+from dslaunch.cli.json_option import JsonEvents
 from dslaunch.cli.logs import Tail, line_count
 from dslaunch.cli.run_views import parse_ranks
 from dslaunch.run.interrupts import Interrupts
@@ -21,7 +21,7 @@ def attach(
     tail: Tail = "20",
     ranks: run_views.Ranks = None,
     fold: run_views.Fold = None,
-    json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")] = False,
+    json: JsonEvents = False,
 ) -> None:
     """Follow a running job until it ends.
 

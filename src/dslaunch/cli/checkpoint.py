@@ -21,6 +21,7 @@ from dslaunch.cli.checkpoint_directories import (
     only,
     split,
 )
+from dslaunch.cli.json_option import Json
 from dslaunch.cli.options import (
     ClusterOption,
     Exclude,
@@ -84,7 +85,6 @@ Tag = Annotated[
         "--tag", "-t", metavar="TAG", help="Tag of the checkpoint (default: newest complete one)."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 To = Annotated[
     str,
     typer.Option("--to", metavar="[HOST:]DIR", help="Destination, local or on a node."),

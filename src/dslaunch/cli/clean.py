@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dslaunch.cli import ui
+from dslaunch.cli.json_option import JsonObject
 from dslaunch.cli.moments import age
 from dslaunch.cli.options import ClusterFile, find_cluster, open_cluster
 from dslaunch.errors import NodeError, UsageError
@@ -47,7 +48,7 @@ def clean(
             "than for example 12h or 30d.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+    json: JsonObject = False,
 ) -> None:
     """Remove leftovers of past runs from the nodes.
 

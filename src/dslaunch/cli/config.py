@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import config_init, options, ui
-from dslaunch.cli.lint_output import Github, Ignore, Json, Sarif, Strict, form, ignored_rules, show
+from dslaunch.cli.json_option import Json
+from dslaunch.cli.lint_output import Github, Ignore, Sarif, Strict, form, ignored_rules, show
 from dslaunch.cli.options import Exclude, Include, Label, Nodes, Slots
 from dslaunch.cli.training_nodes import FactsFile, hardware_of
 from dslaunch.deepspeed import describe

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dslaunch.cli import ui
+from dslaunch.cli.json_option import JsonList
 from dslaunch.deepspeed import initial_config
 
 
@@ -65,7 +66,7 @@ def examples(
             "--grep", metavar="TEXT", help="List only examples with this text in name or content."
         ),
     ] = "",
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+    json: JsonList = False,
 ) -> None:
     """List complete DeepSpeed configs, or print one.
 

@@ -8,6 +8,7 @@ import typer
 
 from dslaunch import api
 from dslaunch.cli import ui
+from dslaunch.cli.json_option import JsonObject
 
 DIFFERENT = 1
 """The exit code of runs that differ, as of diff(1)."""
@@ -24,7 +25,7 @@ def diff(
     other: Annotated[
         str | None, typer.Argument(metavar="RUN", help="The run to compare it with.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+    json: JsonObject = False,
 ) -> None:
     """Show what differs between two runs.
 

@@ -16,7 +16,6 @@ from dslaunch.report import lint as report
 if TYPE_CHECKING:
     from dslaunch.lint import Remark
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Sarif = Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0.")]
 Github = Annotated[bool, typer.Option("--github", help="Print GitHub Actions annotations.")]
 Ignore = Annotated[

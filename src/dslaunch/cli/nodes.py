@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from dslaunch.cli import ui
+from dslaunch.cli.json_option import JsonList
 from dslaunch.cli.options import (
     ClusterFile,
     Exclude,
@@ -38,7 +37,7 @@ def nodes(
     nodes: Nodes = None,
     slots: Slots = None,
     label: Label = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+    json: JsonList = False,
 ) -> None:
     """Show the nodes, slots and ranks of a selection.
 

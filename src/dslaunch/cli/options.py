@@ -167,6 +167,24 @@ Port = Annotated[
         help="Rendezvous port (default: `network.master_port`, else 29500).",
     ),
 ]
+NoSync = Annotated[
+    bool, typer.Option("--no-sync", help="Do not copy code to the nodes; fail if it differs.")
+]
+NoPreflight = Annotated[
+    bool, typer.Option("--no-preflight", help="Skip the quick checks of the nodes.")
+]
+Grace = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=0, help="Time between SIGTERM and SIGKILL for a rank."),
+]
+HangTimeout = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        min=1,
+        help="Stop the run when no rank has made progress for this time, and say why.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import typer
 
 from dslaunch import api
 from dslaunch.cli import options, ui
+from dslaunch.cli.json_option import JsonObject
 from dslaunch.cli.options import Exclude, Include, Label, Nodes
 from dslaunch.cli.positional import JobOptions
 from dslaunch.cluster.nodeset import fold
@@ -86,7 +87,6 @@ Arguments = Annotated[
     typer.Argument(metavar="[-- ARGS]...", help="Arguments of SCRIPT for its rehearsal."),
 ]
 Verbose = Annotated[bool, typer.Option("--all", "-a", help="Show passed checks too.")]
-Json = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown, for an issue.")]
 Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML to a file.")]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page to a file.")]
@@ -129,7 +129,7 @@ def preflight(
     baseline: Baseline = None,
     fail_on_change: FailOnChange = False,
     every: Verbose = False,
-    json: Json = False,
+    json: JsonObject = False,
     markdown: Markdown = False,
     junit: Junit = None,
     html: Html = None,

@@ -13,6 +13,7 @@ import typer
 
 from dslaunch import api
 from dslaunch.cli import ui
+from dslaunch.cli.json_option import JsonList
 from dslaunch.cli.moments import moment
 from dslaunch.cli.options import (
     DEFAULT_FILE,
@@ -81,7 +82,7 @@ def ps(
         typer.Option(metavar="SECONDS", min=0.5, help="Time between two updates of --watch."),
     ] = 2.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only names.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+    json: JsonList = False,
 ) -> None:
     """List runs, the newest first.
 

@@ -16,8 +16,7 @@ from dslaunch import api
 from dslaunch.cli import interruption, options, run_views, script_options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
 from dslaunch.cli.positional import JobOptions
-from dslaunch.cli.run import Grace, HangTimeout, NoPreflight, NoSync
-from dslaunch.cluster.select import Selection, select
+from dslaunch.cluster.select import select
 
 if TYPE_CHECKING:
     from dslaunch.rehearsal.judge import Rehearsal
@@ -64,10 +63,10 @@ def rehearse(
     slurm: options.Allocated = False,
     transport: options.TransportName = None,
     master_port: options.Port = None,
-    no_sync: NoSync = False,
-    no_preflight: NoPreflight = False,
-    hang_timeout: HangTimeout = 120.0,
-    grace: Grace = 10.0,
+    no_sync: options.NoSync = False,
+    no_preflight: options.NoPreflight = False,
+    hang_timeout: options.HangTimeout = 120.0,
+    grace: options.Grace = 10.0,
     json: Json = False,
     force: options.Force = False,
     file: options.ClusterOption = None,
@@ -94,7 +93,7 @@ def rehearse(
     asked = options.read_job(words or [], how, file=file, workdir=workdir, slurm=slurm)
     cluster = options.with_master_port(asked.cluster, master_port)
     cluster = api.with_transport(cluster, transport, in_allocation=slurm)
-    selection = Selection(include, exclude, full_nodes, slots, tuple(label or ()))
+    selection = options.selection(include, exclude, full_nodes, slots, label)
     full = select(cluster, selection)
     allocation = select(cluster, replace(selection, nodes=nodes or full_nodes))
     request = api.run_request(

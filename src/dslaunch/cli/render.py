@@ -65,6 +65,8 @@ def render(
 
     Example: dslaunch render torchrun cluster.yaml train.py
     """
+    from dslaunch.cluster.select import select
+
     if formats:
         ui.result(_format_list())
         ui.warn_of_unused_plugins(FORMATS)
@@ -84,14 +86,7 @@ def render(
         name,
         asked.cluster,
         asked.job,
-        api.select(
-            asked.cluster,
-            include=include,
-            exclude=exclude,
-            nodes=nodes,
-            slots=slots,
-            labels=label or (),
-        ),
+        select(asked.cluster, options.selection(include, exclude, nodes, slots, label)),
         master_addr=master_addr,
         master_port=master_port,
     )

@@ -22,6 +22,7 @@ from dslaunch.cli import (
     script_options,
     ui,
 )
+from dslaunch.cli.json_option import JsonEvents
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
 from dslaunch.cli.positional import JobOptions
 from dslaunch.errors import DslaunchError, Interrupted, NodeError, PreflightError
@@ -34,21 +35,10 @@ if TYPE_CHECKING:
     from dslaunch.run.request import RunRequest
     from dslaunch.run.usage_recorder import OnUsage
 
-NoSync = Annotated[
-    bool, typer.Option("--no-sync", help="Do not copy code to the nodes; fail if it differs.")
-]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the plan without contacting any node.")
 ]
-NoPreflight = Annotated[
-    bool, typer.Option("--no-preflight", help="Skip the quick checks of the nodes.")
-]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only why the run failed.")]
-Json = Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")]
-Grace = Annotated[
-    float,
-    typer.Option(metavar="SECONDS", min=0, help="Time between SIGTERM and SIGKILL for a rank."),
-]
 ExitTimeout = Annotated[
     float,
     typer.Option(
@@ -104,14 +94,6 @@ Rehearse = Annotated[
     bool,
     typer.Option("--rehearse", help="Rehearse it first, and start it only if that finds no error."),
 ]
-HangTimeout = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SECONDS",
-        min=1,
-        help="Stop the run when no rank has made progress for this time, and say why.",
-    ),
-]
 ReconnectTimeout = Annotated[
     float,
     typer.Option(
@@ -149,20 +131,20 @@ def run(
     slurm: options.Allocated = False,
     transport: options.TransportName = None,
     master_port: options.Port = None,
-    no_sync: NoSync = False,
-    no_preflight: NoPreflight = False,
+    no_sync: options.NoSync = False,
+    no_preflight: options.NoPreflight = False,
     dry_run: DryRun = False,
     rehearse: Rehearse = False,
     quiet: Quiet = False,
     ranks: run_views.Ranks = None,
     fold: run_views.Fold = None,
-    json: Json = False,
-    grace: Grace = 10.0,
+    json: JsonEvents = False,
+    grace: options.Grace = 10.0,
     exit_timeout: ExitTimeout = 300.0,
     detach: Detach = False,
     restarts: Restarts = None,
     min_nodes: MinNodes = None,
-    hang_timeout: HangTimeout = None,
+    hang_timeout: options.HangTimeout = None,
     reconnect_timeout: ReconnectTimeout = 20.0,
     heartbeat_timeout: HeartbeatTimeout = 15.0,
     notice: Notice = None,
@@ -180,6 +162,7 @@ def run(
 
     Example: dslaunch run cluster.yaml train.py --epochs 3
     """
+    from dslaunch.cluster.select import select
     from dslaunch.run.timeouts import Timeouts
 
     how = JobOptions(
@@ -196,14 +179,7 @@ def run(
     request = api.run_request(
         cluster,
         asked.job,
-        api.select(
-            cluster,
-            include=include,
-            exclude=exclude,
-            nodes=nodes,
-            slots=slots,
-            labels=label or (),
-        ),
+        select(cluster, options.selection(include, exclude, nodes, slots, label)),
         sync=not no_sync,
         preflight=not no_preflight,
         force=force,

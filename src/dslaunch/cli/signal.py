@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dslaunch.cli import lookup, ui
+from dslaunch.cli.json_option import JsonObject
 from dslaunch.cluster.nodeset import fold_numbers
 from dslaunch.errors import NodeError
 from dslaunch.plural import counted
@@ -31,7 +32,7 @@ def signal(
         bool,
         typer.Option("--force", help="Also send it to ranks without a handler, which it ends."),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+    json: JsonObject = False,
 ) -> None:
     """Send a signal such as USR1 to the ranks of a run.
 

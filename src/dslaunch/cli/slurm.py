@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import interruption, notifications, options, run_views, script_options, ui
+from dslaunch.cli.json_option import JsonEvents
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots
 from dslaunch.cli.positional import JobOptions
 from dslaunch.errors import DslaunchError, PlanError, UsageError
@@ -123,7 +124,7 @@ def slurm(
     output: Output = None,
     ranks: run_views.Ranks = None,
     fold: run_views.Fold = None,
-    json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")] = False,
+    json: JsonEvents = False,
     notify: notifications.Notify = None,
     force: Annotated[
         bool,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import options, ui
-from dslaunch.cli.lint_output import Github, Ignore, Json, Sarif, Strict, form, ignored_rules, show
+from dslaunch.cli.json_option import Json
+from dslaunch.cli.lint_output import Github, Ignore, Sarif, Strict, form, ignored_rules, show
 from dslaunch.errors import ConfigError, UsageError
 from dslaunch.lint import fails
 from dslaunch.plural import counted

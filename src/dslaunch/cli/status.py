@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from dslaunch.cli import lookup, ui
+from dslaunch.cli.json_option import JsonObject
 from dslaunch.report.status import head, job_rows, node_rows, why_rows
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 def status(
     run: lookup.RunName = lookup.LATEST,
     file: lookup.ClusterOfRun = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+    json: JsonObject = False,
 ) -> None:
     """Show the state of a run per node, and why it failed.
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dslaunch.cli import lookup, ui
+from dslaunch.cli.json_option import JsonObject
 from dslaunch.errors import NodeError
 
 
@@ -22,7 +23,7 @@ def stop(
             "KillWait of the site).",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+    json: JsonObject = False,
 ) -> None:
     """Stop a run on all its nodes.
 

@@ -16,10 +16,6 @@ from dslaunch.cli import options, ui
 from dslaunch.cli.positional import FILE_ENDINGS, two_files
 from dslaunch.cluster.load import load_cluster, read_text
 from dslaunch.errors import DslaunchError, ErrorCode, UsageError
-from dslaunch.preflight import checks
-from dslaunch.preflight.check import Scope
-from dslaunch.preflight.checks._wiring import topologies
-from dslaunch.preflight.runner import Survey
 from dslaunch.report import topology as report
 from dslaunch.report.topology_svg import drawing
 from dslaunch.topology import nccl
@@ -114,6 +110,12 @@ def _default_source() -> str:
 
 def _asked(file: Path) -> dict[str, Topology]:
     """Ask the nodes of a cluster file. Raises NodeError if none answers."""
+    # imported here: recorded text needs none of it, which takes as long as to read 2,000 nodes
+    from dslaunch.preflight import checks
+    from dslaunch.preflight.check import Scope
+    from dslaunch.preflight.checks._wiring import topologies
+    from dslaunch.preflight.runner import Survey
+
     cluster = options.open_cluster(file)
     asking = {name: checks.load()[name] for name in ASKING}
     survey = Survey(Scope(cluster, cluster.nodes), asking, lambda *_: None)

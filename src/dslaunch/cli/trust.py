@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import ui
+from dslaunch.cli.json_option import JsonList
 from dslaunch.cli.options import ClusterFile, open_cluster, read_text
 from dslaunch.errors import NodeError, NodeFailure, UsageError
 from dslaunch.plural import counted
@@ -39,7 +40,7 @@ def trust(
             help="Record only keys with a fingerprint in this file, without a question.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+    json: JsonList = False,
 ) -> None:
     """Verify and record the SSH host keys of the nodes.
 

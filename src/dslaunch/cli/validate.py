@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dslaunch.cli import ui
+from dslaunch.cli.json_option import JsonObject
 from dslaunch.cli.lint_output import Github, Ignore, Sarif, Strict, form, ignored_rules, show
 from dslaunch.cli.options import DEFAULT_FILE, FILE_VARIABLE, ClusterOption, find_cluster
 from dslaunch.cli.positional import two_files
@@ -57,7 +58,7 @@ class ValidatedFile:
 
 def validate(
     files: Given = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+    json: JsonObject = False,
     sarif: Sarif = False,
     github: Github = False,
     ignore: Ignore = None,

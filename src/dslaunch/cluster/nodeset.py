@@ -103,6 +103,8 @@ def ranks_text(ranks: Iterable[int]) -> str:
 
 
 def _folded(names: list[str]) -> str:
+    if len(names) == 1:
+        return names[0]
     if len(names) > MOST_FOLDED:
         return fold_in_order(sorted(names, key=_by_numbers))
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet

@@ -120,8 +120,15 @@ def shell_line(command: Command, *, env: Pairs = (), cwd: Word | None = None) ->
     if cwd is not None:
         words += ["cd", quote(cwd), "&&"]
     if env:
-        words += ["env", *(quote(f"{name}={value}") for name, value in env)]
+        words += ["env", *map(_assignment, env)]
     return " ".join([*words, command.shell()])
+
+
+@lru_cache(maxsize=1024)  # as `quote`, of which the text would have to be made first
+def _assignment(variable: tuple[str, str]) -> str:
+    """Return a variable as a quoted word `NAME=value`."""
+    name, value = variable
+    return quote(f"{name}={value}")
 
 
 def wrapped(command: Command, together: int = 1) -> str:

@@ -222,14 +222,22 @@ def check_interpreters(allocation: Allocation, facts: Facts) -> None:
         raise PreflightError.coded(ErrorCode.NO_INTERPRETER, lines=tuple(missing))
 
 
-def check_program(facts: Facts, script: str | None, *, same: bool = True) -> None:
+def check_program(
+    facts: Facts, script: str | None, *, program: str, similar: str, same: bool = True
+) -> None:
     """Raise PlanError if a script that is not on this machine is missing on a node, or differs
-    between nodes although it must be the `same`."""
+    between nodes although it must be the `same`.
+
+    `program`: the path of the script as the user wrote it; `similar`: that of a file that may be
+    meant.
+    """
     if script is None:
         return
     found = {n.host: dict(n.different).get(script) for n in facts.nodes}
     missing = [host for host, digest in found.items() if digest is None]
     if missing:
-        raise PlanError.coded(ErrorCode.SCRIPT_MISSING, script=script, hosts=fold(missing))
+        raise PlanError.coded(
+            ErrorCode.SCRIPT_MISSING, script=program, hosts=fold(missing), similar=similar
+        )
     if same and len(set(found.values())) > 1:
-        raise PlanError.coded(ErrorCode.SCRIPT_DIFFERS, script=script, hosts=fold(found))
+        raise PlanError.coded(ErrorCode.SCRIPT_DIFFERS, script=program, hosts=fold(found))

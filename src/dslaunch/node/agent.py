@@ -83,11 +83,13 @@ class Agent:
     ) -> None:
         """`timeouts`, in seconds: `heartbeat` without a message until a launcher counts as gone,
         `reconnect` in which it may reconnect. `guardian`: the process that is our parent while it
-        lives. `waits`: a launcher may reconnect also before it has started the ranks. `surveyor`:
-        answers questions that may hang, before the start. `gpus`: reads the GPUs, if there are
-        any."""
+        lives. `waits`: a launcher that has sent a message may reconnect also before it has started
+        the ranks. `surveyor`: answers questions that may hang, before the start. `gpus`: reads the
+        GPUs, if there are any."""
         self.run, self.host, self.timeouts, self.surveyor = run, host, timeouts, surveyor
         self.waits = waits
+        self.spoken_to = False
+        """Whether a client has sent a message: one that leaves before may not have known us."""
         self.home = os.path.expanduser("~")
         self.directory: Optional[str] = None
         self.selector = selectors.DefaultSelector()
@@ -161,7 +163,8 @@ class Agent:
         """Return whether the launcher is gone and its time to reconnect is over."""
         if self.free_since is None or self.detached:
             return False
-        limit = self.timeouts["reconnect"] if self.ranks or self.waits else 0
+        waits = self.ranks is not None or (self.waits and self.spoken_to)
+        limit = self.timeouts["reconnect"] if waits else 0
         if self.left_at == self.free_since:
             limit = min(limit, self.left_limit)
         return time.monotonic() - self.free_since >= limit
@@ -339,6 +342,7 @@ class Agent:
 
     def take(self, client: AgentClient, frame: frames.Frame) -> None:
         """Carry out a client's message."""
+        self.spoken_to = True
         if isinstance(frame, frames.Data):
             self.shipping.receive(client, frame)
         elif isinstance(frame, dict):

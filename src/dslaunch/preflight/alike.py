@@ -1,140 +1,170 @@
 """Judge nodes with equal answers once.
 
-Most of ten thousand nodes give a check the same answers. What the check reads of one of them is
-noted, and a node with the same in these places gets the same findings: a check follows from what it
-reads alone. What it reads of the node itself, such as its name or its clock, is never the same.
+Most of ten thousand nodes give a check the same answers, so it judges groups of nodes, by the
+answers of the first node of each. If it reads an answer that is not the same on all nodes of a
+group, the group is divided by that answer, and the parts are judged instead. If it reads what only
+one node has, such as a name or a clock, the nodes are judged one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any, NoReturn, TypeVar, cast
 
-from dslaunch.preflight.check import Asked, Finding, NodeAnswers
+from dslaunch.preflight.check import Asked, DifferError, NodeAnswers, NodeKind, Nodes, Question
 from dslaunch.protocol.survey import Answer
 
-V = TypeVar("V")
-_OF_THE_NODE = frozenset({"node", "hello", "clock", "noise"})
-"""What differs between nodes with equal answers."""
+R = TypeVar("R")
 
 
-class AlikeNodes:
-    """Applies a judge to nodes whose answers are all there, once for equal ones."""
+class NodeGroup:
+    """Nodes of one kind whose answers are the same, as far as they have been compared."""
 
-    def __init__(self, judge: Callable[[NodeAnswers], list[Finding]]) -> None:
-        """`judge` raises nothing; it may add to the names of questions."""
-        self._judge = judge
-        self._results: dict[_Places, dict[tuple[int, ...], _Result]] = {}
-        """By what was read, and by what stood there."""
-        self._differs_by_node = False
+    def __init__(self, nodes: Nodes, hosts: tuple[str, ...]) -> None:
+        self.hosts = hosts
+        self.parsed: dict[Callable[..., Any], Any] = {}
+        """What checks have made of the answers that all of the nodes have in common."""
+        self._nodes = nodes
+        self._parts: dict[str, tuple[NodeGroup, ...]] = {}
 
-    def findings(self, a: NodeAnswers) -> list[Finding]:
-        """Return what the judge finds on a node."""
-        if not a.complete:
-            return self._judge(a)
-        known = self._known(a)
-        if known is None and self._differs_by_node:
-            return self._judge(a)
-        result = known or self._traced(a)
-        a.asked.update(result.asked)
-        return result.findings
+    @property
+    def first(self) -> NodeAnswers:
+        """Return the answers of the first node."""
+        return self._nodes[self.hosts[0]]
 
-    def _known(self, a: NodeAnswers) -> _Result | None:
-        for places, results in self._results.items():
-            found = results.get(places.in_(a))
-            if found is not None:
-                return found
-        return None
+    def differs(self, key: str) -> bool:
+        """Whether the nodes have different answers to the question with this key."""
+        return len(self.parts(key)) > 1
 
-    def _traced(self, a: NodeAnswers) -> _Result:
-        """Judge a node, and keep the result for others if it follows from its answers alone."""
-        asked, recorded = _Noted(a.asked), _Noted(a.recorded)
-        traced = _TracedAnswers(
-            node=a.node,
-            scope=a.scope,
-            asked=asked,
-            recorded=recorded,
-            hello=a.hello,
-            clock=a.clock,
-            limits=a.limits,
-            here=a.here,
-            noise=a.noise,
-            complete=True,
-        )
-        result = _Result(self._judge(traced), asked.added)
-        if traced.read_of_node or asked.read_all or recorded.read_all:
-            self._differs_by_node = True
-        else:
-            places = _Places(tuple(asked.read), tuple(recorded.read))
-            self._results.setdefault(places, {})[places.in_(a)] = result
-        return result
+    def parts(self, key: str) -> tuple[NodeGroup, ...]:
+        """Return the groups with equal answers to a question. All checks share them."""
+        if key not in self._parts:
+            self._parts[key] = self._divided(key)
+        return self._parts[key]
+
+    def _divided(self, key: str) -> tuple[NodeGroup, ...]:
+        by_answer: dict[int, list[str]] = {}
+        for host in self.hosts:
+            # `SharedAnswers`: equal answers are one object
+            answer = self._nodes[host].recorded.get(key)
+            by_answer.setdefault(id(answer), []).append(host)
+        if len(by_answer) == 1:
+            return (self,)
+        return tuple(NodeGroup(self._nodes, tuple(hosts)) for hosts in by_answer.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """What was found on a node, and which names of questions its flow has added."""
+class CompleteAnswers(dict[str, NodeAnswers]):
+    """All answers of all nodes, by host: they are judged, and no node is asked any more."""
 
-    findings: list[Finding]
-    asked: Asked
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """What a judge has read of a node's answers."""
-
-    names: tuple[str, ...]
-    keys: tuple[str, ...]
-
-    def in_(self, a: NodeAnswers) -> tuple[int, ...]:
-        """Return what stands there; nodes share equal questions and answers as one object."""
-        asked, recorded = a.asked, a.recorded
-        return tuple(
-            [id(asked.get(name)) for name in self.names]
-            + [id(recorded.get(key)) for key in self.keys]
-        )
+    @cached_property
+    def kinds(self) -> tuple[NodeGroup, ...]:
+        """The nodes of each kind."""
+        by_kind: dict[NodeKind, list[str]] = {}
+        for host, answers in self.items():
+            by_kind.setdefault(answers.kind, []).append(host)
+        return tuple(NodeGroup(self, tuple(hosts)) for hosts in by_kind.values())
 
 
-class _Noted(MutableMapping[str, V]):
-    """A mapping that notes what is read of it, and keeps what is added."""
+class CheckAnswers(Mapping[str, NodeAnswers]):
+    """The answers of all nodes by host, with a check's names of questions and its limits.
 
-    def __init__(self, content: Mapping[str, V]) -> None:
-        self._content = content
-        self.added: dict[str, V] = {}
-        self.read: dict[str, None] = {}
-        self.read_all = False
+    Those of a node are made when they are used: most nodes are judged in their group.
+    """
 
-    def __getitem__(self, key: str) -> V:
-        if key in self.added:
-            return self.added[key]
-        self.read[key] = None
-        return self._content[key]
+    def __init__(
+        self, nodes: Nodes, rounds: Iterable[Mapping[str, Asked]], limits: Mapping[str, float]
+    ) -> None:
+        """`rounds`: what the check has asked, by host."""
+        self._nodes, self._rounds, self._limits = nodes, tuple(rounds), limits
+        self._made: dict[str, NodeAnswers] = {}
 
-    def __setitem__(self, key: str, value: V) -> None:
-        self.added[key] = value
-
-    def __delitem__(self, key: str) -> None:
-        raise TypeError("nothing is removed from answers")
+    def __getitem__(self, host: str) -> NodeAnswers:
+        if host not in self._made:
+            self._made[host] = self._nodes[host].named(self._names(host), self._limits)
+        return self._made[host]
 
     def __iter__(self) -> Iterator[str]:
-        self.read_all = True
-        return iter({**self._content, **self.added})
+        return iter(self._nodes)
 
     def __len__(self) -> int:
-        self.read_all = True
-        return len({**self._content, **self.added})
+        return len(self._nodes)
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether all answers are there, and no node is asked any more."""
+        return isinstance(self._nodes, CompleteAnswers)
+
+    @property
+    def groups(self) -> tuple[NodeGroup, ...]:
+        """Nodes to judge together; none if a check asks every node something else."""
+        is_same = all(len(set(map(id, asked.values()))) <= 1 for asked in self._rounds)
+        return self._nodes.kinds if isinstance(self._nodes, CompleteAnswers) and is_same else ()
+
+    def of_group(self, group: NodeGroup) -> NodeAnswers:
+        """Return what the nodes of a group have in common. Using more raises DifferError."""
+        first = group.first
+        return NodeAnswers(
+            node=cast(Any, _OF_ONE_NODE),
+            scope=first.scope,
+            asked=self._names(group.hosts[0]),
+            recorded=first.recorded,
+            hello=cast(Any, _OF_ONE_NODE),
+            clock=cast(Any, _OF_ONE_NODE),
+            limits=self._limits,
+            here=first.here,
+            noise=first.noise,
+            complete=True,
+            parsed=group.parsed,
+            differs=group.differs,
+            common=first.kind,
+        )
+
+    def _names(self, host: str) -> dict[str, Question]:
+        return {name: one for asked in self._rounds for name, one in asked.get(host, {}).items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _TracedAnswers(NodeAnswers):
-    """The answers of a node; it notes what is read of the node itself."""
+class _OfOneNode:
+    """In place of what only one node has: to use it raises DifferError."""
 
-    read_of_node: set[str] = field(default_factory=set, compare=False, repr=False)
+    def __getattr__(self, name: str) -> NoReturn:
+        raise DifferError
 
-    def __getattribute__(self, name: str) -> object:
-        if name in _OF_THE_NODE:
-            object.__getattribute__(self, "read_of_node").add(name)
-        return object.__getattribute__(self, name)
+    def __getitem__(self, key: object) -> NoReturn:
+        raise DifferError
+
+
+_OF_ONE_NODE = _OfOneNode()
+
+
+def judge_alike(nodes: Nodes, work: Callable[[NodeAnswers], R]) -> list[tuple[tuple[str, ...], R]]:
+    """Return what `work` makes of the answers of all nodes, those with equal answers together, in
+    the order of the first node of each. `work` raises DifferError alone."""
+    groups = list(nodes.groups) if isinstance(nodes, CheckAnswers) else []
+    if not groups:
+        return [((host,), work(a)) for host, a in nodes.items()]
+    assert isinstance(nodes, CheckAnswers)
+    found: list[tuple[tuple[str, ...], R]] = []
+    while groups:
+        group = groups.pop()
+        if len(group.hosts) == 1:
+            found.append((group.hosts, work(nodes[group.hosts[0]])))
+            continue
+        try:
+            found.append((group.hosts, work(nodes.of_group(group))))
+        except DifferError as differ:
+            if differ.key is None:
+                found += [((host,), work(nodes[host])) for host in group.hosts]
+            else:
+                groups += group.parts(differ.key)
+    place = {host: at for at, host in enumerate(nodes)}
+    return sorted(found, key=lambda each: place[each[0][0]])
+
+
+def by_host(nodes: Nodes, work: Callable[[NodeAnswers], R]) -> dict[str, R]:
+    """Return what `work` makes of the answers of each node; see `judge_alike`."""
+    found = {host: result for hosts, result in judge_alike(nodes, work) for host in hosts}
+    return {host: found[host] for host in nodes}
 
 
 class SharedAnswers:

@@ -125,9 +125,53 @@ PURPOSES = {
 T = TypeVar("T")
 
 
+class DifferError(Exception):
+    """A check reads something in which nodes differ that are judged together."""
+
+    def __init__(self, key: str | None = None) -> None:
+        """`key`: of a question to which they have different answers; None: what only one
+        node has, such as a name."""
+        super().__init__(key)
+        self.key = key
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKind:
+    """What most nodes have in common besides their answers."""
+
+    slots: tuple[int, ...]
+    python: str | None
+    activate: str | None
+    uid: int
+    """As whom we run on it."""
+    umask: int
+    cores: int
+    kernel: str
+    """The release of its Linux; empty: not known."""
+    noise: str
+    """What the login shell printed before anything was asked."""
+
+    @classmethod
+    def of(cls, node: Node, hello: Identity, noise: str) -> NodeKind:
+        """Return the kind of a node."""
+        return cls(
+            slots=node.slots,
+            python=node.python,
+            activate=node.activate,
+            uid=hello["uid"],
+            umask=hello["umask"],
+            cores=hello["cores"],
+            kernel=hello.get("kernel", ""),
+            noise=noise,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class NodeAnswers:
-    """What one node answered to one check's questions."""
+    """What one node answered to one check's questions, or what several have in common.
+
+    Of several nodes, to read more than they have in common raises DifferError; see `alike`.
+    """
 
     node: Node
     scope: Scope
@@ -148,6 +192,15 @@ class NodeAnswers:
     """Whether all answers are there: they are judged, and the node is not asked any more."""
     parsed: dict[Callable[..., Any], Any] = field(default_factory=dict, compare=False, repr=False)
     """The results of `once`; all checks of a node share them."""
+    differs: Callable[[str], bool] | None = None
+    """Of several nodes: whether their answers to a question differ, by its key."""
+    common: NodeKind | None = None
+    """Of several nodes: their kind."""
+
+    @property
+    def kind(self) -> NodeKind:
+        """What the node has in common with most others."""
+        return self.common or NodeKind.of(self.node, self.hello, self.noise)
 
     @property
     def host(self) -> str:
@@ -160,15 +213,15 @@ class NodeAnswers:
 
     def value(self, question: Question) -> Any:
         """The answer to a question. Raises UnansweredError."""
-        return _value(self.recorded.get(question.key), "not asked")
+        return _value(self._answer(question), "not asked")
 
     def found(self, question: Question) -> Any:
         """The answer to a question; None: there is none."""
-        return self.recorded.get(question.key, _NOTHING).get("value")
+        return (self._answer(question) or _NOTHING).get("value")
 
     def why(self, question: Question) -> str:
         """Why a question that was asked has no answer; empty: it has, or was not asked."""
-        return self.recorded.get(question.key, _NOTHING).get("error", "")
+        return (self._answer(question) or _NOTHING).get("error", "")
 
     def reason(self, question: Question) -> UnansweredReason | None:
         """The code of `why`; None: it has an answer, or was not asked."""
@@ -177,7 +230,12 @@ class NodeAnswers:
 
     def answered(self, question: Question) -> bool:
         """Whether a question has an answer."""
-        return "value" in self.recorded.get(question.key, _NOTHING)
+        return "value" in (self._answer(question) or _NOTHING)
+
+    def _answer(self, question: Question) -> Answer | None:
+        if self.differs is not None and self.differs(question.key):
+            raise DifferError(question.key)
+        return self.recorded.get(question.key)
 
     def has(self, name: str) -> bool:
         """Whether a question of the check has an answer."""

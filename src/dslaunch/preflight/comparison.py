@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from dslaunch.plural import counted
+from dslaunch.preflight.alike import by_host
 from dslaunch.preflight.check import Finding, Level, NodeAnswers, Nodes, UnansweredError
 
 V = TypeVar("V", bound=Hashable)
+R = TypeVar("R")
 Compare = Callable[[Nodes], Iterator[Finding]]
 
 
@@ -70,14 +73,11 @@ def alike(
 
     def compare(nodes: Nodes) -> Iterator[Finding]:
         values: dict[str, str] = {}
-        for host, a in nodes.items():
-            try:
-                own = value(a)
-            except UnansweredError as why:
+        for host, own in by_host(nodes, partial(_answered, value)).items():
+            if isinstance(own, UnansweredError):
                 if whole:
-                    yield Finding("unknown", str(why), hosts=(host,))
-                continue
-            if own:
+                    yield Finding("unknown", str(own), hosts=(host,))
+            elif own:
                 values[host] = own
         fine = dict(values)
         for odd in deviations(values):
@@ -131,12 +131,11 @@ def parts_alike(
 
     def compare(nodes: Nodes) -> Iterator[Finding]:
         found: dict[str, list[NodePart]] = {}
-        for host, a in nodes.items():
-            try:
-                found[host] = parts(a)
-            except UnansweredError as why:
-                if untold:
-                    yield Finding("unknown", str(why), hosts=(host,))
+        for host, own in by_host(nodes, partial(_answered, parts)).items():
+            if not isinstance(own, UnansweredError):
+                found[host] = own
+            elif untold:
+                yield Finding("unknown", str(own), hosts=(host,))
         usual = _usual(found, lower)
         for host, of in found.items():
             odd: dict[tuple[str, Any], list[Any]] = {}
@@ -151,6 +150,14 @@ def parts_alike(
                 yield Finding("pass", fine, hosts=(host,))
 
     return compare
+
+
+def _answered(read: Callable[[NodeAnswers], R], a: NodeAnswers) -> R | UnansweredError:
+    """Return what is read of a node's answers, or why there is none."""
+    try:
+        return read(a)
+    except UnansweredError as why:
+        return why
 
 
 def _usual(found: Mapping[str, list[NodePart]], lower: bool) -> dict[str, Any]:

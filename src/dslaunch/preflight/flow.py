@@ -13,17 +13,17 @@ from functools import partial
 from itertools import islice
 from typing import Generic, TypeVar
 
-from dslaunch.preflight.alike import AlikeNodes
+from dslaunch.preflight.alike import CheckAnswers, judge_alike
 from dslaunch.preflight.check import (
     LEVELS,
     Asked,
     AskedOfAll,
     Check,
+    DifferError,
     Finding,
     Flow,
     NodeAnswers,
     Nodes,
-    Question,
     Round,
     Scope,
     UnansweredError,
@@ -85,8 +85,8 @@ def each(
 
     def flow(scope: Scope) -> Flow:
         nodes = yield Round.of_all(scope, ask(scope) if ask else {})
-        if all(a.complete for a in nodes.values()):
-            found = _of_alike(nodes, partial(_alone, of))
+        if isinstance(nodes, CheckAnswers) and nodes.are_complete:
+            found = _together(nodes, judge_alike(nodes, partial(_alone, of)))
             return _with_comparison(with_fine(found, nodes, fine), nodes, compare)
         flows: dict[str, RunningFlow[Asked, NodeAnswers]] = {}
         errors: dict[str, Exception] = {}
@@ -110,8 +110,8 @@ def each(
 
 def of_nodes(nodes: Nodes, judge: NodeJudge, *, fine: str = "") -> Iterator[Finding]:
     """Yield what is found on each node by itself; an exception concerns its node alone."""
-    found = _of_alike(nodes, lambda a: _of_node(partial(judge, a)))
-    yield from with_fine(found, nodes, fine)
+    found = judge_alike(nodes, lambda a: _of_node(partial(judge, a)))
+    yield from with_fine(_together(nodes, found), nodes, fine)
 
 
 def with_fine(found: Iterable[Finding], nodes: Nodes, fine: str) -> Iterator[Finding]:
@@ -156,16 +156,11 @@ def _pending(
 def _of_all(
     nodes: Nodes, flows: dict[str, RunningFlow[Asked, NodeAnswers]], errors: dict[str, Exception]
 ) -> Iterator[Finding]:
-    yield from _together(
-        (host, [unjudged(errors[host])] if host in errors else _of_node(flows[host].findings))
+    found = [
+        ((host,), [unjudged(errors[host])] if host in errors else _of_node(flows[host].findings))
         for host in nodes
-    )
-
-
-def _of_alike(nodes: Nodes, judge: Callable[[NodeAnswers], list[Finding]]) -> Iterator[Finding]:
-    """Yield what is found on each node by itself."""
-    alike = AlikeNodes(judge)
-    yield from _together((host, alike.findings(a)) for host, a in nodes.items())
+    ]
+    yield from _together(nodes, found)
 
 
 def _alone(of: Callable[[NodeAnswers], NodeFlow], a: NodeAnswers) -> list[Finding]:
@@ -181,20 +176,26 @@ def _alone(of: Callable[[NodeAnswers], NodeFlow], a: NodeAnswers) -> list[Findin
     return _of_node(run)
 
 
-def _together(found: Iterable[tuple[str, list[Finding]]]) -> Iterator[Finding]:
-    """Yield the findings of single nodes, equal ones once with all of their nodes."""
+def _together(
+    nodes: Nodes, found: Iterable[tuple[tuple[str, ...], list[Finding]]]
+) -> Iterator[Finding]:
+    """Yield the findings of single nodes and of groups, equal ones once with all of their nodes, in
+    the order of the nodes."""
     groups: dict[Finding, list[str]] = {}
-    for host, own in found:
+    for hosts, own in found:
         for finding in own:
-            groups.setdefault(finding, []).append(host)
-    for finding, hosts in groups.items():
-        yield finding.of(*hosts)
+            groups.setdefault(finding, []).extend(hosts)
+    place = {host: at for at, host in enumerate(nodes)}
+    for finding, named in groups.items():
+        yield finding.of(*sorted(named, key=place.__getitem__))
 
 
 def _of_node(judge: Callable[[], Iterable[Finding]]) -> list[Finding]:
     """Return what is found on one node by itself; an exception concerns this node alone."""
     try:
         return findings(islice(judge(), MOST_FINDINGS))
+    except DifferError:
+        raise  # not by the check: its nodes are to be judged in smaller groups
     except Exception as error:  # noqa: BLE001 - no check may take the others with it
         return [unjudged(error)]
 
@@ -264,11 +265,10 @@ class RunningCheck:
         self.name = name
         own_limits = dict(scope.cluster.preflight.limits).get(name, ())
         self._limits = {**check.limits, **dict(own_limits)}
-        self._asked: dict[str, dict[str, Question]] = {}
-        self._nodes: Nodes = {}
-        self._named: Nodes = {}
         self._flow = RunningFlow(check.flow(scope))
-        self._note_names()
+        self._rounds: list[Mapping[str, Asked]] = []
+        """What it has asked, by host."""
+        self._note_round()
 
     @property
     def pending(self) -> Round | None:
@@ -278,29 +278,21 @@ class RunningCheck:
     def answered(self, nodes: Nodes) -> None:
         """Continue with all that the nodes have answered so far. Raise what the check raises."""
         self._flow.answered(self.named(nodes))
-        self._note_names()
+        self._note_round()
         if self.pending is not None and (self.pending.here or self.pending.last):
             raise ValueError("`here` and `last` belong to the first round")
 
     def named(self, nodes: Nodes) -> Nodes:
         """Return the nodes' answers with the check's names of questions, and its limits."""
-        if nodes is not self._nodes:
-            self._nodes = nodes
-            # the names are added to in place: recorded answers are named once for all rounds
-            self._named = {
-                host: a.named(self._asked.setdefault(host, {}), self._limits)
-                for host, a in nodes.items()
-            }
-        return self._named
+        return CheckAnswers(nodes, self._rounds, self._limits)
 
     def findings(self) -> Iterable[Finding]:
         """Return the findings; nothing before the flow has ended."""
         return self._flow.findings()
 
-    def _note_names(self) -> None:
+    def _note_round(self) -> None:
         if self.pending is not None:
-            for host, asked in self.pending.asked.items():
-                self._asked.setdefault(host, {}).update(asked)
+            self._rounds.append(self.pending.asked)
 
 
 def findings_of(name: str, check: Check, scope: Scope, nodes: Nodes) -> list[Finding]:

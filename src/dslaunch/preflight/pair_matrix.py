@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dslaunch.preflight.check import Nodes
 from dslaunch.preflight.checks._measure import speed
 from dslaunch.preflight.checks.net_bandwidth import measured
-from dslaunch.preflight.checks.net_mesh import calls
+from dslaunch.preflight.checks.net_mesh import called, calls
 
 MOST = 64
 """Nodes up to which a matrix can be read by a person."""
@@ -42,8 +42,7 @@ def tcp(nodes: Nodes) -> PairMatrix | None:
     if not 2 <= len(asked) <= MOST:
         return None
     cells, heat = {}, {}
-    for host, question in asked.items():
-        answers = nodes[host].found(question) or {}
+    for host, answers in called(nodes, asked).items():
         for other, answer in answers.items():
             cells[host, other] = "✗" if "error" in answer else "✓"
             heat[host, other] = 1.0 if "error" in answer else 0.0

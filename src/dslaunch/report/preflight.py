@@ -31,6 +31,11 @@ WORDS: Mapping[Level, str] = {
     "skip": "skip",
     "pass": "ok",
 }
+MOST_LISTED = 300
+"""Characters of the names of nodes on a line; of more, the first and the number of the others.
+JSON has all of them, and `--list-unfit` prints them."""
+FIRST_LISTED = 8
+"""Names of nodes that are shown of a longer list."""
 REDRAW = 1.0
 """Seconds between two states of the progress line while nothing happens."""
 COLORS: Mapping[Level, str] = {
@@ -56,13 +61,22 @@ def finding_rows(finding: Finding, name: int, width: int | None, *, color: bool)
     word = f"{WORDS[finding.level]:<4}"
     painted = f"{COLORS[finding.level]}{word}{PLAIN}" if finding.level in COLORS else word
     found = finding.found + (f"; expected: {finding.expected}" if finding.expected else "")
-    text = f"{finding.check:<{name}}  {fold(finding.hosts)}: {found}"
+    text = f"{finding.check:<{name}}  {listed_nodes(finding.hosts)}: {found}"
     first, *more = _wrapped(text, width, " " * 6, " " * (name + 8))
     yield (painted if color else word) + first[4:]
     yield from more
     for what, words in (("fix", finding.fix), ("see", finding.see)):
         if words:
             yield from _wrapped(f"{what}: {words}", width, " " * (name + 8), " " * (name + 13))
+
+
+def listed_nodes(hosts: Sequence[str]) -> str:
+    """Return the nodes folded, or the first of them and how many more there are."""
+    folded = fold(hosts)
+    if len(folded) <= MOST_LISTED:
+        return folded
+    more = len(hosts) - FIRST_LISTED
+    return f"{fold(hosts[:FIRST_LISTED])} and {counted(more, 'more node')}"
 
 
 def _wrapped(words: str, width: int | None, first: str, further: str) -> list[str]:
@@ -103,7 +117,7 @@ def verdict_line(report: Report) -> str:
     for fitness in (Fitness.UNFIT, Fitness.UNKNOWN, Fitness.FIT):
         hosts = hosts_that_are(report.verdicts, fitness)
         if hosts:
-            parts.append(f"{fitness}: {fold(hosts)} ({len(hosts)})")
+            parts.append(f"{fitness}: {listed_nodes(hosts)} ({len(hosts)})")
     return "   ".join(parts)
 
 
@@ -115,7 +129,7 @@ def change_rows(found: Sequence[FindingChange], width: int | None = None) -> Ite
         sign = "worse" if change.worse else "changed"
         was = f"{change.before[0]}, {change.before[1]}" if change.before else "no result"
         now = f"{change.now[0]}, {change.now[1]}" if change.now else "no result"
-        text = f"{sign}: {change.check} {fold(change.hosts)}: {was} -> {now}"
+        text = f"{sign}: {change.check} {listed_nodes(change.hosts)}: {was} -> {now}"
         yield from _wrapped(text, width, "", "  ")
 
 

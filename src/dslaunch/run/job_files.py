@@ -20,6 +20,7 @@ from dslaunch.launch.job import Job
 from dslaunch.pysource.imports import Imports, imports_of
 from dslaunch.pysource.values import module_paths
 from dslaunch.run.run_directory import own_directories
+from dslaunch.texts import closest
 
 IGNORE_FILE = ".dslaunchignore"
 IGNORED = (
@@ -61,6 +62,11 @@ class JobFiles:
     same: bool = True
     """Whether a script that is not on this machine must be equal on all nodes; programs may be
     built or linked per node."""
+    program: str = ""
+    """The path of the script as the user wrote it."""
+    similar: str = ""
+    """Of a script that is not on this machine: the path of a file beside it with a similar name;
+    empty: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +93,27 @@ def find_source(job: Job, cwd: Path, workdir: str) -> JobFiles | None:
     if command and not _of_the_job(job.program, cwd):
         return None
     remote = (PurePosixPath(workdir) / job.program).parent
-    source = JobFiles(script.parent, str(remote), script.name, (), same=not command)
-    if not script.is_file():
-        return source
+    is_here = script.is_file()
+    name = "" if is_here else similar_name(script)
     return JobFiles(
-        source.local, source.remote, source.script, tuple(digests(source.local, secrets))
+        local=script.parent,
+        remote=str(remote),
+        script=script.name,
+        digests=tuple(digests(script.parent, secrets)) if is_here else (),
+        same=not command,
+        program=job.program,
+        similar=str(PurePosixPath(job.program).with_name(name)) if name else "",
     )
+
+
+def similar_name(path: Path) -> str:
+    """Return the name in the directory of a missing file that is most like its name; empty if there
+    is none."""
+    try:
+        names = [beside.name for beside in path.parent.iterdir()]
+    except OSError:
+        return ""
+    return closest(path.name, names)
 
 
 def _of_the_job(program: str, cwd: Path) -> bool:

@@ -175,7 +175,13 @@ def plan_shipments(
     if source is None:
         return (), ()
     if not source.digests:
-        judged.check_program(facts, source.script, same=source.same)
+        judged.check_program(
+            facts,
+            source.script,
+            program=source.program,
+            similar=source.similar,
+            same=source.same,
+        )
         return (), (decision(DecisionCode.CODE_ON_NODES, path=source.script or ""),)
     directory = _directory_with(source, question.directories)
     shipments: list[Shipment] = []

@@ -78,21 +78,41 @@ _RESTARTING = b'"restarting"'
 
 
 def _events_in(text: bytes, skipped: SkippedLines) -> list[Event]:
-    found = [_event(line) for line in text.split(b"\n") if line]
-    valid = [event for event in found if event is not None]
-    skipped.count += len(found) - len(valid)
-    return valid
+    lines = [line for line in text.split(b"\n") if line]
+    found = _valid_events(lines)
+    if found is None:
+        each = [_event(line) for line in lines]
+        found = [event for event in each if event is not None]
+        skipped.count += len(each) - len(found)
+    return found
+
+
+def _valid_events(lines: list[bytes]) -> list[Event] | None:
+    """Return the events of lines; None: some are damaged. Faster than one after the other: a run
+    of many nodes has hundreds of thousands."""
+    if any(len(line) > LONGEST for line in lines):
+        return None
+    try:
+        found = _several_events().validate_json(b"[%b]" % b",".join(lines))
+    except (ValueError, RecursionError):
+        return None
+    return found if len(found) == len(lines) else None
 
 
 @cache
-def _events() -> TypeAdapter[Event]:
+def _one_event() -> TypeAdapter[Event]:
     return TypeAdapter(Event)
+
+
+@cache
+def _several_events() -> TypeAdapter[list[Event]]:
+    return TypeAdapter(list[Event])
 
 
 def _event(line: bytes) -> Event | None:
     if len(line) > LONGEST:
         return None
     try:
-        return _events().validate_json(line)
+        return _one_event().validate_json(line)
     except (ValueError, RecursionError):
         return None

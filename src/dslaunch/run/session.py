@@ -320,10 +320,10 @@ class Session(Wire):
                 if ended is None:
                     return
                 has_agent = not self._is_ours(agent_program.NO_AGENT, ended.code)
-                if not has_agent and self.hello.done():
+                if not has_agent and (self._following or self._gone is not None):
                     failure = self._no_agent()
                     break
-                join = has_agent  # it may have been lost before it was started
+                join = has_agent  # one that has got no message yet did not wait for us
                 if self._is_ours(agent_program.STOPPED, ended.code):
                     failure = replace(failure, message="its agent was suspended (SIGSTOP)")
                     self._report_resumed(failure)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from dslaunch.deepspeed.storage import SUFFIXES, find_config
 from dslaunch.launch.activation import used
-from dslaunch.texts import closest
 
 if TYPE_CHECKING:
     from dslaunch.launch.job import Job
@@ -151,12 +150,3 @@ def _device(path: Path) -> int | None:
 def _nearest(path: Path) -> Path:
     """Return the nearest existing directory above a path."""
     return next((above for above in path.parents if _device(above) is not None), Path("/"))
-
-
-def near(one: Missing) -> str | None:
-    """Return a similar name in the directory of a missing file."""
-    try:
-        names = [path.name for path in one.path.parent.iterdir()]
-    except OSError:
-        return None
-    return closest(one.path.name, names) or None

@@ -15,7 +15,7 @@ from dslaunch.render.batch import Batch, Origin
 from dslaunch.render.launch import Launch
 from dslaunch.render.sbatch import notes, sbatch
 from dslaunch.run.ds_config import config_errors, refuse, warnings
-from dslaunch.run.job_files import find_source
+from dslaunch.run.job_files import find_source, similar_name
 from dslaunch.run.job_program import located
 from dslaunch.run.local_runs import local_runs
 from dslaunch.run.prepare import find_configs_in_code, localize_config
@@ -31,7 +31,7 @@ from dslaunch.slurm.environment import (
 )
 from dslaunch.slurm.known_runs import handles
 from dslaunch.slurm.lint import ScriptLint, lint_script
-from dslaunch.slurm.missing import Missing, looker, missing, near
+from dslaunch.slurm.missing import Missing, looker, missing
 from dslaunch.slurm.settings import Sources, blamed, overridden
 from dslaunch.slurm.submit import submit
 from dslaunch.slurm.supervision import Supervision, supervise
@@ -249,7 +249,7 @@ def missing_files(batch: Batch) -> tuple[str, ...]:
 
 
 def _missing_text(one: Missing) -> str:
-    alike = near(one)
+    alike = similar_name(one.path)
     hint = f"; did you mean {alike}?" if alike else ""
     whole = one.name == str(one.path)
     place = "" if whole else f" in {one.path.parent}, where the job runs"

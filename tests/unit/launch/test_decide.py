@@ -194,7 +194,7 @@ def test_a_missing_interpreter_names_its_node() -> None:
 def test_a_script_that_differs_between_nodes_is_refused() -> None:
     one, other = node(1, different=(("t.py", "a"),)), node(2, different=(("t.py", "b"),))
     with pytest.raises(PlanError) as caught:
-        decide.check_program(facts(one, other), "t.py")
+        decide.check_program(facts(one, other), "t.py", program="d/t.py", similar="")
     assert caught.value.error_code is ErrorCode.SCRIPT_DIFFERS
 
 

@@ -16,7 +16,6 @@ from dslaunch.preflight.check import (
     Check,
     Flow,
     NodeAnswers,
-    Nodes,
     Question,
     Round,
     Scope,
@@ -41,10 +40,10 @@ def interfaces(address: str) -> Answer:
     return {"value": [{**one, "speed": None, "mtu": 1500}]}
 
 
-def mesh(**of_n2: Answer) -> Nodes:
+def mesh(**of_n2: Answer) -> dict[str, NodeAnswers]:
     """Three nodes that hold a port each; the second says something else."""
     asked_of = Round.of_all(SCOPE, net_mesh.ask(SCOPE)).asked
-    nodes = {}
+    nodes: dict[str, NodeAnswers] = {}
     for at, node in enumerate(SCOPE.nodes, 1):
         asked = asked_of[node.host]
         own: dict[str, Answer] = {
@@ -70,6 +69,38 @@ def test_a_node_that_holds_no_port_is_not_dialed_by_the_others() -> None:
             for question in asked.values():
                 assert question.argument["target"][1] in (4001, 4003)
         flow.answered(nodes)
+
+
+CONNECTED = {"local": "10.0.0.1"}
+LATE = {"error": "no answer to the connection", "late": True}
+
+
+@pytest.mark.parametrize(("second", "unfit"), [(CONNECTED, []), (LATE, ["n2"])])
+def test_only_a_call_that_fails_twice_makes_a_node_unfit(
+    second: dict[str, Any], unfit: list[str]
+) -> None:
+    nodes = mesh()
+    flow = RunningFlow(net_mesh.CHECK.flow(SCOPE))
+    flow.answered(nodes)
+
+    def answer(to_n2: dict[str, Any]) -> set[tuple[str, str]]:
+        """Answer the calls of a round, and return them."""
+        assert flow.pending is not None
+        calls = set()
+        for host, asked in flow.pending.asked.items():
+            (question,) = asked.values()
+            value = dict.fromkeys(question.argument["targets"], CONNECTED)
+            calls |= {(host, to) for to in value}
+            if host == "n1":
+                value["n2"] = to_n2
+            known = {**nodes[host].recorded, question.key: Answer(value=value)}
+            nodes[host] = replace(nodes[host], recorded=known)
+        flow.answered(nodes)
+        return calls
+
+    assert len(answer(LATE)) == 6
+    assert answer(second) == {("n1", "n2")}
+    assert [f.hosts[0] for f in flow.findings() if f.level == "fail"] == unfit
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dslaunch.cluster.load import parse_cluster
+from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import NodeFailure
 from dslaunch.preflight.baseline import FindingChange, compare_reports
 from dslaunch.preflight.check import Finding, Scope
@@ -20,7 +21,15 @@ from dslaunch.preflight.measurement import Measurement
 from dslaunch.preflight.recording import NodeRecording, Recording
 from dslaunch.report.junit import as_junit
 from dslaunch.report.markdown import as_markdown
-from dslaunch.report.preflight import ProgressLine, as_json, change_rows, rows, summary
+from dslaunch.report.preflight import (
+    MOST_LISTED,
+    ProgressLine,
+    as_json,
+    change_rows,
+    listed_nodes,
+    rows,
+    summary,
+)
 
 TEXT = "name: pod\nnodes: [{host: 'node[1-4]', slots: 8}]"
 SCOPE = Scope(parse_cluster(TEXT, "c.yaml"), parse_cluster(TEXT, "c.yaml").nodes)
@@ -166,3 +175,11 @@ def test_without_a_terminal_each_check_that_measures_is_one_line() -> None:
         progress.begin_measurement(replace(MEASUREMENT, round=number))
     progress.end()
     assert err.getvalue() == "measuring net.bandwidth: 3 rounds, up to 33 s\n"
+
+
+def test_a_long_list_of_nodes_is_cut_but_not_one_that_folds() -> None:
+    every_third = [f"node{number:05}" for number in range(1, 10_000, 3)]
+    listed = listed_nodes(every_third)
+    assert listed == f"{fold(every_third[:8])} and 3325 more nodes"
+    assert len(listed) <= MOST_LISTED
+    assert listed_nodes([f"node{number:05}" for number in range(1, 10_000)]) == "node[00001-09999]"

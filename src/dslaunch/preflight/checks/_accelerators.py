@@ -49,7 +49,7 @@ def count(a: NodeAnswers, vendor: str) -> Iterator[Finding]:
     found = of_vendor(a, vendor)
     if found is None:
         return
-    devices, bus, slots = found["devices"], found["bus"], len(a.node.slots)
+    devices, bus, slots = found["devices"], found["bus"], len(a.kind.slots)
     name, see = NAMES[vendor], SEE[vendor]
     there = counted(devices, name)
     if not devices:

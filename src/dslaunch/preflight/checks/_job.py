@@ -126,8 +126,9 @@ def workdir(scope: Scope) -> str:
 
 
 def question(a: NodeAnswers) -> Question:
-    """Return the question what the job's environment has, asked by its own interpreter."""
-    return a.once(_question)
+    """Return the question what the job's environment has, asked by its own interpreter; once the
+    answers are there, only its key is needed, which is the same on all nodes."""
+    return INSTALLED if a.complete else a.once(_question)
 
 
 def _question(a: NodeAnswers) -> Question:
@@ -190,7 +191,7 @@ def asking(
 
 def uses_of(a: NodeAnswers) -> Used:
     """What the node's activate line plainly names."""
-    return used(a.node.activate or "")
+    return used(a.kind.activate or "")
 
 
 def files_of(a: NodeAnswers, uses: Used) -> list[str]:

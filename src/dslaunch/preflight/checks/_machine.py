@@ -55,7 +55,7 @@ ALL_PAIRS = 32
 
 def linux_release(a: NodeAnswers) -> tuple[int, int]:
     """Return the major and minor release of the node's Linux; (0, 0): not known."""
-    found = re.match(r"(\d{1,4})\.(\d{1,4})", a.hello.get("kernel", ""))
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", a.kind.kernel)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
@@ -63,10 +63,16 @@ def neighbors(hosts: Sequence[str], at: int) -> list[str]:
     """Return whom the node at a place measures or looks up: up to ALL_PAIRS nodes all others, else
     those 1, 2, 4, 8, ... places on, so that the pairs grow as the nodes times their logarithm."""
     count = len(hosts)
-    steps = list(range(1, count))
-    if count > ALL_PAIRS:
-        steps = [1 << power for power in range((count - 1).bit_length())]
+    steps = _all_steps(count) if count <= ALL_PAIRS else _doubled_steps(count)
     return [hosts[(at + step) % count] for step in steps]
+
+
+def _all_steps(count: int) -> Sequence[int]:
+    return range(1, count)
+
+
+def _doubled_steps(count: int) -> Sequence[int]:
+    return [1 << power for power in range((count - 1).bit_length())]
 
 
 def resolve(scope: Scope) -> QuestionPerNode:

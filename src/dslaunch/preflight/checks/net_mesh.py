@@ -25,6 +25,9 @@ from dslaunch.protocol.survey import Listening
 PAYLOAD = 64 * 1024
 """Bytes that each node sends to its neighbor; more than any frame, less than any buffer."""
 TIMEOUT = 5.0
+"""Seconds for the calls of a node."""
+TIMEOUT_AGAIN = 20.0
+"""Seconds for those that have failed, when they are repeated: a busy node may have been slow."""
 OF_MTU = (
     "set the same MTU on its interface, on the other nodes and on the switch",
     "ping -M do -s 1472 NODE",
@@ -52,25 +55,62 @@ def _ask(scope: Scope) -> AskedOfAll:
     return {**ask(scope), "port": Question("listen", {"ports": [master], "token": scope.token})}
 
 
-def _dial(targets: Mapping[str, Any], scope: Scope, big: str) -> Question:
+def _dial(
+    targets: Mapping[str, Any], scope: Scope, payload: Mapping[str, int], timeout: float
+) -> Question:
     argument = {
         "targets": dict(targets),
         "token": scope.token,
-        "timeout": TIMEOUT,
-        "payload": {big: PAYLOAD},
+        "timeout": timeout,
+        "payload": dict(payload),
     }
-    return Question("dial", argument, TIMEOUT + 5)
+    return Question("dial", argument, timeout + 5)
 
 
 def calls(nodes: Nodes) -> dict[str, Question]:
     """Whom every node calls; the first of them gets the payload."""
-    hosts = [host for host, a in nodes.items() if address(a) and port(a)]
+    held = {host: [address(a), port(a)] for host, a in nodes.items()}
+    hosts = [host for host, place in held.items() if all(place)]
     found = {}
     for at, host in enumerate(hosts):
         others = neighbors(hosts, at)
-        targets = {h: [address(nodes[h]), port(nodes[h])] for h in others}
+        targets = {other: held[other] for other in others}
         if targets:
-            found[host] = _dial(targets, nodes[host].scope, others[0])
+            payload = {others[0]: PAYLOAD}
+            found[host] = _dial(targets, nodes[host].scope, payload, TIMEOUT)
+    return found
+
+
+def calls_again(nodes: Nodes, first: Mapping[str, Question]) -> dict[str, Question]:
+    """Return the calls that have failed, by the node that calls."""
+    found = {}
+    for host in first.keys() & nodes.keys():
+        asked = first[host].argument
+        answers = nodes[host].found(first[host]) or {}
+        left = {
+            to: place
+            for to, place in asked["targets"].items()
+            if "error" in answers.get(to, _NO_ANSWER)
+        }
+        if left:
+            payload = {to: size for to, size in asked["payload"].items() if to in left}
+            found[host] = _dial(left, nodes[host].scope, payload, TIMEOUT_AGAIN)
+    return found
+
+
+_NO_ANSWER = {"error": "no answer"}
+
+
+def called(nodes: Nodes, first: Mapping[str, Question]) -> dict[str, dict[str, Any]]:
+    """Return the answers to all calls, by the node that has called and the one that it has called.
+    The answers to repeated calls count instead of the first ones."""
+    again = calls_again(nodes, first)
+    found: dict[str, dict[str, Any]] = {}
+    for asked in (first, again):
+        for host, question in asked.items():
+            answers = nodes[host].found(question) if host in nodes else None
+            if answers:
+                found.setdefault(host, {}).update(answers)
     return found
 
 
@@ -84,16 +124,16 @@ def _flow(scope: Scope) -> Flow:
     nodes = yield Round.of_all(scope, _ask(scope))
     asked = calls(nodes)
     nodes = yield Round({host: {"dial": question} for host, question in asked.items()})
-    return _judge(nodes, asked)
+    again = calls_again(nodes, asked)
+    if again:
+        nodes = yield Round({host: {"again": question} for host, question in again.items()})
+    return _judge(nodes, called(nodes, asked))
 
 
-def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Finding]:
+def _judge(nodes: Nodes, heard: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     errors: dict[tuple[str, str], CallFailure] = {}
-    heard = [
-        host for host, question in asked.items() if host in nodes and nodes[host].answered(question)
-    ]
-    for host in heard:
-        for to, answer in nodes[host].value(asked[host]).items():
+    for host, answers in heard.items():
+        for to, answer in answers.items():
             if "error" in answer:
                 errors[host, to] = CallFailure.parse(answer["error"])
     # a set: with a list this would take time with the square of the nodes

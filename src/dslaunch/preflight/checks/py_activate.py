@@ -20,7 +20,7 @@ NOT_INTERACTIVE = "jobs start in a shell that is not interactive and does not re
 
 
 def _judge(a: NodeAnswers) -> Iterator[Finding]:
-    line = (a.node.activate or "").strip()
+    line = (a.kind.activate or "").strip()
     if not line:
         yield skipped("`activate:` is not set")
         return

@@ -25,7 +25,7 @@ ONLINE = Question("read", ["/sys/devices/system/cpu/online"])
 
 
 def _cpu_affinity(a: NodeAnswers) -> Iterator[Finding]:
-    mine, ranks = int(a.hello["cores"]), len(a.node.slots)
+    mine, ranks = a.kind.cores, len(a.kind.slots)
     there = cores(a["online"].get(ONLINE.argument[0], ""))
     gpu = bool(a["nvidia"])
     level: Level = "fail" if gpu else "info"
@@ -84,7 +84,7 @@ def _load(a: NodeAnswers) -> float | None:
     if not a.has("load"):
         return None
     found = re.match(r"([\d.]+) ([\d.]+) ", a["load"].get("/proc/loadavg", ""))
-    count = cores(a["load"].get("/sys/devices/system/cpu/online", "")) or a.hello["cores"]
+    count = cores(a["load"].get("/sys/devices/system/cpu/online", "")) or a.kind.cores
     if not found or count < 1:
         return None
     try:
@@ -125,7 +125,7 @@ CHECKS = {
             lambda scope: {"online": ONLINE, "nvidia": NVIDIA},
             fine="CPU cores available for all ranks",
             compare=alike(
-                lambda a: str(a.hello["cores"]),
+                lambda a: str(a.kind.cores),
                 level="info",
                 found="{value} cores; {common} on {count} nodes",
                 expected="",

@@ -45,7 +45,7 @@ def _mig_devices(a: NodeAnswers) -> int | None:
 
 
 def _gpu_count(a: NodeAnswers) -> Iterator[Finding]:
-    slots, bus, gpus = len(a.node.slots), nvidia.pci_gpus(a), len(nvidia.gpus(a))
+    slots, bus, gpus = len(a.kind.slots), nvidia.pci_gpus(a), len(nvidia.gpus(a))
     parts = _mig_devices(a)
     there, what = gpus, "GPU" if gpus == 1 else "GPUs"
     if parts is not None:
@@ -159,7 +159,7 @@ def _gpu_leftover(a: NodeAnswers) -> Iterator[Finding]:
         raise UnansweredError(f"nvidia-smi failed with exit code {answer['code']}")
     everybody = processes(answer["out"])
     alive = [process for process in everybody if process.uid is not None]
-    me = a.hello.get("uid")
+    me = a.kind.uid
     others = Counter(p.user or str(p.uid) for p in alive if p.uid != me)
     if others:
         words = ", ".join(

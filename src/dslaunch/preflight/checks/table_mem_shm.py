@@ -59,7 +59,7 @@ CGROUPS = Question(
 
 def _limit(a: NodeAnswers) -> Iterator[Finding]:
     total = memory(a).get("MemTotal", 0)
-    user = re.compile(rf"/user-(?!{int(a.hello['uid'])}\.)\d+\.slice/")
+    user = re.compile(rf"/user-(?!{int(a.kind.uid)}\.)\d+\.slice/")
     files = {path: text for path, text in a["limits"].items() if not user.search(path)}
     limits = {int(text): path for path, text in files.items() if re.fullmatch(r"\d{1,20}", text)}
     least = min(limits, default=0)
@@ -105,7 +105,7 @@ def _shm_size(a: NodeAnswers) -> Iterator[Finding]:
     shm = a["shm"]
     size, free = shm["size"], shm["free"]
     gpu = bool(a["nvidia"])
-    ranks = len(a.node.slots)
+    ranks = len(a.kind.slots)
     words = f"{PLACE} is {space(size)}"
     least = a.limits["gpu" if gpu else "fail"] * MEBI
     if size < least:

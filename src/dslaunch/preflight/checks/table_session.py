@@ -50,7 +50,7 @@ def _nproc(a: NodeAnswers) -> Iterator[Finding]:
     soft, _ = a["limits"]["NPROC"]
     if soft < 0:
         yield passed("no limit")
-    elif soft < a.limits["warn"] and a.hello["uid"] != 0:
+    elif soft < a.limits["warn"] and a.kind.uid != 0:
         yield Finding("warn", f"{soft} processes and threads", f"{a.limits['warn']:g}")
     else:
         yield passed("enough processes and threads")
@@ -90,7 +90,7 @@ def _noise(a: NodeAnswers) -> Iterator[Finding]:
 
 
 def _umask(a: NodeAnswers) -> Iterator[Finding]:
-    mask = int(a.hello["umask"])
+    mask = a.kind.umask
     if mask & 0o700:
         yield Finding("warn", f"umask {mask:04o} removes the owner's permissions", "0022 or 0077")
 
@@ -190,7 +190,7 @@ CHECKS = {
             _umask,
             fine="new files are readable by their owner",
             compare=alike(
-                lambda a: f"{int(a.hello['umask']):04o}",
+                lambda a: f"{a.kind.umask:04o}",
                 level="info",
                 found="umask {value}; {common} on {count} nodes",
                 expected="",

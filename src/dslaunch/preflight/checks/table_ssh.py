@@ -76,7 +76,7 @@ def _logins(scope: Scope) -> Question:
 
 
 def _here(scope: Scope) -> Asked:
-    return {} if _why_not(scope) else {"ssh": _logins(scope)}
+    return {} if _why_not(scope) else {"ssh": scope.once(_logins)}
 
 
 def _flow_ssh_client(scope: Scope) -> Flow:
@@ -89,7 +89,7 @@ def _ssh_client(a: NodeAnswers) -> Iterator[Finding]:
     if why_not:
         yield skipped(why_not)
         return
-    done: Ran = a.from_here(_logins(a.scope))[a.host]
+    done: Ran = a.from_here(a.scope.once(_logins))[a.host]
     level: Level = "fail" if CLIENT in a.scope.named or "mpi" in a.scope.purposes else "warn"
     if lacks_program("ssh", done):
         yield skipped("ssh not found on this machine")
@@ -127,8 +127,12 @@ def pairs(hosts: list[str], token: str) -> dict[str, list[str]]:
     return {h: [hosts[(at + step) % count] for step in steps] for at, h in enumerate(hosts)}
 
 
+def _by_host(scope: Scope) -> dict[str, Node]:
+    return {node.host: node for node in scope.nodes}
+
+
 def _calls(targets: list[str], scope: Scope) -> Question:
-    nodes = {node.host: node for node in scope.nodes}
+    nodes = scope.once(_by_host)
     options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=5"]
     programs = {}
     for host in targets:
@@ -166,7 +170,7 @@ def _ssh_mesh(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Finding]:
 
 def _failed_calls(a: NodeAnswers, question: Question) -> dict[tuple[str, str], CallFailure]:
     """Calls of a node that did not succeed, with the reason."""
-    nodes = {node.host: node for node in a.scope.nodes}
+    nodes = a.scope.once(_by_host)
     return {
         (a.host, to): CallFailure(_message(nodes[to], done))
         for to, done in a.value(question).items()

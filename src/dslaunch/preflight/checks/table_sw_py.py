@@ -336,7 +336,7 @@ def _py_interpreter(a: NodeAnswers) -> Iterator[Finding]:
         yield skipped("the job does not use Python")
         return
     found = job.entered(a)
-    if not found.activated and (a.node.activate or "").strip():
+    if not found.activated and (a.kind.activate or "").strip():
         yield skipped("`activate:` fails; see py.activate")
     elif found.installed is not None:
         version = ".".join(map(str, found.installed.version))
@@ -346,13 +346,13 @@ def _py_interpreter(a: NodeAnswers) -> Iterator[Finding]:
 
 
 def _no_interpreter(a: NodeAnswers, found: job.Entered) -> Finding:
-    name = a.node.python or "python3"
+    name = a.kind.python or "python3"
     if found.tried["code"] is None:
         words = f"{found.path or name} did not start within {a.limits['seconds']:g} s"
         fix = "check for a hung or overloaded file system in sys.path: `python3 -X importtime`"
         return Finding("fail", words, "a start within a second", fix)
     if not found.path:
-        after = "" if a.node.activate is None else " after the activate line"
+        after = "" if a.kind.activate is None else " after the activate line"
         return Finding("fail", f"interpreter {name!r} not found{after}", "a Python interpreter")
     if found.without_library:
         words = f"{found.path} does not start: its standard library is missing"
