@@ -48,7 +48,7 @@ class Victim:
         text += f"storage: {{workdir: work}}\npython: {sys.executable}\n{settings}\n"
         (self.path / "c.yaml").write_text(text)
 
-    def dslaunch(self, *words: str, umask: int = -1, timeout: float = 60) -> Text:
+    def dslaunch(self, *words: str, umask: int = -1, timeout: float = 300) -> Text:
         """Any command of dslaunch."""
         environment = {**os.environ, "DSLAUNCH_STATE": str(self.state), "TMPDIR": str(self.shared)}
         command = [sys.executable, "-m", "dslaunch", *words]

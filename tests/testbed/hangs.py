@@ -288,7 +288,7 @@ MEANINGS = {
     "dataloader": "waits for a worker of its data loader",
     "stopped": "is stopped by SIGSTOP",
     "dead": "has exited with 0; a child holds its connections",
-    "exiting": "has ended its program; a thread that is no daemon goes on",
+    "exiting": "has ended its program; a thread that is no daemon continues",
     "slow": "computes, as all others do",
     "network": "is on a node that packets do not reach",
     "network-forming": "is on such a node, and forms a process group with rank 0",

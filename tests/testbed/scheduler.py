@@ -42,13 +42,13 @@ class Job:
         """Such as RUNNING, COMPLETED or NODE_FAIL."""
         return self.show()["JobState"]
 
-    def wait(self, *states: str, within: float = 120) -> str:
+    def wait(self, *states: str, within: float = 300) -> str:
         """Its state, once that is one of `states` (COMPLETED unless named). TimeoutError."""
         wanted = states or ("COMPLETED",)
         until(lambda: self.state in wanted, within, lambda: str(self.show()), pause=ASKING)
         return self.state
 
-    def says(self, text: str, within: float = 120) -> None:
+    def says(self, text: str, within: float = 300) -> None:
         """Wait until its output has a text. TimeoutError tells what it has instead."""
         until(lambda: text in self.output, within, lambda: self.output + str(self.show()))
 
@@ -146,13 +146,13 @@ class Site:
         files = (self.here / state / "runs").glob(f"*/{name}")
         return [json.loads(file.read_text()) for file in sorted(files, key=_last_change)]
 
-    def tells_more(self, act: Callable[[], object], within: float = 120) -> None:
+    def tells_more(self, act: Callable[[], object], within: float = 300) -> None:
         """Act, and wait until a started one has told something about it. TimeoutError."""
         before = self.said
         act()
         until(lambda: self.said != before, within, lambda: self.said)
 
-    def tells_of_nodes(self, hosts: str, within: float = 30) -> None:
+    def tells_of_nodes(self, hosts: str, within: float = 300) -> None:
         """Wait until a started one has told which nodes its job has: it asks now and then, so that
         this may come after the job's first output. TimeoutError."""
         until(lambda: hosts in self.said, within, lambda: self.said)
@@ -173,7 +173,7 @@ class Site:
         files = sorted(self.here.glob(f"*-{number}*.out"))
         return "".join(file.read_text() for file in files)
 
-    def says(self, number: str, *texts: str, within: float = 120) -> None:
+    def says(self, number: str, *texts: str, within: float = 300) -> None:
         """Wait until its output has all of these."""
         until(
             lambda: all(text in self.output(number) for text in texts),

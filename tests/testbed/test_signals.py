@@ -60,10 +60,10 @@ def test_ranks_of_a_slurm_job_save_at_a_signal(site: Site, supervised: str, laun
     words = ["slurm", "c.yaml", "-N", "2", "-l", launcher, "saves.py"]
     with site.start(*words) as running:
         number = site.submitted()
-        site.says(number, "ready 0", "ready 1", within=120)
+        site.says(number, "ready 0", "ready 1")
         sent = site.run("signal", number, "USR1")
         assert sent.stdout == "sent SIGUSR1 to 2 ranks: 0-1\n", sent.stderr
-        site.says(number, "saved 0 1", "saved 1 1", within=150)
+        site.says(number, "saved 0 1", "saved 1 1")
         refused = site.run("signal", number, "USR2")
         assert (refused.returncode, "handler" in refused.stderr) == (1, True)
         site.write("enough", "")

@@ -140,7 +140,7 @@ def test_the_ranks_of_a_slurm_job_are_measured_and_have_stacks(site: Site, super
     site.write("job.py", UNTIL_ENOUGH)
     with site.start("slurm", "c.yaml", "-l", "direct", "job.py") as running:
         number = site.submitted()
-        site.says(number, "step 7 loss 0.5", within=120)
+        site.says(number, "step 7 loss 0.5")
         found = json.loads(site.run("top", number, "--once", "--json").stdout)
         assert {node["host"] for node in found["nodes"]} == {"node1", "node2"}
         assert [rank["rank"] for rank in found["ranks"]] == [0, 1]

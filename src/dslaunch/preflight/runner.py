@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -251,8 +251,10 @@ class Survey:
         }
 
     def _round(self, begin: Callable[[Conversation], Future[None]], longest: float) -> None:
-        """Begin work for every node, and drop those that fail or exceed the timeout."""
-        deadline = time.monotonic() + longest + GRACE + self.scope.cluster.ssh.connect_timeout
+        """Begin work for every node, and drop those that fail or exceed the timeout, which counts
+        from the last answer: to take those of thousands of nodes may need longer."""
+        limit = longest + GRACE + self.scope.cluster.ssh.connect_timeout
+        deadline = time.monotonic() + limit
         ended: SimpleQueue[tuple[str, Future[None]]] = SimpleQueue()
 
         def note(host: str, work: Future[None]) -> None:
@@ -261,11 +263,14 @@ class Survey:
         for host, talk in self.talks.items():
             begin(talk).add_done_callback(partial(note, host))
         waiting = set(self.talks)
-        while waiting and (left := deadline - time.monotonic()) > 0:
-            with suppress(Empty):
-                host, work = ended.get(timeout=left)
-                waiting.remove(host)
-                self._check(host, work)
+        while waiting:
+            try:
+                host, work = ended.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                break
+            waiting.remove(host)
+            self._check(host, work)
+            deadline = time.monotonic() + limit
         for host in waiting:
             why = f"no answer within {longest + GRACE:.0f} s"
             hint = "check for a hung file system or driver on the node"

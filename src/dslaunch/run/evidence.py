@@ -109,6 +109,8 @@ def ask_all(
 ) -> list[Value]:
     """Wait for every node's answer. Raises NodeError naming all that failed, Interrupted.
 
+    A node is late if no node has answered for `timeout` seconds: a launcher that is busy with the
+    answers of thousands must not call the last of them hung.
     `notify` is called several times a second with the nodes that have not answered.
     """
     pairs = list(zip(sessions, futures, strict=True))
@@ -116,7 +118,7 @@ def ask_all(
     def tell_late() -> None:
         notify(tuple(session.host for session, future in pairs if not future.done()))
 
-    interrupts.wait(list(futures), timeout, tell_late)
+    interrupts.wait(list(futures), timeout, tell_late, renewed=True)
     failures = []
     for session, future in pairs:
         if not future.done():

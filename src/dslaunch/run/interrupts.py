@@ -33,7 +33,7 @@ class _Countdown:
     which is slow for thousands."""
 
     def __init__(self, futures: Sequence[Future[Any]]) -> None:
-        self._left = len(futures)
+        self.left = len(futures)
         self._counting = threading.Lock()
         self._over = threading.Event()
         if not futures:
@@ -47,8 +47,8 @@ class _Countdown:
 
     def _count(self, future: Future[Any]) -> None:
         with self._counting:
-            self._left -= 1
-            is_last = self._left == 0
+            self.left -= 1
+            is_last = self.left == 0
         if is_last:
             self._over.set()
 
@@ -114,16 +114,22 @@ class Interrupts(Noted):
         futures: Sequence[Future[Any]],
         timeout: float,
         notify: Callable[[], object] = lambda: None,
+        *,
+        renewed: bool = False,
     ) -> None:
         """Wait until all are done, or for `timeout` seconds. Raises Interrupted.
 
-        `notify` is called several times a second, and at the end.
+        `notify` is called several times a second, and at the end. With `renewed`, the seconds count
+        from the last one that was done.
         """
         deadline = time.monotonic() + timeout
         waiting = _Countdown(futures)
+        before = waiting.left
         while True:
             self.check()
             notify()
+            if renewed and waiting.left < before:
+                before, deadline = waiting.left, time.monotonic() + timeout
             left = deadline - time.monotonic()
             if left <= 0 or waiting.wait(min(_POLL, left)):
                 notify()

@@ -92,12 +92,12 @@ class Running:
         """Signal the program itself, alone."""
         os.kill(self.host_pid(), number)
 
-    def wait(self, timeout: float = 180) -> int:
+    def wait(self, timeout: float = 300) -> int:
         """Its exit code; a death by signal N is 128 + N. Raises TimeoutExpired."""
         code = self.popen.wait(timeout)
         return code if code >= 0 else 128 - code
 
-    def communicate(self, text: str | None = None, timeout: float = 180) -> tuple[str, str]:
+    def communicate(self, text: str | None = None, timeout: float = 300) -> tuple[str, str]:
         """Send `text`, wait for its end, return the rest of its output and standard error."""
         return communicate(self.popen, text, timeout)
 
@@ -166,7 +166,7 @@ class VirtualCluster:
     def down(self) -> None:
         """End it and everything that runs in it."""
         if self._holder:
-            self._holder.communicate(timeout=60)
+            self._holder.communicate(timeout=300)
             self._holder = None
 
     @property
@@ -231,7 +231,7 @@ class VirtualCluster:
         argv: Sequence[str],
         *,
         stdin: str | None = None,
-        timeout: float = 180,
+        timeout: float = 300,
         check: bool = False,
         **where: Any,
     ) -> Text:
@@ -294,7 +294,7 @@ class VirtualCluster:
         nodes = self.cluster.nodes.items()
         return outside.look({name: n.init.pid for name, n in nodes if n.init and n.alive})
 
-    def leftovers(self, within: float = 10) -> dict[str, list[NodeProcess]]:
+    def leftovers(self, within: float = 30) -> dict[str, list[NodeProcess]]:
         """What still runs on nodes that are up, after `within` seconds; then it is killed.
 
         SSH sessions have `SESSION_ENDS` seconds more: where a cable was cut, the server learns of

@@ -216,7 +216,7 @@ JobRequeue=1
 TreeWidth=64"""
 
 
-def await_idle(cluster: Cluster, within: float = 60, names: Sequence[str] = ()) -> None:
+def await_idle(cluster: Cluster, within: float = 300, names: Sequence[str] = ()) -> None:
     """Return once SLURM has nothing against any of the nodes (all, unless named), and they are
     free; ClusterError with what it says when it is not `within` seconds."""
     wanted = {(name, "idle") for name in names or cluster.nodes if name != CONTROL}
@@ -232,7 +232,7 @@ def await_idle(cluster: Cluster, within: float = 60, names: Sequence[str] = ()) 
     raise ClusterError(f"SLURM did not bring all nodes to idle within {within:.0f} s:\n{said}")
 
 
-def await_registered(cluster: Cluster, within: float = 60) -> None:
+def await_registered(cluster: Cluster, within: float = 300) -> None:
     """Return once slurmdbd knows where every controller listens, if there is accounting: only then
     can `--clusters` reach it. ClusterError when it is not `within` seconds.
 

@@ -20,7 +20,7 @@ ENV = {"DSLAUNCH_RUN_ID": "trial-of-a-test", "DSLAUNCH_HOST": "n1"}
 REPORT = [{"name": trial.REPORT}]
 
 
-def run(*argv: Any, cwd: str = "/", seconds: float = 30.0, **more: Any) -> dict[str, Any]:
+def run(*argv: Any, cwd: str = "/", seconds: float = 300.0, **more: Any) -> dict[str, Any]:
     """How a program ends."""
     told = {"argv": argv, "env": ENV, "cwd": cwd, "seconds": seconds, **more}
     return trial.run(told, "/")
@@ -33,7 +33,7 @@ def ends(pid: int) -> bool:
     except ProcessLookupError:
         return True
     with os.fdopen(process) as handle:
-        return bool(select.select([handle], [], [], 30)[0])
+        return bool(select.select([handle], [], [], 300)[0])
 
 
 def test_it_gets_the_run_s_variables_directory_and_no_input(tmp_path: Path) -> None:
