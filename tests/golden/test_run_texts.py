@@ -10,8 +10,8 @@ from pathlib import Path
 from dslaunch.errors import ErrorCode
 from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.replacement import Replacement
+from dslaunch.report.decision_rows import decision_rows
 from dslaunch.report.event_text import event_text
-from dslaunch.report.live import decision_rows
 from dslaunch.report.outcome_rows import RunExtent, outcome_rows
 from dslaunch.run.endings import BY_EVIDENCE
 from dslaunch.run.events import Event

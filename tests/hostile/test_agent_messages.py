@@ -44,7 +44,9 @@ from dslaunch.protocol.usage import COUNTERS
 from dslaunch.protocol.values import MOST_TEXT, InvalidAnswer, parse
 from dslaunch.rehearsal.judge import judge_rehearsal
 from dslaunch.report import stacks
-from dslaunch.report.live import JsonView, TerminalView, decision_rows
+from dslaunch.report.decision_rows import decision_rows
+from dslaunch.report.json_view import JsonView
+from dslaunch.report.live import TerminalView
 from dslaunch.report.metrics import Measured, metrics_text
 from dslaunch.report.rehearsal import rehearsal_rows
 from dslaunch.report.status import run_row

@@ -36,6 +36,8 @@ from dslaunch.protocol.messages import Evidence
 from dslaunch.report import checkpoint, junit, lint, live, markdown, page, preflight, stacks
 from dslaunch.report import status as run_status
 from dslaunch.report import topology as topology_report
+from dslaunch.report.decision_rows import decision_rows
+from dslaunch.report.json_view import JsonView
 from dslaunch.report.output_stream import ERASE
 from dslaunch.report.topology_svg import drawing
 from dslaunch.run.events import Event, Line
@@ -131,8 +133,8 @@ def _by_host(each: Callable[[Any], Any] = laden) -> dict[str, Topology]:
 
 def _run(values: Callable[[Any], Any]) -> Iterator[str]:
     yield from live.outcome_rows(values(OUTCOME), Path("/d"), brief=False)
-    yield from live.decision_rows(values(PLAN.decisions))
-    yield from live.decision_rows(values(PLAN.decisions), 60)
+    yield from decision_rows(values(PLAN.decisions))
+    yield from decision_rows(values(PLAN.decisions), 60)
     for found in (STATUS, JOB_STATUS):
         yield status.page(values(found))
         yield ui.table([run_status.RUNS_HEAD, run_status.run_row(values(found))])
@@ -247,7 +249,7 @@ def test_no_field_of_an_event_or_line_reaches_the_terminal_as_it_is(*, color: bo
 
 def test_no_field_of_an_event_reaches_json_lines_as_it_is() -> None:
     out = io.StringIO()
-    screen = live.JsonView(out)
+    screen = JsonView(out)
     screen.plan(laden(PLAN), Path("/d"))
     screen.line(Line(1.0, laden("node1"), 0, "stdout", LADEN))
     for event in EVENTS:

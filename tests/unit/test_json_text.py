@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import dslaunch
 from dslaunch.cli import ui
 from dslaunch.json_text import LONG, json_literal, json_text
-from dslaunch.report.live import JsonView
+from dslaunch.report.json_view import JsonView
 from dslaunch.run.events import Event
 from dslaunch.run.notification import Target, notify
 from dslaunch.run.progress import read_progress

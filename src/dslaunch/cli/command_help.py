@@ -9,7 +9,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dslaunch.cli import ui
@@ -110,15 +110,7 @@ def group_help(group: Any, words: str) -> CommandHelp:
         (name, _divided(inspect.cleandoc(inner.help or ""))[0])
         for name, inner in group.commands.items()
     )
-    own = command_help(group, words)
-    return CommandHelp(
-        words=words,
-        summary=own.summary,
-        details=own.details,
-        example=own.example,
-        options=own.options,
-        groups=(("Commands", listed),),
-    )
+    return replace(command_help(group, words), groups=(("Commands", listed),))
 
 
 def program_help(program: Any, words: str) -> CommandHelp:
@@ -127,15 +119,7 @@ def program_help(program: Any, words: str) -> CommandHelp:
         (kind.value, tuple((each.name, each.summary) for each in ENTRIES if each.kind is kind))
         for kind in CommandKind
     )
-    own = command_help(program, words)
-    return CommandHelp(
-        words=words,
-        summary=own.summary,
-        details=own.details,
-        example=own.example,
-        options=own.options,
-        groups=groups,
-    )
+    return replace(command_help(program, words), groups=groups)
 
 
 def every_help(program: Any) -> Iterator[CommandHelp]:

@@ -325,7 +325,7 @@ def _ask(scope: Scope, checks: Mapping[str, Check], tier: Tier) -> Recording:
 
 
 def _say_detours(detours: tuple[Decision, ...]) -> None:
-    from dslaunch.report.live import decision_rows
+    from dslaunch.report.decision_rows import decision_rows
 
     ui.say("\n".join(decision_rows(detours, ui.width())))
 

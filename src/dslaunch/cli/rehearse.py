@@ -20,7 +20,8 @@ from dslaunch.cluster.select import select
 
 if TYPE_CHECKING:
     from dslaunch.rehearsal.judge import Rehearsal
-    from dslaunch.report.live import JsonView, TerminalView
+    from dslaunch.report.json_view import JsonView
+    from dslaunch.report.live import TerminalView
     from dslaunch.run.rehearsal import RehearsalLimits
     from dslaunch.run.request import RunRequest
 

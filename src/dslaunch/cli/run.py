@@ -29,7 +29,8 @@ from dslaunch.errors import DslaunchError, Interrupted, NodeError, PreflightErro
 from dslaunch.json_text import json_text
 
 if TYPE_CHECKING:
-    from dslaunch.report.live import JsonView, TerminalView
+    from dslaunch.report.json_view import JsonView
+    from dslaunch.report.live import TerminalView
     from dslaunch.run.notification import Target
     from dslaunch.run.outcome import Outcome, Status
     from dslaunch.run.request import RunRequest

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from dslaunch.cluster.model import Cluster
-    from dslaunch.report.live import JsonView, TerminalView
+    from dslaunch.report.json_view import JsonView
+    from dslaunch.report.live import TerminalView
 
 Ranks = Annotated[
     str | None,
@@ -51,7 +52,8 @@ def make(
     `fold`: whether equal lines of several ranks are one; None: on a terminal. `progress_formats`:
     `Cluster.progress`.
     """
-    from dslaunch.report.live import JsonView, TerminalView
+    from dslaunch.report.json_view import JsonView
+    from dslaunch.report.live import TerminalView
 
     if json:
         return JsonView(sys.stdout, tell=lambda why: ui.say(f"dslaunch: {why}"))

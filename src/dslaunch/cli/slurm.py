@@ -21,7 +21,8 @@ from dslaunch.terminal import one_line
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
     from dslaunch.render.batch import Origin
-    from dslaunch.report.live import JsonView, TerminalView
+    from dslaunch.report.json_view import JsonView
+    from dslaunch.report.live import TerminalView
     from dslaunch.run.notification import Target
     from dslaunch.run.run_directory import RunDirectory
     from dslaunch.slurm.client import SlurmClient

@@ -1,8 +1,7 @@
-"""A run as it happens: prefixed output lines, a status line, the outcome."""
+"""A run as it happens, for users: prefixed output lines, a status line, the outcome."""
 
 from __future__ import annotations
 
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -10,10 +9,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TextIO
 
-from dslaunch.json_text import json_text
-from dslaunch.launch.decisions import Decision
 from dslaunch.launch.plan import Plan
 from dslaunch.plural import counted
+from dslaunch.report.decision_rows import decision_rows
 from dslaunch.report.event_text import event_text
 from dslaunch.report.folding import WINDOW, FoldedLine, LineFolder
 from dslaunch.report.line_prefix import PrefixedLines, all_of
@@ -420,101 +418,3 @@ class TerminalView(View):
         if self.live:
             self._make_status()
             self.err.redraw(self._status_text)
-
-
-class JsonView(View):
-    """A view for programs: one JSON object per line for events and output."""
-
-    def __init__(self, out: TextIO, tell: Callable[[str], None] = lambda why: None) -> None:
-        self.out = OutputStream(out)
-        self.out.tell = self._tell = tell
-
-    def line(self, line: Line) -> None:
-        """Print a line of output."""
-        self._write({"kind": "output"} | line.as_data())
-
-    def block(self, block: LineBlock) -> None:
-        """Print lines of output."""
-        objects = ({"kind": "output"} | line.as_data() for line in block)
-        self.out.write("".join(f"{json_text(each)}\n" for each in objects))
-
-    @property
-    def unseen(self) -> bool:
-        """Whether it shows no more lines."""
-        return self.out.failure is not None
-
-    @property
-    def output_closed(self) -> bool:
-        """Whether the reader of its output has exited, as in `| head -1`."""
-        return self.out.unread
-
-    def event(self, event: Event) -> None:
-        """Print an event."""
-        text = event_text(event)
-        self._write(event.as_data() | ({"text": text} if text is not None else {}))
-
-    def begin(self, step: StartStep, late: Collection[str]) -> None:
-        """Do nothing: the events say how far the start is."""
-
-    def tell(self, text: str) -> None:
-        """Print a message about the run where no program reads it."""
-        self._tell(text)
-
-    def close(self) -> None:
-        """Do nothing: each line is complete."""
-
-    def follow(self, ranks: int, started: float | None) -> None:
-        """Do nothing: the run's own record says it."""
-
-    def job(
-        self, hosts: tuple[str, ...], *, started: float | None, ended: float | None = None
-    ) -> None:
-        """Do nothing: the messages say it."""
-
-    def canceling(self) -> None:
-        """Do nothing: the messages say it."""
-
-    def plan(self, plan: Plan, directory: Path) -> None:
-        """Print the decisions."""
-        decisions = [d.as_data() for d in plan.decisions]
-        self._write({"kind": "plan", "directory": str(directory), "decisions": decisions})
-
-    def detached(self, run: str) -> None:
-        """Print that the run continues in the background."""
-        self._write({"kind": "detached", "run": run})
-
-    def outcome(self, outcome: Outcome, directory: Path | None) -> None:
-        """Print how the run ended."""
-        self._write({"kind": "outcome"} | outcome.as_data())
-        leave_if_unread(self.out)
-
-    def _write(self, value: object) -> None:
-        self.out.write(json_text(value) + "\n")
-
-
-def decision_rows(
-    decisions: tuple[Decision, ...],
-    columns: int | None = None,
-    *,
-    directory: Path | None = None,
-) -> list[str]:
-    """Return a row per decision: what, value, why; with `columns`, wrapped to that width.
-
-    With `directory`, the last row names the run directory, and is not wrapped.
-    """
-    width = max([10, *(len(d.what) for d in decisions)])
-    rows = [
-        one_line(f"  {d.what:<{width}} {d.value}  ({'assumed: ' if d.assumed else ''}{d.why})")
-        for d in decisions
-    ]
-    last = [f"  {'run':<{width}} {directory}"] if directory is not None else []
-    if columns is None:
-        return [*rows, *last]
-    indent = " " * (width + 3)
-    wrapper = textwrap.TextWrapper(
-        max(columns, len(indent) + 20),
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return [*(line for row in rows for line in wrapper.wrap(row)), *last]
