@@ -21,6 +21,7 @@ from dslaunch.run.known_endings import built_in
 from dslaunch.run.outcome import Outcome, SecondaryFailure
 from dslaunch.run.outcome_text import message, stop_text
 from dslaunch.run.reasons import EndCode, EndReason, Restart
+from dslaunch.run.waits import WaitKind
 
 STEP, SAVE = Place("train.py", 30, "step"), Place("train.py", 41, "save")
 WAITING = HangVerdict(
@@ -38,6 +39,8 @@ MOST = Side((0, 1, 2), "all_reduce", "default_pg", sizes=((8, 2),), dtypes=("Flo
 PAIRS = (("n1", "n4"), ("n2", "n4"))
 VERDICTS = (
     WAITING,
+    replace(WAITING, wait=WaitKind.NETWORK),
+    replace(WAITING, wait=WaitKind.CHILD_PROCESS),
     replace(WAITING, code=HangCode.DEAD, exit_code=0, place=None),
     replace(WAITING, code=HangCode.DEAD, signal=9, place=None),
     replace(WAITING, code=HangCode.EXITING, place=None),

@@ -27,6 +27,8 @@ from dslaunch.preflight.checks._machine import neighbors
 from dslaunch.preflight.checks.net_mesh import blamed
 from dslaunch.preflight.judge import judge
 from dslaunch.preflight.unanswered import CallFailure
+from dslaunch.protocol.name_patterns import MOST_PATTERNS
+from dslaunch.protocol.survey import recorded
 from dslaunch.run.endings import diagnose
 from dslaunch.run.events import Line
 from dslaunch.run.lines import Lines, printable
@@ -224,6 +226,13 @@ def test_a_pattern_that_is_accepted_takes_bounded_time(
     for piece in ("a", "ab", "1", "aab1"):
         line = (piece * LONGEST_LINE)[:LONGEST_LINE]
         assert seconds(lambda line=line: compiled.search(line)) < SECONDS
+
+
+@pytest.mark.parametrize("pattern", ["*a" * 2000 + "b", "*" * 4000 + "b", "a*" * 2000 + "/"])
+def test_a_question_in_a_recording_is_compared_in_time(pattern: str) -> None:
+    key = f"read {json.dumps([pattern] * MOST_PATTERNS)}"
+    names = {f"{'a' * 4000}{number}": "text" for number in range(9)}
+    assert seconds(lambda: recorded(key, {"value": names})) < SECONDS
 
 
 NODES = 100

@@ -24,6 +24,9 @@ DEPTH = 64
 WHOLE = 1e10
 """Below this value, `hjson` converts 5e8 or 2.0 to an integer."""
 
+LARGEST_INTEGER = 10**50
+"""A larger one is refused: no float holds the product of several."""
+
 Kind = Literal[
     "comment",
     "trailing comma",
@@ -338,10 +341,10 @@ class _Reader:
         """Convert a number as `hjson` does: 5e8 is an integer, 1e12 is not."""
         try:
             if word.lstrip("-").isdigit():
-                return int(word)
+                return _bounded(int(word))
             number = float(word)
             return int(number) if int(number) == number and abs(number) < WHOLE else number
-        except (ValueError, OverflowError):  # Python's limit on digits; infinity
+        except (ValueError, OverflowError):  # Python's limit on digits; infinity; ours
             raise self._broken("too-large", "number too large") from None
 
     def _skip(self) -> None:
@@ -378,6 +381,13 @@ class _Reader:
             file=self._document.file, line=line, column=column, path="", message=message, rule=rule
         )
         return ConfigError((problem,))
+
+
+def _bounded(number: int) -> int:
+    """Return an integer. Raises OverflowError."""
+    if abs(number) > LARGEST_INTEGER:
+        raise OverflowError(number)
+    return number
 
 
 def _unindented(text: str, start: int, end: int) -> str:

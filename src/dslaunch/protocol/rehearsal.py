@@ -32,9 +32,9 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Numbers = Annotated[Several[Number], Field(max_length=MOST_NUMBERS)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Counts = Annotated[Mapping[Short, Count], Field(max_length=MOST_NUMBERS)]
-Setting = bool | int | Number | Short | None
-Settings = Annotated[Mapping[Short, Setting], Field(max_length=MOST_NUMBERS)]
 Integer = Annotated[int, Field(ge=-(2**62), le=2**62)]
+Setting = bool | Integer | Number | Short | None
+Settings = Annotated[Mapping[Short, Setting], Field(max_length=MOST_NUMBERS)]
 
 
 class Started(Sent):

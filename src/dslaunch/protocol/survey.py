@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import marshal
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -20,6 +19,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 # pydantic takes no TypedDict of the standard library before Python 3.12
 from typing_extensions import TypedDict
 
+from dslaunch.protocol.name_patterns import NamePatterns
 from dslaunch.protocol.values import (
     MOST_PATH,
     MOST_SHORT,
@@ -435,8 +435,8 @@ def _value(form: Kind, kind: str, argument: object, sent: object) -> Any:
 
 def _asked(form: Kind, argument: Any, sent: Mapping[str, object]) -> dict[str, object]:
     if form.names is None:
-        fits = _matching(tuple(_itself(argument))).fullmatch
-        return {key: value for key, value in sent.items() if len(key) <= MOST_PATH and fits(key)}
+        asked = _patterns(tuple(_itself(argument)))
+        return {key: value for key, value in sent.items() if len(key) <= MOST_PATH and key in asked}
     names = form.names(argument)
     missing = next((name for name in names if name not in sent), None)
     if form.all_of_them and missing is not None:
@@ -444,12 +444,9 @@ def _asked(form: Kind, argument: Any, sent: Mapping[str, object]) -> dict[str, o
     return {name: sent[name] for name in names if name in sent}
 
 
-@cache
-def _matching(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """Return a pattern for the names that patterns with `*` mean, as a node reads them; no `*`
-    stands for a `/` or a control character."""
-    each = (r"[^/\x00-\x1f\x7f]*".join(map(re.escape, text.split("*"))) for text in patterns)
-    return re.compile("|".join(each))
+@lru_cache(maxsize=4096)
+def _patterns(texts: tuple[str, ...]) -> NamePatterns:
+    return NamePatterns(texts)
 
 
 def _invalid(why: str) -> Answer:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
 
 from dslaunch.cluster.nodeset import fold, ranks_text
-from dslaunch.protocol.rehearsal import Engine, GivenConfig, Saved, Started, TrainerArguments
+from dslaunch.protocol.rehearsal import Engine, Saved, Started, TrainerArguments
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.ranks import RankRecords, is_shared
 from dslaunch.run.rehearsal import Rehearsed
@@ -111,12 +109,10 @@ def _lacking(ranks: Ranks, writers: dict[str, list[RankRecords]]) -> Finding:
 
 
 def _uses_local_storage(rank: RankRecords) -> bool:
-    given = rank.last(GivenConfig)
-    try:
-        config: Any = json.loads(given.text) if given is not None else {}
-    except ValueError:  # HJSON: known only as DeepSpeed read it
+    config = rank.config
+    if config is None:  # known only as DeepSpeed read it
         return True
-    section = config.get("checkpoint") if isinstance(config, dict) else None
+    section = config.get("checkpoint")
     return isinstance(section, dict) and bool(section.get("use_node_local_storage"))
 
 
@@ -147,8 +143,10 @@ def _planned(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 def _empty(ranks: Ranks) -> Iterator[Finding]:
     """Yield files whose tensors are mostly empty, as those of partitioned parameters are."""
     for rank in ranks:
+        if not rank.sharded:
+            continue
         for saved in rank.every(Saved):
-            if rank.sharded and saved.tensors and saved.empty > saved.tensors / 2:
+            if saved.tensors and saved.empty > saved.tensors / 2:
                 yield finding(
                     FindingKind.CHECKPOINT_EMPTY,
                     ranks_text([rank.rank]),

@@ -9,11 +9,9 @@ pipeline parallelism, and FSDP that divides the parameters among a part of the r
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.deepspeed.memory import (
@@ -26,7 +24,7 @@ from dslaunch.deepspeed.memory import (
     state_parts,
 )
 from dslaunch.plural import byte_count
-from dslaunch.protocol.rehearsal import Engine, GivenConfig, OptimizerBuilt, Started, Step, Wrapped
+from dslaunch.protocol.rehearsal import Engine, OptimizerBuilt, Started, Step, Wrapped
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.ranks import RankRecords
 from dslaunch.run.rehearsal import Rehearsed
@@ -203,7 +201,7 @@ def _kept_bytes(rank: RankRecords, *, parameters: int, width: int) -> float | No
 def _of_engine(
     rank: RankRecords, built: Wrapped | OptimizerBuilt, engine: Engine, of: Machines
 ) -> int | None:
-    config = _config(rank)
+    config = rank.config or {}
     zero = config.get("zero_optimization")
     zero = zero if isinstance(zero, dict) else {}
     strategy = Strategy(
@@ -246,15 +244,6 @@ def _width(built: Wrapped | OptimizerBuilt) -> int:
     """Return the bytes of most parameters."""
     usual = max(built.types, key=lambda kind: built.types[kind], default="float32")
     return 2 if usual in HALF_TYPES else 4
-
-
-def _config(rank: RankRecords) -> dict[str, Any]:
-    given = rank.last(GivenConfig)
-    try:
-        parsed: Any = json.loads(given.text) if given is not None else {}
-    except ValueError:  # HJSON
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
 
 
 def _enabled(section: object) -> bool:

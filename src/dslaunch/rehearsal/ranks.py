@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dslaunch.launch.facts import Facts
 from dslaunch.launch.plan import Plan
 from dslaunch.protocol.rehearsal import (
     Batch,
     Engine,
+    GivenConfig,
     Group,
     Loader,
     ModelSplit,
@@ -62,6 +64,19 @@ class RankRecords:
         """Return the data loaders whose batches were trained on."""
         used = {batch.loader for batch in self.every(Batch)}
         return tuple(loader for loader in self.every(Loader) if loader.number in used)
+
+    @property
+    def config(self) -> dict[str, Any] | None:
+        """Return the DeepSpeed config that it got; empty: none; None: it is no JSON, such as HJSON,
+        or nested too deeply."""
+        given = self.last(GivenConfig)
+        if given is None:
+            return {}
+        try:
+            data: Any = json.loads(given.text)
+        except (ValueError, RecursionError):
+            return None
+        return data if isinstance(data, dict) else {}
 
     def splits_model(self, world: int) -> bool:
         """Return whether ranks may have different parts of the model, or the same data by

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dslaunch.cluster.nodeset import ranks_text
-from dslaunch.plural import byte_count
+from dslaunch.plural import byte_count, first_few
 from dslaunch.protocol.rehearsal import (
     AcceleratorBuilt,
     Batch,
@@ -42,6 +42,8 @@ DIFFERS = 0.01
 """Share of the change of a parameter from which on two ranks differ; rounding is far below."""
 FULL = 0.95
 """Share of the GPU memory from which on it is short."""
+MOST_HOSTS = 20
+"""Hosts that one finding names."""
 HUBS = ("huggingface.co", "hf.co", "modelscope.cn", "wandb.ai", "github.com", "s3.amazonaws.com")
 
 
@@ -419,8 +421,11 @@ def _is_plain(sampler: str) -> bool:
 
 def _same_in_workers(rank: RankRecords) -> Iterator[Finding]:
     """Yield that the workers of a loader return each batch again: a, a, b."""
+    digests_of: defaultdict[int, list[str]] = defaultdict(list)
+    for batch in rank.every(Batch):
+        digests_of[batch.loader].append(batch.digest)
     for loader in rank.trained_loaders:
-        digests = [each.digest for each in rank.every(Batch) if each.loader == loader.number]
+        digests = digests_of[loader.number]
         if loader.workers < 2 or len(digests) <= loader.workers:
             continue
         first = set(digests[: loader.workers])
@@ -521,7 +526,8 @@ def network(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
                 asked[each.name].append(rank.rank)
     if asked:
         several = {rank for numbers in asked.values() for rank in numbers}
-        yield finding(FindingKind.NETWORK, ranks_text(several), hosts=", ".join(sorted(asked)))
+        hosts = ", ".join(first_few(sorted(asked), MOST_HOSTS))
+        yield finding(FindingKind.NETWORK, ranks_text(several), hosts=hosts)
 
 
 RULES: tuple[Rule, ...] = (

@@ -11,6 +11,7 @@ from dslaunch.cluster.nodeset import fold, ranks_text
 from dslaunch.plural import counted
 from dslaunch.preflight.xid import xid_text
 from dslaunch.run.hang_verdict import GpuError, HangCode, HangVerdict, Place, Side
+from dslaunch.run.waits import WaitKind
 
 MOST_SIZES = 3
 """Sizes of tensors that are shown of one side of a mismatch."""
@@ -23,7 +24,7 @@ _ABOUT: Mapping[HangCode, str] = {
     HangCode.DATALOADER: "{who} {has} not entered it and {waits} for the data loader{workers}"
     "{where}",
     HangCode.BUSY: "{who} {has} not entered it and {computes}{where}",
-    HangCode.NOT_ENTERED: "{who} {has} not entered it{where}",
+    HangCode.NOT_ENTERED: "{who} {has} not entered it{meanwhile}{where}",
     HangCode.GPU: "{gpus}; {who} {is_}{inside}",
     HangCode.NETWORK: "all have entered it and it does not complete{pairs}",
     HangCode.RENDEZVOUS: "more ranks are expected, or ranks have different master addresses",
@@ -41,11 +42,15 @@ _WITHOUT_COLLECTIVE: Mapping[HangCode, str] = {
 _AFTER_SIDES: Mapping[HangCode, str] = {
     HangCode.NETWORK: "; the process group is not complete{pairs}",
 }
+_MEANWHILE: Mapping[WaitKind, str] = {
+    WaitKind.NETWORK: " and {waits} for a network connection",
+    WaitKind.CHILD_PROCESS: " and {waits} for a child process",
+}
 _HINTS: Mapping[HangCode, str] = {
     HangCode.DEAD: "let a rank exit with a code other than 0 if it cannot continue; look for "
     "`sys.exit` and `break` that depend on the rank",
-    HangCode.EXITING: "all ranks must make the same number of steps; look for `break`, `return` "
-    "and `sys.exit` that depend on the rank, and for a thread that is no daemon",
+    HangCode.EXITING: "all ranks must make the same number of steps; look for an exception in the "
+    "output of the rank, and for `break`, `return` and `sys.exit` that depend on the rank",
     HangCode.STOPPED: "continue the process with `kill -CONT`, or look for what stops it: a "
     "debugger or a job control signal",
     HangCode.FILESYSTEM: "check the file system on the node: `timeout 5 stat PATH`, "
@@ -108,12 +113,14 @@ def _waiting(verdict: HangVerdict) -> str:
 
 def _filled(text: str, verdict: HangVerdict) -> str:
     several = len(verdict.ranks) > 1
+    waits = "wait" if several else "waits"
     where = place_text(verdict.place)
     return text.format(
         who=_who(verdict.ranks),
         has="have" if several else "has",
         is_="are" if several else "is",
-        waits="wait" if several else "waits",
+        waits=waits,
+        meanwhile=_MEANWHILE.get(verdict.wait, "").format(waits=waits) if verdict.wait else "",
         computes="compute" if several else "computes",
         where=f": in {where}" if where else "",
         inside=f" in {where}" if where else " in unknown code",

@@ -116,6 +116,7 @@ def test_a_key_that_is_there_twice_is_said_and_the_last_one_counts() -> None:
         ('{"a": }', (1, 7), "missing-value"),
         ('{"a": 1} x', (1, 10), "trailing-text"),
         ('{"a": 1e999}', (1, 12), "too-large"),
+        (f'{{"a": -{"9" * 400}}}', (1, 408), "too-large"),
         ('{"a": "b\nc"}', (1, 9), "invalid-character"),
         ("[" * (DEPTH + 1), (1, DEPTH + 1), "too-deep"),
         ("{/* x", (1, 2), "unclosed-comment"),
