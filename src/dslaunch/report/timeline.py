@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from statistics import median
 from typing import TypeVar
 
@@ -206,7 +208,8 @@ def _node_course(events: Sequence[Event], end: float, restarts: Sequence[float])
 
 def _end_of_attempt(start: float, end: float, restarts: Sequence[float]) -> float:
     """Return when something that began at `start` was over at the latest: at the next restart."""
-    return next((at for at in restarts if at > start), end)
+    later = bisect_right(restarts, start)
+    return restarts[later] if later < len(restarts) else end
 
 
 _PHASE_AFTER: Mapping[str, Phase | None] = {
@@ -390,12 +393,13 @@ def _moments(events: Iterable[Event]) -> tuple[Moment, ...]:
             continue
         text, is_failure = _moment_text(event), failed(event) and not event.asked
         groups.setdefault((attempt, text, is_failure), []).append(event)
+    fold_once = cache(fold)  # most events are of the same nodes
     return tuple(
         Moment(
             first=own[0].time,
             last=own[-1].time,
             text=text,
-            hosts=fold(event.host for event in own if event.host is not None),
+            hosts=fold_once(tuple(sorted({e.host for e in own if e.host is not None}))),
             ranks=fold_numbers(event.rank for event in own if event.rank is not None),
             is_failure=is_failure,
         )

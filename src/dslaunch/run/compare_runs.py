@@ -314,12 +314,18 @@ def _cluster(run: RecordedRun) -> Values | None:
     rest = {key: value for key, value in run.cluster.items() if key not in _NOT_OF_CLUSTER}
     nodes = run.cluster.get("nodes")
     by_node = [
-        (str(node.get("host")), {f"nodes.{key}": value for key, value in flat(node).items()})
+        (str(node.get("host")), _node_settings(node))
         for node in (nodes if isinstance(nodes, list) else [])
         if isinstance(node, dict)
     ]
     names = {"nodes.host": fold(host for host, _ in by_node)}
-    return flat(rest) | folded_values(by_node) | names
+    return flat(rest) | names | folded_values(by_node)
+
+
+def _node_settings(node: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of a node, without its name."""
+    settings = {f"nodes.{key}": value for key, value in node.items() if key != "host"}
+    return flat(settings) if settings else {}
 
 
 def _decisions(run: RecordedRun) -> Values | None:

@@ -17,7 +17,7 @@ class Recorded(BaseModel):
 
 def _printable(value: object) -> object:
     """Spell bytes that are no UTF-8, which JSON cannot hold, as `\\udcff`."""
-    if isinstance(value, str):
+    if isinstance(value, str) and not value.isascii():
         return value.encode("utf-8", "backslashreplace").decode()
     return value
 
