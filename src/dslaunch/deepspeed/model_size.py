@@ -16,6 +16,7 @@ from typing import Any
 from dslaunch.deepspeed.architectures import Shape, total
 from dslaunch.deepspeed.families import FAMILIES
 from dslaunch.deepspeed.memory import Model
+from dslaunch.deepspeed.quantities import MOST
 from dslaunch.errors import ConfigError, DslaunchError, ErrorCode, Problem, ToolMissingError
 from dslaunch.json_text import json_literal
 
@@ -63,7 +64,7 @@ def from_config(text: str, name: str) -> Sized:
     except KeyError as error:
         path = str(error.args[0])
         problem = _problem(name, "missing-key", "required, but not set", path=path)
-    except (TypeError, ValueError, ZeroDivisionError) as error:
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
         problem = _problem(name, "invalid-sizes", f"invalid sizes: {error}")
     raise ConfigError((problem,), hint="use a config.json written by `save_pretrained`")
 
@@ -93,6 +94,14 @@ def from_path(path: Path) -> Sized:
     """
     if path.is_dir():
         return from_path(_in_directory(path))
+    sized = _of_file(path)
+    if not sized.model.params <= MOST:
+        problem = _problem(str(path), "too-large", f"more than {MOST:.0e} parameters")
+        raise ConfigError((problem,))
+    return sized
+
+
+def _of_file(path: Path) -> Sized:
     if path.name.endswith(INDEX_SUFFIX):
         return _from_index(path)
     if path.name.endswith(WEIGHTS_SUFFIX):

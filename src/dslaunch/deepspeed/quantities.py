@@ -8,6 +8,7 @@ from dslaunch.errors import ErrorCode, UsageError
 
 PREFIXES = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 MOST = 10**18
+"""The largest number of bytes or parameters."""
 NUMBER = r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"
 
 

@@ -18,6 +18,7 @@ import time
 
 from dslaunch.node.bridge import Door
 from dslaunch.node.hang_inquiry import HangInquiry
+from dslaunch.node.link_messages import MOST_TEXT, News, Order, news_of
 from dslaunch.node.member_link import Broken, Closed, MemberLink
 from dslaunch.node.rank_progress import MOST_PAIRED, Quiet, RankProgress, quiet_seconds
 
@@ -39,10 +40,8 @@ MOST_UNPROVED_OF_ONE = 32
 """The same, from one address; the oldest is closed for a new one."""
 SPARE_FILES = 64
 """Open files that connections leave to the agent, which needs some to inspect processes."""
-MOST_TEXT = 300
-"""Characters of a reason that another node sends, at most."""
-MOST_SECONDS = 1e9
-LAST_PORT = 65535
+NO_QUIET = Quiet(0.0, 0.0, None)
+"""Of a node whose ranks have just made progress."""
 
 
 def make(link: Dict[str, Any], agent: Agent) -> Links:
@@ -227,7 +226,7 @@ class Coordinator(Links):
 
     def note(self, message: Message) -> None:
         """Handle an event of this node."""
-        self.judge(self.agent.host, News(_news(message)))
+        self.judge(self.agent.host, News(news_of(message)))
 
     def judge(self, host: str, news: News) -> None:
         """Decide what a node's report means for all nodes."""
@@ -384,7 +383,7 @@ class Member(Links):
         """Handle an event of this node; those after its end are not reported."""
         if self.finished:
             return
-        news = _news(message)
+        news = news_of(message)
         self.finished = "done" in news
         if news:
             self.say(news)
@@ -450,98 +449,3 @@ class Member(Links):
             return {"idle": self.agent.idle}
         quiet = self.progress.quiet()
         return {"idle": quiet.idle, "printed": quiet.printed, "moved": quiet.moved}
-
-
-# ---------------------------------------------------------------- messages
-
-
-NO_QUIET = Quiet(0.0, 0.0, None)
-
-
-class News:
-    """A node's report, validated. Raises Broken for anything invalid."""
-
-    def __init__(self, message: Message) -> None:
-        idle, printed = _seconds(message, "idle"), _seconds(message, "printed")
-        self.quiet: Optional[Quiet] = None
-        """None: it does not report how long its ranks have made no progress."""
-        if idle is not None:
-            self.quiet = Quiet(idle, printed or 0.0, _seconds(message, "moved"))
-        self.port = _port(message.get("port"))
-        """It has recorded what its ranks do, and listens at this port; 0: at none."""
-        self.dialed = _flag(message, "dialed")
-        self.failed = _text(message, "failed")
-        self.good = _flag(message, "good")
-        self.done = _flag(message, "done")
-
-
-class Order:
-    """An order of the first node, validated. Raises Broken for anything invalid."""
-
-    def __init__(self, message: Message) -> None:
-        self.record = _flag(message, "record")
-        """To record what the ranks do."""
-        self.dial = _ports(message, "dial")
-        """To connect to the other nodes: the port of each, in the order of the hosts; 0: none."""
-        self.stop = _seconds(message, "stop")
-        """To end them: the seconds that they have for it."""
-        self.hang = _seconds(message, "hang")
-        """The seconds for which no rank had made progress; None: that is not the reason."""
-        self.why = _text(message, "why")
-
-
-def _seconds(message: Message, name: str) -> Optional[float]:
-    value = message.get(name)
-    if value is None:
-        return None
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0 <= value <= MOST_SECONDS:
-        raise Broken(f"{name} is not a number of seconds")
-    return float(value)
-
-
-def _port(value: Any) -> Optional[int]:
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LAST_PORT:
-        raise Broken("a port is not a number of a port")
-    return value
-
-
-def _ports(message: Message, name: str) -> List[int]:
-    value = message.get(name, [])
-    if not isinstance(value, list):
-        raise Broken(f"{name} is not a list of ports")
-    return [_port(each) or 0 for each in value]
-
-
-def _text(message: Message, name: str) -> str:
-    value = message.get(name, "")
-    if not isinstance(value, str) or len(value) > MOST_TEXT or not value.isprintable():
-        raise Broken(f"{name} is not a short text")
-    return value
-
-
-def _flag(message: Message, name: str) -> bool:
-    value = message.get(name, False)
-    if not isinstance(value, bool):
-        raise Broken(f"{name} is not true or false")
-    return value
-
-
-def _news(event: Message) -> Message:
-    """Return the report about an event that other nodes must know."""
-    kind = event.get("event")
-    if kind == "exit" and not event["asked"]:
-        bad = event["code"] or event["signal"] is not None
-        return {"failed": f"rank {event['rank']} failed"} if bad else {"good": True}
-    if kind == "unstarted":
-        return {"failed": "a rank could not start"}
-    if kind == "stopping":
-        return {"failed": _short(f"stopped by {event.get('by')}")}
-    return {"done": True} if kind == "done" else {}
-
-
-def _short(text: str) -> str:
-    """Return a text that `_text` accepts."""
-    return "".join(c if c.isprintable() else "?" for c in text)[:MOST_TEXT]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dslaunch.cluster.nodeset import fold, ranks_text
 from dslaunch.protocol.rehearsal import Engine, Saved, Started, TrainerArguments
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
-from dslaunch.rehearsal.ranks import RankRecords, is_shared
+from dslaunch.rehearsal.ranks import RankRecords, Ranks, is_shared
 from dslaunch.run.rehearsal import Rehearsed
 
 TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")
@@ -18,7 +18,6 @@ LOCAL_STORAGE = 'set "checkpoint": {"use_node_local_storage": true} in the DeepS
 EACH_NODE = "set save_on_each_node=True, or write to shared storage"
 SHARED_STORAGE = "write to storage that all nodes share"
 COPY = "write to shared storage, or copy it to all nodes before you resume"
-Ranks = tuple[RankRecords, ...]
 
 
 def checkpoints(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:

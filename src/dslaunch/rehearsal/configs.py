@@ -22,14 +22,14 @@ from dslaunch.protocol.rehearsal import (
     TrainerArguments,
 )
 from dslaunch.rehearsal.findings import Finding
-from dslaunch.rehearsal.ranks import RankRecords
+from dslaunch.rehearsal.ranks import RankRecords, Ranks
 from dslaunch.run.rehearsal import Rehearsed
 
 IN_CODE = "config in code"
 """The place of a config that was given as a dict."""
 
 
-def config_findings(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> Iterator[Finding]:
+def config_findings(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield the findings about the config that DeepSpeed got, and about the config files."""
     remarks = [*_effective(rehearsed, ranks), *rehearsed.config_errors]
     seen: set[tuple[str, str]] = set()
@@ -47,7 +47,7 @@ def _finding(remark: Remark) -> Finding:
     return Finding(remark.rule, remark.level, place, text, remark.fix)
 
 
-def _effective(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> tuple[Remark, ...]:
+def _effective(rehearsed: Rehearsed, ranks: Ranks) -> tuple[Remark, ...]:
     """Return the findings of the lint about the config of the first rank that has one."""
     for rank in ranks:
         config = rank.last(GivenConfig)

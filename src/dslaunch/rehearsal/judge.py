@@ -23,7 +23,7 @@ from dslaunch.protocol.rehearsal import (
 from dslaunch.rehearsal.configs import config_findings
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.measured import Measured, measure
-from dslaunch.rehearsal.ranks import RankRecords, ranks_of
+from dslaunch.rehearsal.ranks import Ranks, ranks_of
 from dslaunch.rehearsal.rules import RULES
 from dslaunch.run.hang_text import hang_hint, hang_text
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
@@ -108,9 +108,7 @@ def judge_rehearsal(rehearsed: Rehearsed) -> Rehearsal:
     )
 
 
-def _verdict(
-    outcome: Outcome, findings: Iterable[Finding], ranks: tuple[RankRecords, ...]
-) -> Verdict:
+def _verdict(outcome: Outcome, findings: Iterable[Finding], ranks: Ranks) -> Verdict:
     if any(each.level == "error" for each in findings):
         return Verdict.WOULD_FAIL
     served = _served(outcome, ranks)
@@ -119,7 +117,7 @@ def _verdict(
     return Verdict.WOULD_RUN if stepped and in_time else Verdict.NOT_REHEARSED
 
 
-def _served(outcome: Outcome, ranks: tuple[RankRecords, ...]) -> frozenset[int]:
+def _served(outcome: Outcome, ranks: Ranks) -> frozenset[int]:
     """Return the ranks that train nothing and wait for ranks that were held: they evaluate, or
     collect, what these will send them after a later step."""
     hang = outcome.reason.hang
@@ -128,7 +126,7 @@ def _served(outcome: Outcome, ranks: tuple[RankRecords, ...]) -> frozenset[int]:
     return frozenset(rank.rank for rank in ranks if rank.rank in hang.waiting and not rank.trains)
 
 
-def _of_the_end(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> Iterator[Finding]:
+def _of_the_end(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield how the run itself ended, if that says something."""
     outcome = rehearsed.outcome
     if outcome.reason.code is EndCode.REHEARSAL_LIMIT:
@@ -152,7 +150,7 @@ def _of_the_end(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> Iterato
         yield from _uneven(ranks)
 
 
-def _hang(verdict: HangVerdict, message: str, ranks: tuple[RankRecords, ...]) -> Finding:
+def _hang(verdict: HangVerdict, message: str, ranks: Ranks) -> Finding:
     """Return why there was no progress, with the code of the verdict."""
     late = [rank for _, rank in verdict.ranks] or [rank.rank for rank in ranks]
     place = verdict.place
@@ -167,7 +165,7 @@ def _hang(verdict: HangVerdict, message: str, ranks: tuple[RankRecords, ...]) ->
     )
 
 
-def _too_slow(ranks: tuple[RankRecords, ...], limits: RehearsalLimits) -> Iterator[Finding]:
+def _too_slow(ranks: Ranks, limits: RehearsalLimits) -> Iterator[Finding]:
     done = min(rank.steps for rank in ranks)
     late = [rank.rank for rank in ranks if rank.steps < limits.steps]
     yield finding(
@@ -179,7 +177,7 @@ def _too_slow(ranks: tuple[RankRecords, ...], limits: RehearsalLimits) -> Iterat
     )
 
 
-def _uneven(ranks: tuple[RankRecords, ...]) -> Iterator[Finding]:
+def _uneven(ranks: Ranks) -> Iterator[Finding]:
     held = any(rank.last(Held) for rank in ranks)
     ended = [rank for rank in ranks if rank.last(Ended) and not rank.last(Held)]
     if held and ended:
@@ -202,7 +200,7 @@ OF_WORLD_SIZE = frozenset(
 ON_MORE_NODES = "rehearse on more nodes: the smaller number of ranks may have caused it"
 
 
-def _failure(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> Finding:
+def _failure(rehearsed: Rehearsed, ranks: Ranks) -> Finding:
     """Return the failure of the run with its known ending, if there is one."""
     found = _failure_here(rehearsed.outcome, ranks)
     sharded = any((engine := rank.last(Engine)) and engine.stage > 0 for rank in ranks)
@@ -212,7 +210,7 @@ def _failure(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> Finding:
     return found
 
 
-def _failure_here(outcome: Outcome, ranks: tuple[RankRecords, ...]) -> Finding:
+def _failure_here(outcome: Outcome, ranks: Ranks) -> Finding:
     cause = outcome.cause
     mine = [rank for rank in ranks if cause is not None and rank.rank == cause.rank]
     raised = mine[0].last(Raised) if mine else None
@@ -232,7 +230,7 @@ def _failure_here(outcome: Outcome, ranks: tuple[RankRecords, ...]) -> Finding:
     )
 
 
-def _gaps(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> tuple[Gap, ...]:
+def _gaps(rehearsed: Rehearsed, ranks: Ranks) -> tuple[Gap, ...]:
     if rehearsed.outcome.status == "interrupted":
         return (Gap.INTERRUPTED,)
     if not any(rank.last(Started) for rank in ranks):

@@ -22,7 +22,7 @@ from dslaunch.protocol.rehearsal import (
     Written,
 )
 from dslaunch.rehearsal.memory import machines, model_states
-from dslaunch.rehearsal.ranks import RankRecords
+from dslaunch.rehearsal.ranks import RankRecords, Ranks
 from dslaunch.run.rehearsal import Rehearsed
 
 
@@ -84,7 +84,7 @@ MOST_KEPT = 20
 """Directories and hosts that are kept."""
 
 
-def measure(rehearsed: Rehearsed, ranks: tuple[RankRecords, ...]) -> Measured:
+def measure(rehearsed: Rehearsed, ranks: Ranks) -> Measured:
     """Return what the ranks of a rehearsal have measured."""
     first = next((rank for rank in ranks if rank.steps), ranks[0])
     steps = [step for rank in ranks for step in rank.every(Step)]

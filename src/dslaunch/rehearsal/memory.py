@@ -26,7 +26,7 @@ from dslaunch.deepspeed.memory import (
 from dslaunch.plural import byte_count
 from dslaunch.protocol.rehearsal import Engine, OptimizerBuilt, Started, Step, Wrapped
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
-from dslaunch.rehearsal.ranks import RankRecords
+from dslaunch.rehearsal.ranks import RankRecords, Ranks
 from dslaunch.run.rehearsal import Rehearsed
 
 MOSTLY = 4
@@ -60,7 +60,6 @@ OPTIMIZERS: Mapping[str, Kept] = {
 }
 """By a pattern of their names in lower case; the first that fits counts. It is needed where a rank
 has not made a step."""
-Ranks = tuple[RankRecords, ...]
 
 
 def memory(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:

@@ -92,7 +92,11 @@ class RankRecords:
         return any(size is not None and 1 < size < world for size in sizes)
 
 
-def ranks_of(plan: Plan, records: Mapping[int, tuple[Record, ...]]) -> tuple[RankRecords, ...]:
+Ranks = tuple[RankRecords, ...]
+"""The ranks of a rehearsal, in their order."""
+
+
+def ranks_of(plan: Plan, records: Mapping[int, tuple[Record, ...]]) -> Ranks:
     """Return all ranks of a plan in their order."""
     return tuple(
         RankRecords(rank, node.host, records.get(rank, ()))

@@ -155,3 +155,14 @@ def test_a_text_that_no_parser_takes_is_refused(tmp_path: Path, text: str, rule:
     with pytest.raises(ConfigError) as caught:
         from_path(tmp_path)
     assert [problem.rule for problem in caught.value.problems] == [rule]
+
+
+@pytest.mark.parametrize("size", [10**19, 10**400])
+def test_a_model_that_is_larger_than_any_is_refused(tmp_path: Path, size: int) -> None:
+    weights(tmp_path / "a.safetensors", {"a.weight": [size]})
+    config = {**LLAMA, "vocab_size": size}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for name in ("a.safetensors", "config.json"):
+        with pytest.raises(ConfigError) as caught:
+            from_path(tmp_path / name)
+        assert [problem.rule for problem in caught.value.problems] == ["too-large"]

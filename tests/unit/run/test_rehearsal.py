@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from dslaunch.launch.plan import Plan, Rendezvous
 from dslaunch.protocol.rehearsal import REHEARSAL
 from dslaunch.protocol.values import parse
 from dslaunch.run.reasons import EndCode, EndReason
@@ -64,7 +65,9 @@ class Answering:
 
 def end_of(*ranks: list[dict[str, Any]]) -> EndReason | None:
     """Return why a rehearsal of ranks with these records is over; None: it is not."""
-    monitor, sessions = RehearsalMonitor(RehearsalLimits()), [cast(Session, Answering(*ranks))]
+    plan = Plan("test", "direct", len(ranks), Rendezvous("n1", 29500), ())
+    monitor = RehearsalMonitor(RehearsalLimits(), plan)
+    sessions = [cast(Session, Answering(*ranks))]
     assert monitor.look(sessions) is None  # it asks
     return monitor.look(sessions)
 

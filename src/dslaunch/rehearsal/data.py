@@ -1,0 +1,166 @@
+"""What is wrong with the data that the ranks of a rehearsal train on. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from dslaunch.cluster.nodeset import ranks_text
+from dslaunch.protocol.rehearsal import Batch, Engine, Input, SameOrder, Step
+from dslaunch.rehearsal.findings import Finding, FindingKind, finding
+from dslaunch.rehearsal.ranks import RankRecords, Ranks
+from dslaunch.run.rehearsal import Rehearsed
+
+LOSS_DIFFERS = 0.01
+"""Share of the largest loss from which on ranks have different ones."""
+
+
+def same_data(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield that ranks, or the workers of one, read the same samples."""
+    del rehearsed
+    world = len(ranks)
+    if world > 1 and not any(rank.splits_model(world) for rank in ranks):
+        yield from _same_in_ranks(ranks)
+    for rank in ranks:
+        yield from _same_in_workers(rank)
+
+
+def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
+    where = ranks_text(rank.rank for rank in ranks)
+    batches = [{(b.loader, b.index): b.digest for b in rank.every(Batch)} for rank in ranks]
+    common = set.intersection(*(set(each) for each in batches))
+    digests = [[each[key] for key in sorted(common)] for each in batches]
+    # samples that are all the same tell nothing
+    varied = len(set(digests[0])) > 1
+    if varied and all(each == digests[0] for each in digests):
+        split = _divide_batches(ranks)
+        yield finding(FindingKind.SAME_DATA_LOADED if split else FindingKind.SAME_DATA, where)
+        return
+    equal = _with_equal_batches(ranks, digests)
+    if equal:
+        yield finding(FindingKind.SAME_DATA_IN_SOME, ranks_text(rank.rank for rank in equal))
+        return
+    loaders = [loader for rank in ranks for loader in rank.trained_loaders]
+    divided = {each.number: each.subset for each in loaders if each.replicas == len(ranks)}
+    if any(each.subset != divided.get(each.number, each.subset) for each in loaders):
+        yield finding(FindingKind.SPLITS_DIFFER, where)
+        return
+    if len({loader.seed for loader in loaders if loader.replicas is not None}) > 1:
+        yield finding(FindingKind.SEEDS_DIFFER, where)
+        return
+    plain = [each for each in loaders if each.replicas is None and _is_plain(each.sampler)]
+    plain = [each for each in plain if each.batch_sampler == "BatchSampler" and each.samples]
+    if plain and len({each.samples for each in plain}) == 1:
+        first = plain[0]
+        yield finding(
+            FindingKind.PLAIN_SAMPLER, where, sampler=first.sampler, samples=first.samples or 0
+        )
+
+
+def _with_equal_batches(ranks: Ranks, digests: list[list[str]]) -> Ranks:
+    """Return the first ranks of which each has the same batches, at least two that differ."""
+    alike: defaultdict[tuple[str, ...], list[RankRecords]] = defaultdict(list)
+    for rank, each in zip(ranks, digests, strict=True):
+        if len(set(each)) > 1:
+            alike[tuple(each)].append(rank)
+    several = [found for found in alike.values() if len(found) > 1]
+    if not several or _divide_batches(tuple(several[0])):
+        return ()
+    return tuple(several[0])
+
+
+def _divide_batches(ranks: Ranks) -> bool:
+    """Return whether ranks train on parts of the batches that they all read."""
+    if any(rank.every(Input) for rank in ranks):
+        return _inputs_differ(ranks)
+    return _losses_differ(ranks)
+
+
+def _losses_differ(ranks: Ranks) -> bool:
+    """Return whether ranks have different losses in their first step. The inputs of a model that
+    is not wrapped are unknown; of equal ones, the losses are equal."""
+    first = [steps[0].loss for rank in ranks if (steps := rank.every(Step))]
+    losses = [loss for loss in first if loss is not None]
+    if len(losses) < len(ranks):
+        return False
+    return max(losses) - min(losses) > LOSS_DIFFERS * max(map(abs, losses))
+
+
+def _inputs_differ(ranks: Ranks) -> bool:
+    """Return whether the wrapped models got different inputs in each of the first steps."""
+    inputs = [{each.index: each.digest for each in rank.every(Input)} for rank in ranks]
+    common = set.intersection(*(set(each) for each in inputs))
+    return bool(common) and all(len({each[key] for each in inputs}) > 1 for key in common)
+
+
+def same_order(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks that train on the same order in each epoch."""
+    del rehearsed
+    found = []
+    for rank in ranks:
+        trained = {loader.number for loader in rank.trained_loaders}
+        if any(each.loader in trained for each in rank.every(SameOrder)):
+            found.append(rank.rank)
+    if found:
+        yield finding(FindingKind.SAME_ORDER, ranks_text(found))
+
+
+def few_samples(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield data sets that are too small for all ranks of the real run."""
+    if not rehearsed.is_smaller:
+        return
+    full = rehearsed.full_ranks
+    for loader in ranks[0].trained_loaders:
+        distributed = loader.replicas == len(ranks)
+        if not distributed or loader.samples is None or not loader.batch:
+            continue
+        each = -(-loader.samples // full)
+        if each < loader.batch:
+            kind = FindingKind.NO_BATCH if loader.drop_last else FindingKind.FEW_SAMPLES
+            where = ranks_text(rank.rank for rank in ranks)
+            samples, batch = loader.samples, loader.batch
+            yield finding(kind, where, samples=samples, each=each, ranks=full, batch=batch)
+            return
+
+
+def _is_plain(sampler: str) -> bool:
+    return sampler in ("RandomSampler", "SequentialSampler")
+
+
+def _same_in_workers(rank: RankRecords) -> Iterator[Finding]:
+    """Yield that the workers of a loader return each batch again: a, a, b."""
+    digests_of: defaultdict[int, list[str]] = defaultdict(list)
+    for batch in rank.every(Batch):
+        digests_of[batch.loader].append(batch.digest)
+    for loader in rank.trained_loaders:
+        digests = digests_of[loader.number]
+        if loader.workers < 2 or len(digests) <= loader.workers:
+            continue
+        first = set(digests[: loader.workers])
+        if len(first) == 1 and digests[loader.workers] not in first:
+            where = ranks_text([rank.rank])
+            yield finding(FindingKind.SAME_DATA_IN_WORKERS, where, workers=loader.workers)
+
+
+def batches_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield batch sizes and lengths that differ between ranks, or from the DeepSpeed config."""
+    del rehearsed
+    where = ranks_text(rank.rank for rank in ranks)
+    first = [rank.trained_loaders[:1] for rank in ranks]
+    loaders = [loader for several in first for loader in several]
+    sizes = {loader.batch for loader in loaders if loader.batch is not None}
+    lengths = {loader.batches for loader in loaders if loader.batches is not None}
+    if len(sizes) > 1:
+        yield finding(FindingKind.BATCHES_DIFFER, where, sizes=_joined_numbers(sizes))
+    if len(lengths) > 1:
+        yield finding(FindingKind.LENGTHS_DIFFER, where, lengths=_joined_numbers(lengths))
+    engine = next((rank.last(Engine) for rank in ranks), None)
+    if engine is None or len(sizes) != 1 or engine.pipeline:
+        return
+    size = next(iter(sizes))
+    if size != engine.micro_batch:
+        yield finding(FindingKind.BATCH_DIFFERS, where, loader=size, micro=engine.micro_batch)
+
+
+def _joined_numbers(numbers: Iterable[int]) -> str:
+    return " and ".join(map(str, sorted(numbers)[:4]))
