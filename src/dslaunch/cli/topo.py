@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import options, ui
+from dslaunch.cli.json_option import Json
 from dslaunch.cli.positional import FILE_ENDINGS, two_files
 from dslaunch.cluster.load import load_cluster, read_text
 from dslaunch.errors import DslaunchError, ErrorCode, UsageError
@@ -46,7 +47,7 @@ def topo(
             "output of several commands.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
     svg: Annotated[
         Path | None,
         typer.Option("--svg", metavar="FILE", help="Write a drawing of the first node to a file."),

@@ -28,7 +28,12 @@ _CLOSED = (errno.EINVAL, errno.EBADF)
 
 
 def listen(argument: Answer) -> Answer:
-    """Hold the first free port of `ports` and answer clients with `token`, until `hang_up`."""
+    """Hold the first free port of `ports` and answer clients with `token`, until `hang_up`.
+
+    With `instead`, the ports that were held before are released first.
+    """
+    if argument.get("instead"):
+        hang_up()
     taken = []
     for port in argument["ports"]:
         try:

@@ -143,12 +143,12 @@ class RankProgress:
         answering.join(FOR_QUESTIONS)
         found["answers"] = answering.found or {}
         self._write(found)
-        network.hang_up()  # a hang before this one may have passed
         self.port = network.listen(self._listening())["port"] or 0
         return found
 
     def _listening(self) -> Dict[str, Any]:
-        return {"ports": self._hang["ports"], "token": self._agent.run}
+        # instead: a hang before this one may have passed
+        return {"ports": self._hang["ports"], "token": self._agent.run, "instead": True}
 
     def _dial(self, ports: Dict[str, int]) -> None:
         """Record which of the other nodes that listen cannot be connected to."""

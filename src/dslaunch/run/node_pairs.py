@@ -17,6 +17,8 @@ CONNECT = 3.0
 """Seconds for a connection."""
 ANSWER = 8.0
 """Seconds for each of the two rounds of questions."""
+MOST_ADDRESSES = 16
+"""Addresses of a node that the others connect to: it says itself which it has."""
 
 
 class NodePairs:
@@ -27,7 +29,8 @@ class NodePairs:
         self._sessions, self._near = list(sessions), near
         self._token = secrets.token_hex(8)
         self._began = time.monotonic()
-        listen = {"ports": list(range(*PORTS)), "token": self._token}
+        # instead: a hang before this one may have passed
+        listen = {"ports": list(range(*PORTS)), "token": self._token, "instead": True}
         questions: queries.Questions = {queries.INTERFACES: None, queries.LISTEN: listen}
         self._first = Asked((each, each.ask(questions)) for each in self._sessions)
         self._second: Asked[Answers] | None = None
@@ -82,7 +85,7 @@ def _interface_of(address: str | None, answers: Answers) -> str | None:
 
 
 def _addresses(answers: Answers, name: str | None, near: str | None) -> list[str]:
-    """Return the addresses of a node on the interface of this name; without it, all."""
+    """Return the addresses of a node on the interface of this name; without it, the first ones."""
     version = ":" in (near or "")
     usable = [
         each
@@ -90,7 +93,7 @@ def _addresses(answers: Answers, name: str | None, near: str | None) -> list[str
         if each["up"] and not each["loopback"] and (":" in each["address"]) == version
     ]
     same = [each for each in usable if each["name"] == name]
-    return [each["address"] for each in same or usable]
+    return [each["address"] for each in (same or usable)[:MOST_ADDRESSES]]
 
 
 def _not_reached(answers: Answers) -> list[str]:

@@ -395,6 +395,12 @@ def test_a_used_port_is_reported_with_the_reason(port: int) -> None:
     assert told["port"] not in (None, port)
 
 
+def test_a_port_can_be_held_instead_of_those_before(port: int) -> None:
+    other = network.listen({"ports": [0], "token": "T", "instead": True})["port"]
+    found = dial({"before": ["127.0.0.1", port], "now": ["127.0.0.1", other]})
+    assert found == {"before": {"error": "Connection refused"}, "now": {"local": "127.0.0.1"}}
+
+
 def own(what: str) -> int:
     """How many threads (`task`) or open files (`fd`) this process has."""
     return len([*Path(f"/proc/self/{what}").iterdir()])
