@@ -128,6 +128,8 @@ class _OfOneNode:
     """In place of what only one node has: to use it raises DifferError."""
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # asked by Python itself, which expects this
+            raise AttributeError(name)
         raise DifferError
 
     def __getitem__(self, key: object) -> NoReturn:
