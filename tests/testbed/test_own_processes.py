@@ -7,6 +7,7 @@ from signal import SIGKILL, SIGSEGV, SIGTERM
 
 import pytest
 
+from dslaunch.node import processes
 from tests.testbed.scheduler import until
 from tests.testbed.test_faults import Watched
 from tests.testbed.test_runs import Project, project
@@ -119,6 +120,16 @@ def test_a_stopped_program_of_dslaunch_is_resumed(project: Project, which: list[
     assert all_stop or stopped == [], err
     project.cluster.run("control", project.command("clean", "c.yaml"), cwd=project.path, check=True)
     assert project.nothing_is_left()
+
+
+def test_a_program_that_is_stopped_in_a_container_is_left_alone(project: Project) -> None:
+    """A virtual node is to this machine what a container is to its host."""
+    stops = ["sh", "-c", "kill -STOP $$; sleep 1000"]
+    with project.cluster.popen("node1", stops, env={processes.PROGRAM: "1"}) as running:
+        program = running.host_pid()
+        until(lambda: processes.is_stopped(program), within=150)
+        assert program not in processes.resume_programs()
+        assert processes.is_stopped(program)
 
 
 def test_programs_that_are_stopped_are_ended_by_clean(project: Project) -> None:

@@ -180,11 +180,21 @@ def is_stopped(pid: int) -> bool:
 
 def resume_programs() -> List[int]:
     """Resume dslaunch's own programs of this user that are stopped; those of past runs then exit by
-    themselves. Returns their numbers."""
+    themselves. Returns their numbers. Programs in containers are left alone: these are nodes of
+    their own."""
     stopped = [pid for pid in pids() if is_stopped(pid) and is_ours(pid)]
-    found = [pid for pid in stopped if PROGRAM.encode() in environment(pid)]
+    found = [pid for pid in stopped if PROGRAM.encode() in environment(pid) and is_here(pid)]
     resume(found)
     return found
+
+
+def is_here(pid: int) -> bool:
+    """Return whether a process is in our PID namespace, and not in a container that can be seen
+    from here (man 7 pid_namespaces)."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid") == os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return False
 
 
 def resume(targets: Iterable[int]) -> None:
