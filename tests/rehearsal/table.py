@@ -25,8 +25,7 @@ launcher alone, and rehearsed. "Alone" is the last telling line that PyTorch, De
 library writes without dslaunch; it is empty where the job trains, or waits, without an error.
 "Time" is that of the whole command on virtual nodes with real sshd, the processor time of all its
 processes on both nodes and the control machine, which does not depend on what else is running, and
-the load of the 2 CPUs then (processes that wanted one, on average over a minute); it is empty for
-rehearsals on emulated nodes, which are older.
+the load of the 2 CPUs then (processes that wanted one, on average over a minute).
 
 Two sets were written after the rules: 15 broken jobs and 10 sound ones, and 18 and 10. Before the
 rules were extended for them, 7 of the 15 and 7 of the 18 were named by their code. Of the sound
