@@ -34,6 +34,14 @@ LONG = (60.0, 60.0)
 """Seconds that outlive every test: the rank is ended by the launcher."""
 
 
+def all_lines(scenario: Scenario) -> dict[int, list[str]]:
+    """Return what each rank of a scenario prints."""
+    return {
+        rank: [line(rank, number) for number in range(scenario.lines)]
+        for rank in range(scenario.ranks)
+    }
+
+
 def of_ranks(run: Launched, scenario: Scenario) -> dict[int | None, list[str]]:
     """Return the recorded lines of every rank, without those of failures."""
     lines: dict[int | None, list[str]] = {number: [] for number in range(scenario.ranks)}
@@ -177,10 +185,7 @@ def test_relays_that_are_lost_cost_no_line_and_no_rank(tmp_path: Path) -> None:
     with SimulatedCluster(scenario, tmp_path, "simulated-tree", fan_out) as cluster:
         run = cluster.run()
     assert run.code == 0, run.errors.read_text()
-    assert of_ranks(run, scenario) == {
-        rank: [line(rank, number) for number in range(scenario.lines)]
-        for rank in range(scenario.ranks)
-    }
+    assert of_ranks(run, scenario) == all_lines(scenario)
     events = happened(run)
     away = {host for (host, _), each in events.items() if "away" in {e[0] for e in each}}
     back = {host for (host, _), each in events.items() if "back" in {e[0] for e in each}}
@@ -205,10 +210,7 @@ def test_relays_that_are_lost_before_the_start_do_not_prevent_it(tmp_path: Path)
     with SimulatedCluster(scenario, tmp_path, "simulated-tree", fan_out) as cluster:
         run = cluster.run()
     assert run.code == 0, run.errors.read_text()
-    assert of_ranks(run, scenario) == {
-        rank: [line(rank, number) for number in range(scenario.lines)]
-        for rank in range(scenario.ranks)
-    }
+    assert of_ranks(run, scenario) == all_lines(scenario)
     assert cluster.report.running == cluster.report.connections == 0
 
 

@@ -69,7 +69,7 @@ class Shipping:
         self.agent.in_thread(client, message["id"], each.run)
 
     def tick(self, now: float) -> None:
-        """End what another node takes no more of. `now`: on the monotonic clock."""
+        """End handovers whose receiver has stopped reading. `now`: on the monotonic clock."""
         for each in self._handovers:
             each.look(now)
 
