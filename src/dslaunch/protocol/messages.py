@@ -83,6 +83,8 @@ class Reply(Sent):
 
     reply: Count
     time: Time
+    received: Time | None = None
+    """When the request had arrived; agents of earlier versions do not say it."""
     value: Any = None
     """Not validated yet: its type depends on the request (`queries`)."""
     error: Text | None = None
