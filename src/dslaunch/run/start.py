@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from dslaunch.launch.plan import Plan
     from dslaunch.lint import Remark
     from dslaunch.run.agent_starter import AgentStarter
-    from dslaunch.run.detach import Control
     from dslaunch.run.inbox import Inbox
     from dslaunch.run.launch import RunController
     from dslaunch.run.outcome import Outcome
@@ -113,7 +112,6 @@ def start(controller: RunController, count: int, starter: AgentStarter, inbox: I
         plan=plan,
         record=record,
         facts=facts,
-        control=control(request.cluster.network, facts, decided.rendezvous),
         offloads=offloads_to_host(request.job, request.cwd, in_code),
         config_remarks=errors,
     )
@@ -204,7 +202,6 @@ def _run(
     plan: Plan,
     record: RunDirectory,
     facts: Facts,
-    control: Control,
     offloads: bool,
     config_remarks: tuple[Remark, ...],
 ) -> Outcome:
@@ -228,7 +225,7 @@ def _run(
             plan=plan,
             secrets=controller.secrets,
             timeouts=request.timeouts,
-            control=control,
+            control=control(request.cluster.network, facts, plan.rendezvous),
         )
     rehearsal = None
     if request.rehearsal is not None:
