@@ -123,7 +123,8 @@ def _start_hooks():
 
 
 try:
-    _start_hooks()
+    if sys.version_info >= (3, 8):  # a job may run programs of older Pythons
+        _start_hooks()
 except Exception:
     pass
 sys.path[:] = [path for path in sys.path if path != os.path.dirname(__file__)]
