@@ -234,7 +234,7 @@ def _run(
     if request.rehearsal is not None:
         from dslaunch.run.rehearsal import RehearsalMonitor
 
-        rehearsal = RehearsalMonitor(request.rehearsal, plan)
+        rehearsal = RehearsalMonitor(request.rehearsal, plan, request.timeouts.hang_timeout)
     supervisor = Supervisor(
         sessions=sessions,
         inbox=inbox,
