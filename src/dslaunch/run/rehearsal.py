@@ -150,6 +150,20 @@ class RehearsalMonitor:
         """Return the ranks that are held before another step: these enter no collective."""
         return frozenset(rank for rank in self.records if self._has(rank, Held))
 
+    def result(
+        self, facts: Facts, outcome: Outcome, config_errors: tuple[Remark, ...]
+    ) -> Rehearsed:
+        """Return what the rehearsal has shown, when it has ended with this outcome."""
+        return Rehearsed(
+            plan=self._plan,
+            facts=facts,
+            outcome=outcome,
+            records={rank: tuple(several) for rank, several in self.records.items()},
+            config_errors=config_errors,
+            seconds=self.seconds,
+            limits=self.limits,
+        )
+
     def look(self, sessions: Iterable[Session]) -> EndReason | None:
         """Read new records, and ask for more when it is time; return why it is over. Never waits.
 
