@@ -8,6 +8,8 @@ REHEARSAL_STALL = 10.0
 """Seconds without progress in a rehearsal after which it is asked what the ranks wait for, and then
 again after as long: it ends at once if others wait for a rank that is held, or if the ranks are
 blocked forever."""
+HANG_TIMEOUT_OF_REHEARSAL = 120.0
+"""Seconds without progress after which a rehearsal ends by default; a run goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +26,7 @@ class Timeouts:
     """For reconnecting, before the node, or the run, is given up."""
     hang_timeout: float | None = None
     """Without progress of any rank (`hang_watch.py`), before the run is stopped; None: no limit."""
+
+
+DEFAULTS = Timeouts()
+"""Those of a run for which none is set."""
