@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from dslaunch.errors import ErrorCode, PlanError, UsageError
 from dslaunch.json_text import json_literal
 from dslaunch.registry import plugin_faults
-from dslaunch.run.timeouts import DEFAULTS, HANG_TIMEOUT_OF_REHEARSAL, Timeouts
+from dslaunch.run.timeouts import DEFAULTS, REHEARSAL_DEFAULTS, Timeouts
 from dslaunch.run.view import ignore
 
 if TYPE_CHECKING:
@@ -439,7 +439,7 @@ def rehearse(
     preflight: bool = True,
     force: bool = False,
     grace: float = DEFAULTS.grace,
-    hang_timeout: float | None = HANG_TIMEOUT_OF_REHEARSAL,
+    hang_timeout: float | None = REHEARSAL_DEFAULTS.hang_timeout,
     on_line: Callable[[Line], object] = ignore,
     on_event: Callable[[Event], object] = ignore,
 ) -> Rehearsal:

@@ -17,7 +17,7 @@ from dslaunch.cli import interruption, options, run_views, script_options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
 from dslaunch.cli.positional import JobOptions
 from dslaunch.cluster.select import select
-from dslaunch.run.timeouts import DEFAULTS, HANG_TIMEOUT_OF_REHEARSAL, Timeouts
+from dslaunch.run.timeouts import DEFAULTS, REHEARSAL_DEFAULTS, Timeouts
 
 if TYPE_CHECKING:
     from dslaunch.rehearsal.judge import Rehearsal
@@ -67,7 +67,7 @@ def rehearse(
     master_port: options.Port = None,
     no_sync: options.NoSync = False,
     no_preflight: options.NoPreflight = False,
-    hang_timeout: options.HangTimeout = HANG_TIMEOUT_OF_REHEARSAL,
+    hang_timeout: options.HangTimeout = REHEARSAL_DEFAULTS.hang_timeout,
     grace: options.Grace = DEFAULTS.grace,
     json: Json = False,
     force: options.Force = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -27,7 +27,7 @@ from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setti
 from dslaunch.cli.positional import JobOptions
 from dslaunch.errors import DslaunchError, Interrupted, NodeError, PreflightError
 from dslaunch.json_text import json_text
-from dslaunch.run.timeouts import DEFAULTS, Timeouts
+from dslaunch.run.timeouts import DEFAULTS, REHEARSAL_DEFAULTS, Timeouts
 
 if TYPE_CHECKING:
     from dslaunch.report.json_view import JsonView
@@ -234,6 +234,10 @@ def _rehearse_first(request: RunRequest, *, json: bool) -> None:
     from dslaunch.cli.rehearse import page, rehearsed
     from dslaunch.run.rehearsal import RehearsalLimits
 
+    timeouts = request.timeouts
+    if timeouts.hang_timeout is None:
+        timeouts = replace(timeouts, hang_timeout=REHEARSAL_DEFAULTS.hang_timeout)
+    request = replace(request, timeouts=timeouts)
     rehearsal = rehearsed(request, RehearsalLimits(), quiet=json)
     if json:
         ui.result(json_text({"kind": "rehearsal"} | rehearsal.as_data()))

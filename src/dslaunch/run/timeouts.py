@@ -8,8 +8,6 @@ REHEARSAL_STALL = 10.0
 """Seconds without progress in a rehearsal after which it is asked what the ranks wait for, and then
 again after as long: it ends at once if others wait for a rank that is held, or if the ranks are
 blocked forever."""
-HANG_TIMEOUT_OF_REHEARSAL = 120.0
-"""Seconds without progress after which a rehearsal ends by default; a run goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +28,5 @@ class Timeouts:
 
 DEFAULTS = Timeouts()
 """Those of a run for which none is set."""
+REHEARSAL_DEFAULTS = Timeouts(hang_timeout=120.0)
+"""Those of a rehearsal for which none is set: nobody waits for one that hangs."""
