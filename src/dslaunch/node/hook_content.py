@@ -33,6 +33,11 @@ def tensors_in(batch: "Any", torch: "Any", depth: int = 0) -> "List[Any]":
     return [tensor for several in found for tensor in several]
 
 
+def sample_count(tensors: "List[Any]") -> int:
+    """Return the number of samples in the tensors of a batch."""
+    return int(tensors[0].shape[0]) if tensors[0].dim() else 1
+
+
 def digest_of_tensors(tensors: "List[Any]") -> str:
     """Return a digest of the content and shapes of tensors."""
     parts = []

@@ -3,7 +3,14 @@
 import sys
 from types import SimpleNamespace
 
-from .hook_content import MOST_BATCHES, MOST_ELEMENTS, digest, digest_of_tensors, tensors_in
+from .hook_content import (
+    MOST_BATCHES,
+    MOST_ELEMENTS,
+    digest,
+    digest_of_tensors,
+    sample_count,
+    tensors_in,
+)
 from .hook_recorder import argument, class_name, integer, watch
 from .hook_training import training
 
@@ -101,7 +108,7 @@ def _batch(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> N
         "batch",
         loader=within.loader,
         index=within.noted,
-        size=tensors[0].shape[0] if tensors[0].dim() else 1,
+        size=sample_count(tensors),
         digest=digest_of_tensors(tensors),
     )
 

@@ -3,7 +3,7 @@
 import functools
 import sys
 
-from .hook_content import MOST_BATCHES, digest_of_tensors, tensors_in
+from .hook_content import MOST_BATCHES, digest_of_tensors, sample_count, tensors_in
 from .hook_recorder import LONGEST_NAME, MOST_RECORDS, argument, class_name, watch
 from .hook_training import training
 
@@ -52,7 +52,8 @@ def note_input(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
     tensors = tensors_in([list(args[1:]), kwargs], torch)
     if tensors:
         training.inputs += 1
-        recorder.write("input", index=training.inputs, digest=digest_of_tensors(tensors))
+        size, digest = sample_count(tensors), digest_of_tensors(tensors)
+        recorder.write("input", index=training.inputs, size=size, digest=digest)
 
 
 def described(module: "Any") -> "Dict[str, Any]":

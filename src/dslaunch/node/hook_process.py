@@ -4,7 +4,7 @@ import atexit
 import os
 import sys
 
-from .hook_recorder import LONGEST_PATH, MOST_TEXT, note, path_of
+from .hook_recorder import LONGEST_NAME, LONGEST_PATH, MOST_TEXT, note, path_of
 from .hook_training import training
 
 TYPE_CHECKING = False
@@ -28,11 +28,14 @@ def watch_process() -> None:
 
 
 def _audited(event: str, args: "Any") -> None:
-    """Note names that are resolved, and files that are opened for writing."""
+    """Note names that are resolved, files that are opened for writing, and the program that takes
+    the place of this one."""
     if event == "socket.getaddrinfo":
         note(_resolved, args[0])
     elif event == "open" and _writes(args):
         note(_opened, args[0])
+    elif event == "os.exec":
+        note(_replaced, args[0])
 
 
 def _writes(args: "Any") -> bool:
@@ -62,6 +65,12 @@ def _opened(recorder: "Recorder", file: "Any") -> None:
         return
     _directories.add(directory)
     recorder.write("written", path=path)
+
+
+def _replaced(recorder: "Recorder", program: "Any") -> None:
+    """Note that another program takes the place of this one, unless it cannot be started. If that
+    starts this hook again, its records begin at its start."""
+    recorder.write("replaced", program=path_of(program)[-LONGEST_NAME:])
 
 
 def _ended(recorder: "Recorder") -> None:

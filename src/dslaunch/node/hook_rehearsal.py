@@ -19,10 +19,12 @@ import os
 import sys
 
 from . import (
+    hook_code,
     hook_content,
     hook_data,
     hook_deepspeed,
     hook_groups,
+    hook_kernels,
     hook_models,
     hook_process,
     hook_recorder,
@@ -38,8 +40,8 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import Any, Callable, Dict
 
 PARTS = (
-    *(hook_content, hook_data, hook_deepspeed, hook_groups, hook_models, hook_process),
-    *(hook_recorder, hook_saves, hook_settings, hook_steps, hook_training),
+    *(hook_code, hook_content, hook_data, hook_deepspeed, hook_groups, hook_kernels, hook_models),
+    *(hook_process, hook_recorder, hook_saves, hook_settings, hook_steps, hook_training),
 )
 """The modules that this one needs in the rank."""
 STEPS = "DSLAUNCH_REHEARSAL"
@@ -115,6 +117,7 @@ _WATCHES: "Dict[str, Callable[..., None]]" = {
     **hook_data.WATCHES,
     **hook_deepspeed.WATCHES,
     **hook_groups.WATCHES,
+    **hook_kernels.WATCHES,
     **hook_models.WATCHES,
     **hook_saves.WATCHES,
     **hook_settings.WATCHES,

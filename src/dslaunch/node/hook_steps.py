@@ -1,10 +1,10 @@
 """Notes the steps of optimizers, and holds the rank after some: a part of `hook_rehearsal.py`."""
 
 import functools
-import os
 import sys
 import time
 
+from .hook_code import averages_parameters, names_reductions, own_code
 from .hook_content import fingerprint, is_finite
 from .hook_groups import collectives_begun
 from .hook_models import evaluates, gpu_total, local_part, sizes
@@ -13,21 +13,15 @@ from .hook_training import training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Callable, Dict, List, Optional, Set
+    from typing import Any, Callable, Dict, List, Optional
 
     from .hook_recorder import Recorder
 
-REDUCTIONS = frozenset(
-    ("all_reduce", "reduce_scatter", "reduce_scatter_tensor", "all_gather", "average_parameters")
-)
-"""Functions by which ranks can exchange gradients or parameters themselves."""
 MOST_CHECKED = 8
 """Parameters of an optimizer whose gradients are checked."""
 MOST_RATES = 8
 """Learning rates of an optimizer."""
 MOST_OPTIMIZERS = MOST_SCHEDULERS = 64
-MOST_FILES, MOST_SOURCE = 64, 2 << 20
-"""Files that are searched for reductions, and bytes of each."""
 HOLD = 0.2
 """Seconds between two looks at whether a held rank is still to be held."""
 
@@ -190,7 +184,10 @@ def note_step(
     if count == recorder.steps:
         schedulers = [_scheduler(each) for each in training.schedulers]
         recorder.write("schedulers", schedulers=schedulers)
-        recorder.write("steps-done", step=count, reduces=_names_reductions())
+        codes = own_code()
+        reduces = any(names_reductions(code) for code in codes)
+        averages = any(averages_parameters(code) for code in codes)
+        recorder.write("steps-done", step=count, reduces=reduces, averages=averages)
 
 
 def _new_collectives() -> "Optional[int]":
@@ -227,35 +224,6 @@ def _memory() -> "Dict[str, int]":
         found["gpu_memory"] = torch.cuda.max_memory_reserved()
         found["gpu_total"] = gpu_total()
     return found
-
-
-# ------------------------------------------------------------ reductions in the code
-
-
-def _names_reductions() -> bool:
-    """Return whether the code of the script, or of modules beside it, names a collective that could
-    exchange parameters or gradients in a later step."""
-    cwd = os.getcwd() + os.sep
-    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    own = [
-        f for f in files if f and os.path.abspath(f).startswith(cwd) and "site-packages" not in f
-    ]
-    return any(_names_in(file) & REDUCTIONS for file in own[:MOST_FILES])
-
-
-def _names_in(file: str) -> "Set[str]":
-    """Return the names that the code of a file uses; what cannot be read or compiled has none."""
-    try:
-        with open(file, "rb") as source:
-            code = [compile(source.read(MOST_SOURCE), file, "exec")]
-    except (OSError, SyntaxError, ValueError):
-        return set()
-    names: Set[str] = set()
-    while code:
-        each = code.pop()
-        names.update(each.co_names)
-        code += [inner for inner in each.co_consts if isinstance(inner, type(each))]
-    return names
 
 
 # ------------------------------------------------------------ schedulers

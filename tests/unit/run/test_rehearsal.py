@@ -161,3 +161,17 @@ def test_the_ranks_of_a_rehearsal_are_inspected_again_and_at_the_timeout(
 ) -> None:
     monitor, _ = watched([START], hang_timeout=hang_timeout)
     assert monitor.next_inspection(quiet) == next_at
+
+
+def test_the_time_limit_does_not_count_the_building_of_kernels() -> None:
+    plan = Plan("test", "direct", 1, Rendezvous("n1", 29500), ())
+    monitor = RehearsalMonitor(RehearsalLimits(time_limit=0.0), plan)
+    sessions = [cast(Session, Answering([START, {"kind": "build-begins", "name": "cpu_adam"}]))]
+    before = monitor.seconds
+    # all but the time until the first answer counts as building
+    assert monitor.look(sessions) is not None
+    assert monitor.look(sessions) is not None
+    monitor.limits = RehearsalLimits(time_limit=monitor.seconds)
+    assert before < monitor.limits.time_limit
+    for _ in range(3):
+        assert monitor.look(sessions) is None
