@@ -70,7 +70,7 @@ class Stall:
     collectives: Mapping[int, RankRecord]
 
     def as_reason(self) -> EndReason:
-        """Return the reason of a run that ends because of it."""
+        """Return the stall as the reason of a run's end."""
         return EndReason(EndCode.HANG, seconds=self.seconds, hang=self.verdict)
 
 

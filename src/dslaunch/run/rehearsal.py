@@ -276,7 +276,7 @@ class RehearsalMonitor:
         return later if limit is None or limit <= quiet else min(later, limit)
 
     def reason_of_stall(self, stall: Stall) -> EndReason | None:
-        """Return why a stall ends the rehearsal; None: it goes on.
+        """Return why a stall ends the rehearsal; None: it continues.
 
         If ranks wait in a collective for ranks that are held, these have begun another step
         without it: the steps were made. Else a hang ends it.

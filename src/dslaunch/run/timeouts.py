@@ -29,4 +29,4 @@ class Timeouts:
 DEFAULTS = Timeouts()
 """Those of a run for which none is set."""
 REHEARSAL_DEFAULTS = Timeouts(hang_timeout=120.0)
-"""Those of a rehearsal for which none is set: nobody waits for one that hangs."""
+"""Those of a rehearsal for which none is set."""
