@@ -22,8 +22,8 @@ for attempt, codes in enumerate(eval(sys.argv[1])):
     started = []
     for local_rank, code in enumerate(codes):
         environment = {**os.environ, "RANK": str(local_rank), "LOCAL_RANK": str(local_rank)}
-        held = f"while [ -e {logs}/held ]; do sleep 0.05; done"
-        line = f"echo attempt {attempt}; {held}; sleep 0.4; exit {code}"
+        until_seen = f'until [ -e "{logs}/seen {attempt}" ]; do sleep 0.05; done'
+        line = f"echo attempt {attempt}; {until_seen}; exit {code}"
         words = [f"{logs}/rank.py", "LOCAL_RANK", "command", "sh", "-c", line]
         started.append(subprocess.Popen([sys.executable, *words], env=environment))
     while not os.path.exists(f"{logs}/collect {attempt}"):
@@ -43,6 +43,7 @@ class FakeAgent:
         self.said: list[tuple[str, int, Any]] = []
         self.outputs: dict[int, bytes] = {}
         self.ready: dict[int, Callable[[], None]] = {}
+        self.started: list[int] = []
         self.ended: list[int] = []
         self.logs = Path()
 
@@ -60,15 +61,19 @@ class FakeAgent:
         if event["rank"] < 0:
             return
         self.said.append((event["event"], event["rank"], event.get("code")))
+        if event["event"] == "started":
+            self.started.append(event["rank"])
+            self.let("seen", self.started)
         if event["event"] == "exit":
             self.ended.append(event["rank"])
-            self.let_collect()
+            self.let("collect", self.ended)
 
-    def let_collect(self) -> None:
-        """Let the launcher collect the ranks of an attempt once both ends were told."""
-        attempts, of_one = divmod(len(self.ended), 2)
+    def let(self, go_on: str, told: list[int]) -> None:
+        """Let an attempt go on once both of its ranks were told of: ranks end after they were
+        `seen`, and the launcher can `collect` those that have ended."""
+        attempts, of_one = divmod(len(told), 2)
         if attempts and not of_one:
-            (self.logs / f"collect {attempts - 1}").touch()
+            (self.logs / f"{go_on} {attempts - 1}").touch()
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         """What a rank wrote."""
@@ -88,12 +93,11 @@ def agent() -> FakeAgent:
 
 
 @pytest.fixture
-def start(agent: FakeAgent, tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
-    """Starts a launcher whose attempts' ranks end with the codes in a literal; once there is no
-    file `held`, if they are held."""
+def start(agent: FakeAgent, tmp_path: Path) -> Iterator[Callable[[str], Ranks]]:
+    """Starts a launcher whose attempts' ranks end with the codes in a literal."""
     made: list[Ranks] = []
 
-    def begin(codes: str, held: bool = False) -> Ranks:
+    def begin(codes: str) -> Ranks:
         (tmp_path / "launcher.py").write_text(LAUNCHER)
         argv = [sys.executable, str(tmp_path / "launcher.py"), codes]
         message = {
@@ -104,8 +108,6 @@ def start(agent: FakeAgent, tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
         }
         agent.logs = tmp_path / "logs"
         agent.logs.mkdir()
-        if held:
-            (agent.logs / "held").touch()
         logs = {"DSLAUNCH_LOGS": str(agent.logs)}
         made.append(Ranks(message, {**os.environ, **logs}, cast("Any", agent), None))
         made[0].start(str(tmp_path))
@@ -130,7 +132,7 @@ def watched(ranks: Ranks, agent: FakeAgent) -> None:
 @pytest.mark.parametrize("told", [True, False], ids=["pidfd", "no pidfd"])
 def test_restarted_ranks_are_each_found_read_and_reported_once(
     told: bool,
-    start: Callable[..., Ranks],
+    start: Callable[[str], Ranks],
     agent: FakeAgent,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -146,7 +148,7 @@ def test_restarted_ranks_are_each_found_read_and_reported_once(
 
 
 def test_an_end_that_is_reported_too_early_is_searched_again(
-    start: Callable[..., Ranks], agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+    start: Callable[[str], Ranks], agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def readable_at_once(pid: int) -> int:
         ours, theirs = os.pipe()
@@ -160,23 +162,22 @@ def test_an_end_that_is_reported_too_early_is_searched_again(
 
 
 def test_without_a_reader_the_pipes_of_found_ranks_are_not_read(
-    start: Callable[..., Ranks], agent: FakeAgent
+    start: Callable[[str], Ranks], agent: FakeAgent
 ) -> None:
-    ranks = start("[(0, 0)]", held=True)
+    ranks = start("[(0, 0)]")
     ranks.pause()
     until = time.monotonic() + 300
     while len(ranks.found) < 2:
         assert time.monotonic() < until
         ranks.watch()
     assert agent.outputs == {}
-    (agent.logs / "held").unlink()
     ranks.resume()
     watched(ranks, agent)
     assert agent.outputs == {0: b"attempt 0\n", 1: b"attempt 0\n"}
 
 
 def test_a_rank_that_dies_at_once_is_known_without_looking_for_it(
-    start: Callable[..., Ranks], agent: FakeAgent
+    start: Callable[[str], Ranks], agent: FakeAgent
 ) -> None:
     ranks = start("[(9, 0)]")
     until = time.monotonic() + 300
@@ -189,7 +190,7 @@ def test_a_rank_that_dies_at_once_is_known_without_looking_for_it(
 
 @pytest.mark.parametrize("said", [b"1\n", b"0\n", b"99999999999999999999\n", b"-1\n", b"x\xff\n"])
 def test_a_rank_cannot_say_that_it_is_another_process(
-    said: bytes, start: Callable[..., Ranks], agent: FakeAgent
+    said: bytes, start: Callable[[str], Ranks], agent: FakeAgent
 ) -> None:
     ranks = start("[(0, 0)]")
     ranks.born(0, said + b"%d\n" % os.getpid())
