@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.testbed.test_runs import Project, project
+from tests.testbed.project import Project
 
-__all__ = ["project"]
 TRAINING = """\
 import sys, time, torch, torch.distributed as dist
 torch.set_num_threads(1)
