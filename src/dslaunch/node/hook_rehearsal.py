@@ -48,6 +48,8 @@ REDUCTIONS = frozenset(
     ("all_reduce", "reduce_scatter", "reduce_scatter_tensor", "all_gather", "average_parameters")
 )
 """Functions by which ranks can exchange gradients or parameters themselves."""
+PARAMETERS = frozenset(("parameters", "named_parameters", "state_dict"))
+"""Methods of a model by which a loop gets its parameters."""
 HOLD = 0.2
 TRAINER = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "learning_rate"),
@@ -474,7 +476,8 @@ def _input(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
     tensors = _tensors([list(args[1:]), kwargs], torch, 0)
     if tensors:
         recorder.inputs += 1
-        recorder.write("input", index=recorder.inputs, digest=_digest(tensors))
+        size, digest = _samples(tensors), _digest(tensors)
+        recorder.write("input", index=recorder.inputs, size=size, digest=digest)
 
 
 def _watch_fsdp(recorder: "_Recorder", module: "Any") -> None:
@@ -549,6 +552,36 @@ def _gpu_total() -> int:
 def _elements(parameter: "Any") -> int:
     """Return the elements of a parameter, also of one that ZeRO-3 has partitioned."""
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
+
+
+# ------------------------------------------------------------ kernels that are built
+
+
+def _watch_builds(recorder: "_Recorder", module: "Any") -> None:
+    """Note when a kernel is loaded: what no earlier run has built is built then, for minutes."""
+    module.load = _noting_builds(module.load)
+    module.load_inline = _noting_builds(module.load_inline)
+
+
+def _noting_builds(function: "Callable[..., Any]") -> "Callable[..., Any]":
+    @functools.wraps(function)
+    def watched(*args: "Any", **kwargs: "Any") -> "Any":
+        _note(_build_begins, args, kwargs)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _note(_build_ends)
+
+    return watched
+
+
+def _build_begins(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
+    name = _argument(args, kwargs, 0, "name")
+    recorder.write("build-begins", name=_text(name)[:200])
+
+
+def _build_ends(recorder: "_Recorder") -> None:
+    recorder.write("build-ends")
 
 
 # ------------------------------------------------------------ data
@@ -637,9 +670,13 @@ def _batch(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> 
     place.noted += 1
     tensors = _tensors(result, torch, 0)
     if tensors:
-        size = tensors[0].shape[0] if tensors[0].dim() else 1
-        digest = _digest(tensors)
+        size, digest = _samples(tensors), _digest(tensors)
         recorder.write("batch", loader=place.loader, index=place.noted, size=size, digest=digest)
+
+
+def _samples(tensors: "List[Any]") -> int:
+    """Return the number of samples in a batch."""
+    return int(tensors[0].shape[0]) if tensors[0].dim() else 1
 
 
 def _tensors(batch: "Any", torch: "Any", depth: int) -> "List[Any]":
@@ -809,7 +846,13 @@ def _stepped(
     recorder.backwards = 0
     if count == recorder.steps:
         recorder.write("schedulers", schedulers=[_scheduler(each) for each in recorder.schedulers])
-        recorder.write("steps-done", step=count, reduces=_names_reductions())
+        codes = _own_code()
+        recorder.write(
+            "steps-done",
+            step=count,
+            reduces=any(_names_in(code) & REDUCTIONS for code in codes),
+            averages=any(_averages_parameters(code) for code in codes),
+        )
 
 
 def _state_bytes(optimizer: "Any") -> "Dict[str, int]":
@@ -833,30 +876,48 @@ def _local(tensor: "Any") -> "Any":
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def _names_reductions() -> bool:
-    """Return whether the code of the script, or of modules beside it, names a collective that could
-    exchange parameters or gradients in a later step."""
+def _own_code() -> "List[Any]":
+    """Return the syntax trees of the script, and of modules beside it; what cannot be read or
+    parsed is left out."""
+    import ast
+
     cwd = os.getcwd() + os.sep
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     own = [
         f for f in files if f and os.path.abspath(f).startswith(cwd) and "site-packages" not in f
     ]
-    return any(_names_in(file) & REDUCTIONS for file in own[:MOST_NAMES])
+    trees = []
+    for file in own[:MOST_NAMES]:
+        try:
+            with open(file, "rb") as source:
+                trees.append(ast.parse(source.read(MOST_BYTES)))
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            continue
+    return trees
 
 
-def _names_in(file: str) -> "Set[str]":
-    """Return the names that the code of a file uses; what cannot be read or compiled has none."""
-    try:
-        with open(file, "rb") as source:
-            code = [compile(source.read(MOST_BYTES), file, "exec")]
-    except (OSError, SyntaxError, ValueError):
-        return set()
-    names: Set[str] = set()
-    while code:
-        each = code.pop()
-        names.update(each.co_names)
-        code += [inner for inner in each.co_consts if isinstance(inner, type(each))]
-    return names
+def _names_in(code: "Any") -> "Set[str]":
+    """Return the names and attributes that a syntax tree uses."""
+    import ast
+
+    used = (getattr(each, "attr", None) or getattr(each, "id", None) for each in ast.walk(code))
+    return {name for name in used if isinstance(name, str)}
+
+
+def _averages_parameters(code: "Any") -> bool:
+    """Return whether a syntax tree exchanges the parameters of a model, all in one call or in a
+    loop over them. Ranks that do this may train alone for some steps."""
+    import ast
+
+    if "average_parameters" in _names_in(code):
+        return True
+    for loop in ast.walk(code):
+        if not isinstance(loop, ast.For) or not _names_in(loop.iter) & PARAMETERS:
+            continue
+        names = _names_in(loop)
+        if names & REDUCTIONS and "grad" not in names:
+            return True
+    return False
 
 
 def _evaluates(model: "Any") -> bool:
@@ -1088,11 +1149,14 @@ def _saved_file(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
 
 
 def _audited(event: str, args: "Any") -> None:
-    """Note names that are resolved, and files that are opened for writing."""
+    """Note names that are resolved, files that are opened for writing, and the program that takes
+    the place of this one."""
     if event == "socket.getaddrinfo":
         _note(_resolved, args[0])
     elif event == "open" and _writes(args):
         _note(_opened, args[0])
+    elif event == "os.exec":
+        _note(_replaced, args[0])
 
 
 def _writes(args: "Any") -> bool:
@@ -1122,6 +1186,12 @@ def _opened(recorder: "_Recorder", file: "Any") -> None:
         return
     recorder.written.add(directory)
     recorder.write("written", path=path)
+
+
+def _replaced(recorder: "_Recorder", program: "Any") -> None:
+    """Note that another program takes the place of this one, unless it cannot be started. If that
+    starts this hook again, its records begin at its start."""
+    recorder.write("replaced", program=_path(program)[-200:])
 
 
 def _ended(recorder: "_Recorder") -> None:
@@ -1159,6 +1229,7 @@ _WATCHES: "Dict[str, Callable[..., None]]" = {
     "torch.distributed.fsdp._fully_shard._fully_shard": _watch_fsdp2,
     "torch.utils.data.dataloader": _watch_data,
     "torch.distributed.checkpoint.state_dict_saver": _watch_distributed_checkpoint,
+    "torch.utils.cpp_extension": _watch_builds,
     "torch.optim.optimizer": _watch_optimizers,
     "torch.optim.lr_scheduler": _watch_schedulers,
     "deepspeed.runtime.engine": _watch_engine,

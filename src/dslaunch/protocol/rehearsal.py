@@ -167,6 +167,8 @@ class Input(Sent):
     kind: Literal["input"]
     index: Count
     digest: Digest
+    size: Count | None = None
+    """Samples; None: not recorded."""
 
 
 class SameOrder(Sent):
@@ -186,6 +188,27 @@ class ModelSplit(Sent):
     """Ranks have different parts of the model: PyTorch's tensor or pipeline parallelism is used."""
 
     kind: Literal["splits-model"]
+
+
+class BuildBegun(Sent):
+    """A kernel is loaded, which may have to be built (`torch.utils.cpp_extension.load`)."""
+
+    kind: Literal["build-begins"]
+    name: Short
+
+
+class BuildEnded(Sent):
+    """The kernel was loaded, or could not be."""
+
+    kind: Literal["build-ends"]
+
+
+class Replaced(Sent):
+    """Another program takes the place of the rank's own (`os.exec`). What it does is not recorded
+    after this: a program that starts the hook is recorded from its start."""
+
+    kind: Literal["replaced"]
+    program: Short
 
 
 class Spawned(Sent):
@@ -258,6 +281,8 @@ class StepsDone(Sent):
     step: Count
     reduces: bool = False
     """Whether the script's code names a collective that may exchange parameters in a later step."""
+    averages: bool = False
+    """Whether it exchanges the parameters themselves, as ranks do that train alone for a while."""
 
 
 class Held(Sent):
@@ -372,6 +397,9 @@ Record = (
     | SameOrder
     | Joins
     | ModelSplit
+    | BuildBegun
+    | BuildEnded
+    | Replaced
     | Spawned
     | SpawnedJoins
     | Step

@@ -34,7 +34,8 @@ def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
     varied = len(set(digests[0])) > 1
     if varied and all(each == digests[0] for each in digests):
         split = _divide_batches(ranks)
-        yield finding(FindingKind.SAME_DATA_LOADED if split else FindingKind.SAME_DATA, where)
+        if not (split and _take_parts(ranks)):
+            yield finding(FindingKind.SAME_DATA_LOADED if split else FindingKind.SAME_DATA, where)
         return
     equal = _with_equal_batches(ranks, digests)
     if equal:
@@ -74,6 +75,17 @@ def _divide_batches(ranks: Ranks) -> bool:
     if any(rank.every(Input) for rank in ranks):
         return _inputs_differ(ranks)
     return _losses_differ(ranks)
+
+
+def _take_parts(ranks: Ranks) -> bool:
+    """Return whether the inputs of the models are so small that a batch has one for each rank. What
+    is augmented at random differs too, and is as large as the batch."""
+    inputs = [each.size for rank in ranks for each in rank.every(Input)]
+    batches = [each.size for rank in ranks for each in rank.every(Batch)]
+    sizes = [size for size in inputs if size is not None]
+    if not sizes or len(sizes) < len(inputs) or not batches:
+        return False
+    return max(sizes) * len(ranks) <= max(batches)
 
 
 def _losses_differ(ranks: Ranks) -> bool:

@@ -38,6 +38,13 @@ class FindingKind(Enum):
         "{done} of {wanted} steps within the time limit of {seconds:g} s",
         "give it more time with --time-limit",
     )
+    BUILDS_KERNEL = (
+        "rehearsal.builds-kernel",
+        "warning",
+        "was stopped while it built the kernel {name}, as the first run on a node does",
+        "rehearse again with a longer --time-limit; first remove the file `lock` of this build "
+        "below ~/.cache/torch_extensions, since the next build waits for it",
+    )
     UNEVEN_STEPS = (
         "rehearsal.uneven-steps",
         "error",
@@ -119,6 +126,12 @@ class FindingKind(Enum):
         "info",  # PyTorch's own examples, and Lightning unless told, make one step per epoch
         "{scheduler} made no step in {steps} optimizer steps",
         "call scheduler.step() after each optimizer step, unless it is meant per epoch",
+    )
+    AVERAGED_LATER = (
+        "rehearsal.parameters-differ",
+        "info",  # local SGD, federated averaging
+        "different parameters after step {step}: the script averages them itself, in a later step",
+        "rehearse more steps with --steps, if they should have been averaged by then",
     )
     LOSS_NOT_FINITE = (
         "rehearsal.loss-not-finite",

@@ -49,6 +49,11 @@ class Gap(NoteCode):
         "other-nodes",
         "the other nodes of the real run: their hardware, network, files, and collectives over all",
     )
+    REPLACED = (
+        "replaced",
+        "what the script does after it has started another program in its place (os.exec), whose "
+        "PYTHONPATH has another sitecustomize in front: leave the first entry where it is",
+    )
     SHARDED = "sharded", "whether ranks have equal parameters: they are sharded"
     NOT_RECORDED = "not-recorded", "some records could not be made"
 
@@ -167,7 +172,9 @@ def _hang(verdict: HangVerdict, message: str, ranks: Ranks) -> Finding:
 
 def _too_slow(ranks: Ranks, limits: RehearsalLimits) -> Iterator[Finding]:
     done = min(rank.steps for rank in ranks)
-    late = [rank.rank for rank in ranks if rank.steps < limits.steps]
+    late = [rank.rank for rank in ranks if rank.steps < limits.steps and not rank.was_replaced]
+    if not late or any(rank.builds for rank in ranks):
+        return  # another finding, or what could not be rehearsed, says why
     yield finding(
         FindingKind.TOO_SLOW,
         ranks_text(late),
@@ -235,6 +242,8 @@ def _gaps(rehearsed: Rehearsed, ranks: Ranks) -> tuple[Gap, ...]:
         return (Gap.INTERRUPTED,)
     if not any(rank.last(Started) for rank in ranks):
         return (Gap.NO_HOOK,)
+    if any(rank.was_replaced for rank in ranks):
+        return (Gap.REPLACED,)
     if not any(rank.last(TorchImported) for rank in ranks):
         return (Gap.NO_TORCH,)
     gaps = [Gap.OTHER_NODES] if rehearsed.is_smaller else []

@@ -12,12 +12,15 @@ from dslaunch.launch.facts import Facts
 from dslaunch.launch.plan import Plan
 from dslaunch.protocol.rehearsal import (
     Batch,
+    BuildBegun,
+    BuildEnded,
     Engine,
     GivenConfig,
     Group,
     Loader,
     ModelSplit,
     Record,
+    Replaced,
     Step,
     Wrapped,
 )
@@ -58,6 +61,17 @@ class RankRecords:
         engine = self.last(Engine)
         wrapped = any(each.wrapper == FSDP for each in self.every(Wrapped))
         return wrapped or (engine is not None and engine.stage == 3)
+
+    @property
+    def builds(self) -> str | None:
+        """Return the kernel that it was building at the end."""
+        begun = self.every(BuildBegun)
+        return begun[-1].name if len(begun) > len(self.every(BuildEnded)) else None
+
+    @property
+    def was_replaced(self) -> bool:
+        """Return whether another program took its place, which records nothing."""
+        return bool(self.records) and isinstance(self.records[-1], Replaced)
 
     @property
     def trained_loaders(self) -> tuple[Loader, ...]:

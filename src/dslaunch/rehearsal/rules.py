@@ -32,6 +32,7 @@ from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.memory import memory
 from dslaunch.rehearsal.ranks import RankRecords, Ranks
 from dslaunch.run.hang_verdict import HangCode
+from dslaunch.run.reasons import EndCode
 from dslaunch.run.rehearsal import Rehearsed, lacks_master, lacks_ranks
 
 Rule = Callable[[Rehearsed, Ranks], Iterator[Finding]]
@@ -89,11 +90,15 @@ def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     exchanged = any((each.collectives or 0) > 0 for rank in ranks for each in rank.every(Step))
     wrapped = any(rank.last(Wrapped) for rank in ranks)
     unknown = all(each.collectives is None for rank in ranks for each in rank.every(Step))
+    where = ranks_text(rank.rank for rank in ranks)
     # some methods let ranks train alone for several steps, and average the parameters then
-    later = any(done.reduces for rank in ranks for done in rank.every(StepsDone))
-    sure = not (exchanged or wrapped or unknown or later)
+    done = [each for rank in ranks for each in rank.every(StepsDone)]
+    if not wrapped and not exchanged and any(each.averages for each in done):
+        yield finding(FindingKind.AVERAGED_LATER, where, step=step)
+        return
+    sure = not (exchanged or wrapped or unknown or any(each.reduces for each in done))
     code = FindingKind.NOT_SYNCHRONIZED if sure else FindingKind.PARAMETERS_DIFFER
-    yield finding(code, ranks_text(rank.rank for rank in ranks), step=step)
+    yield finding(code, where, step=step)
 
 
 def _joined(rank: RankRecords) -> bool:
@@ -318,6 +323,20 @@ def on_cpu(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         yield finding(FindingKind.PARAMETERS_ON_CPU, ranks_text(several), gpus=gpus)
 
 
+def builds(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the kernels whose build was stopped: what is left of it stops the next one."""
+    outcome = rehearsed.outcome
+    was_stopped = outcome.reason.code is EndCode.REHEARSAL_LIMIT or outcome.status == "interrupted"
+    if not was_stopped:
+        return
+    found: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        if rank.builds is not None:
+            found[rank.builds].append(rank.rank)
+    for name, several in found.items():
+        yield finding(FindingKind.BUILDS_KERNEL, ranks_text(several), name=name)
+
+
 def processors(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield nodes with more data loader workers or OpenMP threads than CPUs."""
     for node in rehearsed.plan.nodes:
@@ -392,6 +411,7 @@ RULES: tuple[Rule, ...] = (
     few_samples,
     batches_differ,
     on_cpu,
+    builds,
     processors,
     gpu_memory,
     memory,

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from dslaunch.cluster.names import is_loopback
 from dslaunch.protocol.rehearsal import (
     REHEARSAL,
+    BuildBegun,
+    BuildEnded,
     Ended,
     Held,
     NewRecords,
@@ -43,6 +45,9 @@ INTERVAL = 0.5
 """Seconds between two questions for new records."""
 SETTLE = 30.0
 """Seconds after the last step for what follows it, such as a checkpoint, until the next step."""
+MOST_BUILDING = 1800.0
+"""Seconds of building kernels that do not count: a build that is stopped leaves its lock, for which
+the next one waits forever."""
 COLLECT_TIMEOUT = 10.0
 """Seconds to read the last records."""
 MOST_OF_RANK = 10_000
@@ -58,7 +63,7 @@ class RehearsalLimits:
     steps: int = 2
     """Optimizer steps of each rank."""
     time_limit: float = 600.0
-    """Seconds after the start of the ranks."""
+    """Seconds after the start of the ranks, without those in which they build kernels."""
     full: Allocation | None = None
     """What the real run has, if the rehearsal has only some of its nodes."""
 
@@ -120,7 +125,12 @@ class RehearsalMonitor:
         of output."""
         self._sizes: dict[int, int] = defaultdict(int)
         """Of each rank's records: a node may send any number of large ones."""
+        self._builds: dict[int, int] = defaultdict(int)
+        """Kernels that each rank is building."""
+        self._building = 0.0
+        """Seconds in which a rank was building one."""
         self._began = time.monotonic()
+        self._looked_at = self._began
         self._asked_at: float | None = None
         self._asked: Asked[Mapping[str, NewRecords]] = Asked()
         self._positions: dict[int, int] = {}
@@ -154,8 +164,11 @@ class RehearsalMonitor:
         `sessions`: of the nodes whose ranks are running.
         """
         several = list(sessions)
-        self._take_answers()
         now = time.monotonic()
+        if any(self._builds.values()):
+            self._building += now - self._looked_at
+        self._looked_at = now
+        self._take_answers()
         if self._asked_at is None or now - self._asked_at >= INTERVAL:
             self._asked_at = now
             self._ask(several)
@@ -196,8 +209,9 @@ class RehearsalMonitor:
             if isinstance(record, Started):  # an elastic launcher has restarted it
                 kept.clear()
                 self._kinds[rank].clear()
-                self._sizes[rank] = 0
+                self._sizes[rank] = self._builds[rank] = 0
             self._kinds[rank].add(type(record))
+            self._builds[rank] += isinstance(record, BuildBegun) - isinstance(record, BuildEnded)
             size = len(record.model_dump_json())
             if len(kept) < MOST_OF_RANK and self._sizes[rank] + size <= MOST_SIZE:
                 kept.append(record)
@@ -218,7 +232,7 @@ class RehearsalMonitor:
             return EndReason(EndCode.REHEARSAL_SPAWNS)
         if not is_failing and (settled or (any(held) and all(over))):
             return EndReason(EndCode.REHEARSED, steps=steps)
-        if self.seconds <= self.limits.time_limit:
+        if self.seconds - min(self._building, MOST_BUILDING) <= self.limits.time_limit:
             return None
         if self._done_at is not None:
             return EndReason(EndCode.REHEARSED, steps=steps)

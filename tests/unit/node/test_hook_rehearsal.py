@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 
-from dslaunch.node import rank_hooks, rehearsal
+from dslaunch.node import hook_rehearsal, rank_hooks, rehearsal
 from dslaunch.node.redact import FIXED, Secrets
 from dslaunch.protocol.rehearsal import Record
 
@@ -36,6 +37,16 @@ def run(tmp_path: Path) -> Run:
         return list(found["3"]["records"]) if found else []
 
     return start
+
+
+def pretend(directory: Path, module: str, code: str) -> None:
+    """Write a module that programs in the directory import instead of PyTorch's."""
+    *packages, name = module.split(".")
+    for package in packages:
+        directory /= package
+        directory.mkdir()
+        (directory / "__init__.py").touch()
+    (directory / f"{name}.py").write_text(code)
 
 
 def of_kind(records: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -66,9 +77,7 @@ def test_processes_that_a_rank_starts_or_forks_record_nothing(run: Run) -> None:
 def test_a_process_of_a_rank_that_joins_a_process_group_is_recorded(
     run: Run, tmp_path: Path
 ) -> None:
-    package = tmp_path / "torch/distributed"
-    package.mkdir(parents=True)
-    (package / "distributed_c10d.py").write_text("def init_process_group():\n    pass\n")
+    pretend(tmp_path, "torch.distributed.distributed_c10d", "def init_process_group(): pass\n")
     child = "import torch.distributed.distributed_c10d as c10d; c10d.init_process_group()"
     text = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])"
     assert [record["kind"] for record in run(text)] == ["start", "spawned-joins", "ended"]
@@ -133,6 +142,48 @@ def test_a_directory_of_records_that_is_gone_leaves_the_script_alone(
     with pytest.raises(FileNotFoundError):
         run(text)
     assert (tmp_path / "done").exists()
+
+
+def test_a_kernel_that_is_built_is_recorded_even_if_it_fails(run: Run, tmp_path: Path) -> None:
+    code = "def load(name):\n    raise RuntimeError\ndef load_inline(name):\n    return 7\n"
+    pretend(tmp_path, "torch.utils.cpp_extension", code)
+    text = (
+        "import torch.utils.cpp_extension as built\nassert built.load_inline(name='first') == 7\n"
+        "try:\n    built.load('second')\nexcept RuntimeError:\n    pass"
+    )
+    builds = [each for each in run(text) if each["kind"].startswith("build")]
+    assert [(each["kind"], each.get("name")) for each in builds] == [
+        ("build-begins", "first"),
+        ("build-ends", None),
+        ("build-begins", "second"),
+        ("build-ends", None),
+    ]
+
+
+def test_a_program_in_the_place_of_a_rank_is_recorded_from_its_start(run: Run) -> None:
+    text = (
+        "import os, sys\n"
+        "if 'AGAIN' not in os.environ:\n"
+        "    os.environ['AGAIN'] = 'yes'\n"
+        "    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])"
+    )
+    records = run(text)
+    assert [each["kind"] for each in records] == ["start", "replaced", "start", "ended"]
+    assert records[1]["program"] == os.path.realpath(sys.executable)[-200:]
+
+
+@pytest.mark.parametrize(
+    ("code", "averages"),
+    [
+        ("for p in model.parameters():\n    dist.all_reduce(p.data)", True),
+        ("for n, p in model.named_parameters():\n    if n:\n        dist.all_reduce(p)", True),
+        ("averager.average_parameters(model.parameters())", True),
+        ("for p in model.parameters():\n    dist.all_reduce(p.grad)", False),
+        ("for p in model.parameters():\n    p.clamp_(0)\ndist.all_reduce(loss)", False),
+    ],
+)
+def test_averaging_of_parameters_is_known_by_the_code(code: str, averages: bool) -> None:
+    assert hook_rehearsal._averages_parameters(ast.parse(code)) is averages
 
 
 def test_records_are_private(run: Run, tmp_path: Path) -> None:

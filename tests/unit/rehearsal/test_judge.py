@@ -234,6 +234,36 @@ def test_a_time_limit_without_any_step_is_not_rehearsed() -> None:
     assert ("warning", "rehearsal.too-slow") in codes(result)
 
 
+def test_a_kernel_that_is_built_is_no_slow_script() -> None:
+    outcome = Outcome("failed", 1, EndReason(EndCode.REHEARSAL_LIMIT, seconds=9.0, steps=2))
+    building: list[Sent] = [START, TORCH, {"kind": "build-begins", "name": "cpu_adam"}]
+    result = judged(building, building, outcome=outcome)
+    assert codes(result) == {("warning", "rehearsal.builds-kernel")}
+    assert (only(result).where, only(result).values) == ("ranks 0-1", {"name": "cpu_adam"})
+    assert result.verdict is Verdict.NOT_REHEARSED
+
+
+def test_a_kernel_that_was_built_is_no_reason_of_a_slow_script() -> None:
+    outcome = Outcome("failed", 1, EndReason(EndCode.REHEARSAL_LIMIT, seconds=9.0, steps=2))
+    begun: Sent = {"kind": "build-begins", "name": "cpu_adam"}
+    built = [START, TORCH, begun, {"kind": "build-ends"}]
+    assert codes(judged(built, built, outcome=outcome)) == {("warning", "rehearsal.too-slow")}
+
+
+def test_a_rank_that_another_program_has_replaced_is_not_rehearsed() -> None:
+    replaced: list[Sent] = [START, TORCH, {"kind": "replaced", "program": "/usr/bin/python3"}]
+    for outcome in (SUCCEEDED, Outcome("failed", 1, EndReason(EndCode.REHEARSAL_LIMIT))):
+        result = judged(replaced, replaced, outcome=outcome)
+        assert (result.verdict, result.findings) == (Verdict.NOT_REHEARSED, ())
+        assert result.not_rehearsed == (Gap.REPLACED,)
+
+
+def test_a_program_that_could_not_be_started_replaces_no_rank() -> None:
+    failed: Sent = {"kind": "replaced", "program": "/missing"}
+    result = judged([START, failed, *sound(0)[1:]], [START, failed, *sound(1)[1:]])
+    assert (result.verdict, result.findings) == (Verdict.WOULD_RUN, ())
+
+
 def test_an_interrupted_rehearsal_has_its_own_exit_code() -> None:
     outcome = Outcome("interrupted", 130, EndReason(EndCode.INTERRUPTED))
     result = judged([START], [START], outcome=outcome)
@@ -303,6 +333,16 @@ def test_parameters_that_a_later_step_may_average_are_a_warning() -> None:
     apart = step(2, fingerprint=[3.5, 4.0], collectives=0)
     result = judged([*own, step(2, collectives=0)], [*own, apart])
     assert codes(result) == {("warning", "rehearsal.parameters-differ")}
+
+
+def test_parameters_that_the_script_averages_in_a_later_step_are_no_warning() -> None:
+    done: Sent = {"kind": "steps-done", "step": 2, "reduces": True, "averages": True}
+    own = [START, TORCH, group(0), OPTIMIZER, step(1, collectives=0), done, HELD]
+    apart = step(2, fingerprint=[3.5, 4.0], collectives=0)
+    result = judged([*own, step(2, collectives=0)], [*own, apart])
+    assert codes(result) == {("info", "rehearsal.parameters-differ")}
+    wrapped = judged([DDP, *own, step(2, collectives=0)], [DDP, *own, apart])
+    assert codes(wrapped) == {("warning", "rehearsal.parameters-differ")}
 
 
 def test_parameters_that_differ_by_rounding_are_equal() -> None:
@@ -963,15 +1003,17 @@ def test_an_epoch_in_the_order_of_the_one_before_is_named_if_it_is_trained_on() 
     assert judged(*evaluate).findings == ()
 
 
-def test_the_same_samples_that_are_split_before_the_model_are_a_warning() -> None:
-    def inputs(*letters: str) -> list[Sent]:
+def test_the_same_samples_are_no_error_if_the_inputs_of_the_models_differ() -> None:
+    def inputs(*letters: str, size: int) -> list[Sent]:
         return [
-            {"kind": "input", "index": at, "digest": letter * 16}
+            {"kind": "input", "index": at, "digest": letter * 16, "size": size}
             for at, letter in enumerate(letters, 1)
         ]
 
     plain = loader(replicas=None, replica=None, seed=None, sampler="RandomSampler")
     ranks = [[*sound(r), plain, *batches("a", "b")] for r in range(2)]
     assert codes(judged(*ranks)) == {("error", "rehearsal.same-data")}
-    split = [[*ranks[0], *inputs("c", "d")], [*ranks[1], *inputs("e", "f")]]
-    assert codes(judged(*split)) == {("warning", "rehearsal.same-data")}
+    augmented = [[*ranks[0], *inputs("c", "d", size=4)], [*ranks[1], *inputs("e", "f", size=4)]]
+    assert codes(judged(*augmented)) == {("warning", "rehearsal.same-data")}
+    parts = [[*ranks[0], *inputs("c", "d", size=2)], [*ranks[1], *inputs("e", "f", size=2)]]
+    assert judged(*parts).findings == ()

@@ -91,3 +91,17 @@ def test_processes_beside_a_rank_that_trains_itself_are_no_reason(
     records: list[dict[str, Any]],
 ) -> None:
     assert end_of(records, [START]) is None
+
+
+def test_the_time_limit_does_not_count_the_building_of_kernels() -> None:
+    plan = Plan("test", "direct", 1, Rendezvous("n1", 29500), ())
+    monitor = RehearsalMonitor(RehearsalLimits(time_limit=0.0), plan)
+    sessions = [cast(Session, Answering([START, {"kind": "build-begins", "name": "cpu_adam"}]))]
+    before = monitor.seconds
+    # all but the time until the first answer counts as building
+    assert monitor.look(sessions) is not None
+    assert monitor.look(sessions) is not None
+    monitor.limits = RehearsalLimits(time_limit=monitor.seconds)
+    assert before < monitor.limits.time_limit
+    for _ in range(3):
+        assert monitor.look(sessions) is None
