@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 FACTOR = 8
 """How much larger the large input is."""
@@ -23,6 +24,7 @@ FIRST_PAUSE = 0.01
 TRIES = 3
 
 Work = Callable[[], object]
+Result = TypeVar("Result")
 
 
 def seconds(work: Work, clock: Callable[[], float] = time.process_time) -> float:
@@ -38,11 +40,17 @@ def seconds(work: Work, clock: Callable[[], float] = time.process_time) -> float
             gc.enable()
 
 
-def takes_less(work: Work, limit: float) -> bool:
-    """Return whether some work takes less than `limit` seconds of processor time, in one of a few
-    tries. Ask it where a cap bounds the work, with a limit far above what the work needs; else ask
-    `grows`, which depends on no machine."""
-    return any(seconds(work) < limit for _ in range(TRIES))
+def result_within(limit: float, work: Callable[[], Result]) -> Result:
+    """Return the result of some work that takes less than `limit` seconds of processor time, in one
+    of a few tries. Use it where a cap bounds the work, with a limit far above what the work needs;
+    else `grows`, which depends on no machine. AssertionError."""
+    results: list[Result] = []
+    times = []
+    for _ in range(TRIES):
+        times.append(seconds(lambda: results.append(work())))
+        if times[-1] < limit:
+            return results[-1]
+    raise AssertionError(f"it took {min(times):.1f} s of processor time, and may take {limit:g} s")
 
 
 def grows(

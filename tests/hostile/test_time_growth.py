@@ -37,7 +37,7 @@ from dslaunch.slurm.lint import lint_script
 from dslaunch.slurm.output import Layout, OutputReader
 from dslaunch.slurm.scontrol import fields_of
 from tests import many_nodes
-from tests.growth import Work, grows, takes_less
+from tests.growth import Work, grows, result_within
 from tests.hostile import patterns
 from tests.unit.report.recorded_runs import events_of, record
 
@@ -161,7 +161,7 @@ LIMIT = 20.0
 
 @pytest.mark.parametrize("script", CAPPED.values(), ids=CAPPED)
 def test_a_batch_script_is_read_in_time_however_much_it_stands_for(script: str) -> None:
-    assert takes_less(lambda: lint_script(HEAD + script), LIMIT)
+    result_within(LIMIT, lambda: lint_script(HEAD + script))
 
 
 def _lint_config(text: str) -> object:
@@ -226,7 +226,7 @@ def test_a_pattern_of_the_cluster_file_is_compared_in_time(piece: str) -> None:
     assert all(fault(pattern) is None for pattern in SLOWEST)
     line = Line(0.0, "node1", 0, "stdout", piece * 10_000)
     run = RunProgress(SLOWEST)
-    assert takes_less(lambda: [run.note(line) for _ in range(20)], LIMIT)
+    result_within(LIMIT, lambda: [run.note(line) for _ in range(20)])
 
 
 CHARACTER = st.sampled_from(["a", "b", ".", "[ab]", r"\w", r"\d", "[^a]", "[^b]", "B", r"\b"])
@@ -252,14 +252,14 @@ def test_a_pattern_that_is_accepted_takes_bounded_time(
     compiled = re.compile(pattern)
     for piece in ("a", "ab", "1", "aab1"):
         line = (piece * LONGEST_LINE)[:LONGEST_LINE]
-        assert takes_less(partial(compiled.search, line), LIMIT)
+        result_within(LIMIT, partial(compiled.search, line))
 
 
 @pytest.mark.parametrize("pattern", ["*a" * 2000 + "b", "*" * 4000 + "b", "a*" * 2000 + "/"])
 def test_a_question_in_a_recording_is_compared_in_time(pattern: str) -> None:
     key = f"read {json.dumps([pattern] * MOST_PATTERNS)}"
     names = {f"{'a' * 4000}{number}": "text" for number in range(9)}
-    assert takes_less(lambda: recorded(key, {"value": names}), LIMIT)
+    result_within(LIMIT, lambda: recorded(key, {"value": names}))
 
 
 def test_recorded_answers_are_judged_in_proportion_to_the_nodes() -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain, cycle, repeat
 
 import pytest
-from tests.growth import ROUNDS, SHORT_TRIES, Work, grows, takes_less
+from tests.growth import ROUNDS, SHORT_TRIES, Work, grows, result_within
 from tests.hostile.patterns import Used, is_slow
 
 ROUND = SHORT_TRIES + 1
@@ -91,6 +91,7 @@ def test_a_pattern_in_proportion_is_not_named(pattern: str) -> None:
     assert not is_slow(Used("here", re.compile(pattern), ("findall",)))
 
 
-def test_work_takes_less_than_a_limit_if_it_does() -> None:
-    assert takes_less(lambda: None, 60.0)
-    assert not takes_less(lambda: None, 0.0)
+def test_the_result_of_work_is_returned_unless_it_takes_too_long() -> None:
+    assert result_within(60.0, lambda: "done") == "done"
+    with pytest.raises(AssertionError):
+        result_within(0.0, lambda: "done")
