@@ -36,5 +36,5 @@ class SharedKeys:
                 self._known[file, kind] = error
         found = self._known[file, kind]
         if isinstance(found, paramiko.SSHException):
-            raise copy.copy(found)  # each with a traceback of its own
+            raise copy.copy(found)  # each with a separate traceback
         return found
