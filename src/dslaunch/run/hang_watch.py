@@ -30,7 +30,7 @@ from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.nccl_ras import ranks_waited_for
 from dslaunch.run.node_pairs import NodePairs
 from dslaunch.run.rank_stacks import arrived_stacks, ask_for_stacks
-from dslaunch.run.reasons import RankSource
+from dslaunch.run.reasons import EndCode, EndReason, RankSource
 from dslaunch.run.session import Session
 
 LOOK = 5.0
@@ -68,6 +68,10 @@ class Stall:
     stacks: Mapping[str, Any]
     """Host -> rank -> processes."""
     collectives: Mapping[int, RankRecord]
+
+    def as_reason(self) -> EndReason:
+        """Return the stall as the reason of a run's end."""
+        return EndReason(EndCode.HANG, seconds=self.seconds, hang=self.verdict)
 
 
 @dataclass(frozen=True, slots=True)
