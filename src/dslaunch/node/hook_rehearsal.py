@@ -50,6 +50,8 @@ REDUCTIONS = frozenset(
 """Functions by which ranks can exchange gradients or parameters themselves."""
 PARAMETERS = frozenset(("parameters", "named_parameters", "state_dict"))
 """Methods of a model by which a loop gets its parameters."""
+TOTALS = ("total_iters", "T_max", "total_steps")
+"""Attributes of schedulers that have the number of their steps."""
 HOLD = 0.2
 TRAINER = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "learning_rate"),
@@ -349,7 +351,7 @@ def _saved_shards(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
 
 def _watch_groups(recorder: "_Recorder", module: "Any") -> None:
     _watch(module, "init_process_group", before=_begins_rendezvous, after=_initialized)
-    _watch(module, "new_group", after=_grouped)
+    _watch(module, "new_group", before=_groups)
 
 
 def _begins_rendezvous(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
@@ -378,11 +380,15 @@ def _initialized(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any
     )
 
 
-def _grouped(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+def _groups(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
+    """Note a further group before it is made: ranks that do not agree on one wait for it."""
     recorder.groups += 1
     ranks = _argument(args, kwargs, 0, "ranks")
+    by_members = bool(_argument(args, kwargs, 4, "use_local_synchronization"))
     if recorder.groups <= MOST_NAMES:
-        recorder.write("group", size=len(ranks) if ranks is not None else None)
+        size = len(ranks) if ranks is not None else None
+        members = sorted(int(rank) for rank in ranks)[:MOST_NAMES] if ranks is not None else None
+        recorder.write("group", size=size, members=members, by_members=by_members)
 
 
 def _collectives() -> "Optional[int]":
@@ -965,7 +971,17 @@ def _scheduler(scheduler: "Any") -> "Dict[str, Any]":
         "scheduler": _class(scheduler),
         "steps": max(int(getattr(scheduler, "_step_count", 1)) - 1, 0),
         "optimizer_steps": counts.get(id(optimizer), 0),
+        "total": _total_steps(scheduler),
     }
+
+
+def _total_steps(scheduler: "Any") -> "Optional[int]":
+    """Return the steps of a schedule of PyTorch or Transformers; None: unknown."""
+    functions = getattr(scheduler, "lr_lambdas", None) or [None]
+    given = getattr(functions[0], "keywords", None) or {}
+    totals = [getattr(scheduler, name, None) for name in TOTALS]
+    known = [_integer(total) for total in (*totals, given.get("num_training_steps"))]
+    return next((total for total in known if total is not None and total > 0), None)
 
 
 # ------------------------------------------------------------ DeepSpeed

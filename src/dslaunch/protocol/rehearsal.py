@@ -85,11 +85,15 @@ class ProcessGroup(Sent):
 
 
 class Group(Sent):
-    """A further group was made."""
+    """A further group is made."""
 
     kind: Literal["group"]
     size: Count | None
     """None: all ranks."""
+    members: Annotated[Several[Count], Field(max_length=MOST_NUMBERS)] | None = None
+    """The first ranks of it; None: all ranks, or unknown."""
+    by_members: bool = False
+    """Whether only its members make it, and other ranks do not know of it."""
 
 
 class _Sizes(Sent):
@@ -265,6 +269,8 @@ class SchedulerUse(Sent):
     scheduler: Short
     steps: Count
     optimizer_steps: Count
+    total: Count | None = None
+    """Steps until its end; None: unknown, or it has none."""
 
 
 class Schedulers(Sent):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -102,6 +102,7 @@ def judge_rehearsal(rehearsed: Rehearsed) -> Rehearsal:
         *config_findings(rehearsed, ranks),
         *(each for rule in RULES for each in rule(rehearsed, ranks)),
     ]
+    found = _without_explained(found)
     unique = list({(each.code, each.where, each.text): each for each in found}.values())
     ordered = tuple(sorted(unique, key=lambda each: ORDER.index(each.level)))
     return Rehearsal(
@@ -111,6 +112,19 @@ def judge_rehearsal(rehearsed: Rehearsed) -> Rehearsal:
         not_rehearsed=_gaps(rehearsed, ranks),
         outcome=rehearsed.outcome,
     )
+
+
+EXPLAINED: Mapping[str, frozenset[str]] = {
+    FindingKind.GROUPS_DIFFER.code: frozenset({"hang.network", "hang.rendezvous"})
+}
+"""Codes of hangs that are only how another finding shows itself, by the code of that one."""
+
+
+def _without_explained(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without those that would mislead, since another one is the reason."""
+    codes = {each.code for each in findings}
+    explained = {code for reason in codes for code in EXPLAINED.get(reason, ())}
+    return [each for each in findings if each.code not in explained]
 
 
 def _verdict(outcome: Outcome, findings: Iterable[Finding], ranks: Ranks) -> Verdict:

@@ -15,6 +15,7 @@ from dslaunch.protocol.rehearsal import (
     AcceleratorBuilt,
     Engine,
     GivenConfig,
+    Group,
     Host,
     OptimizerBuilt,
     ProcessGroup,
@@ -127,6 +128,29 @@ def impossible_rendezvous(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Findin
         yield finding(FindingKind.LACKS_MASTER, ranks_text(several), address=address)
 
 
+def groups_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the first group that ranks make with different members: all ranks make each group, also
+    those that are not in it (`torch.distributed.new_group`). Ranks may get away with it."""
+    if rehearsed.outcome.reason.code is not EndCode.HANG and rehearsed.outcome.status == "ok":
+        return
+    made = [[each for each in rank.every(Group) if not each.by_members] for rank in ranks]
+    for several in zip(*made, strict=False):
+        members = [each.members for each in several]
+        first = members[0]
+        others = [rank.rank for rank, own in zip(ranks, members, strict=True) if own != first]
+        if others:
+            own = next(each for each in members if each != first)
+            where = ranks_text(others)
+            yield finding(
+                FindingKind.GROUPS_DIFFER, where, own=_members_text(own), other=_members_text(first)
+            )
+            return
+
+
+def _members_text(members: tuple[int, ...] | None) -> str:
+    return "all ranks" if members is None else ranks_text(members)
+
+
 def _may_compare(rank: RankRecords, world: int) -> bool:
     return not rank.sharded and not rank.splits_model(world)
 
@@ -184,14 +208,15 @@ def configs_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 def no_update(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield the ranks whose optimizer does not train the model."""
     del rehearsed
-    found: dict[tuple[FindingKind, str, int], list[int]] = defaultdict(list)
+    found: dict[tuple[FindingKind, str, int, str], list[int]] = defaultdict(list)
     for rank in ranks:
         code = _without_update(rank)
         optimizer = rank.last(OptimizerBuilt)
         if code is not None and optimizer is not None:
-            found[code, optimizer.optimizer, rank.steps].append(rank.rank)
-    for (code, name, steps), several in found.items():
-        yield finding(code, ranks_text(several), optimizer=name, steps=steps)
+            types = " and ".join(sorted(_types(rank, optimizer)))
+            found[code, optimizer.optimizer, rank.steps, types].append(rank.rank)
+    for (code, name, steps, types), several in found.items():
+        yield finding(code, ranks_text(several), optimizer=name, steps=steps, types=types)
 
 
 def _without_update(rank: RankRecords) -> FindingKind | None:
@@ -206,12 +231,20 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
     trains = any(rate > 0 for step in steps for rate in step.lr)
     skips = any(step.skipped for step in steps)
     last = steps[-1].fingerprint
-    # a small step may be lost by rounding in bf16 and fp16
+    unchanged = bool(last) and last == optimizer.fingerprint
+    if not unchanged or not trains or skips:
+        return None
+    if _types(rank, optimizer) <= {"float32", "float64"}:
+        return FindingKind.NO_UPDATE
+    # bf16 and fp16 lose small steps by rounding, as those of a warmup are
+    warms_up = any(after > before for before, after in zip(steps[0].lr, steps[-1].lr, strict=False))
+    return None if warms_up or len(steps) < 2 else FindingKind.ROUNDED_AWAY
+
+
+def _types(rank: RankRecords, optimizer: OptimizerBuilt) -> set[str]:
+    """Return the types of the parameters of an optimizer and of the model."""
     wrapped = rank.last(Wrapped)
-    types = {*optimizer.types, *(wrapped.types if wrapped is not None else ())}
-    exact = types <= {"float32", "float64"}
-    unchanged = exact and bool(last) and last == optimizer.fingerprint
-    return FindingKind.NO_UPDATE if unchanged and trains and not skips else None
+    return {*optimizer.types, *(wrapped.types if wrapped is not None else ())}
 
 
 def schedule_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
@@ -237,6 +270,28 @@ def schedule_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         steps = max(rank.steps for rank in ranks)
         where = ranks_text(several)
         yield finding(FindingKind.SCHEDULER_UNUSED, where, scheduler=name, steps=steps)
+
+
+def schedule_steps(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the end of a scheduler that Accelerate has prepared: it makes a step for each rank in
+    each optimizer step."""
+    del rehearsed
+    known, world = ranks[0].last(Schedulers), len(ranks)
+    if known is None or world < 2 or ranks[0].last(AcceleratorBuilt) is None:
+        return
+    for use in known.schedulers:
+        # they are noted after the optimizer's last step, and before the scheduler's
+        is_prepared = use.steps and use.steps == world * (use.optimizer_steps - 1)
+        if is_prepared and use.total is not None:
+            yield finding(
+                FindingKind.SEVERAL_STEPS,
+                ranks_text(rank.rank for rank in ranks),
+                scheduler=use.scheduler,
+                each=world,
+                total=use.total,
+                end=-(-use.total // world),
+            )
+            return
 
 
 def _engine_schedules(rank: RankRecords) -> bool:
@@ -395,12 +450,14 @@ def network(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 RULES: tuple[Rule, ...] = (
     not_distributed,
     impossible_rendezvous,
+    groups_differ,
     spawns_ranks,
     not_synchronized,
     models_differ,
     configs_differ,
     no_update,
     schedule_unused,
+    schedule_steps,
     loss_not_finite,
     evaluation_mode,
     gradients_kept,

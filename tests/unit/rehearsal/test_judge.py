@@ -514,12 +514,6 @@ def test_a_schedule_that_begins_with_steps_of_zero_is_a_note() -> None:
     assert codes(judged(zero, zero)) == {("info", "rehearsal.schedule-unused")}
 
 
-def test_small_steps_may_be_lost_in_bf16() -> None:
-    low = {**OPTIMIZER, "types": {"bfloat16": 100}, "fingerprint": [3.0, 4.0]}
-    ranks = [[low if r is OPTIMIZER else r for r in sound(rank)] for rank in range(2)]
-    assert judged(*ranks).findings == ()
-
-
 def test_a_loss_that_is_not_finite_at_the_last_step_is_an_error() -> None:
     nan = [[*without(sound(r), "step"), step(1), step(2, loss=None, finite=False)] for r in (0, 1)]
     assert codes(judged(*nan)) == {("error", "rehearsal.loss-not-finite")}
@@ -1017,3 +1011,99 @@ def test_the_same_samples_are_no_error_if_the_inputs_of_the_models_differ() -> N
     assert codes(judged(*augmented)) == {("warning", "rehearsal.same-data")}
     parts = [[*ranks[0], *inputs("c", "d", size=2)], [*ranks[1], *inputs("e", "f", size=2)]]
     assert judged(*parts).findings == ()
+
+
+# ------------------------------------------------------------ groups and directories
+
+
+def made(*members: int, by_members: bool = False) -> Sent:
+    size, several = len(members), list(members)
+    return {"kind": "group", "size": size, "members": several, "by_members": by_members}
+
+
+def hanging(code: HangCode) -> Outcome:
+    verdict = HangVerdict(code, waiting=(0, 1))
+    return Outcome("failed", 1, EndReason(EndCode.HANG, hang=verdict))
+
+
+def test_ranks_that_make_different_groups_are_named_instead_of_the_network() -> None:
+    ranks = [[START, group(0), made(0, 3)], [START, group(1), made(1, 2)]]
+    result = judged(*ranks, outcome=hanging(HangCode.NETWORK))
+    assert codes(result) == {("error", "rehearsal.groups-differ")}
+    assert only(result).values == {"own": "ranks 1-2", "other": "ranks 0,3"}
+    assert only(result).where == "rank 1"
+
+
+def test_groups_that_only_their_members_make_may_differ() -> None:
+    own = (made(0, 3, by_members=True), made(1, 2, by_members=True))
+    ranks = [[START, group(rank), each] for rank, each in enumerate(own)]
+    result = judged(*ranks, outcome=hanging(HangCode.NETWORK))
+    assert codes(result) == {("error", "hang.network")}
+
+
+def test_parts_of_one_checkpoint_in_different_directories_are_an_error() -> None:
+    paths = (f"{CWD}/out/12-31-07", f"{CWD}/out/12-31-08")
+    ranks = [
+        [*sound(rank), saved("distributed.checkpoint", path)] for rank, path in enumerate(paths)
+    ]
+    result = judged(*ranks, shared=True)
+    assert codes(result) == {("error", "rehearsal.checkpoint-incomplete")}
+    assert only(result).values == {"paths": ", ".join(paths)}
+    on_own_disks = judged(*ranks, shared=False)
+    assert ("error", "rehearsal.checkpoint-incomplete") not in codes(on_own_disks)
+
+
+def test_output_directories_of_the_trainer_that_differ_are_a_warning() -> None:
+    def trainer(directory: str) -> Sent:
+        return {
+            "kind": "trainer",
+            "arguments": {"output_dir": directory, "save_strategy": "no"},
+        }
+
+    ranks = [[*sound(rank), trainer(f"out-{rank}")] for rank in range(2)]
+    assert codes(judged(*ranks)) == {("warning", "rehearsal.output-differs")}
+    same = [[*sound(rank), trainer("out")] for rank in range(2)]
+    assert judged(*same).findings == ()
+
+
+def test_the_same_inputs_without_a_data_loader_are_a_warning() -> None:
+    def inputs(*letters: str) -> list[Sent]:
+        return [
+            {"kind": "input", "index": at, "digest": letter * 16, "size": 4}
+            for at, letter in enumerate(letters, 1)
+        ]
+
+    same = [[*sound(rank), *inputs("a", "b")] for rank in range(2)]
+    assert codes(judged(*same)) == {("warning", "rehearsal.same-data")}
+    constant = [[*sound(rank), *inputs("a", "a")] for rank in range(2)]
+    assert judged(*constant).findings == ()
+    own = [[*sound(0), *inputs("a", "b")], [*sound(1), *inputs("c", "d")]]
+    assert judged(*own).findings == ()
+
+
+def test_updates_that_bf16_rounds_away_are_a_warning_unless_the_rate_rises() -> None:
+    types: Sent = {"types": {"bfloat16": 100}}
+
+    def trained(*rates: float) -> list[Sent]:
+        steps = [
+            step(number, lr=[rate], fingerprint=[1.0, 2.0]) for number, rate in enumerate(rates, 1)
+        ]
+        return [START, TORCH, group(0), {**DDP, **types}, {**OPTIMIZER, **types}, *steps, HELD]
+
+    assert codes(judged(*[trained(1e-5, 1e-5)] * 2)) == {("warning", "rehearsal.no-update")}
+    assert judged(*[trained(1e-7, 2e-7)] * 2).findings == ()
+
+
+def test_a_schedule_that_accelerate_prepared_has_its_end_in_optimizer_steps() -> None:
+    accelerator: Sent = {"kind": "accelerator", "settings": {"num_processes": 2}}
+
+    def use(steps: int, total: int | None) -> Sent:
+        one = {"scheduler": "LinearLR", "steps": steps, "optimizer_steps": 2, "total": total}
+        return {"kind": "schedulers", "schedulers": [one]}
+
+    result = judged(*[[*sound(rank), accelerator, use(2, 8)] for rank in range(2)])
+    assert codes(result) == {("info", "rehearsal.schedule-steps")}
+    assert only(result).values == {"scheduler": "LinearLR", "each": 2, "total": 8, "end": 4}
+    for ordinary in (use(1, 8), use(2, None)):
+        ranks = [[*sound(rank), accelerator, ordinary] for rank in range(2)]
+        assert judged(*ranks).findings == ()
