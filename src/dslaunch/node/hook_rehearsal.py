@@ -358,13 +358,20 @@ def _begins_rendezvous(recorder: "_Recorder", args: "Any", kwargs: "Any") -> Non
     world = _integer(_argument(args, kwargs, 3, "world_size"))
     if world is None or world < 1:
         world = _number(os.environ.get("WORLD_SIZE"))
+    rank = _integer(_argument(args, kwargs, 4, "rank"))
+    if rank is None or rank < 0:
+        rank = _number(os.environ.get("RANK"))
     method = _argument(args, kwargs, 1, "init_method")
-    address = None
+    address = port = file = None
     if isinstance(method, str) and method.startswith("tcp://"):
-        address = method[len("tcp://") :].rpartition(":")[0].strip("[]")
+        address, _, port = method[len("tcp://") :].rpartition(":")
+        address = address.strip("[]")
+    elif isinstance(method, str) and method.startswith("file://"):
+        file = _path(method[len("file://") :])
     elif method in (None, "env://") and _argument(args, kwargs, 5, "store") is None:
-        address = os.environ.get("MASTER_ADDR")
-    recorder.write("rendezvous", world=world, address=address)
+        address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    number = _number(port)
+    recorder.write("rendezvous", world=world, rank=rank, address=address, port=number, file=file)
 
 
 def _initialized(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:

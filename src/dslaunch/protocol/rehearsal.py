@@ -70,6 +70,12 @@ class RendezvousBegun(Sent):
     """Ranks that it waits for; None: unknown."""
     address: Short | None
     """Where it looks for the master; None: unknown, or it looks for none."""
+    rank: Count | None = None
+    """The rank as which it joins; None: unknown."""
+    port: Count | None = None
+    """Of the master."""
+    file: Path | None = None
+    """In which it looks for the others, instead of asking a master."""
 
 
 class ProcessGroup(Sent):

@@ -91,7 +91,8 @@ def _with_one_storage(rehearsed: Rehearsed, ranks: Ranks, paths: Iterable[str]) 
     by_host: dict[str, list[RankRecords]] = defaultdict(list)
     for rank in ranks:
         by_host[rank.host].append(rank)
-    return tuple(max(by_host.values(), key=len, default=[]))
+    largest = sorted(by_host.values(), key=len)[-1:]
+    return tuple(rank for several in largest for rank in several)
 
 
 def _incomplete(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:

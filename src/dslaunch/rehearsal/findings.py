@@ -76,6 +76,25 @@ class FindingKind(Enum):
         "looks for the master at {address}, which is its own node on all nodes",
         "leave MASTER_ADDR to the launcher, which sets the first node's address",
     )
+    SAME_RANK = (
+        "rehearsal.same-rank",
+        "error",
+        "all join as rank {number}, and wait for the other ranks",
+        "leave rank to the launcher, which sets RANK: LOCAL_RANK begins at 0 on every node",
+    )
+    PORTS_DIFFER = (
+        "rehearsal.ports-differ",
+        "error",
+        "look for the master at different ports: {ports}",
+        "leave MASTER_PORT to the launcher: a free port that a rank has found is known to it alone",
+    )
+    FILE_NOT_SHARED = (
+        "rehearsal.file-not-shared",
+        "error",
+        "wait for each other in {path}, which their nodes do not share",
+        "leave init_method out, so that MASTER_ADDR and MASTER_PORT are used, or take a file on "
+        "shared storage",
+    )
     GROUPS_DIFFER = (
         "rehearsal.groups-differ",
         "error",

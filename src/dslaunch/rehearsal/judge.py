@@ -114,8 +114,17 @@ def judge_rehearsal(rehearsed: Rehearsed) -> Rehearsal:
     )
 
 
+_SEEN_AS = frozenset({"hang.network", "hang.rendezvous"})
 EXPLAINED: Mapping[str, frozenset[str]] = {
-    FindingKind.GROUPS_DIFFER.code: frozenset({"hang.network", "hang.rendezvous"})
+    kind.code: _SEEN_AS
+    for kind in (
+        FindingKind.LACKS_RANKS,
+        FindingKind.LACKS_MASTER,
+        FindingKind.SAME_RANK,
+        FindingKind.PORTS_DIFFER,
+        FindingKind.FILE_NOT_SHARED,
+        FindingKind.GROUPS_DIFFER,
+    )
 }
 """Codes of hangs that are only how another finding shows itself, by the code of that one."""
 

@@ -15,11 +15,9 @@ from dslaunch.protocol.rehearsal import (
     AcceleratorBuilt,
     Engine,
     GivenConfig,
-    Group,
     Host,
     OptimizerBuilt,
     ProcessGroup,
-    RendezvousBegun,
     Schedulers,
     Spawned,
     Started,
@@ -32,9 +30,9 @@ from dslaunch.rehearsal.data import batches_differ, few_samples, same_data, same
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.memory import memory
 from dslaunch.rehearsal.ranks import RankRecords, Ranks
-from dslaunch.run.hang_verdict import HangCode
+from dslaunch.rehearsal.rendezvous import groups_differ, impossible_rendezvous
 from dslaunch.run.reasons import EndCode
-from dslaunch.run.rehearsal import Rehearsed, lacks_master, lacks_ranks
+from dslaunch.run.rehearsal import Rehearsed
 
 Rule = Callable[[Rehearsed, Ranks], Iterator[Finding]]
 DIFFERS = 0.01
@@ -105,50 +103,6 @@ def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 def _joined(rank: RankRecords) -> bool:
     group = rank.last(ProcessGroup)
     return rank.steps > 0 and group is not None and group.world > 1
-
-
-def impossible_rendezvous(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
-    """Yield what ranks wait for that is not there."""
-    hang = rehearsed.outcome.reason.hang
-    if hang is None or hang.code is not HangCode.RENDEZVOUS:
-        return
-    world = rehearsed.full_ranks
-    lacking_ranks: dict[int, list[int]] = defaultdict(list)
-    lacking_master: dict[str, list[int]] = defaultdict(list)
-    for rank in ranks:
-        begun = rank.last(RendezvousBegun)
-        if begun is not None and begun.world is not None and lacks_ranks(begun, world):
-            lacking_ranks[begun.world].append(rank.rank)
-        if begun is not None and begun.address is not None and lacks_master(begun, rehearsed.plan):
-            lacking_master[begun.address].append(rank.rank)
-    for wanted, several in lacking_ranks.items():
-        where = ranks_text(several)
-        yield finding(FindingKind.LACKS_RANKS, where, world=wanted, ranks=world)
-    for address, several in lacking_master.items():
-        yield finding(FindingKind.LACKS_MASTER, ranks_text(several), address=address)
-
-
-def groups_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
-    """Yield the first group that ranks make with different members: all ranks make each group, also
-    those that are not in it (`torch.distributed.new_group`). Ranks may get away with it."""
-    if rehearsed.outcome.reason.code is not EndCode.HANG and rehearsed.outcome.status == "ok":
-        return
-    made = [[each for each in rank.every(Group) if not each.by_members] for rank in ranks]
-    for several in zip(*made, strict=False):
-        members = [each.members for each in several]
-        first = members[0]
-        others = [rank.rank for rank, own in zip(ranks, members, strict=True) if own != first]
-        if others:
-            own = next(each for each in members if each != first)
-            where = ranks_text(others)
-            yield finding(
-                FindingKind.GROUPS_DIFFER, where, own=_members_text(own), other=_members_text(first)
-            )
-            return
-
-
-def _members_text(members: tuple[int, ...] | None) -> str:
-    return "all ranks" if members is None else ranks_text(members)
 
 
 def _may_compare(rank: RankRecords, world: int) -> bool:

@@ -444,25 +444,29 @@ def test_ranks_that_split_the_model_may_read_the_same_samples() -> None:
     assert "rehearsal.same-data" not in {each.code for each in result.findings}
 
 
-def rendezvous(world: int, address: str) -> Sent:
-    return {"kind": "rendezvous", "world": world, "address": address}
+def rendezvous(rank: int, world: int = 2, address: str = "n0", **other: object) -> Sent:
+    return {"kind": "rendezvous", "world": world, "address": address, "rank": rank, **other}
 
 
 @pytest.mark.parametrize(
     ("begun", "named"),
     [
-        (rendezvous(8, "n0"), {("error", "rehearsal.world-size")}),
-        (rendezvous(2, "localhost"), {("error", "rehearsal.master-loopback")}),
-        (rendezvous(2, "n0"), set()),
+        ([rendezvous(0, world=8), rendezvous(1, world=8)], "rehearsal.world-size"),
+        ([rendezvous(0, address="::1"), rendezvous(1, address="::1")], "rehearsal.master-loopback"),
+        ([rendezvous(0), rendezvous(0)], "rehearsal.same-rank"),
+        ([rendezvous(0, port=2001), rendezvous(1, port=2002)], "rehearsal.ports-differ"),
+        (
+            [rendezvous(rank, file=f"{CWD}/meet") for rank in range(2)],
+            "rehearsal.file-not-shared",
+        ),
+        ([rendezvous(0, port=2001), rendezvous(1, port=2001)], "hang.rendezvous"),
     ],
 )
-def test_what_a_rendezvous_waits_for_in_vain_is_named(
-    begun: Sent, named: set[tuple[str, str]]
-) -> None:
+def test_what_a_rendezvous_waits_for_in_vain_is_named(begun: list[Sent], named: str) -> None:
     hang = HangVerdict(HangCode.RENDEZVOUS)
     outcome = Outcome("failed", 1, EndReason(EndCode.HANG, seconds=10, hang=hang))
-    rank = [START, TORCH, begun]
-    assert codes(judged(rank, rank, outcome=outcome)) == {("error", "hang.rendezvous"), *named}
+    ranks = [[START, TORCH, each] for each in begun]
+    assert codes(judged(*ranks, outcome=outcome, shared=False)) == {("error", named)}
 
 
 def test_a_rank_that_waits_for_held_ranks_has_made_uneven_steps() -> None:
