@@ -169,6 +169,20 @@ class FindingKind(Enum):
         "{scheduler} made no step in {steps} optimizer steps",
         "call scheduler.step() after each optimizer step, unless it is meant per epoch",
     )
+    STARTS_APART = (
+        "rehearsal.parameters-differ",
+        "error",
+        "different parameters already before the first step, although the model is wrapped",
+        "load a checkpoint in all ranks, or before the model is wrapped: that sends the parameters "
+        "of rank 0 to all",
+    )
+    STARTS_DIFFERENT = (
+        "rehearsal.parameters-differ",
+        "warning",
+        "different parameters already before the first step",
+        "build the model with the same seed in all ranks, and load a checkpoint in all; wrapped in "
+        "DistributedDataParallel, all get the parameters of rank 0",
+    )
     AVERAGED_LATER = (
         "rehearsal.parameters-differ",
         "info",  # local SGD, federated averaging

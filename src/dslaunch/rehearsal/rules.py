@@ -95,6 +95,9 @@ def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     if not wrapped and not exchanged and any(each.averages for each in done):
         yield finding(FindingKind.AVERAGED_LATER, where, step=step)
         return
+    if _apart(before) and (wrapped or exchanged):
+        yield finding(FindingKind.STARTS_APART if wrapped else FindingKind.STARTS_DIFFERENT, where)
+        return
     sure = not (exchanged or wrapped or unknown or any(each.reduces for each in done))
     code = FindingKind.NOT_SYNCHRONIZED if sure else FindingKind.PARAMETERS_DIFFER
     yield finding(code, where, step=step)
@@ -126,6 +129,12 @@ def _differ(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]])
         if max(new) - min(new) > DIFFERS * change and change > 0:
             return True
     return False
+
+
+def _apart(fingerprints: Sequence[Sequence[float]]) -> bool:
+    """Return whether ranks differ by more than rounding before any step."""
+    values = zip(*fingerprints, strict=True)
+    return any(max(each) - min(each) > DIFFERS * max(map(abs, each)) for each in values)
 
 
 def models_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:

@@ -327,6 +327,21 @@ def test_parameters_that_differ_in_spite_of_collectives_are_a_warning() -> None:
     assert result.verdict is Verdict.WOULD_RUN
 
 
+@pytest.mark.parametrize(("wrapped", "level"), [(True, "error"), (False, "warning")])
+def test_parameters_that_differ_before_the_first_step_stay_different(
+    wrapped: bool, level: str
+) -> None:
+    def rank(number: int) -> list[Sent]:
+        at = float(number)
+        own = {**OPTIMIZER, "fingerprint": [1.0 + at, 2.0]}
+        steps = [step(n, fingerprint=[1.5 + at + n, 2.0 + n], collectives=1) for n in (1, 2)]
+        return [START, TORCH, group(number), *([DDP] if wrapped else []), own, *steps, HELD]
+
+    found = only(judged(rank(0), rank(1)))
+    assert (found.level, found.code) == (level, "rehearsal.parameters-differ")
+    assert found.values == {}  # no step made them differ
+
+
 def test_parameters_that_a_later_step_may_average_are_a_warning() -> None:
     done: Sent = {"kind": "steps-done", "step": 2, "reduces": True}
     own = [START, TORCH, group(0), OPTIMIZER, step(1, collectives=0), done, HELD]
