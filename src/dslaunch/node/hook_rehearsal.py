@@ -355,9 +355,7 @@ def _watch_groups(recorder: "_Recorder", module: "Any") -> None:
 
 
 def _begins_rendezvous(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
-    world = _integer(_argument(args, kwargs, 3, "world_size"))
-    if world is None or world < 1:
-        world = _number(os.environ.get("WORLD_SIZE"))
+    world = _joined_ranks(args, kwargs)
     rank = _integer(_argument(args, kwargs, 4, "rank"))
     if rank is None or rank < 0:
         rank = _number(os.environ.get("RANK"))
@@ -372,6 +370,12 @@ def _begins_rendezvous(recorder: "_Recorder", args: "Any", kwargs: "Any") -> Non
         address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     number = _number(port)
     recorder.write("rendezvous", world=world, rank=rank, address=address, port=number, file=file)
+
+
+def _joined_ranks(args: "Any", kwargs: "Any") -> "Optional[int]":
+    """Return how many ranks join by arguments of init_process_group; None: unknown."""
+    world = _integer(_argument(args, kwargs, 3, "world_size"))
+    return world if world is not None and world > 0 else _number(os.environ.get("WORLD_SIZE"))
 
 
 def _initialized(recorder: "_Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
@@ -454,7 +458,7 @@ def _watch_groups_of_part(recorder: "_Recorder", module: "Any") -> None:
 
 
 def _joins_as_part(recorder: "_Recorder", args: "Any", kwargs: "Any") -> None:
-    recorder.write("spawned-joins")
+    recorder.write("spawned-joins", world=_joined_ranks(args, kwargs))
 
 
 def _watch_backward(recorder: "_Recorder", module: "Any") -> None:

@@ -234,6 +234,8 @@ class SpawnedJoins(Sent):
     """A process that the rank has started joins a process group."""
 
     kind: Literal["spawned-joins"]
+    world: Count | None = None
+    """Ranks of the group; None: unknown."""
 
 
 class Step(Sent):

@@ -54,6 +54,11 @@ class Gap(NoteCode):
         "what the script does after it has started another program in its place (os.exec), whose "
         "PYTHONPATH has another sitecustomize in front: leave the first entry where it is",
     )
+    SPAWNED = (
+        "spawned",
+        "what the processes do that the script starts itself as its ranks: let the launcher start "
+        "one for each slot, and call the function without mp.spawn",
+    )
     SHARDED = "sharded", "whether ranks have equal parameters: they are sharded"
     NOT_RECORDED = "not-recorded", "some records could not be made"
 
@@ -261,14 +266,9 @@ def _failure_here(outcome: Outcome, ranks: Ranks) -> Finding:
 
 
 def _gaps(rehearsed: Rehearsed, ranks: Ranks) -> tuple[Gap, ...]:
-    if rehearsed.outcome.status == "interrupted":
-        return (Gap.INTERRUPTED,)
-    if not any(rank.last(Started) for rank in ranks):
-        return (Gap.NO_HOOK,)
-    if any(rank.was_replaced for rank in ranks):
-        return (Gap.REPLACED,)
-    if not any(rank.last(TorchImported) for rank in ranks):
-        return (Gap.NO_TORCH,)
+    alone = _only_gap(rehearsed, ranks)
+    if alone is not None:
+        return (alone,)
     gaps = [Gap.OTHER_NODES] if rehearsed.is_smaller else []
     if rehearsed.outcome.reason.code is EndCode.REHEARSED:
         gaps.append(Gap.LATER_STEPS)
@@ -281,3 +281,18 @@ def _gaps(rehearsed: Rehearsed, ranks: Ranks) -> tuple[Gap, ...]:
     if any(rank.last(Unrecorded) for rank in ranks):
         gaps.append(Gap.NOT_RECORDED)
     return tuple(gaps)
+
+
+def _only_gap(rehearsed: Rehearsed, ranks: Ranks) -> Gap | None:
+    """Return why nothing of the training was rehearsed; None: something was."""
+    if rehearsed.outcome.status == "interrupted":
+        return Gap.INTERRUPTED
+    if not any(rank.last(Started) for rank in ranks):
+        return Gap.NO_HOOK
+    if any(rank.was_replaced for rank in ranks):
+        return Gap.REPLACED
+    if any(rank.spawns_share(len(ranks)) for rank in ranks):
+        return Gap.SPAWNED
+    if not any(rank.last(TorchImported) for rank in ranks):
+        return Gap.NO_TORCH
+    return None

@@ -67,7 +67,7 @@ def spawns_ranks(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         return
     for rank in ranks:
         spawned = rank.last(Spawned)
-        if spawned is not None and not rank.steps:
+        if spawned is not None and not rank.steps and not rank.spawns_share(len(ranks)):
             where = ranks_text([rank.rank])
             yield finding(FindingKind.SPAWNS_RANKS, where, processes=spawned.processes)
             return

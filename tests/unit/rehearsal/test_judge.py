@@ -578,6 +578,20 @@ def test_a_script_that_starts_its_own_ranks_is_an_error() -> None:
     assert judged(*trained).findings == ()
 
 
+def test_a_script_that_starts_its_share_of_the_ranks_is_not_rehearsed() -> None:
+    outcome = Outcome("failed", 1, EndReason(EndCode.REHEARSAL_SPAWNS))
+
+    def spawning(world: int) -> list[Sent]:
+        joins: Sent = {"kind": "spawned-joins", "world": world}
+        return [START, TORCH, {"kind": "spawn", "processes": 8}, joins]
+
+    share = judged(spawning(16), spawning(16), outcome=outcome)
+    assert (share.verdict, share.findings) == (Verdict.NOT_REHEARSED, ())
+    assert share.not_rehearsed == (Gap.SPAWNED,)
+    apart = judged(spawning(8), spawning(8), outcome=outcome)
+    assert codes(apart) == {("error", "rehearsal.spawns-ranks")}
+
+
 def test_some_ranks_that_read_the_same_batches_are_an_error() -> None:
     first, second = [loader(), *batches("a", "b")], [loader(replica=1), *batches("c", "d")]
     parts = (first, second, first, second)
