@@ -22,7 +22,6 @@ MOST_PATHS = 4
 LOCAL_STORAGE = 'set "checkpoint": {"use_node_local_storage": true} in the DeepSpeed config'
 EACH_NODE = "set save_on_each_node=True, or write to shared storage"
 SHARED_STORAGE = "write to storage that all nodes share"
-COPY = "write to shared storage, or copy it to all nodes before you resume"
 
 
 def checkpoints(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
@@ -134,14 +133,12 @@ def _lacking(ranks: Ranks, writers: dict[str, list[RankRecords]]) -> Finding:
     writing = sorted({rank.rank for several in writers.values() for rank in several})
     first = next(rank for rank in ranks if rank.rank == writing[0])
     path = next(saved.path for saved in first.every(Saved))
-    trainer = first.last(TrainerArguments)
-    return finding(
-        FindingKind.CHECKPOINT_INCOMPLETE,
-        ranks_text(writing),
-        path=posixpath.dirname(path),
-        ranks=ranks_text(writing),
-        advice=EACH_NODE if trainer is not None else COPY,
-    )
+    where, directory = ranks_text(writing), posixpath.dirname(path)
+    if first.last(TrainerArguments) is None:
+        return finding(FindingKind.CHECKPOINT_ON_ONE_NODE, where, path=directory, ranks=where)
+    # to resume, the Trainer looks for it on all nodes
+    kind = FindingKind.CHECKPOINT_INCOMPLETE
+    return finding(kind, where, path=directory, ranks=where, advice=EACH_NODE)
 
 
 def _uses_local_storage(rank: RankRecords) -> bool:

@@ -343,6 +343,12 @@ class FindingKind(Enum):
         "{path} is not shared, and written by {ranks} only",
         "{advice}",
     )
+    CHECKPOINT_ON_ONE_NODE = (
+        "rehearsal.checkpoint-incomplete",
+        "info",  # the script may never load it, or load it in this rank only
+        "{path} is not shared, and written by {ranks} only",
+        "write to shared storage, or copy it to all nodes before all ranks load it",
+    )
     CHECKPOINT_SCATTERED = (
         "rehearsal.checkpoint-incomplete",
         "error",

@@ -701,11 +701,14 @@ def test_a_file_that_two_nodes_write_to_shared_storage_is_overwritten() -> None:
     assert judged(*ranks, shared=None).findings == ()
 
 
-def test_a_file_of_rank_0_on_storage_that_is_not_shared_is_incomplete() -> None:
+def test_a_file_of_rank_0_on_storage_that_is_not_shared_is_a_warning_of_the_trainer_only() -> None:
     file = saved("torch.save", f"{CWD}/model.pt")
     ranks = [[*sound(0), file], sound(1)]
-    assert codes(judged(*ranks, shared=False)) == {("warning", "rehearsal.checkpoint-incomplete")}
+    assert codes(judged(*ranks, shared=False)) == {("info", "rehearsal.checkpoint-incomplete")}
     assert judged(*ranks, shared=True).findings == ()
+    trainer: Sent = {"kind": "trainer", "arguments": {"output_dir": CWD}}
+    result = judged(*[[*records, trainer] for records in ranks], shared=False)
+    assert codes(result) == {("warning", "rehearsal.checkpoint-incomplete")}
 
 
 def test_parts_of_deepspeed_need_node_local_storage_where_storage_is_not_shared() -> None:
