@@ -166,7 +166,8 @@ class SimulatedAgent:
             operation(client, frame)
 
     def _reply(self, client: AgentClient, id: int, value: Any) -> None:
-        client.say({"reply": id, "value": value, "time": self.time()})
+        now = self.time()
+        client.say({"reply": id, "value": value, "time": now, "received": now})
 
     def say(self, event: str, rank: int = frames.NO_RANK, **more: Any) -> None:
         """Report an event, after all output before it."""
@@ -280,6 +281,7 @@ class SimulatedAgent:
             "mark": lambda told: dict.fromkeys(told["paths"]),
             "claim": self._claim,
             "unmark": lambda _: None,
+            "unclaim": lambda _: None,
         }
         answer = answers.get(kind)
         return None if answer is None else {"value": answer(argument)}

@@ -55,8 +55,8 @@ class SimulatedChannel(QueueingChannel):
             return 0
 
     def _read(self) -> None:
-        self.read_on()
         if not self.wanted:
+            self.read_on()
             return
         try:
             data = self._socket.recv(PIECE)

@@ -459,7 +459,12 @@ class Agent:
     # ------------------------------------------------------------ questions and files
 
     def in_thread(self, client: AgentClient, id: int, work: Callable[[], Any]) -> None:
-        """Do work in a thread that may take long or hang on a dead file system, and reply."""
+        """Do work in a thread that may take long or hang on a dead file system, and reply.
+
+        With the time of its arrival, a request tells the launcher how far our clock is ahead,
+        however long the work takes.
+        """
+        received = time.time()
 
         def run() -> None:
             try:
@@ -469,7 +474,7 @@ class Agent:
             except Exception as error:  # noqa: BLE001 - a question must not end the run
                 text = f"{type(error).__name__}: {error}"
                 reply = {"reply": id, "error": self.secrets.text(text)}
-            self.replies.append((client, reply))
+            self.replies.append((client, {**reply, "received": received}))
             os.write(self.wake, b"r")
 
         threading.Thread(target=run, daemon=True).start()

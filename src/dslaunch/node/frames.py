@@ -15,7 +15,7 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, Iterator, Union
+    from typing import Any, Callable, Dict, Iterator, Union
 
     Message = Dict[str, Any]
     Frame = Union[Message, "Output", "Data"]
@@ -74,9 +74,13 @@ def frame(kind: int, body: bytes, number: int = 0) -> bytes:
     return HEADER.pack(len(body), kind, number) + body
 
 
+_encoder = json.JSONEncoder(separators=(",", ":"))
+"""`json.dumps` would make one for each message."""
+
+
 def message_body(message: Message) -> bytes:
     """Return a JSON object as the body of a message."""
-    return json.dumps(message, separators=(",", ":")).encode()
+    return _encoder.encode(message).encode()
 
 
 def output_body(rank: int, stream: int, time: float, data: bytes) -> bytes:
@@ -97,12 +101,14 @@ def pack_data(id: int, data: bytes) -> bytes:
 class Decoder:
     """Turns bytes as they arrive into whole frames."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[bytes], Message] | None = None) -> None:
+        """`read`: what reads messages; None: `read_message`."""
         self.number = 0
         """The number of the last frame that had one."""
         self.size = 0
         """Bytes of the last frame's body."""
         self._buffer = bytearray()
+        self._read = read or read_message
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Add bytes and yield every frame that is complete now. Raises FrameError."""
@@ -125,18 +131,16 @@ class Decoder:
                 start = end
                 self.number = number or self.number
                 self.size = length
-                yield _decode(kind, body)
+                yield _decode(kind, body) if kind != MESSAGE else self._read(body)
         finally:
             del self._buffer[:start]
 
 
-def _decode(kind: int, body: bytes) -> Frame:
+def _decode(kind: int, body: bytes) -> Output | Data:
     if kind == OUTPUT:
         rank, stream, when = _OUTPUT.unpack_from(body)
         return Output(rank, stream, when, body[_OUTPUT.size :])
-    if kind == DATA:
-        return Data(_DATA.unpack_from(body)[0], body[_DATA.size :])
-    return read_message(body)
+    return Data(_DATA.unpack_from(body)[0], body[_DATA.size :])
 
 
 def most_values(text: bytes) -> int:

@@ -390,6 +390,7 @@ KINDS: Dict[str, Callable[[Any], Any]] = {
     "marks": _marks,
     "claim": _claim,
     "unmark": _unmark,
+    "unclaim": _unmark,
     "resolve": interfaces.resolve,
     "names": lambda _: interfaces.own_names(),
     "dial": network.dial,

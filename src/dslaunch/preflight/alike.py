@@ -44,18 +44,33 @@ class NodeGroup:
         return self._parts[key]
 
     def _divided(self, key: str) -> tuple[NodeGroup, ...]:
-        by_answer: dict[int, list[str]] = {}
+        by_answer: dict[object, list[str]] = {}
         for host in self.hosts:
-            # `SharedAnswers`: equal answers are one object
-            answer = self._nodes[host].recorded.get(key)
-            by_answer.setdefault(id(answer), []).append(host)
+            answer = _compared(self._nodes[host].recorded.get(key))
+            by_answer.setdefault(answer, []).append(host)
         if len(by_answer) == 1:
             return (self,)
         return tuple(NodeGroup(self._nodes, tuple(hosts)) for hosts in by_answer.values())
 
 
-class CompleteAnswers(dict[str, NodeAnswers]):
-    """All answers of all nodes, by host: they are judged, and no node is asked any more."""
+def _compared(answer: Answer | None) -> object:
+    """Return what is equal for equal answers, however long a node took for them; it may differ for
+    equal ones too.
+
+    Equal values are one object (`KnownAnswers`, `SharedAnswers`): most have many members.
+    """
+    if answer is None or "value" not in answer:
+        return repr(answer)
+    return id(answer["value"])
+
+
+class AnswersByHost(dict[str, NodeAnswers]):
+    """What all nodes have answered so far, or all their answers: then they are judged, and no node
+    is asked any more."""
+
+    def __init__(self, answers: Mapping[str, NodeAnswers], *, complete: bool) -> None:
+        super().__init__(answers)
+        self.complete = complete
 
     @cached_property
     def kinds(self) -> tuple[NodeGroup, ...]:
@@ -93,13 +108,17 @@ class CheckAnswers(Mapping[str, NodeAnswers]):
     @property
     def are_complete(self) -> bool:
         """Whether all answers are there, and no node is asked any more."""
-        return isinstance(self._nodes, CompleteAnswers)
+        return isinstance(self._nodes, AnswersByHost) and self._nodes.complete
+
+    def from_the_start(self) -> CheckAnswers:
+        """Return the answers with the names of the questions of the first round alone."""
+        return CheckAnswers(self._nodes, self._rounds[:1], self._limits)
 
     @property
     def groups(self) -> tuple[NodeGroup, ...]:
         """Nodes to judge together; none if a check asks every node something else."""
         is_same = all(len(set(map(id, asked.values()))) <= 1 for asked in self._rounds)
-        return self._nodes.kinds if isinstance(self._nodes, CompleteAnswers) and is_same else ()
+        return self._nodes.kinds if isinstance(self._nodes, AnswersByHost) and is_same else ()
 
     def of_group(self, group: NodeGroup) -> NodeAnswers:
         """Return what the nodes of a group have in common. Using more raises DifferError."""
@@ -114,7 +133,7 @@ class CheckAnswers(Mapping[str, NodeAnswers]):
             limits=self._limits,
             here=first.here,
             noise=first.noise,
-            complete=True,
+            complete=first.complete,
             parsed=group.parsed,
             differs=group.differs,
             common=first.kind,
@@ -170,20 +189,22 @@ def by_host(nodes: Nodes, work: Callable[[NodeAnswers], R]) -> dict[str, R]:
 
 
 class SharedAnswers:
-    """Equal answers of nodes as one object."""
+    """Answers of nodes with equal values as one object, that of the first node."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Answer] = {}
-        self._shared: dict[int, Answer] = {}
-        """By identity: nodes of a recording that was read share their answers already."""
+        self._shared: dict[tuple[str, int], Answer] = {}
+        """By the identity of their values: those of nodes that were just asked are shared."""
 
     def of(self, answers: Mapping[str, Answer]) -> dict[str, Answer]:
         """Return the answers of a node."""
         return {key: self._one(key, answer) for key, answer in answers.items()}
 
     def _one(self, key: str, answer: Answer) -> Answer:
-        if id(answer) in self._shared:
-            return self._shared[id(answer)]
-        one = self._known.setdefault((key, repr(answer)), answer)
-        self._shared[id(one)] = one
-        return one
+        if "value" not in answer:
+            return answer
+        value = answer["value"]
+        if (key, id(value)) not in self._shared:
+            one = self._known.setdefault((key, repr(value)), answer)
+            self._shared[key, id(value)] = one
+        return self._shared[key, id(value)]

@@ -85,24 +85,11 @@ def each(
 
     def flow(scope: Scope) -> Flow:
         nodes = yield Round.of_all(scope, ask(scope) if ask else {})
-        if isinstance(nodes, CheckAnswers) and nodes.are_complete:
-            found = _together(nodes, judge_alike(nodes, partial(_alone, of)))
-            return _with_comparison(with_fine(found, nodes, fine), nodes, compare)
-        flows: dict[str, RunningFlow[Asked, NodeAnswers]] = {}
-        errors: dict[str, Exception] = {}
-        for host, a in nodes.items():
-            try:
-                flows[host] = RunningFlow(of(a))
-            except Exception as error:  # noqa: BLE001 - it concerns its node alone
-                errors[host] = error
-        while asked := _pending(flows, nodes):
+        rounds = 0
+        while asked := _asked_next(nodes, of, rounds):
             nodes = yield Round(asked)
-            for host in asked.keys() & nodes.keys():
-                try:
-                    flows[host].answered(nodes[host])
-                except Exception as error:  # noqa: BLE001 - it concerns its node alone
-                    errors[host] = error
-        found = _of_all(nodes, flows, errors)
+            rounds += 1
+        found = _together(nodes, judge_alike(_from_the_start(nodes), partial(_alone, of)))
         return _with_comparison(with_fine(found, nodes, fine), nodes, compare)
 
     return flow
@@ -143,24 +130,37 @@ def of_comparison(nodes: Nodes, compare: Compare) -> list[Finding]:
         return [unjudged(error).of(*nodes)]
 
 
-def _pending(
-    flows: Mapping[str, RunningFlow[Asked, NodeAnswers]], nodes: Nodes
+def _asked_next(
+    nodes: Nodes, of: Callable[[NodeAnswers], NodeFlow], rounds: int
 ) -> dict[str, Asked]:
-    return {
-        host: flow.pending
-        for host, flow in flows.items()
-        if host in nodes and flow.pending is not None
-    }
+    """Return what the flow of each node asks after so many rounds; those that ask nothing more are
+    left out. Nodes with equal answers are asked the same, so the flow of one of them is run."""
+    if isinstance(nodes, CheckAnswers) and nodes.are_complete:
+        return {}
+    pending = judge_alike(_from_the_start(nodes), partial(_pending, of, rounds))
+    return {host: asked for hosts, asked in pending if asked is not None for host in hosts}
 
 
-def _of_all(
-    nodes: Nodes, flows: dict[str, RunningFlow[Asked, NodeAnswers]], errors: dict[str, Exception]
-) -> Iterator[Finding]:
-    found = [
-        ((host,), [unjudged(errors[host])] if host in errors else _of_node(flows[host].findings))
-        for host in nodes
-    ]
-    yield from _together(nodes, found)
+def _pending(of: Callable[[NodeAnswers], NodeFlow], rounds: int, a: NodeAnswers) -> Asked | None:
+    """Return what the flow of a node asks after so many rounds, run from its beginning; None: it
+    has ended. If it raises an exception, its findings will say so."""
+    try:
+        flow = RunningFlow(of(a))
+        for _ in range(rounds):
+            if flow.pending is not None:
+                a.asked.update(flow.pending)
+                flow.answered(a)
+    except DifferError:
+        raise  # not by the check: its nodes are to be asked in smaller groups
+    except Exception:  # noqa: BLE001 - see above
+        return None
+    return flow.pending
+
+
+def _from_the_start(nodes: Nodes) -> Nodes:
+    """Return the answers with the questions of the first round alone: the flows of nodes ask the
+    others themselves."""
+    return nodes.from_the_start() if isinstance(nodes, CheckAnswers) else nodes
 
 
 def _alone(of: Callable[[NodeAnswers], NodeFlow], a: NodeAnswers) -> list[Finding]:

@@ -10,7 +10,7 @@ from dslaunch.cluster.failures import folded
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
 from dslaunch.plural import counted
-from dslaunch.preflight.alike import CompleteAnswers, SharedAnswers
+from dslaunch.preflight.alike import AnswersByHost, SharedAnswers
 from dslaunch.preflight.check import LEVELS, Check, Finding, Level, NodeAnswers, Scope
 from dslaunch.preflight.flow import findings_of
 from dslaunch.preflight.recording import NodeRecording, Recording
@@ -93,7 +93,7 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
-def node_answers(facts: Recording) -> CompleteAnswers:
+def node_answers(facts: Recording) -> AnswersByHost:
     """Return what each node answered, in their order; checks share it and parse each answer
     once."""
     scope = facts.scope
@@ -113,7 +113,7 @@ def node_answers(facts: Recording) -> CompleteAnswers:
         for node in scope.nodes
         if node.host in facts.nodes
     }
-    return CompleteAnswers(answers)
+    return AnswersByHost(answers, complete=True)
 
 
 def _reached(facts: Recording) -> Iterator[Finding]:

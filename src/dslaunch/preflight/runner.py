@@ -15,6 +15,7 @@ from dslaunch import log
 from dslaunch import transport as transports
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
+from dslaunch.preflight.alike import AnswersByHost
 from dslaunch.preflight.chained import DONE, then
 from dslaunch.preflight.check import (
     NOT_ASKED_OF_NODES,
@@ -235,9 +236,9 @@ class Survey:
         except Exception as error:  # noqa: BLE001
             self.faults.append(type(error).__name__)
 
-    def answers(self) -> dict[str, NodeAnswers]:
+    def answers(self) -> AnswersByHost:
         """Return what the nodes have answered so far."""
-        return {
+        answers = {
             host: NodeAnswers(
                 talk.node,
                 self.scope,
@@ -249,6 +250,7 @@ class Survey:
             for host, talk in self.talks.items()
             if talk.hello is not None
         }
+        return AnswersByHost(answers, complete=False)
 
     def _round(self, begin: Callable[[Conversation], Future[None]], longest: float) -> None:
         """Begin work for every node, and drop those that fail or exceed the timeout, which counts

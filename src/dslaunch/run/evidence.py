@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -71,7 +71,6 @@ def gather(
     placements = inquiry.allocation.placements
     mark, token = f".dslaunch-{secrets.token_hex(8)}", secrets.token_hex(8)
     marks = [f"{mark}-{placement.node_rank}" for placement in placements]
-    clocks = [session.measure_clock() for session in sessions]
     claim = f"{mark}-first"
     asked = [
         session.ask(_first_questions(inquiry, placement, marks, claim=claim, token=token))
@@ -81,15 +80,10 @@ def gather(
     own_files = _own_files(inquiry, marks)
     questions = _second_questions(inquiry, first, token)
     asked_next = [
-        session.ask({queries.UNMARK: {"paths": inquiry.directories, "name": name}, **questions})
-        for session, name in zip(sessions, marks, strict=True)
+        session.ask({**_removals(inquiry, answers, name=name, claim=claim), **questions})
+        for session, name, answers in zip(sessions, marks, first, strict=True)
     ]
     second = ask_all(asked_next, sessions, interrupts, notify=notify)
-    for session, name, answers in zip(sessions, marks, first, strict=True):
-        claimed = [path for path, text in answers[queries.CLAIM].items() if text == name]
-        if claimed:
-            session.ask({queries.UNMARK: {"paths": claimed, "name": claim}})
-    wait(clocks, ANSWER_TIMEOUT)
     marked_by = dict(zip(marks, inquiry.allocation.hosts, strict=True))
     expected = _digests(inquiry)
     nodes = tuple(
@@ -179,6 +173,19 @@ def _second_questions(inquiry: Inquiry, first: list[Answers], token: str) -> que
         dial = {"targets": targets, "token": token, "timeout": DIAL_TIMEOUT}
         questions[queries.DIAL] = dial
     return questions
+
+
+def _removals(
+    inquiry: Inquiry, first: Answers, *, name: str, claim: str
+) -> dict[queries.Query[Any], Any]:
+    """Return the requests to remove the test files of a node: all nodes have seen them."""
+    removals: dict[queries.Query[Any], Any] = {
+        queries.UNMARK: {"paths": inquiry.directories, "name": name}
+    }
+    claimed = [path for path, text in first[queries.CLAIM].items() if text == name]
+    if claimed:
+        removals[queries.UNCLAIM] = {"paths": claimed, "name": claim}
+    return removals
 
 
 def _digests(inquiry: Inquiry) -> dict[str, str]:

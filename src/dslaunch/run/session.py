@@ -204,8 +204,25 @@ class Session(Wire):
     def measure_clock(self) -> Future[Clock]:
         """Measure by how much the node's clock is ahead, with an error of half a round trip."""
         future = super().measure_clock()
-        future.add_done_callback(self._set_offset)
+        future.add_done_callback(self._take_measured)
         return future
+
+    def _take_measured(self, measured: Future[Clock]) -> None:
+        if measured.exception() is None:
+            self._set_offset(measured.result())
+
+    def _compare_clocks(self, reply: Reply) -> None:
+        """Measure by how much the node's clock is ahead, by a reply with the time of its request's
+        arrival: what the node has worked between both is no part of the round trip."""
+        request = self._waiting.get(reply.reply)
+        if request is None or reply.received is None:
+            return
+        trip = time.monotonic() - request.sent
+        worked = reply.time - reply.received
+        if not 0 <= worked <= trip:  # its clock was set meanwhile
+            return
+        half = (trip - worked) / 2
+        self._set_offset(Clock(reply.time - (time.time() - half), half))
 
     def known_clock(self) -> Clock | None:
         """Return by how much the node's clock is ahead, as measured best; None: not measured."""
@@ -217,11 +234,9 @@ class Session(Wire):
         """Return by how many seconds `offset` may be off; infinite: it was not measured."""
         return self._offset_error + DRIFT * (time.monotonic() - self._offset_measured)
 
-    def _set_offset(self, measured: Future[Clock]) -> None:
+    def _set_offset(self, found: Clock) -> None:
         """Keep the more exact one of two measurements, unless the clock was set in between."""
-        if measured.exception() is not None:
-            return
-        found, error = measured.result(), self.clock_error
+        error = self.clock_error
         was_set = abs(found.offset - self.offset) > found.error + error
         if found.error <= error or was_set:
             self.offset = found.offset
@@ -481,6 +496,7 @@ class Session(Wire):
         if self._back is not None and not isinstance(arrived, Gone):
             self._continue(self._back, arrived)
         if isinstance(arrived, Reply):
+            self._compare_clocks(arrived)
             super()._take(arrived)
         elif isinstance(arrived, Hello):
             pass  # it was taken above

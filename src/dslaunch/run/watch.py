@@ -133,7 +133,9 @@ def _last_lines(data: bytes) -> bytes:
 
 def read_event(host: str, told: NodeEvent, offset: float) -> Event:
     """Return an agent's event with the time of our clock; its own is `offset` seconds ahead."""
-    stopped = EndReason(EndCode.STOPPED, by=told.by or UNKNOWN_USER)
+    stopped = None
+    if told.event == "stopping":
+        stopped = EndReason(EndCode.STOPPED, by=told.by or UNKNOWN_USER)
     return Event(
         time=told.time - offset,
         kind="ended" if told.event == "done" else told.event,
@@ -147,6 +149,6 @@ def read_event(host: str, told: NodeEvent, offset: float) -> Event:
         error=told.error,
         seconds=told.hang,
         contained=told.contained,
-        reason=stopped if told.event == "stopping" else None,
+        reason=stopped,
         evidence=told.evidence,
     )

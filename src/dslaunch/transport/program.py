@@ -63,12 +63,11 @@ class SentModules:
 sys.meta_path.insert(0, SentModules)
 from dslaunch.node.{main} import main
 gc.enable()
-main({arguments!r})
 """
 """A node whose Python has our bytecode takes code that is compiled already: to compile costs a node
 more than all questions of a preflight. What a module imports only where it is used is sent as text
 alone, and compiled there: few runs need it, and all would send it. The garbage collector would walk
-all that is being imported, again and again."""
+all that is being imported, again and again. The call of `main` follows."""
 _PACKAGES = ("dslaunch", "dslaunch.node")
 _IMPORT = re.compile(
     r"^(?P<indent> *)from dslaunch\.node(?:\.(?P<module>\w+))? import "
@@ -108,15 +107,21 @@ def text(main: str, arguments: dict[str, Any]) -> tuple[bytes, ...]:
     """
     with _once:  # nodes are connected to by many threads at a time
         parts = packed_modules(main)
-    loader = _LOADER.format(
-        sizes=tuple(map(len, parts)),
+        imports = _imports(main)
+    loader = imports + f"main({arguments!r})\n".encode()
+    return (b"%d\n%s" % (len(loader), loader), *parts)
+
+
+@cache
+def _imports(main: str) -> bytes:
+    """Return the part of the loader that is the same for all nodes."""
+    return _LOADER.format(
+        sizes=tuple(map(len, packed_modules(main))),
         packages=_PACKAGES,
         magic=MAGIC_NUMBER,
         kind=sys.implementation.name,
         main=main,
-        arguments=arguments,
     ).encode()
-    return (b"%d\n%s" % (len(loader), loader), *parts)
 
 
 _once = threading.Lock()

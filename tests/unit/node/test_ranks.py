@@ -22,7 +22,8 @@ for attempt, codes in enumerate(eval(sys.argv[1])):
     started = []
     for local_rank, code in enumerate(codes):
         environment = {**os.environ, "RANK": str(local_rank), "LOCAL_RANK": str(local_rank)}
-        line = f"echo attempt {attempt}; sleep 0.4; exit {code}"
+        until_seen = f'until [ -e "{logs}/seen {attempt}" ]; do sleep 0.05; done'
+        line = f"echo attempt {attempt}; {until_seen}; exit {code}"
         words = [f"{logs}/rank.py", "LOCAL_RANK", "command", "sh", "-c", line]
         started.append(subprocess.Popen([sys.executable, *words], env=environment))
     while not os.path.exists(f"{logs}/collect {attempt}"):
@@ -42,6 +43,7 @@ class FakeAgent:
         self.said: list[tuple[str, int, Any]] = []
         self.outputs: dict[int, bytes] = {}
         self.ready: dict[int, Callable[[], None]] = {}
+        self.started: list[int] = []
         self.ended: list[int] = []
         self.logs = Path()
 
@@ -59,15 +61,19 @@ class FakeAgent:
         if event["rank"] < 0:
             return
         self.said.append((event["event"], event["rank"], event.get("code")))
+        if event["event"] == "started":
+            self.started.append(event["rank"])
+            self.let("seen", self.started)
         if event["event"] == "exit":
             self.ended.append(event["rank"])
-            self.let_collect()
+            self.let("collect", self.ended)
 
-    def let_collect(self) -> None:
-        """Let the launcher collect the ranks of an attempt once both ends were told."""
-        attempts, of_one = divmod(len(self.ended), 2)
+    def let(self, go_on: str, told: list[int]) -> None:
+        """Let an attempt go on once both of its ranks were told of: ranks end after they were
+        `seen`, and the launcher can `collect` those that have ended."""
+        attempts, of_one = divmod(len(told), 2)
         if attempts and not of_one:
-            (self.logs / f"collect {attempts - 1}").touch()
+            (self.logs / f"{go_on} {attempts - 1}").touch()
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         """What a rank wrote."""

@@ -16,7 +16,8 @@ from tests.pythons import interpreter
 from dslaunch.node import trial
 from dslaunch.preflight.checks._job import program
 
-ENV = {"DSLAUNCH_RUN_ID": "trial-of-a-test", "DSLAUNCH_HOST": "n1"}
+# not those of another worker, whose programs would be ended too
+ENV = {"DSLAUNCH_RUN_ID": f"trial-of-test-{os.getpid()}", "DSLAUNCH_HOST": "n1"}
 REPORT = [{"name": trial.REPORT}]
 
 
@@ -84,13 +85,15 @@ def test_a_program_that_is_not_there_is_named() -> None:
 
 
 def installed(
-    tmp_path: Path, python: str = sys.executable, env: dict[str, str] | None = None, **told: Any
+    tmp_path: Path,
+    *wanted: str,
+    python: str = sys.executable,
+    env: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     """What an interpreter says in a directory."""
-    wanted = {"modules": [], "imports": [], "beside": [], "packages": [], **told}
     report = tmp_path / "report"
     subprocess.run(
-        [python, "-c", program("installed"), str(report), json.dumps(wanted)],
+        [python, "-c", program("installed"), str(report), *wanted],
         cwd=tmp_path,
         env={**os.environ, **(env or {})},
         check=True,
@@ -102,7 +105,9 @@ def installed(
 
 @pytest.mark.parametrize("minor", range(8, 15))
 def test_every_python_says_what_it_has(tmp_path: Path, minor: int) -> None:
-    found = installed(tmp_path, interpreter(minor), modules=["json", "json.tool", "nonesuch"])
+    found = installed(
+        tmp_path, "module=json", "module=json.tool", "module=nonesuch", python=interpreter(minor)
+    )
     assert found["version"][:2] == [3, minor]
     assert set(found["modules"]) == {"json", "json.tool"}
     assert found["modules"]["json.tool"]["whole"]
@@ -116,7 +121,7 @@ def test_modules_are_distinguished_from_files_and_directories_with_their_names(
     (tmp_path / "apackage").mkdir()
     (tmp_path / "apackage/__init__.py").touch()
     names = ["afile.part", "adirectory.part", "apackage.part", "apackage"]
-    found = installed(tmp_path, modules=names)["modules"]
+    found = installed(tmp_path, *(f"module={name}" for name in names))["modules"]
     assert {name: (bool(m["at"]), m["package"], m["whole"]) for name, m in found.items()} == {
         "afile.part": (True, False, False),
         "adirectory.part": (False, True, False),
@@ -129,8 +134,24 @@ def test_a_script_s_imports_are_looked_for_beside_it(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code/ours.py").touch()
     (tmp_path / "elsewhere.py").touch()
-    found = installed(tmp_path, imports=["ours", "elsewhere", "sys"], beside=["code"])["modules"]
+    imports = ["import=ours", "import=elsewhere", "import=sys"]
+    found = installed(tmp_path, "beside=code", *imports)["modules"]
     assert set(found) == {"ours", "sys"}
+
+
+def test_names_that_are_not_ascii_are_reported_too(tmp_path: Path) -> None:
+    place = tmp_path / 'a "b" \\ü\U0001f600'
+    (place / "ours").mkdir(parents=True)
+    (place / "ours/__init__.py").touch()
+    found = installed(tmp_path, f"beside={place}", "import=ours")["modules"]
+    assert found["ours"]["at"] == str(place / "ours/__init__.py")
+
+
+def test_what_is_imported_already_is_found_too(tmp_path: Path) -> None:
+    found = installed(tmp_path, "module=os.path", "module=sys", "module=__main__")["modules"]
+    assert set(found) == {"os.path", "sys", "__main__"}
+    assert found["os.path"]["at"]
+    assert found["__main__"]["at"] == ""
 
 
 @pytest.mark.parametrize(
@@ -145,7 +166,7 @@ def test_torch_is_read_and_not_imported(tmp_path: Path, line: str, value: str) -
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise SystemExit('imported')\n")
     (tmp_path / "torch/version.py").write_text(f"__version__ = '2.5.1'\n{line}\nhip = None\n")
-    found = installed(tmp_path, modules=["torch"])["torch"]
+    found = installed(tmp_path, "module=torch")["torch"]
     assert found == {"__version__": "2.5.1", "cuda": value, "hip": "None"}
 
 

@@ -116,8 +116,8 @@ def python(a: NodeAnswers, name: str, told: Mapping[str, Any]) -> Command:
     return _started(a, name, json_text(told))
 
 
-def _started(a: NodeAnswers, name: str, told: str) -> Command:
-    return Command((interpreter(a.node), "-c", program(name), _REPORT_WORD, told))
+def _started(a: NodeAnswers, name: str, *told: str) -> Command:
+    return Command((interpreter(a.node), "-c", program(name), _REPORT_WORD, *told))
 
 
 def workdir(scope: Scope) -> str:
@@ -133,7 +133,7 @@ def question(a: NodeAnswers) -> Question:
 
 def _question(a: NodeAnswers) -> Question:
     scope = a.scope
-    asks = _started(a, "installed", scope.once(_wanted))
+    asks = _started(a, "installed", *scope.once(_wanted))
     staged = Command(("/bin/sh", "-c", _STAGES, _REPORT_WORD, *asks.argv))
     uses = uses_of(a)
     more = {"look": [*files_of(a, uses), *CONDA_FILES, *MODULE_FILES], "words": list(uses.commands)}
@@ -148,15 +148,16 @@ def _question(a: NodeAnswers) -> Question:
     )
 
 
-def _wanted(scope: Scope) -> str:
-    """Return as JSON what is looked for in the environment of each node."""
+def _wanted(scope: Scope) -> tuple[str, ...]:
+    """Return what is looked for in the environment of each node, as `node/installed.py` reads
+    it."""
     wanted = {
-        "modules": modules(scope),
-        "imports": sorted({*scope.imports.certain, *scope.imports.possible}),
+        "module": modules(scope),
+        "import": sorted({*scope.imports.certain, *scope.imports.possible}),
         "beside": [beside(scope)],
-        "packages": [*MUST, *SHOULD],
+        "package": [*MUST, *SHOULD],
     }
-    return json_text(wanted)
+    return tuple(f"{kind}={name}" for kind, names in wanted.items() for name in names)
 
 
 def modules(scope: Scope) -> list[str]:
