@@ -53,6 +53,9 @@ locks := $(wildcard requirements/*.lock)
 .venv/.ready-docs: pyproject.toml tools/setup.sh $(locks)
 	@tools/setup.sh docs
 
+.venv/.ready-lint: pyproject.toml tools/setup.sh $(locks)
+	@tools/setup.sh lint
+
 .venv/.ready-test: pyproject.toml tools/setup.sh $(locks)
 	@tools/setup.sh test
 
@@ -65,9 +68,10 @@ locks := $(wildcard requirements/*.lock)
 demo: .venv/.ready-run
 	$(bin)/dslaunch run clusters/local.yaml examples/train_ddp.py
 
-# all tests at once: those of the testbed wait half of their time, while the others use the CPUs
-test: .venv/.ready-test
-	@$(MAKE) --no-print-directory lint
+# Lint beside the installation of torch and DeepSpeed, each of which takes one CPU. Then all tests at
+# once: those of the testbed wait half of their time, while the others use the CPUs.
+test: .venv/.ready-lint
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint .venv/.ready-test
 	$(pytest) -n $(workers) -m "not gpu and not long" $(PYTEST)
 
 test-all: test
@@ -75,7 +79,7 @@ test-all: test
 	$(pytest) -n $(workers) -m "hypothesis and not sshd and not gpu" --hypothesis-profile=thorough $(PYTEST)
 	$(bin)/python -m tests.testbed.chaos --seed $(SEED) --runs $(RUNS)
 
-lint: .venv/.ready-test
+lint: .venv/.ready-lint
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
 	$(bin)/mypy
@@ -85,7 +89,7 @@ lint: .venv/.ready-test
 	@if command -v shellcheck > /dev/null; then set -x; shellcheck $(scripts); \
 	else echo "shellcheck is not installed: scripts not checked"; fi
 
-format: .venv/.ready-test
+format: .venv/.ready-lint
 	$(bin)/ruff check --fix .
 	$(bin)/ruff format .
 

@@ -1,18 +1,20 @@
 #!/bin/bash
-# Make the environment: setup.sh run | docs | test | gpu | lock. Does nothing that is done; two at
-# once wait. gpu is test without what only the other tests need: system packages, a second
-# DeepSpeed.
+# Make the environment: setup.sh run | docs | lint | test | gpu | lock. Does nothing that is done; two
+# at once wait. gpu is test without what only the other tests need: system packages, a second
+# DeepSpeed. lint is the part of test that is there before torch and DeepSpeed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-what=${1:?run, docs, test, gpu or lock}
+what=${1:?run, docs, lint, test, gpu or lock}
 torch=${TORCH:-torch==2.13.0}
 started=$SECONDS
 
 # program -> Debian package. python3-venv is asked for by what it has, not by a program.
+packages_lint=(shellcheck:shellcheck)
 packages_test=(
+  "${packages_lint[@]}"
   sshd:openssh-server ssh:openssh-client ip:iproute2 nft:nftables ps:procps pdsh:pdsh
-  rsync:rsync shellcheck:shellcheck mpirun:openmpi-bin tcsh:tcsh fish:fish
+  rsync:rsync mpirun:openmpi-bin tcsh:tcsh fish:fish
   munged:munge slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client
   slurmdbd:slurmdbd mariadbd:mariadb-server-core
 )
@@ -33,11 +35,16 @@ find_python() {
 }
 
 missing_packages() {
-  local pair
+  local pair wanted=()
   "$python" -c 'import ensurepip, venv' 2> /dev/null || echo python3-venv
-  [ "$what" = test ] || return 0
-  [ -e "$faketime" ] || echo libfaketime
-  for pair in "${packages_test[@]}"; do
+  case $what in
+    lint) wanted=("${packages_lint[@]}") ;;
+    test)
+      wanted=("${packages_test[@]}")
+      [ -e "$faketime" ] || echo libfaketime
+      ;;
+  esac
+  for pair in "${wanted[@]}"; do
     PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" > /dev/null || echo "${pair##*:}"
   done
 }
@@ -127,14 +134,18 @@ install_gpu() {
   install_checkout
 }
 
-install_test() {
+install_lint() {
   install_wheels test.lock
+  install_checkout
+}
+
+install_test() {
+  if ! up_to_date lint; then install_lint; fi
   install_torch
   # beside the rest: it goes to a separate directory, and each DeepSpeed is built on one CPU
   install_second_deepspeed &
   install_deepspeed deepspeed.lock
   install_wheels docs.lock
-  install_checkout
   wait $!
 }
 
@@ -174,24 +185,24 @@ install_second_deepspeed() {
     || say "continuing without DeepSpeed $version: its tests are skipped"
 }
 
-# Whether this script, pyproject.toml and the lock files are older than the last setup.
+# up_to_date WHAT: whether this script, pyproject.toml and the lock files are older than its setup.
 up_to_date() {
   local file
   for file in pyproject.toml tools/setup.sh requirements/*.lock; do
-    [ ".venv/.ready-$what" -nt "$file" ] || return 1
+    [ ".venv/.ready-$1" -nt "$file" ] || return 1
   done
 }
 
 mkdir -p .venv
 exec 9> .venv/.lock
 flock 9
-if up_to_date; then exit 0; fi
+if up_to_date "$what"; then exit 0; fi
 python=$(find_python)
 system_packages
 make_venv
 "install_$what"
 rm -f .venv/.apt.log
-[ "$what" != test ] || touch .venv/.ready-run .venv/.ready-gpu .venv/.ready-docs
+[ "$what" != test ] || touch .venv/.ready-{run,docs,lint,gpu}
 [ "$what" != gpu ] || touch .venv/.ready-run
 touch ".venv/.ready-$what"
 say "ready after $((SECONDS - started)) s"

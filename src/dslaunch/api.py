@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from dslaunch.errors import ErrorCode, PlanError, UsageError
 from dslaunch.json_text import json_literal
 from dslaunch.registry import plugin_faults
+from dslaunch.run.timeouts import DEFAULTS, REHEARSAL_DEFAULTS, Timeouts
 from dslaunch.run.view import ignore
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from dslaunch.run.run_details import RunDetails
     from dslaunch.run.run_selection import RunSelection
     from dslaunch.run.started_run import Run
-    from dslaunch.run.timeouts import Timeouts
     from dslaunch.slurm.known_runs import KnownRuns
     from dslaunch.slurm.lint import ScriptLint
     from dslaunch.slurm.settings import SlurmSetting
@@ -314,7 +314,6 @@ def run_request(
     from dslaunch.cluster.select import check_min_nodes
     from dslaunch.run.job_program import located
     from dslaunch.run.request import RunRequest
-    from dslaunch.run.timeouts import Timeouts
 
     if detached and cluster.by_steps:
         raise UsageError(
@@ -325,7 +324,7 @@ def run_request(
     directory = _directory(cwd)
     allocation = allocation or select(cluster)
     check_min_nodes(min_nodes, allocation)
-    timeouts = timeouts or Timeouts()
+    timeouts = timeouts or DEFAULTS
     if cluster.by_steps:
         # SLURM ends what a step has started with the step: nothing would be left to connect to
         timeouts = replace(timeouts, reconnect=0.0)
@@ -384,10 +383,10 @@ def run(
     force: bool = False,
     restarts: int | None = None,
     min_nodes: int | None = None,
-    grace: float = 10.0,
-    exit_timeout: float = 300.0,
-    heartbeat_timeout: float = 15.0,
-    reconnect_timeout: float = 20.0,
+    grace: float = DEFAULTS.grace,
+    exit_timeout: float = DEFAULTS.exit_timeout,
+    heartbeat_timeout: float = DEFAULTS.heartbeat,
+    reconnect_timeout: float = DEFAULTS.reconnect,
     hang_timeout: float | None = None,
     on_line: Callable[[Line], object] = ignore,
     on_event: Callable[[Event], object] = ignore,
@@ -397,7 +396,6 @@ def run(
     The run continues in a thread of this process; no signal is caught. `on_line` and `on_event` are
     called in that thread. Raises the DslaunchError that prevents the start.
     """
-    from dslaunch.run.timeouts import Timeouts
 
     timeouts = Timeouts(
         grace=grace,
@@ -440,8 +438,8 @@ def rehearse(
     sync: bool = True,
     preflight: bool = True,
     force: bool = False,
-    grace: float = 10.0,
-    hang_timeout: float | None = 120.0,
+    grace: float = DEFAULTS.grace,
+    hang_timeout: float | None = REHEARSAL_DEFAULTS.hang_timeout,
     on_line: Callable[[Line], object] = ignore,
     on_event: Callable[[Event], object] = ignore,
 ) -> Rehearsal:
@@ -455,7 +453,6 @@ def rehearse(
     from dslaunch.run.interrupts import Interrupts
     from dslaunch.run.rehearsal import RehearsalLimits
     from dslaunch.run.started_run import PlanView
-    from dslaunch.run.timeouts import Timeouts
 
     request = run_request(
         cluster,
@@ -489,9 +486,9 @@ def run_detached(
     force: bool = False,
     restarts: int | None = None,
     min_nodes: int | None = None,
-    grace: float = 10.0,
-    exit_timeout: float = 300.0,
-    heartbeat_timeout: float = 15.0,
+    grace: float = DEFAULTS.grace,
+    exit_timeout: float = DEFAULTS.exit_timeout,
+    heartbeat_timeout: float = DEFAULTS.heartbeat,
     hang_timeout: float | None = None,
 ) -> RunHandle:
     """Start a job whose nodes coordinate among themselves, and return its handle.
@@ -501,7 +498,6 @@ def run_detached(
     """
     from dslaunch.run.interrupts import Interrupts
     from dslaunch.run.launch import run_job
-    from dslaunch.run.timeouts import Timeouts
     from dslaunch.run.view import QuietView
 
     timeouts = Timeouts(

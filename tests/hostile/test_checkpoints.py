@@ -37,7 +37,6 @@ from tests.hostile.lying_stores import (
 from tests.hostile.mutations import sample
 
 __all__ = ["here", "world"]
-SHARD = "step5/zero_pp_rank_1_mp_rank_00_optim_states.pt"
 
 
 def gathered(world: Path, here: LocalStore, tamper: Tamper) -> None:

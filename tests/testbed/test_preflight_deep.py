@@ -22,7 +22,6 @@ preflight:
     sw.dist-smoke: {{warn: 0.3, fail: 0.1}}
 """
 """These nodes share a disk, and two CPUs with whatever else is tested: their speeds differ."""
-DEEP = "sw.dist-smoke,net.bandwidth,fs.write-speed"
 
 
 class Deep:

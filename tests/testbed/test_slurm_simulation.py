@@ -83,11 +83,6 @@ def check_within(part: object, whole: object, where: str = "") -> None:
         assert part == whole, where
 
 
-def without_numbers(text: str) -> str:
-    """Text in which another job's number makes no difference."""
-    return re.sub(r"\d+", "N", text)
-
-
 @pytest.mark.parametrize("cluster_name", [LOCAL, OTHER])
 def test_a_job_is_described_alike(
     slurm_pair: VirtualCluster, imitation: Slurm, cluster_name: str

@@ -19,7 +19,7 @@ from dslaunch.json_text import LONG, json_literal, json_text
 from dslaunch.report.json_view import JsonView
 from dslaunch.run.events import Event
 from dslaunch.run.notification import Target, notify
-from dslaunch.run.progress import read_progress
+from dslaunch.run.progress import ProgressReader
 from dslaunch.run.run_directory import EVENTS, RESULT, RunDirectory
 from dslaunch.run.usage import NodeUsage, usage_line
 
@@ -159,7 +159,7 @@ def test_output_for_programs_is_valid_json(
 def test_the_progress_of_a_run_whose_loss_is_nan_is_valid_json(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    progress = read_progress("step 3 loss nan")
+    progress = ProgressReader().read("step 3 loss nan")
     assert progress is not None
     ui.data(progress.as_data())
     assert strict(capsys.readouterr().out) == {"step": 3, "loss": None}

@@ -29,6 +29,7 @@ from dslaunch.report.markdown import as_markdown
 from dslaunch.report.page import as_page
 from dslaunch.report.preflight import ProgressLine, change_rows, explanation
 from dslaunch.run.preflight_survey import ask_nodes, checks_again, preflight_scope, scoped_again
+from dslaunch.run.timeouts import REHEARSAL_DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -249,7 +250,10 @@ class PreflightRequest:
             api.check_not_scheduled(cluster, os.environ)
         facts = _ask(scope, checks, self.wanted.tier)
         if rehearses:
-            facts = _rehearsed(facts, api.run_request(cluster, job, allocation, preflight=False))
+            request = api.run_request(
+                cluster, job, allocation, preflight=False, timeouts=REHEARSAL_DEFAULTS
+            )
+            facts = _rehearsed(facts, request)
         return _judged(facts, checks, known_good)
 
     def again(self, saved: Path, baseline: Path | None) -> PreflightResult:

@@ -17,6 +17,7 @@ from dslaunch.cli import interruption, options, run_views, script_options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
 from dslaunch.cli.positional import JobOptions
 from dslaunch.cluster.select import select
+from dslaunch.run.timeouts import DEFAULTS, REHEARSAL_DEFAULTS, Timeouts
 
 if TYPE_CHECKING:
     from dslaunch.rehearsal.judge import Rehearsal
@@ -66,8 +67,8 @@ def rehearse(
     master_port: options.Port = None,
     no_sync: options.NoSync = False,
     no_preflight: options.NoPreflight = False,
-    hang_timeout: options.HangTimeout = 120.0,
-    grace: options.Grace = 10.0,
+    hang_timeout: options.HangTimeout = REHEARSAL_DEFAULTS.hang_timeout,
+    grace: options.Grace = DEFAULTS.grace,
     json: Json = False,
     force: options.Force = False,
     file: options.ClusterOption = None,
@@ -82,7 +83,6 @@ def rehearse(
     Example: dslaunch rehearse cluster.yaml train.py --epochs 3
     """
     from dslaunch.run.rehearsal import RehearsalLimits
-    from dslaunch.run.timeouts import Timeouts
 
     how = JobOptions(
         module=module,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -27,6 +27,7 @@ from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setti
 from dslaunch.cli.positional import JobOptions
 from dslaunch.errors import DslaunchError, Interrupted, NodeError, PreflightError
 from dslaunch.json_text import json_text
+from dslaunch.run.timeouts import DEFAULTS, REHEARSAL_DEFAULTS, Timeouts
 
 if TYPE_CHECKING:
     from dslaunch.report.json_view import JsonView
@@ -140,14 +141,14 @@ def run(
     ranks: run_views.Ranks = None,
     fold: run_views.Fold = None,
     json: JsonEvents = False,
-    grace: options.Grace = 10.0,
-    exit_timeout: ExitTimeout = 300.0,
+    grace: options.Grace = DEFAULTS.grace,
+    exit_timeout: ExitTimeout = DEFAULTS.exit_timeout,
     detach: Detach = False,
     restarts: Restarts = None,
     min_nodes: MinNodes = None,
     hang_timeout: options.HangTimeout = None,
-    reconnect_timeout: ReconnectTimeout = 20.0,
-    heartbeat_timeout: HeartbeatTimeout = 15.0,
+    reconnect_timeout: ReconnectTimeout = DEFAULTS.reconnect,
+    heartbeat_timeout: HeartbeatTimeout = DEFAULTS.heartbeat,
     notice: Notice = None,
     result: Result = None,
     requeue: Requeue = 0,
@@ -164,7 +165,6 @@ def run(
     Example: dslaunch run cluster.yaml train.py --epochs 3
     """
     from dslaunch.cluster.select import select
-    from dslaunch.run.timeouts import Timeouts
 
     how = JobOptions(
         module=module,
@@ -234,6 +234,10 @@ def _rehearse_first(request: RunRequest, *, json: bool) -> None:
     from dslaunch.cli.rehearse import page, rehearsed
     from dslaunch.run.rehearsal import RehearsalLimits
 
+    timeouts = request.timeouts
+    if timeouts.hang_timeout is None:
+        timeouts = replace(timeouts, hang_timeout=REHEARSAL_DEFAULTS.hang_timeout)
+    request = replace(request, timeouts=timeouts)
     rehearsal = rehearsed(request, RehearsalLimits(), quiet=json)
     if json:
         ui.result(json_text({"kind": "rehearsal"} | rehearsal.as_data()))

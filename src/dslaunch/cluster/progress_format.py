@@ -38,7 +38,6 @@ Item = tuple[Any, Any]
 Characters = frozenset[str]
 _REPEATS = (code.MAX_REPEAT, code.MIN_REPEAT, code.POSSESSIVE_REPEAT)
 _ONE_CHARACTER = (code.LITERAL, code.NOT_LITERAL, code.ANY, code.IN)
-_SUPPORTED = (*_REPEATS, *_ONE_CHARACTER, code.SUBPATTERN, code.BRANCH, code.AT)
 _OTHERS = "é٣²—\u00a0ſ\u212aİı"
 """One character of each kind that is not ASCII: of words, digits, numbers, neither, spaces; and
 those that are equal to an ASCII letter if case is ignored."""

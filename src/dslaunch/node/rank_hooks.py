@@ -6,8 +6,9 @@ directories again if they were removed meanwhile.
 
 A hook is a module of this package with a function `start`, which gets the directory of the run on
 the node. It runs in the interpreter of the job (Python 3.8 or newer) and imports nothing of
-dslaunch. A module that needs another one to be there is loaded when that one has been imported, so
-that processes without it pay nothing. One that watches several is started at once, and its function
+dslaunch but its own PARTS, by relative imports: in the archive the package has another name. A
+module that needs another one to be there is loaded when that one has been imported, so that
+processes without it pay nothing. One that watches several is started at once, and its function
 `imported` is called after the import of each. An exception of a hook is dropped: it must never
 become an error of the job.
 """
@@ -33,6 +34,8 @@ ARCHIVE = "python.zip"
 HOOKS: "Hooks" = {hook_stacks: None, hook_collectives: hook_collectives.AFTER}
 """The modules of every run, each with the module after whose import it is started; None: at once;
 several: at once, and `imported` is called after the import of each."""
+_PACKAGE = "dslaunch_hooks"
+"""The package in the archive that the hooks are in."""
 _SITECUSTOMIZE = '''\
 """Starts the hooks of dslaunch, and makes way for the sitecustomize behind it."""
 
@@ -40,6 +43,7 @@ import os
 import sys
 
 _HOOKS = {hooks!r}
+_PACKAGE = {package!r}
 
 
 def _started_after(imported, start):
@@ -81,14 +85,23 @@ def _started_after(imported, start):
 
 
 def _start_hooks():
-    import zipimport
+    directory = os.path.dirname(os.path.dirname(__file__))
+    __import__(_PACKAGE)  # it finds its modules when the archive is no longer in sys.path
+    ours = {_PACKAGE: sys.modules.pop(_PACKAGE)}
 
-    archive = zipimport.zipimporter(os.path.dirname(__file__))
-    directory = os.path.dirname(archive.archive)
+    def load(name):
+        """Import a hook. Its modules are in sys.modules only meanwhile: what is there when Python
+        exits is emptied, and hooks are called until then."""
+        sys.modules.update(ours)
+        try:
+            return getattr(__import__(_PACKAGE + "." + name), name)
+        finally:
+            for each in list(sys.modules):
+                if each.partition(".")[0] == _PACKAGE:
+                    ours[each] = sys.modules.pop(each)
 
     def start(name):
-        module = type(sys)(name)
-        exec(archive.get_code(name), module.__dict__)
+        module = load(name)
         module.start(directory)
         return module
 
@@ -110,7 +123,8 @@ def _start_hooks():
 
 
 try:
-    _start_hooks()
+    if sys.version_info >= (3, 8):  # a job may run programs of older Pythons
+        _start_hooks()
 except Exception:
     pass
 sys.path[:] = [path for path in sys.path if path != os.path.dirname(__file__)]
@@ -149,9 +163,9 @@ def _write(archive: str, hooks: Hooks) -> None:
     fd = private.open_file(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with os.fdopen(fd, "wb") as file, zipfile.ZipFile(file, "w") as written:
-            for name, text in _modules(hooks).items():
+            for path, text in _modules(hooks).items():
                 # dated 1980, whatever the node's clock says
-                written.writestr(zipfile.ZipInfo(f"{name}.py"), text)
+                written.writestr(zipfile.ZipInfo(path), text)
         os.replace(new, archive)  # a rank that starts now may be reading it
     except OSError:
         with contextlib.suppress(OSError):
@@ -160,10 +174,13 @@ def _write(archive: str, hooks: Hooks) -> None:
 
 
 def _modules(hooks: Hooks) -> Dict[str, str]:
-    """Return the texts of the archive's modules."""
+    """Return the texts of the archive's modules, by their paths in it."""
     triggers = {_short(module): imported for module, imported in hooks.items()}
-    texts = {_short(module): _source(module) for module in hooks}
-    return {"sitecustomize": _SITECUSTOMIZE.replace("{hooks!r}", repr(triggers)), **texts}
+    starter = _SITECUSTOMIZE.replace("{hooks!r}", repr(triggers))
+    starter = starter.replace("{package!r}", repr(_PACKAGE))
+    needed = [part for module in hooks for part in (module, *getattr(module, "PARTS", ()))]
+    texts = {f"{_PACKAGE}/{_short(module)}.py": _source(module) for module in needed}
+    return {"sitecustomize.py": starter, f"{_PACKAGE}/__init__.py": "", **texts}
 
 
 def _short(module: ModuleType) -> str:

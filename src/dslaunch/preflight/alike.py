@@ -9,6 +9,7 @@ one node has, such as a name or a clock, the nodes are judged one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -123,17 +124,13 @@ class CheckAnswers(Mapping[str, NodeAnswers]):
     def of_group(self, group: NodeGroup) -> NodeAnswers:
         """Return what the nodes of a group have in common. Using more raises DifferError."""
         first = group.first
-        return NodeAnswers(
+        return replace(
+            first,
             node=cast(Any, _OF_ONE_NODE),
-            scope=first.scope,
-            asked=self._names(group.hosts[0]),
-            recorded=first.recorded,
             hello=cast(Any, _OF_ONE_NODE),
             clock=cast(Any, _OF_ONE_NODE),
+            asked=self._names(group.hosts[0]),
             limits=self._limits,
-            here=first.here,
-            noise=first.noise,
-            complete=first.complete,
             parsed=group.parsed,
             differs=group.differs,
             common=first.kind,

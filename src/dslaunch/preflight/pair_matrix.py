@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dslaunch.preflight.check import Nodes
 from dslaunch.preflight.checks._measure import speed
 from dslaunch.preflight.checks.net_bandwidth import measured
-from dslaunch.preflight.checks.net_mesh import called, calls
+from dslaunch.preflight.checks.net_mesh import called, calls, calls_again
 
 MOST = 64
 """Nodes up to which a matrix can be read by a person."""
@@ -41,8 +41,9 @@ def tcp(nodes: Nodes) -> PairMatrix | None:
     asked = calls(nodes)
     if not 2 <= len(asked) <= MOST:
         return None
+    heard = called(nodes, asked, calls_again(nodes, asked))
     cells, heat = {}, {}
-    for host, answers in called(nodes, asked).items():
+    for host, answers in heard.items():
         for other, answer in answers.items():
             cells[host, other] = "✗" if "error" in answer else "✓"
             heat[host, other] = 1.0 if "error" in answer else 0.0

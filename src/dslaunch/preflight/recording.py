@@ -23,6 +23,9 @@ from dslaunch.protocol.values import InvalidAnswer
 from dslaunch.pysource.imports import Imports
 
 FORMAT = 2
+MOST_BYTES = 1 << 30
+"""Bytes of a recording that is read: 100 kB for each of 10,000 nodes. Parsed, it takes several
+times as much memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +271,10 @@ def _text(path: Path) -> str:
     try:
         if path.exists() and not path.is_file():
             raise _unreadable(path, "not a regular file")
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            why = f"file too large: {size:,} bytes, expected at most {MOST_BYTES:,}"
+            raise _unreadable(path, why)
         return path.read_text("utf-8")
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from dslaunch.run.session import Arrival, Session
 
 INBOX_SIZE = 256
-"""Pieces of output that may wait for the terminal before the nodes are blocked."""
+"""Pieces of output that may wait for the terminal before nodes are paused, however many there are:
+at 64 KiB each, 16 MiB of memory. Half of them is left to write when nodes begin to send again."""
 
 
 class Inbox(SimpleQueue["tuple[Session, Arrival]"]):

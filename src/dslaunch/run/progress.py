@@ -176,15 +176,6 @@ def may_tell(text: str) -> bool:
     )
 
 
-def read_progress(text: str, formats: Sequence[re.Pattern[str]] = ()) -> Progress | None:
-    """Return what one line of output says; None if it has no known format.
-
-    `formats`: those of the cluster file, which come first. An unnamed bar counts as the training's.
-    """
-    found = _read(text, formats)
-    return None if found is None else found.progress
-
-
 class ProgressReader:
     """Reads the lines of one rank; it knows the training's bar among those of evaluations."""
 

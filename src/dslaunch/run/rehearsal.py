@@ -31,13 +31,17 @@ from dslaunch.protocol.rehearsal import (
     StepsDone,
 )
 from dslaunch.run.asked import Asked
+from dslaunch.run.hang_verdict import HangCode
 from dslaunch.run.reasons import EndCode, EndReason
+from dslaunch.run.timeouts import REHEARSAL_STALL
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation
     from dslaunch.launch.facts import Facts
     from dslaunch.launch.plan import Plan
     from dslaunch.lint import Remark
+    from dslaunch.run.hang_verdict import HangVerdict
+    from dslaunch.run.hang_watch import Stall
     from dslaunch.run.outcome import Outcome
     from dslaunch.run.session import Session
 
@@ -66,6 +70,11 @@ class RehearsalLimits:
     """Seconds after the start of the ranks, without those in which they build kernels."""
     full: Allocation | None = None
     """What the real run has, if the rehearsal has only some of its nodes."""
+
+    def start_message(self) -> dict[str, int | None]:
+        """Return what the message that starts the ranks says of a rehearsal."""
+        world = None if self.full is None else self.full.world_size
+        return {"steps": self.steps, "world": world}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +137,15 @@ def ports_of(begun: Mapping[int, RendezvousBegun]) -> frozenset[int]:
 
 
 class RehearsalMonitor:
-    """Reads the records of the ranks again and again."""
+    """Reads the records of the ranks again and again, and decides when the rehearsal is over."""
 
-    def __init__(self, limits: RehearsalLimits, plan: Plan) -> None:
+    def __init__(
+        self, limits: RehearsalLimits, plan: Plan, hang_timeout: float | None = None
+    ) -> None:
+        """`hang_timeout`: seconds without progress after which ranks are ended; None: never."""
         self.limits = limits
         self._plan = plan
+        self._hang_timeout = hang_timeout
         self.records: dict[int, list[Record]] = defaultdict(list)
         self._kinds: dict[int, set[type[Record]]] = defaultdict(set)
         """Of all records of a rank, also of those that are not kept: it is asked for at each line
@@ -161,17 +174,19 @@ class RehearsalMonitor:
         """Return the ranks that are held before another step: these enter no collective."""
         return frozenset(rank for rank in self.records if self._has(rank, Held))
 
-    def has_impossible_rendezvous(self) -> bool:
-        """Return whether ranks wait for ranks or a master that the run lacks, or do not look for
-        each other at one place."""
-        plan = self._plan
-        begun: dict[int, RendezvousBegun] = {}
-        for rank, records in self.records.items():
-            for each in records:
-                if isinstance(each, RendezvousBegun):
-                    begun[rank] = each
-        lacking = (lacks_ranks(b, plan.world_size) or lacks_master(b, plan) for b in begun.values())
-        return any(lacking) or bool(with_equal_ranks(begun)) or len(ports_of(begun)) > 1
+    def result(
+        self, facts: Facts, outcome: Outcome, config_errors: tuple[Remark, ...]
+    ) -> Rehearsed:
+        """Return what the rehearsal has shown, when it has ended with this outcome."""
+        return Rehearsed(
+            plan=self._plan,
+            facts=facts,
+            outcome=outcome,
+            records={rank: tuple(several) for rank, several in self.records.items()},
+            config_errors=config_errors,
+            seconds=self.seconds,
+            limits=self.limits,
+        )
 
     def look(self, sessions: Iterable[Session]) -> EndReason | None:
         """Read new records, and ask for more when it is time; return why it is over. Never waits.
@@ -264,3 +279,50 @@ class RehearsalMonitor:
 
     def _has(self, rank: int, kind: type[Record]) -> bool:
         return kind in self._kinds[rank]
+
+    # ------------------------------------------------------------ ranks that make no progress
+
+    def next_inspection(self, quiet: float = 0.0) -> float:
+        """Return after how many seconds without progress the ranks are inspected, when there is
+        none for `quiet` seconds."""
+        later = quiet + REHEARSAL_STALL
+        limit = self._hang_timeout
+        return later if limit is None or limit <= quiet else min(later, limit)
+
+    def reason_of_stall(self, stall: Stall) -> EndReason | None:
+        """Return why a stall ends the rehearsal; None: it continues.
+
+        If ranks wait in a collective for ranks that are held, these have begun another step
+        without it: the steps were made. Else a hang ends it.
+        """
+        verdict, held = stall.verdict, self.held
+        if verdict.waiting and any(rank in held for _, rank in verdict.ranks):
+            return EndReason(EndCode.REHEARSED, steps=self.limits.steps, hang=verdict)
+        if self._is_final(verdict) or self._has_lasted(stall):
+            return stall.as_reason()
+        return None
+
+    def _is_final(self, verdict: HangVerdict) -> bool:
+        """Return whether the ranks are blocked forever."""
+        if verdict.code is HangCode.RENDEZVOUS:
+            return self._has_impossible_rendezvous()
+        return verdict.final is True
+
+    def _has_lasted(self, stall: Stall) -> bool:
+        """Return whether a stall is longer than the timeout of hangs. Held ranks that no other
+        waits for are none."""
+        if self._hang_timeout is None or stall.seconds <= self._hang_timeout:
+            return False
+        return bool(stall.verdict.waiting or not self.held)
+
+    def _has_impossible_rendezvous(self) -> bool:
+        """Return whether ranks wait for ranks or a master that the run lacks, or do not look for
+        each other at one place."""
+        plan = self._plan
+        begun: dict[int, RendezvousBegun] = {}
+        for rank, records in self.records.items():
+            for each in records:
+                if isinstance(each, RendezvousBegun):
+                    begun[rank] = each
+        lacking = (lacks_ranks(b, plan.world_size) or lacks_master(b, plan) for b in begun.values())
+        return any(lacking) or bool(with_equal_ranks(begun)) or len(ports_of(begun)) > 1

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from dslaunch.run.job_files import JobFiles
 
 FILE = "inputs.json"
-FORMAT = 1
 LARGEST = 64 << 20
 """Bytes that are read of the file; 5,000 files of code take about 0.6 MB."""
 MOST_FINDINGS = 500

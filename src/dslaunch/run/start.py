@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dslaunch import log
@@ -28,14 +28,17 @@ from dslaunch.run.view import StartStep
 from dslaunch.run.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from dslaunch.launch.facts import Facts
+    from dslaunch.launch.job import Job
     from dslaunch.launch.plan import Plan
     from dslaunch.lint import Remark
     from dslaunch.run.agent_starter import AgentStarter
     from dslaunch.run.detach import Control
     from dslaunch.run.inbox import Inbox
+    from dslaunch.run.job_files import JobFiles, Shipment
     from dslaunch.run.launch import RunController
     from dslaunch.run.outcome import Outcome
     from dslaunch.run.run_directory import RunDirectory
@@ -43,6 +46,22 @@ if TYPE_CHECKING:
 
 
 _log = log.Log(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A job that is ready to be started on its nodes."""
+
+    sessions: list[Session]
+    plan: Plan
+    facts: Facts
+    record: RunDirectory
+    control: Control
+    """Where the nodes of a detached run meet."""
+    config_errors: tuple[Remark, ...]
+    """Errors of the DeepSpeed config files that did not prevent the start."""
+    offloads: bool
+    """Whether DeepSpeed offloads to the memory of the nodes."""
 
 
 def start(controller: RunController, count: int, starter: AgentStarter, inbox: Inbox) -> Outcome:
@@ -55,11 +74,7 @@ def start(controller: RunController, count: int, starter: AgentStarter, inbox: I
     question = inquiry(request.cluster, controller.allocation, job, request.cwd)
     # what is on this machine is checked while the agents start
     in_code = config_files(question, request.cwd)
-    full = None if request.rehearsal is None else request.rehearsal.full
-    errors = config_errors(job, request.cwd, full or controller.allocation, in_code)
-    # those of a rehearsal are among its findings, with all that the start itself shows
-    if not request.force and request.rehearsal is None:
-        refuse(errors)
+    errors = _config_errors(controller, job, in_code)
     gate = Gate(question, job, starter.begun, request.cwd) if request.preflight else None
     sessions = _greeted(controller, starter)
     if count:
@@ -90,12 +105,61 @@ def start(controller: RunController, count: int, starter: AgentStarter, inbox: I
         report=None if gate is None else gate.report,
     )
     record.write(numbered("inputs", count), inputs.as_json())
+    if shipments:
+        _ship(controller, count, record, question.source, shipments, sessions)
+    if gate is not None:
+        gate.after_shipping(interrupts)
+    interrupts.check()
+    ready = _Ready(
+        sessions=sessions,
+        plan=plan,
+        facts=facts,
+        record=record,
+        control=control(request.cluster.network, facts, decided.rendezvous),
+        config_errors=errors,
+        offloads=offloads_to_host(request.job, request.cwd, in_code),
+    )
+    watch = _watch(controller, ready)
+    controller.view.begin(StartStep.STARTING, [node.host for node in plan.nodes])
+    if request.detached:
+        return _detached(controller, ready, watch, inbox)
+    outcome = _supervised(controller, ready, watch, inbox)
+    if resume is not None:
+        resume.after()
+    return outcome
+
+
+def _config_errors(
+    controller: RunController, job: Job, in_code: Sequence[Path]
+) -> tuple[Remark, ...]:
+    """Return the errors of the job's DeepSpeed configs, for the ranks of the real run.
+
+    Raises PlanError, unless it is forced; those of a rehearsal are among its findings, with all
+    that the start itself shows.
+    """
+    request = controller.request
+    full = None if request.rehearsal is None else request.rehearsal.full
+    errors = config_errors(job, request.cwd, full or controller.allocation, in_code)
+    if not request.force and request.rehearsal is None:
+        refuse(errors)
+    return errors
+
+
+def _ship(
+    controller: RunController,
+    count: int,
+    record: RunDirectory,
+    source: JobFiles | None,
+    shipments: Sequence[Shipment],
+    sessions: list[Session],
+) -> None:
+    """Send the job's files to the nodes, and record which nodes have them."""
     resent = ship(
-        question.source,
+        source,
         shipments,
         sessions,
-        interrupts,
-        logins=_node_logins(controller, count) if shipments else None,
+        controller.interrupts,
+        logins=_node_logins(controller, count),
         notify=_step(controller, StartStep.COPYING),
     )
     for event in resent:
@@ -103,23 +167,6 @@ def start(controller: RunController, count: int, starter: AgentStarter, inbox: I
         controller.view.event(event)
     for shipment in shipments:
         record.event(Event(time.time(), "shipped", shipment.host))
-    if gate is not None:
-        gate.after_shipping(interrupts)
-    interrupts.check()
-    outcome = _run(
-        controller,
-        sessions,
-        inbox,
-        plan=plan,
-        record=record,
-        facts=facts,
-        control=control(request.cluster.network, facts, decided.rendezvous),
-        offloads=offloads_to_host(request.job, request.cwd, in_code),
-        config_remarks=errors,
-    )
-    if resume is not None and not request.detached:
-        resume.after()
-    return outcome
 
 
 def _node_logins(controller: RunController, count: int) -> NodeLogins | None:
@@ -196,65 +243,53 @@ def _step(controller: RunController, step: StartStep) -> Callable[[tuple[str, ..
     return show
 
 
-def _run(
-    controller: RunController,
-    sessions: list[Session],
-    inbox: Inbox,
-    *,
-    plan: Plan,
-    record: RunDirectory,
-    facts: Facts,
-    control: Control,
-    offloads: bool,
-    config_remarks: tuple[Remark, ...],
-) -> Outcome:
-    request = controller.request
-    view, interrupts = controller.view, controller.interrupts
+def _watch(controller: RunController, ready: _Ready) -> Watch:
+    """Return what shows and records the run."""
+    request, view = controller.request, controller.view
     watch = Watch(
         view,
-        record,
-        unseen=lambda: view.unseen or interrupts.count > 1,
+        ready.record,
+        unseen=lambda: view.unseen or controller.interrupts.count > 1,
         output_closed=lambda: view.output_closed,
     )
-    watch.history.offloads = offloads
+    watch.history.offloads = ready.offloads
     if controller.elastic:
-        watch.history.min_nodes = request.min_nodes or len(plan.nodes)
-    view.begin(StartStep.STARTING, [node.host for node in plan.nodes])
-    if request.detached:
-        return detach(
-            sessions=sessions,
-            inbox=inbox,
-            watch=watch,
-            plan=plan,
-            secrets=controller.secrets,
-            timeouts=request.timeouts,
-            control=control,
-        )
-    rehearsal = None
+        watch.history.min_nodes = request.min_nodes or len(ready.plan.nodes)
+    return watch
+
+
+def _detached(controller: RunController, ready: _Ready, watch: Watch, inbox: Inbox) -> Outcome:
+    """Start the ranks, and leave them to their nodes."""
+    return detach(
+        sessions=ready.sessions,
+        inbox=inbox,
+        watch=watch,
+        plan=ready.plan,
+        secrets=controller.secrets,
+        timeouts=controller.request.timeouts,
+        control=ready.control,
+    )
+
+
+def _supervised(controller: RunController, ready: _Ready, watch: Watch, inbox: Inbox) -> Outcome:
+    """Start the ranks and stay to their end; of a rehearsal, keep what it has shown."""
+    request = controller.request
+    monitor = None
     if request.rehearsal is not None:
         from dslaunch.run.rehearsal import RehearsalMonitor
 
-        rehearsal = RehearsalMonitor(request.rehearsal, plan)
+        hang_timeout = request.timeouts.hang_timeout
+        monitor = RehearsalMonitor(request.rehearsal, ready.plan, hang_timeout)
     supervisor = Supervisor(
-        sessions=sessions,
+        sessions=ready.sessions,
         inbox=inbox,
         watch=watch,
-        interrupts=interrupts,
+        interrupts=controller.interrupts,
         timeouts=request.timeouts,
         usage=controller.usage_recorder(),
-        rehearsal=rehearsal,
+        rehearsal=monitor,
     )
-    outcome = supervisor.run(plan, controller.secrets)
-    if rehearsal is not None:
-        from dslaunch.run.rehearsal import Rehearsed
-
-        controller.rehearsed = Rehearsed(
-            plan=plan,
-            facts=facts,
-            outcome=outcome,
-            records={rank: tuple(several) for rank, several in rehearsal.records.items()},
-            config_errors=config_remarks,
-            seconds=rehearsal.seconds,
-            limits=rehearsal.limits,
-        )
+    outcome = supervisor.run(ready.plan, controller.secrets)
+    if monitor is not None:
+        controller.rehearsed = monitor.result(ready.facts, outcome, ready.config_errors)
     return outcome

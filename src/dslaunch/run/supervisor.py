@@ -16,7 +16,6 @@ from dslaunch.node.frames import Output
 from dslaunch.protocol.messages import Gone, NodeEvent
 from dslaunch.run.collectives import with_collectives
 from dslaunch.run.events import Event
-from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.hang_watch import Continued, HangWatch, Stall
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.outcome import Outcome, failed, fatal, reason_of
@@ -27,7 +26,7 @@ from dslaunch.run.rank_stacks import gather_stacks
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.session import Arrival, Away, Back, Lost, Session
 from dslaunch.run.slow_ranks import SlowRanks
-from dslaunch.run.timeouts import REHEARSAL_STALL, Timeouts
+from dslaunch.run.timeouts import Timeouts
 from dslaunch.run.watch import UNKNOWN_USER, Watch
 
 if TYPE_CHECKING:
@@ -88,11 +87,11 @@ class Supervisor:
             session.expect(node.ranks)
             session.follow(hold=True)
             if self.rehearsal is not None:
-                limits = self.rehearsal.limits
-                full = None if limits.full is None else limits.full.world_size
-                start["rehearsal"] = {"steps": limits.steps, "world": full}
+                start["rehearsal"] = self.rehearsal.limits.start_message()
             session.start_ranks({**start, "notice": self.interrupts.notice})
-        limit = self.timeouts.hang_timeout if self.rehearsal is None else self._next_look(0.0)
+        limit = self.timeouts.hang_timeout
+        if self.rehearsal is not None:
+            limit = self.rehearsal.next_inspection()
         self.hangs = HangWatch(limit, near=plan.rendezvous.address)
         while self.running:
             self._take_arrivals()
@@ -265,43 +264,17 @@ class Supervisor:
         elif not found.over:
             self._happened(Event(time.time(), "stalled", seconds=found.seconds, hang=found.verdict))
         elif self.rehearsal is not None:
-            self.hangs.limit = self._next_look(found.seconds)
-            self._take_stall_of_rehearsal(found, self.rehearsal)
+            self.hangs.limit = self.rehearsal.next_inspection(found.seconds)
+            reason = self.rehearsal.reason_of_stall(found)
+            if reason is not None:
+                self._end_stalled(found, reason)
         else:
-            self._end_hang(found)
+            self._end_stalled(found, found.as_reason())
 
-    def _take_stall_of_rehearsal(self, stall: Stall, rehearsal: RehearsalMonitor) -> None:
-        """End the rehearsal if ranks wait in a collective for ranks that are held: these have begun
-        another step without it. Else a hang ends it, and the rest of held ranks is none."""
-        verdict, held = stall.verdict, rehearsal.held
-        if verdict.waiting and any(rank in held for _, rank in verdict.ranks):
-            steps = rehearsal.limits.steps
-            self._give_up(EndReason(EndCode.REHEARSED, steps=steps, hang=verdict))
-        elif self._is_final(verdict, rehearsal) or self._is_hang(stall, held):
-            self._end_hang(stall)
-
-    def _is_final(self, verdict: HangVerdict, rehearsal: RehearsalMonitor) -> bool:
-        """Return whether the ranks of a rehearsal are blocked forever."""
-        if verdict.code is HangCode.RENDEZVOUS:
-            return rehearsal.has_impossible_rendezvous()
-        return verdict.final is True
-
-    def _next_look(self, quiet: float) -> float:
-        """Return after how many seconds without progress the ranks are inspected, after `quiet`
-        of them."""
-        later = quiet + REHEARSAL_STALL
-        limit = self.timeouts.hang_timeout
-        return later if limit is None or limit <= quiet else min(later, limit)
-
-    def _is_hang(self, stall: Stall, held: frozenset[int]) -> bool:
-        """Return whether a stall of a rehearsal has lasted too long."""
-        limit = self.timeouts.hang_timeout
-        too_long = limit is not None and stall.seconds > limit
-        return too_long and bool(stall.verdict.waiting or not held)
-
-    def _end_hang(self, stall: Stall) -> None:
-        self.stacks = with_collectives(stall.stacks, stall.collectives)
-        reason = EndReason(EndCode.HANG, seconds=stall.seconds, hang=stall.verdict)
+    def _end_stalled(self, stall: Stall, reason: EndReason) -> None:
+        """End the run, with the stacks of the ranks if a hang is the reason."""
+        if reason.code is EndCode.HANG:
+            self.stacks = with_collectives(stall.stacks, stall.collectives)
         self._give_up(reason)
 
     def _check_rehearsal(self) -> None:

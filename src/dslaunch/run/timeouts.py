@@ -24,3 +24,9 @@ class Timeouts:
     """For reconnecting, before the node, or the run, is given up."""
     hang_timeout: float | None = None
     """Without progress of any rank (`hang_watch.py`), before the run is stopped; None: no limit."""
+
+
+DEFAULTS = Timeouts()
+"""Those of a run for which none is set."""
+REHEARSAL_DEFAULTS = Timeouts(hang_timeout=120.0)
+"""Those of a rehearsal for which none is set."""

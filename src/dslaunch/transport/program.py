@@ -70,11 +70,12 @@ alone, and compiled there: few runs need it, and all would send it. The garbage 
 all that is being imported, again and again. The call of `main` follows."""
 _PACKAGES = ("dslaunch", "dslaunch.node")
 _IMPORT = re.compile(
-    r"^(?P<indent> *)from dslaunch\.node(?:\.(?P<module>\w+))? import "
+    r"^(?P<indent> *)from (?:dslaunch\.node\b\.?|\.)(?P<module>\w*) import "
     r"(?P<names>\([^)]*\)|[^(#\n]*)",
     re.MULTILINE,
 )
-"""An import of a module of `dslaunch.node`, in the two forms that the formatter writes."""
+"""An import of modules of `dslaunch.node`, in the two forms that the formatter writes; in hooks, a
+relative one."""
 _ANY_PYTHON = 2
 """The format of `marshal` that all versions read, for what is no code."""
 _READ = (

@@ -10,7 +10,7 @@ from dslaunch.deepspeed import config_text, describe, schema
 from dslaunch.deepspeed.compare import UNSET, differences
 from dslaunch.errors import UsageError
 
-NEW, OLD = schema.load("0.19.8"), schema.load("0.16.9")
+NEW = schema.load("0.19.8")
 
 
 def explained(key: str) -> dict[str, Any]:

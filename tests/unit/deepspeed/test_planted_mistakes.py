@@ -21,7 +21,6 @@ from dslaunch.errors import ConfigError
 from dslaunch.lint import Remark
 
 RANKS = 8
-ADAMW = {"type": "AdamW", "params": {"lr": 1e-4}}
 
 
 def remarks(config: Any, reader: Reader = "native", world: int = RANKS) -> tuple[Remark, ...]:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 
-from dslaunch.node import hook_rehearsal, rank_hooks, rehearsal
+from dslaunch.node import hook_code, rank_hooks, rehearsal
 from dslaunch.node.redact import FIXED, Secrets
 from dslaunch.protocol.rehearsal import Record
 
@@ -183,7 +183,7 @@ def test_a_program_in_the_place_of_a_rank_is_recorded_from_its_start(run: Run) -
     ],
 )
 def test_averaging_of_parameters_is_known_by_the_code(code: str, averages: bool) -> None:
-    assert hook_rehearsal._averages_parameters(ast.parse(code)) is averages
+    assert hook_code.averages_parameters(ast.parse(code)) is averages
 
 
 def test_records_are_private(run: Run, tmp_path: Path) -> None:

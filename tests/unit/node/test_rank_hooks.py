@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dslaunch.node import hook_stacks, rank_hooks, rehearsal, stacks
+from dslaunch.node import hook_rehearsal, hook_stacks, rank_hooks, rehearsal, stacks
 from dslaunch.transport import program
 
 HOOK = """\
@@ -117,6 +117,6 @@ def test_stacks_leave_out_threads_and_functions_of_hooks(
 
 def test_a_node_has_the_sources_of_the_hooks() -> None:
     sent = program.needed_modules("agent")
-    hooks = [*rank_hooks.HOOKS, *rehearsal.HOOKS]
+    hooks = [*rank_hooks.HOOKS, *rehearsal.HOOKS, *hook_rehearsal.PARTS]
     own = {module.__name__.rpartition(".")[2] for module in hooks}
     assert own <= set(sent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import ConfigError, NodeFailure
 from dslaunch.launch.job import Job
 from dslaunch.preflight.check import Scope
-from dslaunch.preflight.recording import NodeRecording, Recording, read
+from dslaunch.preflight.recording import MOST_BYTES, NodeRecording, Recording, read
 from dslaunch.pysource.imports import Imports
 
 TEXT = "nodes: [{host: 'n[1-2]', slots: 1}]"
@@ -113,3 +114,11 @@ def test_another_text_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_device_without_an_end_is_not_read() -> None:
     with pytest.raises(ConfigError, match="regular file"):
         read(Path("/dev/zero"))
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "facts.json"
+    path.touch()
+    os.truncate(path, MOST_BYTES + 1)  # without blocks on the disk
+    with pytest.raises(ConfigError, match="expected at most 1,073,741,824"):
+        read(path)

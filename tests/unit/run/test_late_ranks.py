@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.growth import result_within
 from tests.unit.run.simulated_job import (
     SimulatedJob,
     heavy_tails,
@@ -133,9 +133,8 @@ def test_a_rank_is_named_if_thousands_of_steps_are_compared() -> None:
 
 def test_many_slow_ranks_among_hundreds_are_compared_in_a_second() -> None:
     """The launcher supervises the run in the same thread."""
-    began = time.process_time()
-    assert noisy([0.03] * 100 + [0.0] * 156, steps=STEPS[-1], seconds=0.1) == ()
-    assert time.process_time() - began < 5
+    late = [0.03] * 100 + [0.0] * 156
+    assert result_within(30, lambda: noisy(late, steps=STEPS[-1], seconds=0.1)) == ()
 
 
 def test_steps_shorter_than_a_microsecond_are_none() -> None:

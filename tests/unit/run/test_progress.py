@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dslaunch.run.events import Line
-from dslaunch.run.progress import Progress, RunProgress, read_progress
+from dslaunch.run.progress import Progress, ProgressReader, RunProgress
 from dslaunch.run.progress_history import ProgressCollector
 
 HERE = Path(__file__).parent
@@ -34,7 +34,7 @@ def speeds(run: RunProgress) -> dict[int, float | None]:
 
 @pytest.mark.parametrize("case", RECORDED, ids=[each["text"][:50] for each in RECORDED])
 def test_a_recorded_line_is_read(case: dict[str, Any]) -> None:
-    found = read_progress(case["text"])
+    found = ProgressReader().read(case["text"])
     expected = case.get("progress")
     if expected is None:
         assert found is None
@@ -47,12 +47,12 @@ def test_a_recorded_line_is_read(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("text", SOUND)
 def test_only_lines_of_a_training_are_progress(text: str) -> None:
-    assert (read_progress(text) is not None) == text.startswith(TRAINING)
+    assert (ProgressReader().read(text) is not None) == text.startswith(TRAINING)
 
 
 @given(st.text(max_size=300))
 def test_any_line_is_read(text: str) -> None:
-    read_progress(text)
+    ProgressReader().read(text)
     RunProgress().note(line(text))
 
 
@@ -136,7 +136,7 @@ def test_lines_at_one_time_give_no_speed() -> None:
 
 
 def test_a_loss_that_is_no_number_is_null_in_json() -> None:
-    found = read_progress("step 3 loss nan")
+    found = ProgressReader().read("step 3 loss nan")
     assert found is not None
     assert found.loss is not None
     assert math.isnan(found.loss)
@@ -178,9 +178,10 @@ FORMAT = (
     ],
 )
 def test_impossible_values_are_left_out(text: str, expected: Progress | None) -> None:
-    found = read_progress(text, [re.compile(FORMAT)])
+    found = ProgressReader([re.compile(FORMAT)]).read(text)
     assert repr(found) == repr(expected)  # NaN is equal to nothing
 
 
 def test_an_impossible_speed_is_left_out() -> None:
-    assert read_progress("step 7 loss 1 train_step_timing in s: 1e-310") == Progress(7, loss=1.0)
+    found = ProgressReader().read("step 7 loss 1 train_step_timing in s: 1e-310")
+    assert found == Progress(7, loss=1.0)

@@ -18,10 +18,14 @@ def imported(node: ast.AST) -> Iterator[str]:
         return
     if isinstance(node, ast.Import):
         assert not any(name.name.startswith("dslaunch") for name in node.names)
-    if isinstance(node, ast.ImportFrom) and node.module == PACKAGE:
-        yield from (name.name for name in node.names)
-    elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{PACKAGE}."):
-        yield str(node.module).removeprefix(f"{PACKAGE}.")
+    if isinstance(node, ast.ImportFrom):
+        module = node.module or ""
+        if node.level:  # relative, in hooks
+            module = f"{PACKAGE}.{module}".rstrip(".")
+        if module == PACKAGE:
+            yield from (name.name for name in node.names)
+        elif module.startswith(f"{PACKAGE}."):
+            yield module.removeprefix(f"{PACKAGE}.")
     for child in ast.iter_child_nodes(node):
         yield from imported(child)
 

@@ -38,7 +38,6 @@ _SCRIPT = (
     "else echo 'rocm-smi: not found'; exit 127; fi; true"
 )
 TELL = Question("run", {"shell": _SCRIPT}, 40.0)
-SEE = "rocm-smi --showtemp --showrasinfo all --showtopo"
 
 _OF_GPU = re.compile(r"GPU\[([0-9]{1,4})\][ \t]*:[ \t]*([^:]{1,80})(?::[ \t]*(\S.{0,80}))?$")
 _SENSOR = re.compile(r"Temperature \(Sensor ([a-zA-Z0-9 ]{1,20})\) \(C\)")

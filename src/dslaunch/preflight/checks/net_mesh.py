@@ -101,12 +101,13 @@ def calls_again(nodes: Nodes, first: Mapping[str, Question]) -> dict[str, Questi
 _NO_ANSWER = {"error": "no answer"}
 
 
-def called(nodes: Nodes, first: Mapping[str, Question]) -> dict[str, dict[str, Any]]:
+def called(nodes: Nodes, *rounds: Mapping[str, Question]) -> dict[str, dict[str, Any]]:
     """Return the answers to all calls, by the node that has called and the one that it has called.
-    The answers to repeated calls count instead of the first ones."""
-    again = calls_again(nodes, first)
+
+    `rounds`: the calls, and those that were repeated, whose answers count instead.
+    """
     found: dict[str, dict[str, Any]] = {}
-    for asked in (first, again):
+    for asked in rounds:
         for host, question in asked.items():
             answers = nodes[host].found(question) if host in nodes else None
             if answers:
@@ -127,7 +128,7 @@ def _flow(scope: Scope) -> Flow:
     again = calls_again(nodes, asked)
     if again:
         nodes = yield Round({host: {"again": question} for host, question in again.items()})
-    return _judge(nodes, called(nodes, asked))
+    return _judge(nodes, called(nodes, asked, again))
 
 
 def _judge(nodes: Nodes, heard: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:

@@ -1,0 +1,123 @@
+"""Notes data loaders and their batches: a part of `hook_rehearsal.py`."""
+
+import sys
+from types import SimpleNamespace
+
+from .hook_content import (
+    MOST_BATCHES,
+    MOST_ELEMENTS,
+    digest,
+    digest_of_tensors,
+    sample_count,
+    tensors_in,
+)
+from .hook_recorder import argument, class_name, integer, watch
+from .hook_training import training
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Optional
+
+    from .hook_recorder import Recorder
+
+MOST_LOADERS = 64
+_NUMBER, _PASS = "_dslaunch_number", "_dslaunch_pass"
+"""Attributes: a loader's number, and its last pass; an iterator's pass."""
+
+
+def _new_pass(loader: int, epoch: "Optional[int]") -> SimpleNamespace:
+    """Return one pass over a data loader: a value that can be pickled, as loaders are.
+
+    `loader`: the number of the loader; 0: it was not noted. `epoch`: that on which the order
+    depends; None: it depends on none.
+    """
+    return SimpleNamespace(loader=loader, epoch=epoch, batches=0, noted=0)
+
+
+def _watch_data(recorder: "Recorder", module: "Any") -> None:
+    watch(module.DataLoader, "__init__", after=_loader)
+    watch(module._BaseDataLoaderIter, "__init__", after=_iterated)
+    watch(module._BaseDataLoaderIter, "__next__", after=_batch)
+
+
+def _loader(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    loader = args[0]
+    if training.loaders >= MOST_LOADERS:
+        return
+    training.loaders += 1
+    loader.__dict__[_NUMBER] = training.loaders
+    sampler = getattr(loader, "sampler", None)
+    recorder.write(
+        "loader",
+        number=training.loaders,
+        batch=loader.batch_size,
+        workers=loader.num_workers,
+        dataset=class_name(loader.dataset),
+        samples=_length(loader.dataset),
+        batches=_length(loader),
+        sampler=class_name(sampler),
+        batch_sampler=class_name(getattr(loader, "batch_sampler", None)),
+        replicas=integer(getattr(sampler, "num_replicas", None)),
+        replica=integer(getattr(sampler, "rank", None)),
+        seed=integer(getattr(sampler, "seed", None)),
+        drop_last=bool(getattr(loader, "drop_last", False)),
+        subset=_subset(loader.dataset),
+    )
+
+
+def _subset(dataset: "Any") -> "Optional[str]":
+    """Return a digest of the samples that are chosen of a data set (`random_split`); None: all, or
+    unknown."""
+    indices = getattr(dataset, "indices", None)
+    if not isinstance(indices, (list, tuple, range)):
+        return None
+    return digest(",".join(str(index) for index in indices[:MOST_ELEMENTS]))
+
+
+def _iterated(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    iterator, loader = args[0], argument(args, kwargs, 1, "loader")
+    before = loader.__dict__.get(_PASS)
+    begun = _new_pass(loader.__dict__.get(_NUMBER, 0), _shuffled_epoch(loader))
+    iterator.__dict__[_PASS] = loader.__dict__[_PASS] = begun
+    # one that was not finished may only have been a look at the first batch
+    finished = before is not None and before.batches and before.batches == _length(loader)
+    if finished and begun.epoch is not None and before.epoch == begun.epoch:
+        recorder.write("same-order", loader=begun.loader)
+
+
+def _shuffled_epoch(loader: "Any") -> "Optional[int]":
+    """Return the epoch on which the order of a loader depends; None: it depends on none."""
+    sampler = getattr(loader, "sampler", None)
+    shuffles = getattr(sampler, "shuffle", False) is True and hasattr(sampler, "set_epoch")
+    return integer(getattr(sampler, "epoch", None)) if shuffles else None
+
+
+def _batch(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    torch = sys.modules["torch"]
+    within = args[0].__dict__.get(_PASS)
+    if within is None:
+        return
+    within.batches += 1
+    if within.noted >= MOST_BATCHES or not torch.is_grad_enabled():
+        return
+    within.noted += 1
+    tensors = tensors_in(result, torch)
+    if not tensors:
+        return
+    recorder.write(
+        "batch",
+        loader=within.loader,
+        index=within.noted,
+        size=sample_count(tensors),
+        digest=digest_of_tensors(tensors),
+    )
+
+
+def _length(value: "Any") -> "Optional[int]":
+    try:
+        return len(value)
+    except Exception:  # noqa: BLE001 - a stream has no length; a faulty one says so later
+        return None
+
+
+WATCHES = {"torch.utils.data.dataloader": _watch_data}

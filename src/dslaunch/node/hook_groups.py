@@ -1,0 +1,149 @@
+"""Notes process groups and what ranks are made of: a part of `hook_rehearsal.py`."""
+
+import os
+import sys
+
+from .hook_recorder import argument, integer, path_of, setting, variable, watch
+from .hook_training import training
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Optional
+
+    from .hook_recorder import Recorder
+
+C10D = "torch.distributed.distributed_c10d"
+MOST_GROUPS = MOST_MEMBERS = 64
+_TCP, _FILE = "tcp://", "file://"
+
+
+def _watch_groups(recorder: "Recorder", module: "Any") -> None:
+    watch(module, "init_process_group", before=_begins_rendezvous, after=_initialized)
+    watch(module, "new_group", before=_groups)
+
+
+def _begins_rendezvous(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    rank = integer(argument(args, kwargs, 4, "rank"))
+    if rank is None or rank < 0:
+        rank = variable("RANK")
+    method = argument(args, kwargs, 1, "init_method")
+    address = port = file = None
+    if isinstance(method, str) and method.startswith(_TCP):
+        address, _, digits = method[len(_TCP) :].rpartition(":")
+        address, port = address.strip("[]"), int(digits) if digits.isdigit() else None
+    elif isinstance(method, str) and method.startswith(_FILE):
+        file = path_of(method[len(_FILE) :])
+    elif method in (None, "env://") and argument(args, kwargs, 5, "store") is None:
+        address, port = os.environ.get("MASTER_ADDR"), variable("MASTER_PORT")
+    world = _joined_ranks(args, kwargs)
+    recorder.write("rendezvous", world=world, rank=rank, address=address, port=port, file=file)
+
+
+def _joined_ranks(args: "Any", kwargs: "Any") -> "Optional[int]":
+    """Return how many ranks join by arguments of init_process_group; None: unknown."""
+    world = integer(argument(args, kwargs, 3, "world_size"))
+    return world if world is not None and world > 0 else variable("WORLD_SIZE")
+
+
+def _initialized(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    c10d = sys.modules[C10D]
+    timeout = argument(args, kwargs, 2, "timeout")
+    recorder.write(
+        "process-group",
+        backend=str(c10d.get_backend()),
+        world=c10d.get_world_size(),
+        rank=c10d.get_rank(),
+        method=setting(argument(args, kwargs, 1, "init_method")),
+        timeout=timeout.total_seconds() if timeout is not None else None,
+    )
+
+
+def _groups(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    """Note a further group before it is made: ranks that do not agree on one wait for it."""
+    training.groups += 1
+    if training.groups > MOST_GROUPS:
+        return
+    ranks = argument(args, kwargs, 0, "ranks")
+    by_members = bool(argument(args, kwargs, 4, "use_local_synchronization"))
+    size = len(ranks) if ranks is not None else None
+    members = sorted(int(rank) for rank in ranks)[:MOST_MEMBERS] if ranks is not None else None
+    recorder.write("group", size=size, members=members, by_members=by_members)
+
+
+def collectives_begun() -> "Optional[int]":
+    """Return how many collectives the groups have begun so far; None: unknown."""
+    c10d = sys.modules.get(C10D)
+    if c10d is None or not c10d.is_initialized():
+        return None
+    groups = list(c10d._world.pg_map)
+    return sum(int(each._get_sequence_number_for_group()) for each in groups)
+
+
+# ------------------------------------------------------------ ranks with uneven data
+
+
+def _watch_join(recorder: "Recorder", module: "Any") -> None:
+    watch(module.Join, "__init__", after=_joins)
+
+
+def _joins(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    recorder.write("join")
+
+
+# ------------------------------------------------------------ ranks with parts of the model
+
+
+def _watch_tensor_parallelism(recorder: "Recorder", module: "Any") -> None:
+    watch(module, "parallelize_module", before=_splits_tensors)
+
+
+def _watch_pipelines(recorder: "Recorder", module: "Any") -> None:
+    watch(module._PipelineStageBase, "__init__", before=_splits_layers)
+
+
+def _splits_tensors(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    mesh = argument(args, kwargs, 1, "device_mesh")
+    if mesh is None or mesh.size() > 1:
+        _splits_model(recorder)
+
+
+def _splits_layers(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    _splits_model(recorder)
+
+
+def _splits_model(recorder: "Recorder") -> None:
+    if not training.splits:
+        training.splits = True
+        recorder.write("splits-model")
+
+
+# ------------------------------------------------------------ ranks that start processes
+
+
+def _watch_spawn(recorder: "Recorder", module: "Any") -> None:
+    watch(module, "start_processes", before=_spawns)
+
+
+def _spawns(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    count = integer(argument(args, kwargs, 2, "nprocs"))
+    waits = argument(args, kwargs, 3, "join") is not False
+    recorder.write("spawn", processes=1 if count is None else count, waits=waits)
+
+
+def _watch_groups_of_part(recorder: "Recorder", module: "Any") -> None:
+    watch(module, "init_process_group", before=_joins_as_part)
+
+
+def _joins_as_part(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    recorder.write("spawned-joins", world=_joined_ranks(args, kwargs))
+
+
+WATCHES = {
+    C10D: _watch_groups,
+    "torch.distributed.algorithms.join": _watch_join,
+    "torch.multiprocessing.spawn": _watch_spawn,
+    "torch.distributed.tensor.parallel.api": _watch_tensor_parallelism,
+    "torch.distributed.pipelining.stage": _watch_pipelines,
+}
+WATCHES_OF_PART = {C10D: _watch_groups_of_part}
+"""In a process that a rank has started: most are workers, and some are meant as ranks."""

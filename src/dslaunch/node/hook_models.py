@@ -1,0 +1,124 @@
+"""Notes models as they are wrapped for training: a part of `hook_rehearsal.py`."""
+
+import functools
+import sys
+
+from .hook_content import MOST_BATCHES, digest_of_tensors, sample_count, tensors_in
+from .hook_recorder import LONGEST_NAME, MOST_RECORDS, argument, class_name, watch
+from .hook_training import training
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Dict, Iterable
+
+    from .hook_recorder import Recorder
+
+_LAYERS_WITH_MODES = ("Dropout", "BatchNorm")
+"""Parts of the names of layers that work otherwise in evaluation mode."""
+
+
+def _watch_ddp(recorder: "Recorder", module: "Any") -> None:
+    watch(module.DistributedDataParallel, "__init__", after=_replicated)
+    watch(module.DistributedDataParallel, "forward", before=note_input)
+
+
+def _watch_fsdp(recorder: "Recorder", module: "Any") -> None:
+    wrapped = functools.partial(_sharded, place=1)
+    watch(module.FullyShardedDataParallel, "__init__", before=wrapped)
+
+
+def _watch_fsdp2(recorder: "Recorder", module: "Any") -> None:
+    watch(module, "fully_shard", before=functools.partial(_sharded, place=0))
+
+
+def _replicated(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    module = argument(args, kwargs, 1, "module")
+    training.model = module
+    recorder.write("wrapped", wrapper="DistributedDataParallel", **described(module))
+
+
+def _sharded(recorder: "Recorder", args: "Any", kwargs: "Any", place: int) -> None:
+    training.sharded = True
+    module = argument(args, kwargs, place, "module")
+    if recorder.records < MOST_RECORDS // 4:  # each layer may be wrapped by itself
+        recorder.write("wrapped", wrapper="FullyShardedDataParallel", **described(module))
+
+
+def note_input(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    """Note what the wrapped model gets."""
+    torch = sys.modules["torch"]
+    if training.inputs >= MOST_BATCHES or not torch.is_grad_enabled():
+        return
+    tensors = tensors_in([list(args[1:]), kwargs], torch)
+    if tensors:
+        training.inputs += 1
+        size, digest = sample_count(tensors), digest_of_tensors(tensors)
+        recorder.write("input", index=training.inputs, size=size, digest=digest)
+
+
+def described(module: "Any") -> "Dict[str, Any]":
+    """Return the size of a model."""
+    largest, largest_name = 0, ""
+    for name, each in module.named_modules():
+        own = sum(elements(p) for p in each._parameters.values() if p is not None)
+        if own > largest:
+            largest, largest_name = own, name
+    return {
+        "model": class_name(module),
+        "largest": largest,
+        "largest_name": largest_name[:LONGEST_NAME],
+        **sizes(module.parameters()),
+    }
+
+
+def sizes(parameters: "Iterable[Any]") -> "Dict[str, Any]":
+    """Return numbers of parameters, and by data type and by device."""
+    total = trainable = 0
+    types: Dict[str, int] = {}
+    devices: Dict[str, int] = {}
+    for each in parameters:
+        count = elements(each)
+        total += count
+        trainable += count if each.requires_grad else 0
+        kind = str(each.dtype).replace("torch.", "")
+        types[kind] = types.get(kind, 0) + count
+        device = each.device.type
+        devices[device] = devices.get(device, 0) + count
+    return {
+        "parameters": total,
+        "trainable": trainable,
+        "types": types,
+        "devices": devices,
+        "gpu_total": gpu_total() if "cuda" in devices else None,
+    }
+
+
+def gpu_total() -> int:
+    """Return the memory of this process's GPU in bytes."""
+    cuda = sys.modules["torch"].cuda
+    return int(cuda.get_device_properties(cuda.current_device()).total_memory)
+
+
+def elements(parameter: "Any") -> int:
+    """Return the elements of a parameter, also of one that ZeRO-3 has partitioned."""
+    return int(getattr(parameter, "ds_numel", None) or parameter.numel())
+
+
+def local_part(tensor: "Any") -> "Any":
+    """Return the part of a tensor that this rank has: all of it, unless it is a DTensor."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def evaluates(model: "Any") -> bool:
+    """Return whether a model is in evaluation mode, and layers of it work otherwise then."""
+    if model is None or model.training:
+        return False
+    layers = {type(each).__name__ for each in model.modules()}
+    return any(kind in layer for layer in layers for kind in _LAYERS_WITH_MODES)
+
+
+WATCHES = {
+    "torch.nn.parallel.distributed": _watch_ddp,
+    "torch.distributed.fsdp.fully_sharded_data_parallel": _watch_fsdp,
+    "torch.distributed.fsdp._fully_shard._fully_shard": _watch_fsdp2,
+}

@@ -1,0 +1,268 @@
+"""Notes the steps of optimizers, and holds the rank after some: a part of `hook_rehearsal.py`."""
+
+import functools
+import sys
+import time
+
+from .hook_code import averages_parameters, names_reductions, own_code
+from .hook_content import fingerprint, is_finite
+from .hook_groups import collectives_begun
+from .hook_models import evaluates, gpu_total, local_part, sizes
+from .hook_recorder import argument, class_name, current, integer, note, watch
+from .hook_training import training
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Callable, Dict, List, Optional
+
+    from .hook_recorder import Recorder
+
+MOST_CHECKED = 8
+"""Parameters of an optimizer whose gradients are checked."""
+MOST_RATES = 8
+"""Learning rates of an optimizer."""
+MOST_OPTIMIZERS = MOST_SCHEDULERS = 64
+TOTALS = ("total_iters", "T_max", "total_steps")
+"""Attributes of schedulers that have the number of their steps."""
+HOLD = 0.2
+"""Seconds between two looks at whether a held rank is still to be held."""
+
+
+# ------------------------------------------------------------ before a step
+
+
+def _watch_optimizers(recorder: "Recorder", module: "Any") -> None:
+    module.register_optimizer_step_pre_hook(_untraced(_before_step))
+    module.register_optimizer_step_post_hook(_untraced(_after_step))
+
+
+def _untraced(function: "Callable[..., None]") -> "Callable[..., None]":
+    """Return a function that torch.compile calls and does not trace, as optimizers have some."""
+    disable = getattr(sys.modules.get("torch._compile"), "_disable_dynamo", None)
+    return disable(function) if disable is not None else function
+
+
+def _before_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
+    recorder = current()
+    if recorder is None or training.engine is not None:
+        return
+    training.inner.add(id(getattr(optimizer, "optim", None)))
+    if id(optimizer) in training.inner:
+        return
+    if training.counts.get(id(optimizer), 0) >= recorder.steps:
+        hold()
+    if training.fingerprint is None:
+        closure = any(callable(each) for each in (*args, *kwargs.values()))
+        note(_begin, optimizer, not closure)
+
+
+def hold() -> None:
+    """Keep this rank here until the run is stopped."""
+    note(lambda recorder: recorder.write("held"))
+    while current() is not None:
+        time.sleep(HOLD)
+
+
+def _begin(recorder: "Recorder", optimizer: "Any", has_gradients: bool) -> None:
+    """Note the optimizer, and the parameters before its first step. `has_gradients`: the step has
+    no closure that computes them."""
+    parameters = parameters_of(optimizer)
+    owned = None
+    if training.model is not None and not training.sharded:
+        inside = {id(each) for each in training.model.parameters()}
+        owned = sum(id(each) in inside for each in parameters)
+    gradients = sum(each.grad is not None for each in parameters)
+    begin_steps(parameters)
+    recorder.write(
+        "optimizer",
+        optimizer=class_name(optimizer),
+        lr=rates_of(optimizer),
+        tensors=len(parameters),
+        owned=owned,
+        gradients=gradients if has_gradients else None,
+        fingerprint=training.fingerprint,
+        own_bytes=sum(local_part(p).numel() * p.element_size() for p in parameters),
+        **sizes(parameters),
+    )
+
+
+def begin_steps(parameters: "List[Any]") -> None:
+    """Remember what there is before the first step, of an optimizer with these parameters."""
+    training.collectives = collectives_begun()
+    training.stepped_at = time.monotonic()
+    training.fingerprint = fingerprint(_compared(parameters))
+
+
+def parameters_of(optimizer: "Any") -> "List[Any]":
+    """Return all parameters of an optimizer."""
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def rates_of(optimizer: "Any") -> "List[float]":
+    """Return the finite learning rates of an optimizer."""
+    groups = optimizer.param_groups[:MOST_RATES]
+    rates = [float(group["lr"]) for group in groups if "lr" in group]
+    return [rate for rate in rates if is_finite(rate)]
+
+
+def _compared(parameters: "List[Any]") -> "List[Any]":
+    """Return the parameters that are the same on all ranks if these train together."""
+    if training.sharded:
+        return []
+    return list(training.model.parameters()) if training.model is not None else parameters
+
+
+# ------------------------------------------------------------ backward passes
+
+
+def _watch_backward(recorder: "Recorder", module: "Any") -> None:
+    watch(module, "backward", before=_differentiated)
+
+
+def _differentiated(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    training.backwards += 1
+    for identity, parameters in list(training.kept.items()):
+        if all(each.grad is None or not each.grad.any() for each in parameters):
+            del training.kept[identity]
+    tensors = argument(args, kwargs, 0, "tensors")
+    first = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
+    if first is not None and first.numel() == 1:
+        training.loss = float(first.detach())
+
+
+# ------------------------------------------------------------ after a step
+
+
+def _after_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
+    recorder = current()
+    identity = id(optimizer)
+    if recorder is None or training.engine is not None or identity in training.inner:
+        return
+    count = training.counts.get(identity, 0) + 1
+    training.counts[identity] = count
+    parameters = parameters_of(optimizer)
+    # those of the step before; a pass by other means than `backward` cannot have reset them
+    kept = training.backwards > 0 and training.kept.get(identity) is not None
+    training.kept[identity] = [p for p in parameters if p.grad is not None][:MOST_CHECKED]
+    if len(training.counts) < MOST_OPTIMIZERS and count == max(training.counts.values()):
+        stepped = functools.partial(note_step, kept=kept, optimizer=optimizer)
+        note(stepped, count, parameters, rates_of(optimizer))
+
+
+def note_step(
+    recorder: "Recorder",
+    count: int,
+    parameters: "List[Any]",
+    rates: "List[float]",
+    optimizer: "Any",
+    **more: "Any",
+) -> None:
+    """Note the step of an optimizer, and what has happened since the one before.
+
+    `count`: its number, from 1; `more`: further values of the record.
+    """
+    if count == 1:
+        more["states"] = _state_bytes(optimizer)
+    now = time.monotonic()
+    seconds = now - training.stepped_at if training.stepped_at is not None else None
+    training.stepped_at = now
+    loss = training.loss
+    finite = loss is None or is_finite(loss)
+    recorder.write(
+        "step",
+        step=count,
+        seconds=seconds,
+        lr=rates,
+        loss=loss if finite else None,  # JSON has no NaN
+        finite=finite,
+        backwards=training.backwards,
+        collectives=_new_collectives(),
+        fingerprint=fingerprint(_compared(parameters)) if count <= recorder.steps else [],
+        evaluates=evaluates(training.model),
+        **_memory(),
+        **more,
+    )
+    training.backwards = 0
+    if count == recorder.steps:
+        schedulers = [_scheduler(each) for each in training.schedulers]
+        recorder.write("schedulers", schedulers=schedulers)
+        codes = own_code()
+        reduces = any(names_reductions(code) for code in codes)
+        averages = any(averages_parameters(code) for code in codes)
+        recorder.write("steps-done", step=count, reduces=reduces, averages=averages)
+
+
+def _new_collectives() -> "Optional[int]":
+    """Return how many collectives have begun since the step before; None: unknown."""
+    before, training.collectives = training.collectives, collectives_begun()
+    if before is None or training.collectives is None:
+        return None
+    return training.collectives - before
+
+
+def _state_bytes(optimizer: "Any") -> "Dict[str, int]":
+    """Return the bytes that an optimizer keeps of its parameters in this rank, by kind of device:
+    moments and the like."""
+    found: Dict[str, int] = {}
+    states = list(getattr(optimizer, "state", {}).values())
+    values = [value for state in states if isinstance(state, dict) for value in state.values()]
+    for value in values:
+        # some keep a list of tensors for each parameter
+        for each in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(each, sys.modules["torch"].Tensor):
+                local = local_part(each)
+                kind = local.device.type
+                found[kind] = found.get(kind, 0) + local.numel() * local.element_size()
+    return found
+
+
+def _memory() -> "Dict[str, int]":
+    import resource
+
+    torch = sys.modules["torch"]
+    found = {"memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    found["gpus"] = torch.cuda.device_count()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        found["gpu_memory"] = torch.cuda.max_memory_reserved()
+        found["gpu_total"] = gpu_total()
+    return found
+
+
+# ------------------------------------------------------------ schedulers
+
+
+def _watch_schedulers(recorder: "Recorder", module: "Any") -> None:
+    kind = getattr(module, "LRScheduler", None) or module._LRScheduler
+    watch(kind, "__init__", after=_scheduled)
+
+
+def _scheduled(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    if len(training.schedulers) < MOST_SCHEDULERS:
+        training.schedulers.append(args[0])
+
+
+def _scheduler(scheduler: "Any") -> "Dict[str, Any]":
+    optimizer = getattr(scheduler, "optimizer", None)
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+    return {
+        "scheduler": class_name(scheduler),
+        "steps": max(int(getattr(scheduler, "_step_count", 1)) - 1, 0),
+        "optimizer_steps": training.counts.get(id(optimizer), 0),
+        "total": _total_steps(scheduler),
+    }
+
+
+def _total_steps(scheduler: "Any") -> "Optional[int]":
+    """Return the steps of a schedule of PyTorch or Transformers; None: unknown."""
+    functions = getattr(scheduler, "lr_lambdas", None) or [None]
+    given = getattr(functions[0], "keywords", None) or {}
+    totals = [getattr(scheduler, name, None) for name in TOTALS]
+    known = [integer(total) for total in (*totals, given.get("num_training_steps"))]
+    return next((total for total in known if total is not None and total > 0), None)
+
+
+WATCHES = {
+    "torch.autograd": _watch_backward,
+    "torch.optim.optimizer": _watch_optimizers,
+    "torch.optim.lr_scheduler": _watch_schedulers,
+}

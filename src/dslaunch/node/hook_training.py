@@ -1,0 +1,44 @@
+"""What is known of the training of this process: a part of `hook_rehearsal.py`."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Dict, List, Optional, Set
+
+
+class Training:
+    """The model, the optimizers and their steps so far."""
+
+    def __init__(self) -> None:
+        self.engine: Any = None
+        """The DeepSpeed engine: its steps count, not those of the optimizers inside."""
+        self.model: Any = None
+        """The module that was wrapped last."""
+        self.sharded = False
+        """Whether each rank has only a part of every parameter."""
+        self.splits = False
+        """Whether it is noted that ranks have different parts of the model."""
+        self.counts: Dict[int, int] = {}
+        """Steps of each optimizer, by its identity."""
+        self.inner: Set[int] = set()
+        """Optimizers that are parts of others, by their identity. After a step of them the ranks
+        may have different parameters, as with ZeroRedundancyOptimizer."""
+        self.schedulers: List[Any] = []
+        self.fingerprint: Optional[List[float]] = None
+        """That of the parameters before the first step; None: no step has begun."""
+        self.loss: Optional[float] = None
+        """Where the last backward pass began, if that was one number."""
+        self.backwards = 0
+        """Backward passes since the last step."""
+        self.kept: Dict[int, List[Any]] = {}
+        """By the identity of an optimizer that has made a step: parameters with their gradients,
+        until these have been reset."""
+        self.stepped_at: Optional[float] = None
+        """The time of the last step, or of the begin of the first one, in monotonic seconds."""
+        self.collectives: Optional[int] = None
+        """Collectives that had begun by then; None: unknown."""
+        self.groups = self.loaders = self.inputs = 0
+        """Groups and data loaders that were made, and inputs of the model that were noted."""
+
+
+training = Training()
+"""There is one for each process: a forked one records nothing."""
