@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.testbed.test_runs import Project
+from tests.testbed.project import Project
 from tests.testbed.vcluster import VirtualCluster
 
 RECORDED = Path(__file__).with_name("late_ranks.jsonl")

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from tests.testbed.hangs import CASES, FORMING, JOB, LIMIT, NETWORK, Case, odd
+from tests.testbed.project import Project
 from tests.testbed.reported_hangs import PREFIX, REPORTED, Reported
 from tests.testbed.test_faults import Watched
-from tests.testbed.test_runs import Project, project
 
-__all__ = ["project"]
 pytestmark = pytest.mark.torch
 RECORD = "DSLAUNCH_HANGS"
 """Names a file to which each case adds a line of JSON."""
