@@ -13,11 +13,10 @@ import pytest
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.slurm.refusal import EXPLANATIONS, Refused
-from tests.testbed.scheduler import Job, Site, parameters, submit, until
+from tests.testbed.scheduler import EXAMPLES, Job, Site, parameters, submit, until
 from tests.testbed.vcluster import CONTROL, VirtualCluster
 from tests.testbed.vcluster.slurm import ASKING
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NASTY = ["a,b", "it's", "$HOME", 'say "x"', "two\nlines", "`id`", "\\", "#", "*", "", "$(id)", "é"]
 
 
