@@ -95,7 +95,9 @@ def test_slurm_stores_secrets_in_the_job_environment_and_nowhere_else(site: Site
     secret = f"sEcReT-{token_hex(8)}"
     done = site.run("slurm", "c.yaml", "quiet.py", TOKEN=secret)
     assert done.returncode == 0, done.stderr
-    search = ["grep", "-rl", secret, "/var", "/tmp", site.path]
+    # the nodes' own disks, and no environment of these tests that they see below /tmp
+    search = ["find", "/var", "/tmp", site.path, "-xdev", "-type", "f"]
+    search += ["-exec", "grep", "-l", secret, "{}", "+"]
     on_nodes = [site.cluster.run(node, search).stdout for node in site.cluster.names]
     assert on_nodes == [""] * len(on_nodes)
     (path,) = site.cluster.run(CONTROL, search).stdout.split()
