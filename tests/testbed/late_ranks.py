@@ -184,9 +184,9 @@ for one, on average over a minute. The
 ## One rank becomes slower by a tenth after {begin} steps
 
 {named} of {slow} were named within {goal} steps, {late} later, and {missed} not within {slow_steps}
-steps. {wrong} other ranks were named. Of {sleeping} slow ranks that only sleep, {sleeping_named} were
-named within {goal} steps. Ranks that compute wait for a CPU, so that a step takes longer: a tenth
-of what the slow one does is then less than a tenth of the step.
+steps. {wrong} other ranks were named. Of {sleeping} slow ranks that only sleep,
+{sleeping_named} were named within {goal} steps. Ranks that compute wait for a CPU, so that a step
+takes longer: a tenth of what the slow one does is then less than a tenth of the step.
 
 | step | nodes | CPU | measured step | load | slow rank | named after | other ranks named |
 |---|---|---|---|---|---|---|---|
