@@ -352,7 +352,7 @@ class FindingKind(Enum):
     CHECKPOINT_SCATTERED = (
         "rehearsal.checkpoint-incomplete",
         "error",
-        "ranks write their parts of one checkpoint to different directories: {paths}",
+        "write their parts of one checkpoint to different directories: {paths}",
         "make the name in one rank, and send it to all (broadcast_object_list): a time or a random "
         "number differs between ranks",
     )
