@@ -98,7 +98,7 @@ class FindingKind(Enum):
     GROUPS_DIFFER = (
         "rehearsal.groups-differ",
         "error",
-        "makes a process group of {own} where other ranks make one of {other}",
+        "a process group of {own}, where other ranks make one of {other}",
         "call new_group in all ranks for every group, also for those that a rank is not in, in the "
         "same order",
     )
