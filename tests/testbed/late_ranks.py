@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.testbed.test_runs import Project
+from tests.testbed.project import Project
 from tests.testbed.vcluster import VirtualCluster
 
 RECORDED = Path(__file__).with_name("late_ranks.jsonl")
@@ -184,7 +184,8 @@ for one, on average over a minute. The
 ## One rank becomes slower by a tenth after {begin} steps
 
 {named} of {slow} were named within {goal} steps, {late} later, and {missed} not within {slow_steps}
-steps. {wrong} other ranks were named.
+steps. {wrong} other ranks were named. Where ranks compute, they wait for a CPU for most of what a
+step takes longer than it should, and a tenth of their own work is less than a tenth of the step.
 
 | step | nodes | CPU | measured step | load | slow rank | named after | other ranks named |
 |---|---|---|---|---|---|---|---|
@@ -262,7 +263,7 @@ def _cells(trial: Trial, row: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         f"{trial.seconds:g} s",
         str(trial.nodes),
-        f"{trial.cpu_share:.0%}",
+        f"{100 * trial.cpu_share:.0f} %",
         f"{row['step_seconds']:.2f} s",
         f"{row['load']:.0f}",
     )

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.testbed.test_runs import NODES, SLEEPER, Project, project, wait_for
+from tests.testbed.project import NODES, SLEEPER, Project, wait_for
 from tests.testbed.vcluster import VirtualCluster
 from tests.testbed.vcluster.api import Text
 
-__all__ = ["project"]
 COUNTER = (
     "import os, sys, time\nrank = int(os.environ['RANK'])\n"
     "for i in range(int(sys.argv[1])):\n"

@@ -21,10 +21,9 @@ from typing import Any
 import pytest
 
 from tests.rehearsal.jobs import NODES, BrokenJob, Job, Outcome, broken_jobs, sound_jobs
-from tests.testbed.test_runs import Project, project
+from tests.testbed.project import Project
 from tests.testbed.vcluster import VirtualCluster
 
-__all__ = ["project"]
 RECORD = "DSLAUNCH_REHEARSALS"
 IN_EVERY_TEST_RUN = frozenset({"no-distributed-sampler"})
 """The representative of all jobs: each starts processes that import torch, 9 to 15 s of processor
