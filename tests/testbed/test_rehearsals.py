@@ -31,6 +31,8 @@ time, so that the others are long. `tests/local` rehearses a sound job and one t
 HANG_TIMEOUT = 20.0
 """Seconds without progress of a job that hangs; it need not be waited for longer."""
 OTHER_TIMEOUT = 120.0
+LIMIT = 2400
+"""Seconds for one rehearsal: the time limit does not count half an hour of building kernels."""
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
@@ -68,7 +70,7 @@ def rehearse(project: Project, job: Job, *, hang_timeout: float) -> Result:
         [sys.executable, "-m", "tests.rehearsal.rehearse_job", *words],
         cwd=here,
         env={"PYTHONPATH": str(CHECKOUT)},
-        timeout=480,
+        timeout=LIMIT,
     )
     seconds = time.monotonic() - began
     used = processor_time(project.cluster) - used_before
