@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from threading import Thread
 from typing import IO
 
 
 def communicate(
-    process: subprocess.Popen[str], text: str | None = None, timeout: float = 60
+    process: subprocess.Popen[str], text: str | None = None, timeout: float = 300
 ) -> tuple[str, str]:
     """Send `text`, wait for the program's end, return its output and its standard error that was
     not yet read. TimeoutExpired.
@@ -26,6 +27,18 @@ def communicate(
             pass  # it ended without reading all: its exit code says why
     process.wait(timeout)
     return output.result(process, timeout), errors.result(process, timeout)
+
+
+def read_terminal(ours: int) -> bytes:
+    """Return all that was written to a terminal, given our side of it, once nobody has the other
+    side open: a single read may end before what was written last."""
+    received = b""
+    try:
+        while piece := os.read(ours, 4096):
+            received += piece
+    except OSError:  # what a terminal says when its last writer has left
+        pass
+    return received
 
 
 class _ReadToEnd(Thread):

@@ -6,11 +6,10 @@ import ast
 import importlib
 import pkgutil
 import re
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from re import _constants as code  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
@@ -19,10 +18,15 @@ from typing import Any
 import dslaunch
 from dslaunch.run.known_endings import built_in
 from dslaunch.transport import classify
+from tests.growth import Work, grows, seconds
 
 SOURCES = Path(dslaunch.__file__).parent
 METHODS = {"match", "search", "fullmatch", "findall", "finditer", "sub", "split"}
 REPEATS = (code.MAX_REPEAT, code.MIN_REPEAT, code.POSSESSIVE_REPEAT)
+SIZE = 3000
+"""Characters of a short text."""
+QUICK = 0.0004
+"""Seconds that half a short text takes most patterns at the most. Quadratic work takes far more."""
 BOUNDED = {
     "dslaunch.deepspeed.shards._PATTERNS": "file names",
     "dslaunch.run.waits._RULES": "500 characters of a name",
@@ -103,40 +107,31 @@ def quadratic() -> Iterator[Used]:
     seen: set[tuple[object, int, tuple[str, ...]]] = set()
     for used in every():
         same = (used.pattern.pattern, used.pattern.flags, used.methods)
-        if same not in seen and _is_slow(used):
+        if same not in seen and is_slow(used):
             yield used
         seen.add(same)
 
 
-def _is_slow(used: Used) -> bool:
-    return any(
-        _grows(used.pattern, method, before, piece, end)
+def is_slow(used: Used, size: int = SIZE) -> bool:
+    """Return whether the time of one pattern grows faster than some text."""
+    searches = (
+        partial(_search, used.pattern, method, before, piece, end)
         for before, piece in _attacks(used.pattern)
         for end in ("\0", "\n!")
         for method in used.methods
     )
+    return any(seconds(search(SIZE // 2)) > QUICK and grows(search, size) for search in searches)
 
 
-def _grows(pattern: re.Pattern[Any], method: str, before: str, piece: str, end: str) -> bool:
-    def text(size: int) -> str:
-        return before + piece * (size // len(piece)) + end
-
-    # most patterns end here: quadratic work takes 0.4 ms or more, all other far less
-    if _time(pattern, method, text(1_000)) < 0.0004:
-        return False
-    short = min(_time(pattern, method, text(6_000)) for _ in range(3))
-    long = min(_time(pattern, method, text(24_000)) for _ in range(2))
-    return long > 0.03 and long > 9 * short  # in proportion: 4, quadratic: 16
-
-
-def _time(pattern: re.Pattern[Any], method: str, text: str) -> float:
+def _search(
+    pattern: re.Pattern[Any], method: str, before: str, piece: str, end: str, size: int
+) -> Work:
+    """Return the search of a pattern in a text of about `size` characters."""
+    text = before + piece * (size // len(piece)) + end
     given: Any = text.encode() if isinstance(pattern.pattern, bytes) else text
     arguments = (given[:0], given) if method == "sub" else (given,)
-    began = time.process_time()
-    result = getattr(pattern, method)(*arguments)
-    if method == "finditer":
-        list(result)
-    return time.process_time() - began
+    search = partial(getattr(pattern, method), *arguments)
+    return (lambda: list(search())) if method == "finditer" else search
 
 
 @cache

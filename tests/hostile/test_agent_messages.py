@@ -9,7 +9,6 @@ import io
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -57,7 +56,7 @@ from dslaunch.run.collectives import records as collective_records
 from dslaunch.run.evidence import Inquiry, gather
 from dslaunch.run.follow import read_kept
 from dslaunch.run.gpu_errors import with_gpu_errors
-from dslaunch.run.hang import judge, rank_views
+from dslaunch.run.hang import judge
 from dslaunch.run.hang_evidence import ask_for_evidence, evidence_of
 from dslaunch.run.hang_text import hang_text
 from dslaunch.run.interrupts import Interrupts
@@ -67,6 +66,7 @@ from dslaunch.run.nccl_ras import ranks_waited_for
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.prepare import decide
 from dslaunch.run.rank_signals import Order, send_signal
+from dslaunch.run.rank_views import rank_views
 from dslaunch.run.reach import ReachedNodes
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.rehearsal import MOST_SIZE, RehearsalLimits, RehearsalMonitor, Rehearsed
@@ -79,10 +79,11 @@ from dslaunch.run.view import ignore
 from dslaunch.run.watch import Watch, read_event
 from dslaunch.slurm.job_signals import ask_node
 from dslaunch.transport.wire import LostError
+from tests.growth import result_within
 from tests.hostile.mutations import Mutation, mutations, sample
 
 SLOWEST = 2.0
-"""Seconds that one variant may take."""
+"""Seconds of processor time that one variant may take."""
 HOSTS = ("good", "bad")
 NODES = tuple(Node(host, (0, 1)) for host in HOSTS)
 ALLOCATION = Allocation.of([(node, node.slots) for node in NODES])
@@ -205,14 +206,16 @@ class Scripted:
 
 def within_time(work: Callable[[], object]) -> None:
     """Do something that may only fail with an error of ours, naming the compromised node."""
-    began = time.process_time()
-    try:
-        work()
-    except NodeError as error:
-        assert {failure.host for failure in error.failures} == {"bad"}
-    except DslaunchError:
-        pass
-    assert time.process_time() - began < SLOWEST
+
+    def attempt() -> None:
+        try:
+            work()
+        except NodeError as error:
+            assert {failure.host for failure in error.failures} == {"bad"}
+        except DslaunchError:
+            pass
+
+    result_within(SLOWEST, attempt)
 
 
 def sessions_of(changed: tuple[str, Mutation], bad_first: bool) -> list[Session]:

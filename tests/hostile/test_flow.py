@@ -19,8 +19,8 @@ from dslaunch.run.session import Lost
 from dslaunch.run.status import node_runs
 from dslaunch.run.view import View as AnyView
 from dslaunch.run.watch import Watch
+from tests.growth import Work, grows
 from tests.hostile.conftest import HostileCluster
-from tests.hostile.test_time_growth import seconds
 
 Make = Callable[..., HostileCluster]
 UNASKED = {
@@ -144,7 +144,11 @@ def test_small_events_without_end_are_cut_off() -> None:
 
 
 def test_a_rank_that_fails_many_times_is_judged_in_time() -> None:
-    events = [Event(1.0, "exit", "n1", 0, code=1, asked=False) for _ in range(20_000)]
     lines = {("n1", 0): ["RuntimeError: " + "x " * 2000] * 40}
-    assert judge(History(events), last_lines=lines).status == "failed"
-    assert seconds(lambda: judge(History(events), last_lines=lines)) < 2
+
+    def judged(failures: int) -> Work:
+        events = [Event(1.0, "exit", "n1", 0, code=1, asked=False) for _ in range(failures)]
+        return lambda: judge(History(events), last_lines=lines).status
+
+    assert judged(10)() == "failed"
+    assert not grows(judged, 1_000)

@@ -29,13 +29,14 @@ from dslaunch.report.page import as_page
 from dslaunch.report.preflight import as_json, rows
 from tests.checks.recorded import Case, facts_of, without_here
 from tests.checks.test_checks import CASES
+from tests.growth import result_within
 from tests.hostile.mutations import Mutation, sample, text_sample
 from tests.hostile.scripted import ScriptedNode, ScriptedTransport
 
 CHECKS = built_in()
 MOST_SECONDS = 2.0
 """Processor time that one hostile variant may take."""
-LONGEST_WAIT = 60.0
+LONGEST_WAIT = 300.0
 """Seconds on a busy machine after which something waits that should not."""
 MOST_MEMORY = 300 << 20
 
@@ -88,10 +89,12 @@ def shown(report: Report, case: Recorded) -> str:
 
 
 def assert_only_that_node_is_concerned(case: Recorded, host: str, mutation: Mutation) -> None:
-    began, used = time.perf_counter(), time.process_time()
-    survey, report = case.judged({**case.sent, host: mutation.value})
-    text = shown(report, case)
-    assert time.process_time() - used < MOST_SECONDS, mutation.where
+    def judged() -> tuple[Survey, Report, str]:
+        survey, report = case.judged({**case.sent, host: mutation.value})
+        return survey, report, shown(report, case)
+
+    began = time.perf_counter()
+    survey, report, text = result_within(MOST_SECONDS, judged)
     assert time.perf_counter() - began < LONGEST_WAIT, mutation.where
     text.encode()
     assert survey.faults == [], mutation.where
@@ -124,10 +127,12 @@ def test_a_hostile_answer_concerns_its_node_alone(name: str, mutation_count: int
     assert (after - before) * 1024 < MOST_MEMORY
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.check}-{case.path.stem}")
-def test_recorded_answers_are_valid(case: Case) -> None:
-    found = recorded(case)
-    survey, report = found.judged(found.sent)
-    assert survey.failures == {}
-    answers = [a for node in report.facts.nodes.values() for a in node.answers.values()]
-    assert [answer for answer in answers if answer.get("code") == "invalid"] == []
+@pytest.mark.parametrize("name", sorted(CHECKS))
+def test_recorded_answers_are_valid(name: str) -> None:
+    for case in (each for each in CASES if each.check == name):
+        found = recorded(case)
+        survey, report = found.judged(found.sent)
+        assert survey.failures == {}, case.path
+        answers = [a for node in report.facts.nodes.values() for a in node.answers.values()]
+        invalid = [answer for answer in answers if answer.get("code") == "invalid"]
+        assert invalid == [], case.path

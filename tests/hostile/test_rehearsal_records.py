@@ -10,7 +10,7 @@ from dslaunch.protocol.rehearsal import REHEARSAL, TrainerArguments
 from dslaunch.protocol.values import MOST_TEXT, parse
 from dslaunch.rehearsal.findings import FindingKind
 from dslaunch.rehearsal.judge import Rehearsal
-from tests.hostile.test_time_growth import SECONDS, seconds
+from tests.growth import Work, grows
 from tests.unit.rehearsal.test_judge import (
     DDP,
     ENGINE,
@@ -60,15 +60,19 @@ def test_one_finding_names_few_hosts() -> None:
     assert (found.code, len(found.text) < 1000) == (FindingKind.NETWORK.code, True)
 
 
-def many(kind: str) -> list[Any]:
+def many(kind: str, count: int) -> list[Any]:
     if kind == "saved":
-        return [saved("torch.save", f"/data/{number}", tensors=1) for number in range(MOST)]
-    loaders = [loader(number=number, workers=2) for number in range(MOST)]
+        return [saved("torch.save", f"/data/{number}", tensors=1) for number in range(count)]
+    loaders = [loader(number=number, workers=2) for number in range(count)]
     batch = {"kind": "batch", "index": 1, "size": 4, "digest": "a" * 16}
-    return [*loaders, *({**batch, "loader": number} for number in range(MOST))]
+    return [*loaders, *({**batch, "loader": number} for number in range(count))]
 
 
 @pytest.mark.parametrize("kind", ["saved", "loader"])
 def test_many_records_of_a_rank_are_judged_in_time(kind: str) -> None:
-    records = [START, TORCH, group(0), DDP, OPTIMIZER, *many(kind), step(1), step(2), HELD]
-    assert seconds(lambda: judged(records, records)) < SECONDS
+    def judging(count: int) -> Work:
+        made = many(kind, count)
+        records = [START, TORCH, group(0), DDP, OPTIMIZER, *made, step(1), step(2), HELD]
+        return lambda: judged(records, records)
+
+    assert not grows(judging, MOST // 16)

@@ -24,7 +24,7 @@ simulated = tests.simulated.transport:FLAT
 simulated-tree = tests.simulated.transport:TREE
 """
 FAN_OUT = 32
-END_TIMEOUT = 10.0
+END_TIMEOUT = 300.0
 """Seconds for the server to exit after its input has ended."""
 
 

@@ -30,7 +30,7 @@ from tests.simulated.drawn import (
 
 UNREACHABLE = 5
 """dslaunch's exit code for nodes that cannot be reached."""
-LONG = (60.0, 60.0)
+LONG = (900.0, 900.0)
 """Seconds that outlive every test: the rank is ended by the launcher."""
 
 

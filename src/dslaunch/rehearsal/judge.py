@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from dslaunch.rehearsal.rules import RULES
 from dslaunch.run.hang_text import hang_hint, hang_text
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.outcome_text import stop_text
 from dslaunch.run.reasons import EndCode
 from dslaunch.run.rehearsal import RehearsalLimits, Rehearsed
 from dslaunch.run.rehearsal_result import Verdict
@@ -44,6 +45,7 @@ class Gap(NoteCode):
     NO_CHECKPOINT = "no-checkpoint", "checkpoints: none was written in the rehearsed steps"
     NO_LOADER = "no-loader", "the data of the ranks: they use no DataLoader of PyTorch"
     NO_HOOK = "no-hook", "what the ranks do: Python ran with -I, -E or -S, or in a container"
+    NO_STEP = "no-step", "the training: no rank made an optimizer step"
     NO_TORCH = "no-torch", "the training: no rank imported PyTorch"
     OTHER_NODES = (
         "other-nodes",
@@ -52,7 +54,13 @@ class Gap(NoteCode):
     REPLACED = (
         "replaced",
         "what the script does after it has started another program in its place (os.exec), whose "
-        "PYTHONPATH has another sitecustomize in front: leave the first entry where it is",
+        "PYTHONPATH has another sitecustomize in front: leave the first entry of PYTHONPATH where "
+        "it is",
+    )
+    SPAWNED = (
+        "spawned",
+        "what the processes do that the script starts itself as its ranks: let the launcher start "
+        "one for each slot, and call the function without mp.spawn",
     )
     SHARDED = "sharded", "whether ranks have equal parameters: they are sharded"
     NOT_RECORDED = "not-recorded", "some records could not be made"
@@ -102,6 +110,7 @@ def judge_rehearsal(rehearsed: Rehearsed) -> Rehearsal:
         *config_findings(rehearsed, ranks),
         *(each for rule in RULES for each in rule(rehearsed, ranks)),
     ]
+    found = _without_explained(found)
     unique = list({(each.code, each.where, each.text): each for each in found}.values())
     ordered = tuple(sorted(unique, key=lambda each: ORDER.index(each.level)))
     return Rehearsal(
@@ -111,6 +120,28 @@ def judge_rehearsal(rehearsed: Rehearsed) -> Rehearsal:
         not_rehearsed=_gaps(rehearsed, ranks),
         outcome=rehearsed.outcome,
     )
+
+
+_SEEN_AS = frozenset({"hang.network", "hang.rendezvous"})
+EXPLAINED: Mapping[str, frozenset[str]] = {
+    kind.code: _SEEN_AS
+    for kind in (
+        FindingKind.LACKS_RANKS,
+        FindingKind.LACKS_MASTER,
+        FindingKind.SAME_RANK,
+        FindingKind.PORTS_DIFFER,
+        FindingKind.FILE_NOT_SHARED,
+        FindingKind.GROUPS_DIFFER,
+    )
+}
+"""Codes of hangs that are only how another finding shows itself, by the code of that one."""
+
+
+def _without_explained(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without those that would mislead, since another one is the reason."""
+    codes = {each.code for each in findings}
+    explained = {code for reason in codes for code in EXPLAINED.get(reason, ())}
+    return [each for each in findings if each.code not in explained]
 
 
 def _verdict(outcome: Outcome, findings: Iterable[Finding], ranks: Ranks) -> Verdict:
@@ -139,7 +170,7 @@ def _of_the_end(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     elif outcome.reason.code is EndCode.REHEARSAL_SPAWNS:
         return  # the rule about it has the finding
     elif outcome.reason.code is EndCode.HANG and outcome.reason.hang is not None:
-        yield _hang(outcome.reason.hang, outcome.message, ranks)
+        yield _hang(outcome.reason.hang, stop_text(outcome.reason), ranks)
     elif outcome.status == "failed":
         yield _failure(rehearsed, ranks)
     elif outcome.status == "ok":
@@ -155,7 +186,7 @@ def _of_the_end(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         yield from _uneven(ranks)
 
 
-def _hang(verdict: HangVerdict, message: str, ranks: Ranks) -> Finding:
+def _hang(verdict: HangVerdict, evidence: str, ranks: Ranks) -> Finding:
     """Return why there was no progress, with the code of the verdict."""
     late = [rank for _, rank in verdict.ranks] or [rank.rank for rank in ranks]
     place = verdict.place
@@ -166,7 +197,7 @@ def _hang(verdict: HangVerdict, message: str, ranks: Ranks) -> Finding:
         where=f"{place.file}:{place.line}" if place is not None else ranks_text(late),
         text=hang_text(verdict),
         hint=hang_hint(verdict),
-        evidence=message,
+        evidence=evidence,
     )
 
 
@@ -238,15 +269,12 @@ def _failure_here(outcome: Outcome, ranks: Ranks) -> Finding:
 
 
 def _gaps(rehearsed: Rehearsed, ranks: Ranks) -> tuple[Gap, ...]:
-    if rehearsed.outcome.status == "interrupted":
-        return (Gap.INTERRUPTED,)
-    if not any(rank.last(Started) for rank in ranks):
-        return (Gap.NO_HOOK,)
-    if any(rank.was_replaced for rank in ranks):
-        return (Gap.REPLACED,)
-    if not any(rank.last(TorchImported) for rank in ranks):
-        return (Gap.NO_TORCH,)
+    alone = _only_gap(rehearsed, ranks)
+    if alone is not None:
+        return (alone,)
     gaps = [Gap.OTHER_NODES] if rehearsed.is_smaller else []
+    if not any(rank.steps for rank in ranks):
+        return (*gaps, Gap.NO_STEP)
     if rehearsed.outcome.reason.code is EndCode.REHEARSED:
         gaps.append(Gap.LATER_STEPS)
     if not any(rank.last(Saved) for rank in ranks):
@@ -258,3 +286,18 @@ def _gaps(rehearsed: Rehearsed, ranks: Ranks) -> tuple[Gap, ...]:
     if any(rank.last(Unrecorded) for rank in ranks):
         gaps.append(Gap.NOT_RECORDED)
     return tuple(gaps)
+
+
+def _only_gap(rehearsed: Rehearsed, ranks: Ranks) -> Gap | None:
+    """Return why nothing of the training was rehearsed; None: something was."""
+    if rehearsed.outcome.status == "interrupted":
+        return Gap.INTERRUPTED
+    if not any(rank.last(Started) for rank in ranks):
+        return Gap.NO_HOOK
+    if any(rank.was_replaced for rank in ranks):
+        return Gap.REPLACED
+    if any(rank.spawns_share(len(ranks)) for rank in ranks):
+        return Gap.SPAWNED
+    if not any(rank.last(TorchImported) for rank in ranks):
+        return Gap.NO_TORCH
+    return None

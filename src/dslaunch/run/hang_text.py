@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dslaunch.cluster.nodeset import fold, ranks_text
 from dslaunch.plural import counted
 from dslaunch.preflight.xid import xid_text
+from dslaunch.run.exit_text import signal_name
 from dslaunch.run.hang_verdict import GpuError, HangCode, HangVerdict, Place, Side
 from dslaunch.run.waits import WaitKind
 
@@ -64,7 +65,8 @@ _HINTS: Mapping[HangCode, str] = {
     HangCode.NOT_ENTERED: "look for code that only some ranks run: the others wait for it; raise "
     "--hang-timeout if it is to take so long",
     HangCode.MISMATCH: "all ranks must call the same collectives in the same order with equal "
-    "sizes; look for conditions that depend on the rank or its data",
+    "sizes; look for conditions that depend on the rank or its data, and for ranks with fewer "
+    "batches; DistributedDataParallel calls broadcast and all_reduce itself",
     HangCode.NETWORK: "check the network between the nodes: `dslaunch preflight --tier deep`, "
     "firewalls, NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME",
     HangCode.GPU: "check the node with `nvidia-smi` and `dslaunch preflight`, drain it, and reset "
@@ -157,7 +159,7 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
 
 def _ending(verdict: HangVerdict) -> str:
     if verdict.signal is not None:
-        return f" (signal {verdict.signal})"
+        return f" (killed by {signal_name(verdict.signal)})"
     return f" (exit code {verdict.exit_code})" if verdict.exit_code is not None else ""
 
 

@@ -8,7 +8,7 @@ are the progress of a run, with its output: a rank that waits in a loop uses the
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,12 +24,13 @@ from dslaunch.run.collectives import (
     ask_for_collectives,
 )
 from dslaunch.run.gpu_errors import with_gpu_errors
-from dslaunch.run.hang import judge, may_be_network, rank_views, with_unreachable
+from dslaunch.run.hang import judge, may_be_network, with_unreachable
 from dslaunch.run.hang_evidence import HangEvidence, ask_for_evidence, evidence_of
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.nccl_ras import ranks_waited_for
 from dslaunch.run.node_pairs import NodePairs
 from dslaunch.run.rank_stacks import arrived_stacks, ask_for_stacks
+from dslaunch.run.rank_views import rank_views
 from dslaunch.run.reasons import EndCode, EndReason, RankSource
 from dslaunch.run.session import Session
 
@@ -139,13 +140,17 @@ class HangWatch:
     """Watches one attempt of a run."""
 
     def __init__(
-        self, limit: float | None, notice: float = STALL_NOTICE, near: str | None = None
+        self,
+        limit: float | None,
+        notice: float = STALL_NOTICE,
+        near: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`limit`: `Timeouts.hang_timeout`; `near`: an address in the network of the ranks."""
         self.limit, self.notice = limit, notice
         shortest = notice if limit is None else min(limit, notice)
         self.interval = max(min(LOOK, shortest / LOOKS), LEAST)
-        now = time.monotonic()
+        self._clock, now = clock, clock()
         self._numbers, self._cpu = Numbers(now), CpuWaits()
         self._heard = self._looked = self._started = self._compared = now
         self._near = near
@@ -158,11 +163,11 @@ class HangWatch:
 
     def heard(self) -> None:
         """Note that a rank has printed."""
-        self._heard = time.monotonic()
+        self._heard = self._clock()
 
     def look(self, sessions: Sequence[Session], ended: Ended) -> Stall | Continued | None:
         """Ask the nodes when it is time, and return what is new. Never waits."""
-        now = time.monotonic()
+        now = self._clock()
         self._look_at_numbers(sessions, now)
         if self._shown_at is not None and self._numbers.moved != self._shown_at:
             seconds, self._shown_at = self._numbers.moved - self._shown_at, None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.streams import read_terminal
 
 from dslaunch.report.output_stream import ERASE
 
@@ -124,12 +125,7 @@ def test_a_log_line_takes_the_place_of_the_progress_line(environment: dict[str, 
         env=environment,
     ) as process:  # fmt: skip
         os.close(theirs)
-        shown = b""
-        try:
-            while piece := os.read(ours, 4096):
-                shown += piece
-        except OSError:  # what a terminal says when its last writer has left
-            pass
+        shown = read_terminal(ours)
     os.close(ours)
     lines = shown.decode().splitlines()
     ends = [line.rpartition(ERASE)[2] for line in lines if "agent-started" in line]

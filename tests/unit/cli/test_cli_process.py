@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.streams import read_terminal
 
 DSLAUNCH = [sys.executable, "-m", "dslaunch"]
 HEAVY = (
@@ -143,7 +144,7 @@ def test_errors_have_color_on_a_terminal_only_unless_refused(
         [*DSLAUNCH, "nodes", "x.yaml"], stderr=theirs, env=os.environ | environment, check=False
     )
     os.close(theirs)
-    said = os.read(ours, 4096).decode()
+    said = read_terminal(ours).decode()
     os.close(ours)
     assert ("\x1b[" in said) == colored
     assert "error:" in said and "hint:" in said

@@ -6,7 +6,6 @@ import base64
 import html
 import json
 import shlex
-import time
 import urllib.parse
 from collections.abc import Callable
 from itertools import pairwise
@@ -14,6 +13,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from tests.growth import Work, grows
 
 from dslaunch.node.redact import Secrets
 
@@ -197,22 +197,18 @@ def test_a_text_with_bytes_that_are_not_utf_8_is_masked_and_kept() -> None:
     assert Secrets(["s3cr3t-value"]).text("\udcff s3cr3t-value") == "\udcff ***"
 
 
-def seconds_for(secrets: Secrets, piece: bytes, times: int) -> float:
-    stream, began = secrets.stream(), time.process_time()
-    for _ in range(times):
-        stream.feed(piece)
-    return time.process_time() - began
-
-
 @pytest.mark.parametrize(
-    "piece", [b"training step 12 loss 0.5\n" * 2000, b"a" * 50_000, b"-----" * 10_000]
+    "piece", [b"training step 12 loss 0.5\n" * 200, b"a" * 5000, b"-----" * 1000]
 )
 def test_fifty_secrets_cost_time_in_proportion_to_the_output(piece: bytes) -> None:
     values = [f"tok{n}-{n * 7919:x}-{'xyz' * 8}" for n in range(48)]
     secrets = Secrets([*values, "a" * 200 + "b", "\n".join(["-----BEGIN KEY-----"] * 30)])
-    few, many = (min(seconds_for(secrets, piece, n) for _ in range(3)) for n in (1, 8))
-    assert many < 8 * 3 * few + 0.05
-    assert few < 0.5
+
+    def masked(pieces: int) -> Work:
+        stream = secrets.stream()
+        return lambda: [stream.feed(piece) for _ in range(pieces)]
+
+    assert not grows(masked, 1)
 
 
 def test_a_secret_that_another_process_completes_is_never_whole() -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import copy
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.growth import result_within
 from tests.testbed.hangs import CASES, Case, odd
 
 from dslaunch.protocol.collectives import COLLECTIVES
@@ -28,18 +28,12 @@ from dslaunch.run.collectives import (
 )
 from dslaunch.run.events import Event
 from dslaunch.run.faulty import faulty_nodes
-from dslaunch.run.hang import (
-    RankView,
-    judge,
-    may_be_network,
-    place,
-    rank_views,
-    with_unreachable,
-)
+from dslaunch.run.hang import judge, may_be_network, with_unreachable
 from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place
 from dslaunch.run.hang_watch import Numbers
 from dslaunch.run.local_runs import read_outcome
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.rank_views import RankView, place, rank_views
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.recorded_events import read_events
 from dslaunch.run.run_directory import EVENTS
@@ -336,9 +330,7 @@ def test_thousands_of_groups_that_a_node_claims_are_judged_in_a_second() -> None
         )
         for rank in ranks
     }
-    began = time.process_time()
-    assert judge(found).waiting == ranks
-    assert time.process_time() - began < 5
+    assert result_within(30, lambda: judge(found)).waiting == ranks
 
 
 def test_nothing_known_is_said_to_be_unknown() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +12,7 @@ from pydantic import TypeAdapter
 from dslaunch.protocol.queries import Answers, Questions, parse_answers
 from dslaunch.protocol.values import parse
 from dslaunch.run.hang_verdict import HangCode
-from dslaunch.run.hang_watch import Continued, HangWatch, Stall
+from dslaunch.run.hang_watch import STALL_NOTICE, Continued, HangWatch, Stall
 from dslaunch.run.session import Session
 
 RECORDED: dict[str, Any] = json.loads(
@@ -31,6 +29,8 @@ class ScriptedNode:
 
     def __init__(self, how: str) -> None:
         self.told = RECORDED[how]
+        self.now = 1000.0
+        """The time on the clock of the watch."""
         self.idle = 0.0
         self.asked: list[str] = []
         self.completed = 0
@@ -68,28 +68,32 @@ class ScriptedNode:
         if self.completed:
             self.completed += 1
         groups = [{"id": 0, "enqueued": 4 + moving, "completed": 3 + moving}]
-        waited = time.monotonic() if self.starved else 0.0
+        waited = self.now if self.starved else 0.0
         told = {"initialized": True, "groups": groups}
         answer = {"state": "answered", "pid": 9, "waited": waited, "told": told}
         return dict.fromkeys("0123", answer)
+
+
+def watch_of(node: ScriptedNode, limit: float | None, notice: float = STALL_NOTICE) -> HangWatch:
+    return HangWatch(limit=limit, notice=notice, clock=lambda: node.now)
 
 
 def look(
     watch: HangWatch, node: ScriptedNode, seconds: float = 4.0, until: type = Stall
 ) -> Stall | Continued | None:
     """Look again and again, as the supervisor does, until something is new."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    end = node.now + seconds
+    while node.now < end:
         found = watch.look([cast(Session, node)], {})
         if isinstance(found, until):
             return found
-        threading.Event().wait(0.05)
+        node.now += 0.05
     return None
 
 
 def test_a_rank_that_the_others_wait_for_is_a_hang_after_the_timeout() -> None:
     node = ScriptedNode("busy")
-    found = look(HangWatch(limit=SHORT), node)
+    found = look(watch_of(node, limit=SHORT), node)
     assert isinstance(found, Stall)
     assert (found.over, found.verdict.code) == (True, HangCode.BUSY)
     assert found.seconds > SHORT
@@ -98,7 +102,7 @@ def test_a_rank_that_the_others_wait_for_is_a_hang_after_the_timeout() -> None:
 def test_ranks_that_wait_for_a_cpu_have_more_time() -> None:
     node = ScriptedNode("busy")
     node.starved = True
-    watch = HangWatch(limit=2.0)
+    watch = watch_of(node, limit=2.0)
     found = look(watch, node, seconds=12.0)
     assert isinstance(found, Stall)
     # the last second or so has not been compared yet
@@ -117,7 +121,7 @@ log
 def test_a_gpu_that_failed_since_the_start_is_the_reason() -> None:
     node = ScriptedNode("busy")
     node.log = FELL_OFF
-    found = look(HangWatch(limit=SHORT), node)
+    found = look(watch_of(node, limit=SHORT), node)
     assert isinstance(found, Stall)
     assert found.verdict.code is HangCode.GPU
     assert [(gpu.xid, gpu.bus) for gpu in found.verdict.gpus] == [(79, "0000:9b:00")]
@@ -127,23 +131,23 @@ def test_a_gpu_that_failed_since_the_start_is_the_reason() -> None:
 def test_collectives_that_complete_are_progress() -> None:
     node = ScriptedNode("busy")
     node.completed = 1
-    assert look(HangWatch(limit=1.5), node, seconds=3.0) is None
+    assert look(watch_of(node, limit=1.5), node, seconds=3.0) is None
     assert set(node.asked) == {"status"}
 
 
 def test_output_is_progress() -> None:
-    watch, node = HangWatch(limit=1.0), ScriptedNode("busy")
-    deadline = time.monotonic() + 2.0
-    while time.monotonic() < deadline:
+    node = ScriptedNode("busy")
+    watch = watch_of(node, limit=1.0)
+    for _ in range(40):
         watch.heard()
         assert watch.look([cast(Session, node)], {}) is None
-        threading.Event().wait(0.05)
+        node.now += 0.05
 
 
 def test_without_a_recorder_the_use_of_the_cpu_counts() -> None:
     node = ScriptedNode("not-entered")
     node.state = "absent"
-    watch = HangWatch(limit=SHORT)
+    watch = watch_of(node, limit=SHORT)
     assert look(watch, node, seconds=1.5) is None
     node.idle = 2 * SHORT
     found = look(watch, node)
@@ -152,7 +156,8 @@ def test_without_a_recorder_the_use_of_the_cpu_counts() -> None:
 
 
 def test_a_stall_is_shown_once_and_its_end_too() -> None:
-    watch, node = HangWatch(limit=None, notice=SHORT), ScriptedNode("not-entered")
+    node = ScriptedNode("not-entered")
+    watch = watch_of(node, limit=None, notice=SHORT)
     found = look(watch, node)
     assert isinstance(found, Stall)
     assert (found.over, found.verdict.code) == (False, HangCode.NOT_ENTERED)
@@ -166,10 +171,10 @@ def test_a_stall_is_shown_once_and_its_end_too() -> None:
 def test_a_run_that_has_entered_no_collective_is_not_stalled() -> None:
     node = ScriptedNode("not-entered")
     node.state, node.idle = "absent", 3600.0
-    assert look(HangWatch(limit=None, notice=SHORT), node, seconds=2.0) is None
+    assert look(watch_of(node, limit=None, notice=SHORT), node, seconds=2.0) is None
     assert set(node.asked) == {"status"}
 
 
 def test_ranks_that_compute_for_long_without_waiting_are_not_stalled() -> None:
     node = ScriptedNode("slow")
-    assert look(HangWatch(limit=None, notice=SHORT), node, seconds=2.0) is None
+    assert look(watch_of(node, limit=None, notice=SHORT), node, seconds=2.0) is None

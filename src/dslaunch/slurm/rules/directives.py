@@ -136,7 +136,7 @@ def misread_directives(reading: Reading) -> Iterator[Remark]:
             " replace it",
             fix="fill in the template before you submit the script",
         )
-    for line in (line for line in script.lines if line not in templates):
+    for line in _checkable(script):
         yield from _strays(script, line)
         yield from _unknown(script, line)
         yield from _unexpanded(script, line)
@@ -153,6 +153,11 @@ def misread_directives(reading: Reading) -> Iterator[Remark]:
 def _templates(script: Script) -> list[DirectiveLine]:
     """Return the directives with placeholders, which cannot be checked."""
     return [line for line in script.lines if placeholder(script, line)]
+
+
+def _checkable(script: Script) -> list[DirectiveLine]:
+    """Return the directives without placeholders."""
+    return [line for line in script.lines if not placeholder(script, line)]
 
 
 def placeholder(script: Script, line: DirectiveLine) -> str:
@@ -243,9 +248,7 @@ def _unexpanded(script: Script, line: DirectiveLine) -> Iterator[Remark]:
 def no_numbers(reading: Reading) -> Iterator[Remark]:
     """Find words where sbatch expects a number."""
     script = reading.script
-    templates = _templates(script)
-    lines = [line for line in script.lines if line not in templates]
-    for option in (option for line in lines for option in line.options):
+    for option in (option for line in _checkable(script) for option in line.options):
         form = COUNTS.get(option.name)
         if form is None or not option.value or VARIABLE.search(option.text):
             continue
