@@ -333,6 +333,27 @@ def test_accelerate_runs_a_world_of_one(tmp_path: Path) -> None:
     assert said_by_ranks(tmp_path, 1) == [{"sum": 1.0, "argv": list(NASTY), "world": 1}]
 
 
+READS_CONFIG = """
+import json, sys
+from accelerate.commands.config.config_args import load_config_from_file
+print(json.dumps(load_config_from_file(sys.argv[1]).to_dict()))
+"""
+"""It raises an exception for a key that accelerate does not know."""
+
+
+@pytest.mark.torch
+def test_accelerate_reads_the_rendered_configuration(tmp_path: Path) -> None:
+    wanted = launch(tmp_path, (1, 1), launcher="accelerate")
+    (tmp_path / "accelerate.yaml").write_text(render("accelerate-config", wanted).text)
+    command = [sys.executable, "-c", READS_CONFIG, "accelerate.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    read = json.loads(done.stdout)
+    assert (read["num_machines"], read["num_processes"]) == (2, 2)
+    assert read["main_process_ip"] == "127.0.0.1"
+    assert read["main_process_port"] == wanted.decided.rendezvous.port
+
+
+@pytest.mark.long  # the one above reads it; accelerate starts the ranks of the Trainer above
 @pytest.mark.torch
 def test_accelerate_takes_the_rendered_configuration(tmp_path: Path) -> None:
     wanted = launch(tmp_path, (1, 1), launcher="accelerate", script=ACCELERATE)

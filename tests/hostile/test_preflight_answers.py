@@ -127,10 +127,12 @@ def test_a_hostile_answer_concerns_its_node_alone(name: str, mutation_count: int
     assert (after - before) * 1024 < MOST_MEMORY
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.check}-{case.path.stem}")
-def test_recorded_answers_are_valid(case: Case) -> None:
-    found = recorded(case)
-    survey, report = found.judged(found.sent)
-    assert survey.failures == {}
-    answers = [a for node in report.facts.nodes.values() for a in node.answers.values()]
-    assert [answer for answer in answers if answer.get("code") == "invalid"] == []
+@pytest.mark.parametrize("name", sorted(CHECKS))
+def test_recorded_answers_are_valid(name: str) -> None:
+    for case in (each for each in CASES if each.check == name):
+        found = recorded(case)
+        survey, report = found.judged(found.sent)
+        assert survey.failures == {}, case.path
+        answers = [a for node in report.facts.nodes.values() for a in node.answers.values()]
+        invalid = [answer for answer in answers if answer.get("code") == "invalid"]
+        assert invalid == [], case.path

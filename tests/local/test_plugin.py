@@ -8,8 +8,9 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -210,16 +211,24 @@ def broken(tmp_path: Path, groups: Mapping[str, str]) -> Dslaunch:
     return dslaunch_with(site, work)
 
 
-@pytest.mark.parametrize("group", BROKEN)
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [
-        ("import nowhere", "cannot be loaded: ModuleNotFoundError: No module named 'nowhere'"),
-        ("PART = 3", ""),
-        (RAISES, "failed: KeyError: 'x'"),
-    ],
-    ids=["import", "value", "raises"],
-)
+def breakages() -> Iterator[Any]:
+    """Each way to be broken in each group. All groups are loaded alike, so that of what fails when
+    it is loaded one group is the representative."""
+    loading = {
+        "import": (
+            "import nowhere",
+            "cannot be loaded: ModuleNotFoundError: No module named 'nowhere'",
+        ),
+        "value": ("PART = 3", ""),
+    }
+    for number, group in enumerate(BROKEN):
+        yield pytest.param(group, RAISES, "failed: KeyError: 'x'", id=f"raises-{group}")
+        for kind, (code, why) in loading.items():
+            marks = (pytest.mark.long,) if number else ()
+            yield pytest.param(group, code, why, id=f"{kind}-{group}", marks=marks)
+
+
+@pytest.mark.parametrize(("group", "code", "why"), [*breakages()])
 def test_a_broken_plugin_is_named_and_nothing_else_is_done(
     tmp_path: Path, group: str, code: str, why: str
 ) -> None:

@@ -22,11 +22,12 @@ from dslaunch.node import processes
 FURTHER = [
     pytest.param("elastic", marks=pytest.mark.long),
     pytest.param("accelerate", marks=pytest.mark.long),
-    pytest.param("direct", marks=pytest.mark.long),
 ]
+DIRECT = pytest.param("direct", marks=pytest.mark.long)
+TORCHRUN = pytest.param("torchrun", marks=pytest.mark.long)
 DEEPSPEED = pytest.param("deepspeed", marks=pytest.mark.long)
 """It differs from torchrun in how it starts ranks and hands on their output, which one test with
-it shows; each starts three processes that import torch."""
+it shows; with a launcher, up to three processes import torch."""
 
 
 @dataclass
@@ -144,7 +145,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", *FURTHER])
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", DIRECT, *FURTHER])
 def test_a_secret_is_found_nowhere_during_and_after_a_run_that_fails_with_it(
     launcher: str, site: Site
 ) -> None:
@@ -177,7 +178,7 @@ def test_a_secret_is_in_no_file_after_everything_is_killed_at_once(
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("launcher", ["torchrun", DEEPSPEED, *FURTHER])
+@pytest.mark.parametrize("launcher", ["direct", TORCHRUN, DEEPSPEED, *FURTHER])
 def test_a_secret_is_found_nowhere_during_and_after_a_run_in_the_background(
     launcher: str, site: Site
 ) -> None:

@@ -32,6 +32,10 @@ HANGS = frozenset(
         "rehearsal.uneven-steps",
         "rehearsal.world-size",
         "rehearsal.master-loopback",
+        "rehearsal.same-rank",
+        "rehearsal.ports-differ",
+        "rehearsal.file-not-shared",
+        "rehearsal.groups-differ",
     }
 )
 """What is found of a job that hangs, or that would after the rehearsed steps."""

@@ -133,7 +133,7 @@ class SimulatedCluster:
         )
 
     def _environment(self) -> dict[str, str]:
-        python = f"{self.directory / 'site'}:{ROOT}"
+        python = f"{self.directory / 'site'}:{ROOT}:{ROOT / 'src'}"
         state = str(self._state)
         return {
             **os.environ,

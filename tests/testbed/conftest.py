@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import subprocess
@@ -181,12 +182,24 @@ def site(slurm_cluster: VirtualCluster, request: pytest.FixtureRequest) -> Itera
 
 @pytest.fixture(scope="session")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> float:
-    """What one process gets that trains on the same data."""
+    """What one process gets that trains on the same data; it trains once for all workers."""
+    directory = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        directory = directory.parent
+    output = directory / "alone.txt"
+    with (directory / "alone.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not output.exists():
+            output.write_text(train_alone(tmp_path_factory.mktemp("alone")))
+    return parameters(output.read_text())
+
+
+def train_alone(path: Path) -> str:
+    """Train the example with one process; return what it prints."""
     env = {
         **os.environ, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "0",
     }  # fmt: skip
     command = [sys.executable, str(EXAMPLES / "train_ddp.py"), "--steps", "20"]
-    path = tmp_path_factory.mktemp("alone")
     done = subprocess.run(command, env=env, cwd=path, text=True, capture_output=True, check=True)
-    return parameters(done.stdout)
+    return done.stdout

@@ -35,11 +35,10 @@ def main():
     if rank == 1:
         raise RuntimeError("token " + token)
     time.sleep(60)
-try:
+if "TORCHELASTIC_ERROR_FILE" in os.environ:  # without it, torch's record does nothing
     from torch.distributed.elastic.multiprocessing.errors import record
-except ImportError:
-    record = lambda function: function
-record(main)()
+    main = record(main)
+main()
 """
 """Shows its secret in all forms, waits for a file, and fails with the secret in the exception."""
 

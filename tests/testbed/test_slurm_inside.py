@@ -54,8 +54,9 @@ def transport_of_the_only_run(site: Site) -> str:
 @pytest.mark.parametrize(
     "launcher",
     [
-        "accelerate",
-        pytest.param("direct", marks=pytest.mark.long),
+        "direct",
+        # test_slurm.py trains with torch's launcher; the others run in tests/conformance
+        pytest.param("accelerate", marks=pytest.mark.long),
         pytest.param("torchrun", marks=pytest.mark.long),
         pytest.param("deepspeed", marks=pytest.mark.long),
     ],

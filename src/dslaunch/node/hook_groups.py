@@ -3,7 +3,7 @@
 import os
 import sys
 
-from .hook_recorder import argument, integer, setting, variable, watch
+from .hook_recorder import argument, integer, path_of, setting, variable, watch
 from .hook_training import training
 
 TYPE_CHECKING = False
@@ -13,26 +13,36 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
     from .hook_recorder import Recorder
 
 C10D = "torch.distributed.distributed_c10d"
-MOST_GROUPS = 64
-_TCP = "tcp://"
+MOST_GROUPS = MOST_MEMBERS = 64
+_TCP, _FILE = "tcp://", "file://"
 
 
 def _watch_groups(recorder: "Recorder", module: "Any") -> None:
     watch(module, "init_process_group", before=_begins_rendezvous, after=_initialized)
-    watch(module, "new_group", after=_grouped)
+    watch(module, "new_group", before=_groups)
 
 
 def _begins_rendezvous(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
-    world = integer(argument(args, kwargs, 3, "world_size"))
-    if world is None or world < 1:
-        world = variable("WORLD_SIZE")
+    rank = integer(argument(args, kwargs, 4, "rank"))
+    if rank is None or rank < 0:
+        rank = variable("RANK")
     method = argument(args, kwargs, 1, "init_method")
-    address = None
+    address = port = file = None
     if isinstance(method, str) and method.startswith(_TCP):
-        address = method[len(_TCP) :].rpartition(":")[0].strip("[]")
+        address, _, digits = method[len(_TCP) :].rpartition(":")
+        address, port = address.strip("[]"), int(digits) if digits.isdigit() else None
+    elif isinstance(method, str) and method.startswith(_FILE):
+        file = path_of(method[len(_FILE) :])
     elif method in (None, "env://") and argument(args, kwargs, 5, "store") is None:
-        address = os.environ.get("MASTER_ADDR")
-    recorder.write("rendezvous", world=world, address=address)
+        address, port = os.environ.get("MASTER_ADDR"), variable("MASTER_PORT")
+    world = _joined_ranks(args, kwargs)
+    recorder.write("rendezvous", world=world, rank=rank, address=address, port=port, file=file)
+
+
+def _joined_ranks(args: "Any", kwargs: "Any") -> "Optional[int]":
+    """Return how many ranks join by arguments of init_process_group; None: unknown."""
+    world = integer(argument(args, kwargs, 3, "world_size"))
+    return world if world is not None and world > 0 else variable("WORLD_SIZE")
 
 
 def _initialized(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
@@ -48,12 +58,16 @@ def _initialized(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any"
     )
 
 
-def _grouped(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+def _groups(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    """Note a further group before it is made: ranks that do not agree on one wait for it."""
     training.groups += 1
     if training.groups > MOST_GROUPS:
         return
     ranks = argument(args, kwargs, 0, "ranks")
-    recorder.write("group", size=len(ranks) if ranks is not None else None)
+    by_members = bool(argument(args, kwargs, 4, "use_local_synchronization"))
+    size = len(ranks) if ranks is not None else None
+    members = sorted(int(rank) for rank in ranks)[:MOST_MEMBERS] if ranks is not None else None
+    recorder.write("group", size=size, members=members, by_members=by_members)
 
 
 def collectives_begun() -> "Optional[int]":
@@ -121,7 +135,7 @@ def _watch_groups_of_part(recorder: "Recorder", module: "Any") -> None:
 
 
 def _joins_as_part(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
-    recorder.write("spawned-joins")
+    recorder.write("spawned-joins", world=_joined_ranks(args, kwargs))
 
 
 WATCHES = {

@@ -8,7 +8,7 @@ from .hook_code import averages_parameters, names_reductions, own_code
 from .hook_content import fingerprint, is_finite
 from .hook_groups import collectives_begun
 from .hook_models import evaluates, gpu_total, local_part, sizes
-from .hook_recorder import argument, class_name, current, note, watch
+from .hook_recorder import argument, class_name, current, integer, note, watch
 from .hook_training import training
 
 TYPE_CHECKING = False
@@ -22,6 +22,8 @@ MOST_CHECKED = 8
 MOST_RATES = 8
 """Learning rates of an optimizer."""
 MOST_OPTIMIZERS = MOST_SCHEDULERS = 64
+TOTALS = ("total_iters", "T_max", "total_steps")
+"""Attributes of schedulers that have the number of their steps."""
 HOLD = 0.2
 """Seconds between two looks at whether a held rank is still to be held."""
 
@@ -246,7 +248,17 @@ def _scheduler(scheduler: "Any") -> "Dict[str, Any]":
         "scheduler": class_name(scheduler),
         "steps": max(int(getattr(scheduler, "_step_count", 1)) - 1, 0),
         "optimizer_steps": training.counts.get(id(optimizer), 0),
+        "total": _total_steps(scheduler),
     }
+
+
+def _total_steps(scheduler: "Any") -> "Optional[int]":
+    """Return the steps of a schedule of PyTorch or Transformers; None: unknown."""
+    functions = getattr(scheduler, "lr_lambdas", None) or [None]
+    given = getattr(functions[0], "keywords", None) or {}
+    totals = [getattr(scheduler, name, None) for name in TOTALS]
+    known = [integer(total) for total in (*totals, given.get("num_training_steps"))]
+    return next((total for total in known if total is not None and total > 0), None)
 
 
 WATCHES = {

@@ -58,7 +58,7 @@ class RankProgress:
     def __init__(self, agent: Agent, hang: Dict[str, Any]) -> None:
         """`hang`: `timeout` in seconds, and what the node finds out about a hang: its answers to
         `questions`, and which other nodes it can connect to (all `hosts`, `addresses` by host,
-        the `ports` at which it may listen, and `connect`, the seconds for it)."""
+        and `connect`, the seconds for it)."""
         self.limit: float = hang["timeout"]
         self.port = 0
         """Where this node listens for the others, once it has recorded what its ranks do."""
@@ -147,8 +147,9 @@ class RankProgress:
         return found
 
     def _listening(self) -> Dict[str, Any]:
+        # an ephemeral port, as collectives use them: a firewall may let only these pass;
         # instead: a hang before this one may have passed
-        return {"ports": self._hang["ports"], "token": self._agent.run, "instead": True}
+        return {"ports": [0], "token": self._agent.run, "instead": True}
 
     def _dial(self, ports: Dict[str, int]) -> None:
         """Record which of the other nodes that listen cannot be connected to."""

@@ -89,8 +89,7 @@ def each(
         while asked := _asked_next(nodes, of, rounds):
             nodes = yield Round(asked)
             rounds += 1
-        found = _together(nodes, judge_alike(_from_the_start(nodes), partial(_alone, of)))
-        return _with_comparison(with_fine(found, nodes, fine), nodes, compare)
+        return _with_comparison(with_fine(_of_flows(nodes, of), nodes, fine), nodes, compare)
 
     return flow
 
@@ -128,6 +127,11 @@ def of_comparison(nodes: Nodes, compare: Compare) -> list[Finding]:
         return findings(compare(nodes))
     except Exception as error:  # noqa: BLE001 - no check may take the others with it
         return [unjudged(error).of(*nodes)]
+
+
+def _of_flows(nodes: Nodes, of: Callable[[NodeAnswers], NodeFlow]) -> Iterator[Finding]:
+    """Yield what the flows of nodes find, each run from its beginning."""
+    yield from _together(nodes, judge_alike(_from_the_start(nodes), partial(_alone, of)))
 
 
 def _asked_next(

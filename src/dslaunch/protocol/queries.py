@@ -172,10 +172,17 @@ def _is_numbered(text: str, prefix: str, count: int) -> bool:
     return start == prefix and digits and int(number) < count
 
 
+ANY_PORT = 0
+"""Asks for any free port to listen at."""
+
+
 def _listens_where_asked(argument: Argument, listening: survey.Listening) -> bool:
-    ports = {taken["port"] for taken in listening.get("taken", ())}
-    ports |= {listening["port"]} if listening["port"] is not None else set()
-    return bool(ports) and ports <= set(argument["ports"])
+    asked = set(argument["ports"])
+    taken = {each["port"] for each in listening.get("taken", ())}
+    port = listening["port"]
+    if port is None:
+        return bool(taken) and taken <= asked
+    return taken <= asked and (port in asked or ANY_PORT in asked)
 
 
 def _kind(name: str, fits: Callable[[Argument, Any], bool] = _anything) -> Query[Any]:

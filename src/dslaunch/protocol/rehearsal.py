@@ -70,6 +70,12 @@ class RendezvousBegun(Sent):
     """Ranks that it waits for; None: unknown."""
     address: Short | None
     """Where it looks for the master; None: unknown, or it looks for none."""
+    rank: Count | None = None
+    """The rank as which it joins; None: unknown."""
+    port: Count | None = None
+    """Of the master."""
+    file: Path | None = None
+    """In which it looks for the others, instead of asking a master."""
 
 
 class ProcessGroup(Sent):
@@ -85,11 +91,15 @@ class ProcessGroup(Sent):
 
 
 class Group(Sent):
-    """A further group was made."""
+    """A further group is made."""
 
     kind: Literal["group"]
     size: Count | None
     """None: all ranks."""
+    members: Annotated[Several[Count], Field(max_length=MOST_NUMBERS)] | None = None
+    """The first ranks of it; None: all ranks, or unknown."""
+    by_members: bool = False
+    """Whether only its members make it, and other ranks do not know of it."""
 
 
 class _Sizes(Sent):
@@ -224,6 +234,8 @@ class SpawnedJoins(Sent):
     """A process that the rank has started joins a process group."""
 
     kind: Literal["spawned-joins"]
+    world: Count | None = None
+    """Ranks of the group; None: unknown."""
 
 
 class Step(Sent):
@@ -265,6 +277,8 @@ class SchedulerUse(Sent):
     scheduler: Short
     steps: Count
     optimizer_steps: Count
+    total: Count | None = None
+    """Steps until its end; None: unknown, or it has none."""
 
 
 class Schedulers(Sent):

@@ -156,9 +156,9 @@ class HeldAddress(TypedDict):
 
 @_strict
 class Taken(TypedDict):
-    """A port that could not be held."""
+    """A port that could not be held; 0: any."""
 
-    port: Port
+    port: Annotated[int, Field(ge=0, le=65535)]
     error: Short
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import posixpath
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from dslaunch.cluster.nodeset import fold, ranks_text
+from dslaunch.plural import first_few
 from dslaunch.protocol.rehearsal import Engine, Saved, Started, TrainerArguments
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.ranks import RankRecords, Ranks, is_shared
@@ -14,18 +15,23 @@ from dslaunch.run.rehearsal import Rehearsed
 
 TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")
 BY_SHARD = "distributed.checkpoint"
+BY_ALL = (BY_SHARD, "save_checkpoint")
+"""Calls that all ranks make for one checkpoint."""
+MOST_PATHS = 4
+"""Paths that a finding names."""
 LOCAL_STORAGE = 'set "checkpoint": {"use_node_local_storage": true} in the DeepSpeed config'
 EACH_NODE = "set save_on_each_node=True, or write to shared storage"
 SHARED_STORAGE = "write to storage that all nodes share"
-COPY = "write to shared storage, or copy it to all nodes before you resume"
 
 
 def checkpoints(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield what is wrong with the files that ranks save."""
+    yield from _outputs_differ(ranks)
     if not any(rank.last(Saved) for rank in ranks):
         yield from _planned(rehearsed, ranks)
         return
     yield from _overwritten(rehearsed, ranks)
+    yield from _scattered(rehearsed, ranks)
     yield from _incomplete(rehearsed, ranks)
     yield from _empty(ranks)
     yield from _temporary(ranks)
@@ -56,6 +62,36 @@ def _on_one_host(ranks: list[RankRecords]) -> list[int]:
     for rank in ranks:
         by_host[rank.host].append(rank.rank)
     return max(by_host.values(), key=len)
+
+
+def _scattered(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield that ranks give different directories to a call that all make for one checkpoint. On
+    storage that their nodes do not share, each node may have another one."""
+    for by in BY_ALL:
+        saved = {
+            rank.rank: [each.path for each in rank.every(Saved) if each.by == by] for rank in ranks
+        }
+        saving = tuple(rank for rank in ranks if saved[rank.rank])
+        first = {rank.rank: saved[rank.rank][0] for rank in saving}
+        alike = _with_one_storage(rehearsed, saving, first.values())
+        names = sorted({first[rank.rank] for rank in alike})
+        if len(names) > 1:
+            where = ranks_text(rank.rank for rank in alike)
+            paths = ", ".join(first_few(names, MOST_PATHS))
+            yield finding(FindingKind.CHECKPOINT_SCATTERED, where, paths=paths)
+            return
+
+
+def _with_one_storage(rehearsed: Rehearsed, ranks: Ranks, paths: Iterable[str]) -> Ranks:
+    """Return the ranks whose paths are on the same storage: all, or those of one node."""
+    hosts = {rank.host for rank in ranks}
+    if all(is_shared(rehearsed.facts, path, hosts) is True for path in paths):
+        return ranks
+    by_host: dict[str, list[RankRecords]] = defaultdict(list)
+    for rank in ranks:
+        by_host[rank.host].append(rank)
+    largest = sorted(by_host.values(), key=len)[-1:]
+    return tuple(rank for several in largest for rank in several)
 
 
 def _incomplete(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
@@ -97,14 +133,12 @@ def _lacking(ranks: Ranks, writers: dict[str, list[RankRecords]]) -> Finding:
     writing = sorted({rank.rank for several in writers.values() for rank in several})
     first = next(rank for rank in ranks if rank.rank == writing[0])
     path = next(saved.path for saved in first.every(Saved))
-    trainer = first.last(TrainerArguments)
-    return finding(
-        FindingKind.CHECKPOINT_INCOMPLETE,
-        ranks_text(writing),
-        path=posixpath.dirname(path),
-        ranks=ranks_text(writing),
-        advice=EACH_NODE if trainer is not None else COPY,
-    )
+    where, directory = ranks_text(writing), posixpath.dirname(path)
+    if first.last(TrainerArguments) is None:
+        return finding(FindingKind.CHECKPOINT_ON_ONE_NODE, where, path=directory, ranks=where)
+    # to resume, the Trainer looks for it on all nodes
+    kind = FindingKind.CHECKPOINT_INCOMPLETE
+    return finding(kind, where, path=directory, ranks=where, advice=EACH_NODE)
 
 
 def _uses_local_storage(rank: RankRecords) -> bool:
@@ -137,6 +171,20 @@ def _planned(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     if shared is True and each_node:
         where = ranks_text(rank.rank for rank in ranks)
         yield finding(FindingKind.CHECKPOINT_OVERWRITTEN, where, path=path)
+
+
+def _outputs_differ(ranks: Ranks) -> Iterator[Finding]:
+    """Yield that ranks gave different output directories to the Trainer."""
+    given = {rank.rank: rank.last(TrainerArguments) for rank in ranks}
+    outputs = {
+        rank: str(trainer.arguments.get("output_dir"))
+        for rank, trainer in given.items()
+        if trainer is not None
+    }
+    names = sorted(set(outputs.values()))
+    if len(names) > 1:
+        paths = ", ".join(first_few(names, MOST_PATHS))
+        yield finding(FindingKind.OUTPUTS_DIFFER, ranks_text(outputs), paths=paths)
 
 
 def _empty(ranks: Ranks) -> Iterator[Finding]:

@@ -37,6 +37,9 @@ def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
         if not (split and _take_parts(ranks)):
             yield finding(FindingKind.SAME_DATA_LOADED if split else FindingKind.SAME_DATA, where)
         return
+    if not any(rank.every(Batch) for rank in ranks) and _get_equal_inputs(ranks):
+        yield finding(FindingKind.SAME_INPUTS, where)
+        return
     equal = _with_equal_batches(ranks, digests)
     if equal:
         yield finding(FindingKind.SAME_DATA_IN_SOME, ranks_text(rank.rank for rank in equal))
@@ -75,6 +78,14 @@ def _divide_batches(ranks: Ranks) -> bool:
     if any(rank.every(Input) for rank in ranks):
         return _inputs_differ(ranks)
     return _losses_differ(ranks)
+
+
+def _get_equal_inputs(ranks: Ranks) -> bool:
+    """Return whether the wrapped models of all ranks got the same inputs, of which some differ."""
+    inputs = [tuple(each.digest for each in rank.every(Input)) for rank in ranks]
+    shortest = min(map(len, inputs))
+    first = {several[:shortest] for several in inputs}
+    return len(first) == 1 and len(set(*first)) > 1
 
 
 def _take_parts(ranks: Ranks) -> bool:

@@ -76,6 +76,32 @@ class FindingKind(Enum):
         "looks for the master at {address}, which is its own node on all nodes",
         "leave MASTER_ADDR to the launcher, which sets the first node's address",
     )
+    SAME_RANK = (
+        "rehearsal.same-rank",
+        "error",
+        "all join as rank {number}, and wait for the other ranks",
+        "leave rank to the launcher, which sets RANK: LOCAL_RANK begins at 0 on every node",
+    )
+    PORTS_DIFFER = (
+        "rehearsal.ports-differ",
+        "error",
+        "look for the master at different ports: {ports}",
+        "leave MASTER_PORT to the launcher: a free port that a rank has found is known to it alone",
+    )
+    FILE_NOT_SHARED = (
+        "rehearsal.file-not-shared",
+        "error",
+        "wait for each other in {path}, which their nodes do not share",
+        "leave init_method out, so that MASTER_ADDR and MASTER_PORT are used, or take a file on "
+        "shared storage",
+    )
+    GROUPS_DIFFER = (
+        "rehearsal.groups-differ",
+        "error",
+        "makes a process group of {own} where other ranks make one of {other}",
+        "call new_group in all ranks for every group, also for those that a rank is not in, in the "
+        "same order",
+    )
     NOT_SYNCHRONIZED = (
         "rehearsal.not-synchronized",
         "error",
@@ -109,6 +135,14 @@ class FindingKind(Enum):
         "{optimizer} has no parameter of the wrapped model",
         "make the optimizer from the parameters of the model that is trained",
     )
+    ROUNDED_AWAY = (
+        "rehearsal.no-update",
+        "warning",
+        "{optimizer} did not change the parameters in {steps} steps: its updates are smaller than "
+        "the precision of {types}",
+        "keep the weights in float32 and use autocast, or a larger learning rate: such updates are "
+        "lost in every step",
+    )
     WARMS_UP = (
         "rehearsal.schedule-unused",
         "info",  # the first two rates of DeepSpeed's WarmupLR are 0
@@ -121,11 +155,33 @@ class FindingKind(Enum):
         "the learning rate is 0 in all {steps} steps",
         "set the learning rate, and check the warmup of the scheduler",
     )
+    SEVERAL_STEPS = (
+        "rehearsal.schedule-steps",
+        "info",  # Accelerate's schedulers do, which are made for the batches of all ranks
+        "{scheduler} makes {each} steps in each optimizer step: its {total} steps end after {end} "
+        "optimizer steps",
+        "if that is too early, multiply its steps by the number of ranks, or do not pass it to "
+        "accelerator.prepare()",
+    )
     SCHEDULER_UNUSED = (
         "rehearsal.schedule-unused",
         "info",  # PyTorch's own examples, and Lightning unless told, make one step per epoch
         "{scheduler} made no step in {steps} optimizer steps",
         "call scheduler.step() after each optimizer step, unless it is meant per epoch",
+    )
+    STARTS_APART = (
+        "rehearsal.parameters-differ",
+        "error",
+        "different parameters already before the first step, although the model is wrapped",
+        "load a checkpoint in all ranks, or before the model is wrapped: that sends the parameters "
+        "of rank 0 to all",
+    )
+    STARTS_DIFFERENT = (
+        "rehearsal.parameters-differ",
+        "warning",
+        "different parameters already before the first step",
+        "build the model with the same seed in all ranks, and load a checkpoint in all; wrapped in "
+        "DistributedDataParallel, all get the parameters of rank 0",
     )
     AVERAGED_LATER = (
         "rehearsal.parameters-differ",
@@ -207,6 +263,12 @@ class FindingKind(Enum):
         "all load the same samples in the same order; inputs or losses of the model differ",
         "check that each rank takes its own part of a batch; if not, use DistributedSampler",
     )
+    SAME_INPUTS = (
+        "rehearsal.same-data",
+        "warning",  # inputs may be made up, as in a benchmark
+        "the models of all get the same inputs in the same order",
+        "divide the samples by rank, or draw them with another seed in each rank: seed + rank",
+    )
     FEW_SAMPLES = (
         "rehearsal.few-samples",
         "warning",
@@ -280,6 +342,26 @@ class FindingKind(Enum):
         "warning",
         "{path} is not shared, and written by {ranks} only",
         "{advice}",
+    )
+    CHECKPOINT_ON_ONE_NODE = (
+        "rehearsal.checkpoint-incomplete",
+        "info",  # the script may never load it, or load it in this rank only
+        "{path} is not shared, and written by {ranks} only",
+        "write to shared storage, or copy it to all nodes before all ranks load it",
+    )
+    CHECKPOINT_SCATTERED = (
+        "rehearsal.checkpoint-incomplete",
+        "error",
+        "ranks write their parts of one checkpoint to different directories: {paths}",
+        "make the name in one rank, and send it to all (broadcast_object_list): a time or a random "
+        "number differs between ranks",
+    )
+    OUTPUTS_DIFFER = (
+        "rehearsal.output-differs",
+        "warning",
+        "different output directories: {paths}",
+        "make the name in one rank, or before the launch: a time or a random number differs "
+        "between ranks",
     )
     CHECKPOINT_EMPTY = (
         "rehearsal.checkpoint-incomplete",

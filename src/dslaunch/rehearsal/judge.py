@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,6 +54,11 @@ class Gap(NoteCode):
         "what the script does after it has started another program in its place (os.exec), whose "
         "PYTHONPATH has another sitecustomize in front: leave the first entry where it is",
     )
+    SPAWNED = (
+        "spawned",
+        "what the processes do that the script starts itself as its ranks: let the launcher start "
+        "one for each slot, and call the function without mp.spawn",
+    )
     SHARDED = "sharded", "whether ranks have equal parameters: they are sharded"
     NOT_RECORDED = "not-recorded", "some records could not be made"
 
@@ -102,6 +107,7 @@ def judge_rehearsal(rehearsed: Rehearsed) -> Rehearsal:
         *config_findings(rehearsed, ranks),
         *(each for rule in RULES for each in rule(rehearsed, ranks)),
     ]
+    found = _without_explained(found)
     unique = list({(each.code, each.where, each.text): each for each in found}.values())
     ordered = tuple(sorted(unique, key=lambda each: ORDER.index(each.level)))
     return Rehearsal(
@@ -111,6 +117,28 @@ def judge_rehearsal(rehearsed: Rehearsed) -> Rehearsal:
         not_rehearsed=_gaps(rehearsed, ranks),
         outcome=rehearsed.outcome,
     )
+
+
+_SEEN_AS = frozenset({"hang.network", "hang.rendezvous"})
+EXPLAINED: Mapping[str, frozenset[str]] = {
+    kind.code: _SEEN_AS
+    for kind in (
+        FindingKind.LACKS_RANKS,
+        FindingKind.LACKS_MASTER,
+        FindingKind.SAME_RANK,
+        FindingKind.PORTS_DIFFER,
+        FindingKind.FILE_NOT_SHARED,
+        FindingKind.GROUPS_DIFFER,
+    )
+}
+"""Codes of hangs that are only how another finding shows itself, by the code of that one."""
+
+
+def _without_explained(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without those that would mislead, since another one is the reason."""
+    codes = {each.code for each in findings}
+    explained = {code for reason in codes for code in EXPLAINED.get(reason, ())}
+    return [each for each in findings if each.code not in explained]
 
 
 def _verdict(outcome: Outcome, findings: Iterable[Finding], ranks: Ranks) -> Verdict:
@@ -238,14 +266,9 @@ def _failure_here(outcome: Outcome, ranks: Ranks) -> Finding:
 
 
 def _gaps(rehearsed: Rehearsed, ranks: Ranks) -> tuple[Gap, ...]:
-    if rehearsed.outcome.status == "interrupted":
-        return (Gap.INTERRUPTED,)
-    if not any(rank.last(Started) for rank in ranks):
-        return (Gap.NO_HOOK,)
-    if any(rank.was_replaced for rank in ranks):
-        return (Gap.REPLACED,)
-    if not any(rank.last(TorchImported) for rank in ranks):
-        return (Gap.NO_TORCH,)
+    alone = _only_gap(rehearsed, ranks)
+    if alone is not None:
+        return (alone,)
     gaps = [Gap.OTHER_NODES] if rehearsed.is_smaller else []
     if rehearsed.outcome.reason.code is EndCode.REHEARSED:
         gaps.append(Gap.LATER_STEPS)
@@ -258,3 +281,18 @@ def _gaps(rehearsed: Rehearsed, ranks: Ranks) -> tuple[Gap, ...]:
     if any(rank.last(Unrecorded) for rank in ranks):
         gaps.append(Gap.NOT_RECORDED)
     return tuple(gaps)
+
+
+def _only_gap(rehearsed: Rehearsed, ranks: Ranks) -> Gap | None:
+    """Return why nothing of the training was rehearsed; None: something was."""
+    if rehearsed.outcome.status == "interrupted":
+        return Gap.INTERRUPTED
+    if not any(rank.last(Started) for rank in ranks):
+        return Gap.NO_HOOK
+    if any(rank.was_replaced for rank in ranks):
+        return Gap.REPLACED
+    if any(rank.spawns_share(len(ranks)) for rank in ranks):
+        return Gap.SPAWNED
+    if not any(rank.last(TorchImported) for rank in ranks):
+        return Gap.NO_TORCH
+    return None

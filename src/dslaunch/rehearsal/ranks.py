@@ -21,6 +21,8 @@ from dslaunch.protocol.rehearsal import (
     ModelSplit,
     Record,
     Replaced,
+    Spawned,
+    SpawnedJoins,
     Step,
     Wrapped,
 )
@@ -91,6 +93,14 @@ class RankRecords:
         except (ValueError, RecursionError):
             return None
         return data if isinstance(data, dict) else {}
+
+    def spawns_share(self, ranks: int) -> bool:
+        """Return whether the processes that it starts are its share of one job's ranks, as of a
+        launcher that starts one process for each node. `ranks`: that the launcher has started."""
+        spawned, joins = self.last(Spawned), self.last(SpawnedJoins)
+        if spawned is None or joins is None or self.steps:
+            return False
+        return joins.world == spawned.processes * ranks
 
     def splits_model(self, world: int) -> bool:
         """Return whether ranks may have different parts of the model, or the same data by

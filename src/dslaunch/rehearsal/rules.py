@@ -18,7 +18,6 @@ from dslaunch.protocol.rehearsal import (
     Host,
     OptimizerBuilt,
     ProcessGroup,
-    RendezvousBegun,
     Schedulers,
     Spawned,
     Started,
@@ -31,9 +30,9 @@ from dslaunch.rehearsal.data import batches_differ, few_samples, same_data, same
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.memory import memory
 from dslaunch.rehearsal.ranks import RankRecords, Ranks
-from dslaunch.run.hang_verdict import HangCode
+from dslaunch.rehearsal.rendezvous import groups_differ, impossible_rendezvous
 from dslaunch.run.reasons import EndCode
-from dslaunch.run.rehearsal import Rehearsed, lacks_master, lacks_ranks
+from dslaunch.run.rehearsal import Rehearsed
 
 Rule = Callable[[Rehearsed, Ranks], Iterator[Finding]]
 DIFFERS = 0.01
@@ -68,7 +67,7 @@ def spawns_ranks(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         return
     for rank in ranks:
         spawned = rank.last(Spawned)
-        if spawned is not None and not rank.steps:
+        if spawned is not None and not rank.steps and not rank.spawns_share(len(ranks)):
             where = ranks_text([rank.rank])
             yield finding(FindingKind.SPAWNS_RANKS, where, processes=spawned.processes)
             return
@@ -96,6 +95,9 @@ def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     if not wrapped and not exchanged and any(each.averages for each in done):
         yield finding(FindingKind.AVERAGED_LATER, where, step=step)
         return
+    if _apart(before) and (wrapped or exchanged):
+        yield finding(FindingKind.STARTS_APART if wrapped else FindingKind.STARTS_DIFFERENT, where)
+        return
     sure = not (exchanged or wrapped or unknown or any(each.reduces for each in done))
     code = FindingKind.NOT_SYNCHRONIZED if sure else FindingKind.PARAMETERS_DIFFER
     yield finding(code, where, step=step)
@@ -104,27 +106,6 @@ def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 def _joined(rank: RankRecords) -> bool:
     group = rank.last(ProcessGroup)
     return rank.steps > 0 and group is not None and group.world > 1
-
-
-def impossible_rendezvous(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
-    """Yield what ranks wait for that is not there."""
-    hang = rehearsed.outcome.reason.hang
-    if hang is None or hang.code is not HangCode.RENDEZVOUS:
-        return
-    world = rehearsed.full_ranks
-    lacking_ranks: dict[int, list[int]] = defaultdict(list)
-    lacking_master: dict[str, list[int]] = defaultdict(list)
-    for rank in ranks:
-        begun = rank.last(RendezvousBegun)
-        if begun is not None and begun.world is not None and lacks_ranks(begun, world):
-            lacking_ranks[begun.world].append(rank.rank)
-        if begun is not None and begun.address is not None and lacks_master(begun, rehearsed.plan):
-            lacking_master[begun.address].append(rank.rank)
-    for wanted, several in lacking_ranks.items():
-        where = ranks_text(several)
-        yield finding(FindingKind.LACKS_RANKS, where, world=wanted, ranks=world)
-    for address, several in lacking_master.items():
-        yield finding(FindingKind.LACKS_MASTER, ranks_text(several), address=address)
 
 
 def _may_compare(rank: RankRecords, world: int) -> bool:
@@ -148,6 +129,12 @@ def _differ(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]])
         if max(new) - min(new) > DIFFERS * change and change > 0:
             return True
     return False
+
+
+def _apart(fingerprints: Sequence[Sequence[float]]) -> bool:
+    """Return whether ranks differ by more than rounding before any step."""
+    values = zip(*fingerprints, strict=True)
+    return any(max(each) - min(each) > DIFFERS * max(map(abs, each)) for each in values)
 
 
 def models_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
@@ -184,14 +171,15 @@ def configs_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 def no_update(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield the ranks whose optimizer does not train the model."""
     del rehearsed
-    found: dict[tuple[FindingKind, str, int], list[int]] = defaultdict(list)
+    found: dict[tuple[FindingKind, str, int, str], list[int]] = defaultdict(list)
     for rank in ranks:
         code = _without_update(rank)
         optimizer = rank.last(OptimizerBuilt)
         if code is not None and optimizer is not None:
-            found[code, optimizer.optimizer, rank.steps].append(rank.rank)
-    for (code, name, steps), several in found.items():
-        yield finding(code, ranks_text(several), optimizer=name, steps=steps)
+            types = " and ".join(sorted(_types(rank, optimizer)))
+            found[code, optimizer.optimizer, rank.steps, types].append(rank.rank)
+    for (code, name, steps, types), several in found.items():
+        yield finding(code, ranks_text(several), optimizer=name, steps=steps, types=types)
 
 
 def _without_update(rank: RankRecords) -> FindingKind | None:
@@ -206,12 +194,20 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
     trains = any(rate > 0 for step in steps for rate in step.lr)
     skips = any(step.skipped for step in steps)
     last = steps[-1].fingerprint
-    # a small step may be lost by rounding in bf16 and fp16
+    unchanged = bool(last) and last == optimizer.fingerprint
+    if not unchanged or not trains or skips:
+        return None
+    if _types(rank, optimizer) <= {"float32", "float64"}:
+        return FindingKind.NO_UPDATE
+    # bf16 and fp16 lose small steps by rounding, as those of a warmup are
+    warms_up = any(after > before for before, after in zip(steps[0].lr, steps[-1].lr, strict=False))
+    return None if warms_up or len(steps) < 2 else FindingKind.ROUNDED_AWAY
+
+
+def _types(rank: RankRecords, optimizer: OptimizerBuilt) -> set[str]:
+    """Return the types of the parameters of an optimizer and of the model."""
     wrapped = rank.last(Wrapped)
-    types = {*optimizer.types, *(wrapped.types if wrapped is not None else ())}
-    exact = types <= {"float32", "float64"}
-    unchanged = exact and bool(last) and last == optimizer.fingerprint
-    return FindingKind.NO_UPDATE if unchanged and trains and not skips else None
+    return {*optimizer.types, *(wrapped.types if wrapped is not None else ())}
 
 
 def schedule_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
@@ -237,6 +233,28 @@ def schedule_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         steps = max(rank.steps for rank in ranks)
         where = ranks_text(several)
         yield finding(FindingKind.SCHEDULER_UNUSED, where, scheduler=name, steps=steps)
+
+
+def schedule_steps(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the end of a scheduler that Accelerate has prepared: it makes a step for each rank in
+    each optimizer step."""
+    del rehearsed
+    known, world = ranks[0].last(Schedulers), len(ranks)
+    if known is None or world < 2 or ranks[0].last(AcceleratorBuilt) is None:
+        return
+    for use in known.schedulers:
+        # they are noted after the optimizer's last step, and before the scheduler's
+        is_prepared = use.steps and use.steps == world * (use.optimizer_steps - 1)
+        if is_prepared and use.total is not None:
+            yield finding(
+                FindingKind.SEVERAL_STEPS,
+                ranks_text(rank.rank for rank in ranks),
+                scheduler=use.scheduler,
+                each=world,
+                total=use.total,
+                end=-(-use.total // world),
+            )
+            return
 
 
 def _engine_schedules(rank: RankRecords) -> bool:
@@ -395,12 +413,14 @@ def network(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 RULES: tuple[Rule, ...] = (
     not_distributed,
     impossible_rendezvous,
+    groups_differ,
     spawns_ranks,
     not_synchronized,
     models_differ,
     configs_differ,
     no_update,
     schedule_unused,
+    schedule_steps,
     loss_not_finite,
     evaluation_mode,
     gradients_kept,

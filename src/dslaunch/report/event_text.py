@@ -7,14 +7,10 @@ from dslaunch.durations import elapsed_text
 from dslaunch.plural import counted
 from dslaunch.report.straggler_text import straggler_rows
 from dslaunch.run.events import Event
+from dslaunch.run.exit_text import describe, signal_name
 from dslaunch.run.hang_text import hang_text
 from dslaunch.run.outcome import SecondaryFailure
-from dslaunch.run.outcome_text import (
-    describe,
-    restart_text,
-    signal_name,
-    stop_text,
-)
+from dslaunch.run.outcome_text import restart_text, stop_text
 from dslaunch.run.reasons import EndCode, EndReason
 
 

@@ -16,7 +16,7 @@ from dslaunch.report.progress_text import progress_parts, step_text
 from dslaunch.report.rehearsal import VERDICTS
 from dslaunch.report.straggler_text import straggler_rows
 from dslaunch.run.events import Event
-from dslaunch.run.outcome_text import signal_name
+from dslaunch.run.exit_text import signal_name
 from dslaunch.run.run_state import ENDED, State
 from dslaunch.run.status import NodeStatus, RunStatus, Unknown
 from dslaunch.slurm.standing import standing_of

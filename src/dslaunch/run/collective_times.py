@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 
 from dslaunch.protocol.collectives import COLLECTIVES, RankAnswer, SentTimes
 from dslaunch.run.asked import Asked
+from dslaunch.run.collective_steps import EnteredCollective, GroupHistory
 from dslaunch.run.collectives import Question
-from dslaunch.run.late_ranks import EnteredCollective, GroupHistory, Lateness, lateness_of
+from dslaunch.run.late_ranks import Lateness, lateness_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from concurrent.futures import Future
 
     from dslaunch.run.session import Session
+    from dslaunch.transport.wire import Clock
 
     Answer = Mapping[str, RankAnswer]
 
@@ -34,6 +37,12 @@ RANK_TIMEOUT = 2.0
 """Seconds in which a rank must answer its node."""
 ASK_AGAIN = 30.0
 """Seconds after which a node that has not answered is asked again."""
+MOST_TRIPS, TRIPS_OF_ROUND = 8, 256
+"""Round trips in which the clock of a node is measured in a round, at most; and those of all nodes,
+since each takes time here. On a busy node most of them wait for a CPU, and the fastest counts."""
+EXACT = 0.005
+"""Share of a step that the clock of a node may be off; the delays that count are 8 times as
+large."""
 MOST_GROUPS = 16
 """Process groups that are compared, the largest first."""
 MOST_TIMES, MOST_COLLECTIVES = 400_000, 8192
@@ -149,10 +158,11 @@ class CollectiveTimes:
         began = time.thread_time()
         several = list(sessions)
         self._ranks.update(rank for session in several for rank in session.ranks)
+        trips = max(1, min(MOST_TRIPS, TRIPS_OF_ROUND // max(1, len(several))))
         for session in several:
             if self.asked.waits_for(session.host, at_most=ASK_AGAIN):
                 continue
-            session.measure_clock()
+            self._measure_clock(session, trips)
             answer = session.request(
                 "collectives",
                 COLLECTIVES,
@@ -162,6 +172,17 @@ class CollectiveTimes:
             )
             self.asked.add(session, answer)
         self._spent_asking = time.thread_time() - began
+
+    def _measure_clock(self, session: Session, trips: int) -> None:
+        """Measure the clock of a node, and again while that is not exact enough for the steps."""
+
+        def measure_again(measured: Future[Clock]) -> None:
+            step_seconds = self._latest.step_seconds if self._latest is not None else 0.0
+            failed = measured.cancelled() or measured.exception() is not None
+            if trips > 1 and not failed and session.clock_error > EXACT * step_seconds:
+                self._measure_clock(session, trips - 1)
+
+        session.measure_clock().add_done_callback(measure_again)
 
     def end(self) -> Lateness | None:
         """Return what is known with the answers that have arrived; None: nothing yet."""

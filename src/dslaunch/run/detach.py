@@ -20,7 +20,7 @@ from dslaunch.protocol.queries import DETACHED
 from dslaunch.run.events import Event
 from dslaunch.run.hang_evidence import QUESTIONS
 from dslaunch.run.inbox import Inbox
-from dslaunch.run.node_pairs import CONNECT, PORTS
+from dslaunch.run.node_pairs import CONNECT
 from dslaunch.run.outcome import Outcome, failed
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.secret import Secret
@@ -151,7 +151,6 @@ def hang_watch(timeout: float | None, plan: Plan) -> dict[str, Any] | None:
         "hosts": [node.host for node in plan.nodes],
         "questions": {query.name: argument for query, argument in QUESTIONS.items()},
         "addresses": {host: text for host, text in addresses.items() if _is_address(text)},
-        "ports": list(range(*PORTS)),
         "connect": CONNECT,
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from dslaunch.protocol.messages import Evidence
@@ -102,17 +102,19 @@ def diagnose(lines: Sequence[str], evidence: Evidence | None = None) -> Diagnosi
     # all lines of one exception count as one text: the specific line may be a later one
     terminated = [line for line in short if _TERMINATED.match(line)]
     blocks = [last, terminated, *([line] for line in reversed(short))]
-    for block in blocks:
-        known = _known(block)
-        if known is not None:
-            return known
+    every = known_endings()
+    for endings in ([e for e in every if not e.last_resort], [e for e in every if e.last_resort]):
+        for block in blocks:
+            known = _known(block, endings)
+            if known is not None:
+                return known
     return Diagnosis(exception)
 
 
-def _known(block: Sequence[str]) -> Diagnosis | None:
-    """Return the diagnosis of the first known ending that matches a line of the block."""
+def _known(block: Sequence[str], endings: Iterable[KnownEnding]) -> Diagnosis | None:
+    """Return the diagnosis of the first of these endings that matches a line of the block."""
     errors = [line for line in block if not _MILD.search(line)]
-    for known in known_endings():
+    for known in endings:
         lines = block if known.any_level else errors
         for line in lines:
             match = re.search(known.pattern, line)

@@ -108,9 +108,13 @@ def ask_all(
     `notify` is called several times a second with the nodes that have not answered.
     """
     pairs = list(zip(sessions, futures, strict=True))
+    late = dict(pairs)
 
     def tell_late() -> None:
-        notify(tuple(session.host for session, future in pairs if not future.done()))
+        for session, future in list(late.items()):
+            if future.done():
+                del late[session]
+        notify(tuple(session.host for session in late))
 
     interrupts.wait(list(futures), timeout, tell_late, renewed=True)
     failures = []

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dslaunch.cluster.nodeset import fold, ranks_text
 from dslaunch.plural import counted
 from dslaunch.preflight.xid import xid_text
+from dslaunch.run.exit_text import signal_name
 from dslaunch.run.hang_verdict import GpuError, HangCode, HangVerdict, Place, Side
 from dslaunch.run.waits import WaitKind
 
@@ -157,7 +158,7 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
 
 def _ending(verdict: HangVerdict) -> str:
     if verdict.signal is not None:
-        return f" (signal {verdict.signal})"
+        return f" (killed by {signal_name(verdict.signal)})"
     return f" (exit code {verdict.exit_code})" if verdict.exit_code is not None else ""
 
 

@@ -39,6 +39,8 @@ class KnownEnding:
     """Also matches lines that their program marks as information or a warning."""
     node_fault: bool = False
     """A fault of the node's hardware or driver."""
+    last_resort: bool = False
+    """It only says that another process failed, whose own words come earlier in the output."""
 
 
 LOOK_ELSEWHERE = "look for another rank that failed, hung or lost its network earlier"

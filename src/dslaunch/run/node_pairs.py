@@ -11,8 +11,6 @@ from dslaunch.protocol.queries import Answers
 from dslaunch.run.asked import Asked
 from dslaunch.run.session import Session
 
-PORTS = (46000, 46040)
-"""The first port that is tried, and the one after the last."""
 CONNECT = 3.0
 """Seconds for a connection."""
 ANSWER = 8.0
@@ -29,8 +27,9 @@ class NodePairs:
         self._sessions, self._near = list(sessions), near
         self._token = secrets.token_hex(8)
         self._began = time.monotonic()
+        # an ephemeral port, as collectives use them: a firewall may let only these pass;
         # instead: a hang before this one may have passed
-        listen = {"ports": list(range(*PORTS)), "token": self._token, "instead": True}
+        listen = {"ports": [queries.ANY_PORT], "token": self._token, "instead": True}
         questions: queries.Questions = {queries.INTERFACES: None, queries.LISTEN: listen}
         self._first = Asked((each, each.ask(questions)) for each in self._sessions)
         self._second: Asked[Answers] | None = None

@@ -1,25 +1,15 @@
 """The texts of a run's end and of its restarts: the one place where their codes become text. Pure.
 
-It is here and not in `report/`, since the run record holds the message too, and a SLURM job's
-verdict names signals in the same way.
+It is here and not in `report/`, since the run record holds the message too.
 """
 
 from __future__ import annotations
 
-import signal
-from functools import cache
-
 from dslaunch.launch.replacement import Replacement
+from dslaunch.run.exit_text import describe, signal_name
 from dslaunch.run.hang_text import hang_text
 from dslaunch.run.reasons import EndCode, EndReason, RankSource, Restart
 
-_OOM_KILLER = "by the out-of-memory killer"
-_PROBABLE_CAUSES: dict[int, str] = {
-    signal.SIGKILL: f"probably {_OOM_KILLER}",
-    signal.SIGBUS: "probably because /dev/shm is too small",
-    signal.SIGSEGV: "a crash in native code",
-    signal.SIGABRT: "native code aborted; the last output says why",
-}
 _MESSAGES = {
     EndCode.SUCCEEDED: "all ranks exited successfully",
     EndCode.ENOUGH_SUCCEEDED: "succeeded on {nodes} nodes",
@@ -87,32 +77,6 @@ def source_text(source: RankSource) -> str:
     """Return the name of a rank, or of the launcher of a node: `rank 3 on n1`, `n1`."""
     host, rank = source
     return host if rank is None else f"rank {rank} on {host}"
-
-
-@cache
-def signal_name(number: int) -> str:
-    """Return the name of a signal, such as `SIGKILL`."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-@cache
-def describe(code: int | None, number: int | None, *, oom: bool = False) -> str:
-    """Return how a process ended: `killed by SIGKILL (exit code 137), probably by ...`.
-
-    With `oom` the kernel has reported that it killed the process.
-    """
-    if number is not None:
-        cause = _OOM_KILLER if oom else _PROBABLE_CAUSES.get(number)
-        killed = f"killed by {signal_name(number)} (exit code {128 + number})"
-        return f"{killed}, {cause}" if cause else killed
-    if code is None:
-        return "exited with an unknown exit code"
-    if code > 128 and code - 128 in list(signal.Signals):
-        return f"exit code {code} ({signal.Signals(code - 128).name})"
-    return f"exit code {code}"
 
 
 def _exited(ranks: tuple[RankSource, ...]) -> str:

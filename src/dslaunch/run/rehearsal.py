@@ -122,6 +122,20 @@ def lacks_master(begun: RendezvousBegun, plan: Plan) -> bool:
     return own and len(plan.nodes) > 1 and not is_loopback(plan.rendezvous.address)
 
 
+def with_equal_ranks(begun: Mapping[int, RendezvousBegun]) -> dict[int, list[int]]:
+    """Return the ranks that join as the same rank, by this one. `begun`: by rank."""
+    joining: dict[int, list[int]] = defaultdict(list)
+    for rank, each in begun.items():
+        if each.rank is not None:
+            joining[each.rank].append(rank)
+    return {number: ranks for number, ranks in joining.items() if len(ranks) > 1}
+
+
+def ports_of(begun: Mapping[int, RendezvousBegun]) -> frozenset[int]:
+    """Return the ports at which ranks look for the master; more than one: they do not meet."""
+    return frozenset(each.port for each in begun.values() if each.port is not None)
+
+
 class RehearsalMonitor:
     """Reads the records of the ranks again and again, and decides when the rehearsal is over."""
 
@@ -302,12 +316,13 @@ class RehearsalMonitor:
         return bool(stall.verdict.waiting or not self.held)
 
     def _has_impossible_rendezvous(self) -> bool:
-        """Return whether a rank has begun to wait for ranks or a master that the run lacks."""
+        """Return whether ranks wait for ranks or a master that the run lacks, or do not look for
+        each other at one place."""
         plan = self._plan
-        begun = [
-            each
-            for records in self.records.values()
-            for each in records
-            if isinstance(each, RendezvousBegun)
-        ]
-        return any(lacks_ranks(each, plan.world_size) or lacks_master(each, plan) for each in begun)
+        begun: dict[int, RendezvousBegun] = {}
+        for rank, records in self.records.items():
+            for each in records:
+                if isinstance(each, RendezvousBegun):
+                    begun[rank] = each
+        lacking = (lacks_ranks(b, plan.world_size) or lacks_master(b, plan) for b in begun.values())
+        return any(lacking) or bool(with_equal_ranks(begun)) or len(ports_of(begun)) > 1

@@ -551,11 +551,13 @@ def _close_connection(made: Future[Connection]) -> None:
 def is_ours(address: str | None) -> bool:
     """Return whether an address is one of this machine's, and not loopback: then there is neither
     a jump host nor address translation between this machine and the node that reported it."""
+    if address is None:
+        return False
     try:
-        version = ipaddress.ip_address(address or "").version
-        if ipaddress.ip_address(address or "").is_loopback:
+        reported = ipaddress.ip_address(address)
+        if reported.is_loopback:
             return False
-        family = socket.AF_INET if version == 4 else socket.AF_INET6
+        family = socket.AF_INET if reported.version == 4 else socket.AF_INET6
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((address, 0))
     except (OSError, ValueError):

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from dslaunch.launch.plan import Plan
     from dslaunch.lint import Remark
     from dslaunch.run.agent_starter import AgentStarter
-    from dslaunch.run.detach import Control
     from dslaunch.run.inbox import Inbox
     from dslaunch.run.job_files import JobFiles, Shipment
     from dslaunch.run.launch import RunController
@@ -56,8 +55,6 @@ class _Ready:
     plan: Plan
     facts: Facts
     record: RunDirectory
-    control: Control
-    """Where the nodes of a detached run meet."""
     config_errors: tuple[Remark, ...]
     """Errors of the DeepSpeed config files that did not prevent the start."""
     offloads: bool
@@ -115,7 +112,6 @@ def start(controller: RunController, count: int, starter: AgentStarter, inbox: I
         plan=plan,
         facts=facts,
         record=record,
-        control=control(request.cluster.network, facts, decided.rendezvous),
         config_errors=errors,
         offloads=offloads_to_host(request.job, request.cwd, in_code),
     )
@@ -260,6 +256,7 @@ def _watch(controller: RunController, ready: _Ready) -> Watch:
 
 def _detached(controller: RunController, ready: _Ready, watch: Watch, inbox: Inbox) -> Outcome:
     """Start the ranks, and leave them to their nodes."""
+    network = controller.request.cluster.network
     return detach(
         sessions=ready.sessions,
         inbox=inbox,
@@ -267,7 +264,7 @@ def _detached(controller: RunController, ready: _Ready, watch: Watch, inbox: Inb
         plan=ready.plan,
         secrets=controller.secrets,
         timeouts=controller.request.timeouts,
-        control=ready.control,
+        control=control(network, ready.facts, ready.plan.rendezvous),
     )
 
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from dslaunch.run.exit_text import describe, signal_name
 from dslaunch.run.outcome import Outcome
-from dslaunch.run.outcome_text import describe, signal_name
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.slurm.output_evidence import Cut
 from dslaunch.slurm.standing import JobStanding, Standing, pending_reason

@@ -175,7 +175,7 @@ def _closed(words: str, line: str) -> Symptom:
 
 
 def symptom_of(error: BaseException) -> Symptom:
-    """Parse an exception of Paramiko, Fabric or the socket layer."""
+    """Parse an exception of Paramiko or the socket layer."""
     if isinstance(error, socket.gaierror):
         return Symptom("name")
     if isinstance(error, TimeoutError):

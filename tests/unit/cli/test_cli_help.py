@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from dslaunch.cli.command_help import CommandHelp, ParameterHelp, every_help, help_text
+from dslaunch.cli.command_help import CommandHelp, every_help, help_text
 from dslaunch.cli.commands import ENTRIES, CommandKind, leaves, load
 from dslaunch.cli.main import app
 
@@ -47,22 +47,14 @@ LONGEST_SUMMARY = 60
 LEAVES = tuple(leaves())
 
 
-def options() -> list[Any]:
-    """Every option of every command, with the words of the command."""
-    return [
-        pytest.param(option, id=f"{command.words} {option.names[-1]}")
-        for command in EVERY
-        for option in command.options
-    ]
-
-
 def commands() -> list[Any]:
     return [pytest.param(command, id=command.words) for command in EVERY]
 
 
-@pytest.mark.parametrize("option", options())
-def test_a_placeholder_names_what_is_expected_and_no_python_type(option: ParameterHelp):
-    assert option.metavar in METAVARS | {""}
+@pytest.mark.parametrize("command", commands())
+def test_a_placeholder_names_what_is_expected_and_no_python_type(command: CommandHelp):
+    for option in command.options:
+        assert option.metavar in METAVARS | {""}, option.names
 
 
 @pytest.mark.parametrize(("words", "command"), LEAVES, ids=[words for words, _ in LEAVES])
@@ -74,10 +66,11 @@ def test_every_option_with_a_value_has_a_placeholder(words: str, command: Any):
             assert parameter.metavar and parameter.help
 
 
-@pytest.mark.parametrize("option", options())
-def test_an_option_is_explained_by_sentences_that_start_in_upper_case(option: ParameterHelp):
-    assert re.match(r"[A-Z`]", option.text), option.text
-    assert option.text.endswith(".")
+@pytest.mark.parametrize("command", commands())
+def test_an_option_is_explained_by_sentences_that_start_in_upper_case(command: CommandHelp):
+    for option in command.options:
+        assert re.match(r"[A-Z`]", option.text), option.text
+        assert option.text.endswith("."), option.text
 
 
 @pytest.mark.parametrize("command", commands())

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dslaunch.protocol.queries import RUNS, parse_answers
+import pytest
+
+from dslaunch.protocol.queries import ANY_PORT, LISTEN, RUNS, Answers, parse_answers
+from dslaunch.protocol.values import InvalidAnswer
 
 STARTED = {"event": "started", "rank": 0, "pid": 7, "time": 1.7e9}
 RUN: dict[str, Any] = {
@@ -40,3 +43,32 @@ def test_an_incomplete_event_of_a_run_hides_no_other_event() -> None:
     records = [{**RUN, "events": [STARTED, {"event": "exi"}]}]
     (run,) = parse_answers("n1", {RUNS: None}, {"runs": {"value": records}})[RUNS].runs
     assert [(event.event, event.rank) for event in run.events] == [("started", 0)]
+
+
+def listening(asked: list[int], **answer: object) -> Answers:
+    """What a node answers that was asked to listen at one of some ports."""
+    return parse_answers("n1", {LISTEN: {"ports": asked}}, {"listen": {"value": answer}})
+
+
+def test_a_node_listens_at_a_port_that_was_asked_for() -> None:
+    taken = [{"port": 20000, "error": "Address already in use"}]
+    assert listening([20000, 20037], port=20037, taken=taken)[LISTEN]["port"] == 20037
+    assert listening([ANY_PORT], port=41234)[LISTEN]["port"] == 41234
+    no_port_free = [{"port": ANY_PORT, "error": "Address already in use"}]
+    assert listening([ANY_PORT], port=None, taken=no_port_free)[LISTEN]["port"] is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ([20000], {"port": 22}),
+        ([20000], {"port": None}),
+        ([ANY_PORT], {"port": 0}),
+        ([ANY_PORT], {"port": None, "taken": [{"port": 22, "error": "taken"}]}),
+    ],
+)
+def test_another_port_than_those_that_were_asked_for_is_invalid(
+    asked: list[int], answer: dict[str, object]
+) -> None:
+    with pytest.raises(InvalidAnswer):
+        listening(asked, **answer)

@@ -327,6 +327,21 @@ def test_parameters_that_differ_in_spite_of_collectives_are_a_warning() -> None:
     assert result.verdict is Verdict.WOULD_RUN
 
 
+@pytest.mark.parametrize(("wrapped", "level"), [(True, "error"), (False, "warning")])
+def test_parameters_that_differ_before_the_first_step_stay_different(
+    wrapped: bool, level: str
+) -> None:
+    def rank(number: int) -> list[Sent]:
+        at = float(number)
+        own = {**OPTIMIZER, "fingerprint": [1.0 + at, 2.0]}
+        steps = [step(n, fingerprint=[1.5 + at + n, 2.0 + n], collectives=1) for n in (1, 2)]
+        return [START, TORCH, group(number), *([DDP] if wrapped else []), own, *steps, HELD]
+
+    found = only(judged(rank(0), rank(1)))
+    assert (found.level, found.code) == (level, "rehearsal.parameters-differ")
+    assert found.values == {}  # no step made them differ
+
+
 def test_parameters_that_a_later_step_may_average_are_a_warning() -> None:
     done: Sent = {"kind": "steps-done", "step": 2, "reduces": True}
     own = [START, TORCH, group(0), OPTIMIZER, step(1, collectives=0), done, HELD]
@@ -444,25 +459,29 @@ def test_ranks_that_split_the_model_may_read_the_same_samples() -> None:
     assert "rehearsal.same-data" not in {each.code for each in result.findings}
 
 
-def rendezvous(world: int, address: str) -> Sent:
-    return {"kind": "rendezvous", "world": world, "address": address}
+def rendezvous(rank: int, world: int = 2, address: str = "n0", **other: object) -> Sent:
+    return {"kind": "rendezvous", "world": world, "address": address, "rank": rank, **other}
 
 
 @pytest.mark.parametrize(
     ("begun", "named"),
     [
-        (rendezvous(8, "n0"), {("error", "rehearsal.world-size")}),
-        (rendezvous(2, "localhost"), {("error", "rehearsal.master-loopback")}),
-        (rendezvous(2, "n0"), set()),
+        ([rendezvous(0, world=8), rendezvous(1, world=8)], "rehearsal.world-size"),
+        ([rendezvous(0, address="::1"), rendezvous(1, address="::1")], "rehearsal.master-loopback"),
+        ([rendezvous(0), rendezvous(0)], "rehearsal.same-rank"),
+        ([rendezvous(0, port=2001), rendezvous(1, port=2002)], "rehearsal.ports-differ"),
+        (
+            [rendezvous(rank, file=f"{CWD}/meet") for rank in range(2)],
+            "rehearsal.file-not-shared",
+        ),
+        ([rendezvous(0, port=2001), rendezvous(1, port=2001)], "hang.rendezvous"),
     ],
 )
-def test_what_a_rendezvous_waits_for_in_vain_is_named(
-    begun: Sent, named: set[tuple[str, str]]
-) -> None:
+def test_what_a_rendezvous_waits_for_in_vain_is_named(begun: list[Sent], named: str) -> None:
     hang = HangVerdict(HangCode.RENDEZVOUS)
     outcome = Outcome("failed", 1, EndReason(EndCode.HANG, seconds=10, hang=hang))
-    rank = [START, TORCH, begun]
-    assert codes(judged(rank, rank, outcome=outcome)) == {("error", "hang.rendezvous"), *named}
+    ranks = [[START, TORCH, each] for each in begun]
+    assert codes(judged(*ranks, outcome=outcome, shared=False)) == {("error", named)}
 
 
 def test_a_rank_that_waits_for_held_ranks_has_made_uneven_steps() -> None:
@@ -514,12 +533,6 @@ def test_a_schedule_that_begins_with_steps_of_zero_is_a_note() -> None:
     assert codes(judged(zero, zero)) == {("info", "rehearsal.schedule-unused")}
 
 
-def test_small_steps_may_be_lost_in_bf16() -> None:
-    low = {**OPTIMIZER, "types": {"bfloat16": 100}, "fingerprint": [3.0, 4.0]}
-    ranks = [[low if r is OPTIMIZER else r for r in sound(rank)] for rank in range(2)]
-    assert judged(*ranks).findings == ()
-
-
 def test_a_loss_that_is_not_finite_at_the_last_step_is_an_error() -> None:
     nan = [[*without(sound(r), "step"), step(1), step(2, loss=None, finite=False)] for r in (0, 1)]
     assert codes(judged(*nan)) == {("error", "rehearsal.loss-not-finite")}
@@ -563,6 +576,20 @@ def test_a_script_that_starts_its_own_ranks_is_an_error() -> None:
     # workers of another kind: the rank trains itself
     trained = [[*sound(rank), {"kind": "spawn", "processes": 8}] for rank in range(2)]
     assert judged(*trained).findings == ()
+
+
+def test_a_script_that_starts_its_share_of_the_ranks_is_not_rehearsed() -> None:
+    outcome = Outcome("failed", 1, EndReason(EndCode.REHEARSAL_SPAWNS))
+
+    def spawning(world: int) -> list[Sent]:
+        joins: Sent = {"kind": "spawned-joins", "world": world}
+        return [START, TORCH, {"kind": "spawn", "processes": 8}, joins]
+
+    share = judged(spawning(16), spawning(16), outcome=outcome)
+    assert (share.verdict, share.findings) == (Verdict.NOT_REHEARSED, ())
+    assert share.not_rehearsed == (Gap.SPAWNED,)
+    apart = judged(spawning(8), spawning(8), outcome=outcome)
+    assert codes(apart) == {("error", "rehearsal.spawns-ranks")}
 
 
 def test_some_ranks_that_read_the_same_batches_are_an_error() -> None:
@@ -674,11 +701,14 @@ def test_a_file_that_two_nodes_write_to_shared_storage_is_overwritten() -> None:
     assert judged(*ranks, shared=None).findings == ()
 
 
-def test_a_file_of_rank_0_on_storage_that_is_not_shared_is_incomplete() -> None:
+def test_a_file_of_rank_0_on_storage_that_is_not_shared_is_a_warning_of_the_trainer_only() -> None:
     file = saved("torch.save", f"{CWD}/model.pt")
     ranks = [[*sound(0), file], sound(1)]
-    assert codes(judged(*ranks, shared=False)) == {("warning", "rehearsal.checkpoint-incomplete")}
+    assert codes(judged(*ranks, shared=False)) == {("info", "rehearsal.checkpoint-incomplete")}
     assert judged(*ranks, shared=True).findings == ()
+    trainer: Sent = {"kind": "trainer", "arguments": {"output_dir": CWD}}
+    result = judged(*[[*records, trainer] for records in ranks], shared=False)
+    assert codes(result) == {("warning", "rehearsal.checkpoint-incomplete")}
 
 
 def test_parts_of_deepspeed_need_node_local_storage_where_storage_is_not_shared() -> None:
@@ -1017,3 +1047,99 @@ def test_the_same_samples_are_no_error_if_the_inputs_of_the_models_differ() -> N
     assert codes(judged(*augmented)) == {("warning", "rehearsal.same-data")}
     parts = [[*ranks[0], *inputs("c", "d", size=2)], [*ranks[1], *inputs("e", "f", size=2)]]
     assert judged(*parts).findings == ()
+
+
+# ------------------------------------------------------------ groups and directories
+
+
+def made(*members: int, by_members: bool = False) -> Sent:
+    size, several = len(members), list(members)
+    return {"kind": "group", "size": size, "members": several, "by_members": by_members}
+
+
+def hanging(code: HangCode) -> Outcome:
+    verdict = HangVerdict(code, waiting=(0, 1))
+    return Outcome("failed", 1, EndReason(EndCode.HANG, hang=verdict))
+
+
+def test_ranks_that_make_different_groups_are_named_instead_of_the_network() -> None:
+    ranks = [[START, group(0), made(0, 3)], [START, group(1), made(1, 2)]]
+    result = judged(*ranks, outcome=hanging(HangCode.NETWORK))
+    assert codes(result) == {("error", "rehearsal.groups-differ")}
+    assert only(result).values == {"own": "ranks 1-2", "other": "ranks 0,3"}
+    assert only(result).where == "rank 1"
+
+
+def test_groups_that_only_their_members_make_may_differ() -> None:
+    own = (made(0, 3, by_members=True), made(1, 2, by_members=True))
+    ranks = [[START, group(rank), each] for rank, each in enumerate(own)]
+    result = judged(*ranks, outcome=hanging(HangCode.NETWORK))
+    assert codes(result) == {("error", "hang.network")}
+
+
+def test_parts_of_one_checkpoint_in_different_directories_are_an_error() -> None:
+    paths = (f"{CWD}/out/12-31-07", f"{CWD}/out/12-31-08")
+    ranks = [
+        [*sound(rank), saved("distributed.checkpoint", path)] for rank, path in enumerate(paths)
+    ]
+    result = judged(*ranks, shared=True)
+    assert codes(result) == {("error", "rehearsal.checkpoint-incomplete")}
+    assert only(result).values == {"paths": ", ".join(paths)}
+    on_own_disks = judged(*ranks, shared=False)
+    assert ("error", "rehearsal.checkpoint-incomplete") not in codes(on_own_disks)
+
+
+def test_output_directories_of_the_trainer_that_differ_are_a_warning() -> None:
+    def trainer(directory: str) -> Sent:
+        return {
+            "kind": "trainer",
+            "arguments": {"output_dir": directory, "save_strategy": "no"},
+        }
+
+    ranks = [[*sound(rank), trainer(f"out-{rank}")] for rank in range(2)]
+    assert codes(judged(*ranks)) == {("warning", "rehearsal.output-differs")}
+    same = [[*sound(rank), trainer("out")] for rank in range(2)]
+    assert judged(*same).findings == ()
+
+
+def test_the_same_inputs_without_a_data_loader_are_a_warning() -> None:
+    def inputs(*letters: str) -> list[Sent]:
+        return [
+            {"kind": "input", "index": at, "digest": letter * 16, "size": 4}
+            for at, letter in enumerate(letters, 1)
+        ]
+
+    same = [[*sound(rank), *inputs("a", "b")] for rank in range(2)]
+    assert codes(judged(*same)) == {("warning", "rehearsal.same-data")}
+    constant = [[*sound(rank), *inputs("a", "a")] for rank in range(2)]
+    assert judged(*constant).findings == ()
+    own = [[*sound(0), *inputs("a", "b")], [*sound(1), *inputs("c", "d")]]
+    assert judged(*own).findings == ()
+
+
+def test_updates_that_bf16_rounds_away_are_a_warning_unless_the_rate_rises() -> None:
+    types: Sent = {"types": {"bfloat16": 100}}
+
+    def trained(*rates: float) -> list[Sent]:
+        steps = [
+            step(number, lr=[rate], fingerprint=[1.0, 2.0]) for number, rate in enumerate(rates, 1)
+        ]
+        return [START, TORCH, group(0), {**DDP, **types}, {**OPTIMIZER, **types}, *steps, HELD]
+
+    assert codes(judged(*[trained(1e-5, 1e-5)] * 2)) == {("warning", "rehearsal.no-update")}
+    assert judged(*[trained(1e-7, 2e-7)] * 2).findings == ()
+
+
+def test_a_schedule_that_accelerate_prepared_has_its_end_in_optimizer_steps() -> None:
+    accelerator: Sent = {"kind": "accelerator", "settings": {"num_processes": 2}}
+
+    def use(steps: int, total: int | None) -> Sent:
+        one = {"scheduler": "LinearLR", "steps": steps, "optimizer_steps": 2, "total": total}
+        return {"kind": "schedulers", "schedulers": [one]}
+
+    result = judged(*[[*sound(rank), accelerator, use(2, 8)] for rank in range(2)])
+    assert codes(result) == {("info", "rehearsal.schedule-steps")}
+    assert only(result).values == {"scheduler": "LinearLR", "each": 2, "total": 8, "end": 4}
+    for ordinary in (use(1, 8), use(2, None)):
+        ranks = [[*sound(rank), accelerator, ordinary] for rank in range(2)]
+        assert judged(*ranks).findings == ()

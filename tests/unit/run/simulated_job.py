@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from dslaunch.run.late_ranks import EnteredCollective, GroupHistory
+from dslaunch.run.collective_steps import EnteredCollective, GroupHistory
 
 Noise = Callable[[Random], float]
 """Returns by which share of the step time one step of one rank differs from the usual one."""
@@ -29,6 +29,15 @@ def heavy_tails(scale: float) -> Noise:
     return lambda random: min(5.0, scale * (random.paretovariate(1.5) - 1))
 
 
+def jitter(share: float, mean: float) -> Noise:
+    """A data loader that is late in a share of the steps, by an exponential distribution."""
+
+    def late(random: Random) -> float:
+        return random.expovariate(1 / mean) if random.random() < share else random.gauss(0, 0.02)
+
+    return late
+
+
 def none() -> Noise:
     return lambda random: 0.0
 
@@ -47,6 +56,8 @@ class SimulatedJob:
     waits_in_between: bool = False
     """Whether all ranks wait in each of them instead."""
     noise: Noise = field(default_factory=lambda: normal(0.02))
+    noise_of: Mapping[int, Noise] = field(default_factory=dict)
+    """The noise of ranks that have another one."""
     memory: float = 0.0
     """Correlation of the noise of a step with that of the step before."""
     slower: Mapping[int, float] = field(default_factory=dict)
@@ -73,11 +84,11 @@ class SimulatedJob:
         released, number = 0.0, 0
         noise = [0.0] * self.ranks
         for step in range(self.steps):
-            noise = [self._noise(random, before) for before in noise]
+            noise = self._all_noise(random, noise)
             at = [released] * self.ranks
             for bucket, share in enumerate(self._shares()):
                 if self.waits_in_between:
-                    noise = [self._noise(random, before) for before in noise]
+                    noise = self._all_noise(random, noise)
                 at = [
                     time + self._compute(rank, step, share * self.seconds, noise[rank])
                     for rank, time in enumerate(at)
@@ -103,8 +114,10 @@ class SimulatedJob:
             return [1.0]
         return [0.5, *[0.5 / (self.buckets - 1)] * (self.buckets - 1)]
 
-    def _noise(self, random: Random, before: float) -> float:
-        return self.memory * before + math.sqrt(1 - self.memory**2) * self.noise(random)
+    def _all_noise(self, random: Random, before: Sequence[float]) -> list[float]:
+        new = [self.noise_of.get(rank, self.noise)(random) for rank in range(self.ranks)]
+        weight = math.sqrt(1 - self.memory**2)
+        return [self.memory * old + weight * now for old, now in zip(before, new, strict=True)]
 
     def _compute(self, rank: int, step: int, seconds: float, noise: float) -> float:
         slower = self.slower.get(rank, 0.0) if step >= self.begin else 0.0

@@ -12,23 +12,26 @@ from tests.growth import result_within
 from tests.unit.run.simulated_job import (
     SimulatedJob,
     heavy_tails,
+    jitter,
     lognormal,
     none,
     normal,
 )
 
+from dslaunch.run.collective_steps import (
+    EnteredCollective,
+    GroupHistory,
+    StepLateness,
+    step_lateness,
+    step_length,
+)
 from dslaunch.run.late_ranks import (
     FALSE_ALARMS,
     STEPS,
-    EnteredCollective,
-    GroupHistory,
     LateRank,
-    StepLateness,
     late_ranks,
     lateness_of,
     slow_in,
-    step_lateness,
-    step_length,
 )
 
 NOISES = {
@@ -115,33 +118,34 @@ def test_two_slow_ranks_of_different_nodes_are_named() -> None:
     assert named(SimulatedJob(slower={1: 0.1, 6: 0.25})) == [1, 6]
 
 
-def noisy(late: list[float], *, steps: int, seconds: float) -> tuple[LateRank, ...]:
-    """The ranks that are named if all are late by so much, and by a fifth of a step at random."""
+def noisy(steps: list[list[float]], *, seconds: float) -> tuple[LateRank, ...]:
+    """The ranks that are named if all are late by so much in each step, and by a fifth of a step at
+    random."""
     random = Random(1)
-    each = (tuple(by + random.gauss(0, seconds / 5) for by in late) for _ in range(steps))
-    hosts = tuple(f"node{rank // 8}" for rank in range(len(late)))
-    ranks = tuple(range(len(late)))
-    lateness = StepLateness(ranks, hosts, tuple(each), seconds, waits=1)
+    late = (tuple(by + random.gauss(0, seconds / 5) for by in step) for step in steps)
+    ranks = tuple(range(len(steps[0])))
+    hosts = tuple(f"node{rank // 8}" for rank in ranks)
+    lateness = StepLateness(ranks, hosts, tuple(late), seconds, waits=1)
     return slow_in(lateness, dict.fromkeys(hosts, 0.0))
 
 
 def test_a_rank_is_named_if_thousands_of_steps_are_compared() -> None:
     """Steps of 2 ms: there are more sets of them than a float can count."""
-    found = noisy([0.0006, 0.0, 0.0, 0.0], steps=1600, seconds=0.002)
+    found = noisy([[0.0006, 0.0, 0.0, 0.0]] * 1600, seconds=0.002)
     assert [each.rank for each in found] == [0]
 
 
 def test_many_slow_ranks_among_hundreds_are_compared_in_a_second() -> None:
     """The launcher supervises the run in the same thread."""
-    late = [0.03] * 100 + [0.0] * 156
-    assert result_within(30, lambda: noisy(late, steps=STEPS[-1], seconds=0.1)) == ()
+    steps = [[0.03] * 100 + [0.0] * 156] * STEPS[-1]
+    assert result_within(30, lambda: noisy(steps, seconds=0.1)) == ()
 
 
 def test_steps_shorter_than_a_microsecond_are_none() -> None:
     times = [(at * 1e-9, at * 1e-9) for at in range(50)]
     collectives = [EnteredCollective(at, "all_reduce", each) for at, each in enumerate(times)]
     group = GroupHistory((0, 1), ("node1", "node2"), collectives, {"node1": 0.0, "node2": 0.0})
-    assert step_lateness(group) is None
+    assert step_lateness(group, steps=50, seconds=0.0) is None
 
 
 def test_a_rank_is_named_with_few_steps_only_if_they_take_long_enough() -> None:
@@ -165,6 +169,8 @@ def test_a_rank_is_named_with_few_steps_only_if_they_take_long_enough() -> None:
             "pauses": SimulatedJob(pauses=(0, 10, 1.0)),
             "slower-by-3-%": SimulatedJob(slower={3: 0.03}),
             "lost": SimulatedJob(lost=0.2),
+            "rank-0-saves": SimulatedJob(pauses=(0, 50, 3.0)),
+            "rank-0-varies-more": SimulatedJob(noise_of={0: normal(0.3)}),
         }
     ),
 )
@@ -173,14 +179,36 @@ def test_no_rank_of_a_sound_run_is_named(job: SimulatedJob) -> None:
     assert [found for seed in range(8) if (found := named(sound, seed))] == []
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["normal", "lognormal", "heavy-tails"])
-@pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_no_rank_of_thousands_of_sound_runs_is_named(kind: str, ranks: int) -> None:
+@pytest.mark.parametrize("memory", [0.0, 0.8])
+def test_no_rank_is_named_whose_data_loader_is_late_now_and_then(memory: float) -> None:
+    job = SimulatedJob(noise=jitter(0.1, 0.5), memory=memory, steps=100)
+    assert [found for seed in range(8) if (found := named(job, seed))] == []
+
+
+def test_a_rank_that_evaluates_for_15_of_50_steps_is_not_named() -> None:
+    late = [[0.3 if step % 50 < 15 else 0.0, 0.0, 0.0, 0.0] for step in range(STEPS[-1])]
+    assert noisy(late, seconds=0.1) == ()
+
+
+LONG_RUNS = {
+    "normal": SimulatedJob(noise=normal(0.05)),
+    "lognormal": SimulatedJob(noise=lognormal(0.05)),
+    "heavy-tails": SimulatedJob(noise=heavy_tails(0.03)),
+    "heavy-tails-with-memory": SimulatedJob(noise=heavy_tails(0.01), memory=0.8),
+    "jitter": SimulatedJob(noise=jitter(0.3, 0.2)),
+    "rank-0-varies-more": SimulatedJob(noise_of={0: normal(0.3)}),
+    "rank-0-saves": SimulatedJob(pauses=(0, 20, 1.0)),
+}
+
+
+@pytest.mark.long  # minutes: 300 runs of 200 steps each
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("job", LONG_RUNS.values(), ids=LONG_RUNS.keys())
+def test_no_rank_of_hundreds_of_sound_runs_is_named(job: SimulatedJob, ranks: int) -> None:
     random = Random(7)
-    job = SimulatedJob(ranks=ranks, nodes=min(ranks, 4), noise=NOISES[kind], steps=100)
-    assert sum(bool(late_ranks(job.group(random))) for _ in range(1500)) == 0
-    assert FALSE_ALARMS * 1500 < 1
+    sound = replace(job, ranks=ranks, nodes=min(ranks, 4), steps=STEPS[-1] + 8)
+    assert sum(bool(late_ranks(sound.group(random))) for _ in range(300)) == 0
+    assert FALSE_ALARMS * 300 < 1
 
 
 def test_a_clock_that_is_wrong_by_less_than_its_error_names_no_rank() -> None:
@@ -243,12 +271,13 @@ def test_a_broadcast_delays_no_rank() -> None:
     """Its root does not wait for the others."""
     group = SimulatedJob(noise=none(), slower=TENTH).group(Random(1))
     broadcasts = [replace(each, all_wait=False) for each in group.collectives]
-    assert step_lateness(replace(group, collectives=broadcasts)) is None
+    assert step_lateness(replace(group, collectives=broadcasts), steps=50, seconds=0.0) is None
 
 
 def test_delays_in_collectives_that_overlap_count_once() -> None:
     """The second bucket carries the delay of the first one along."""
-    found = step_lateness(SimulatedJob(noise=normal(0.01), slower=TENTH).group(Random(1)))
+    job = SimulatedJob(noise=normal(0.01), slower=TENTH)
+    found = step_lateness(job.group(Random(1)), steps=50, seconds=0.0)
     assert found is not None
     assert found.waits == 1
 

@@ -128,7 +128,17 @@ def workdir(scope: Scope) -> str:
 def question(a: NodeAnswers) -> Question:
     """Return the question what the job's environment has, asked by its own interpreter; once the
     answers are there, only its key is needed, which is the same on all nodes."""
-    return INSTALLED if a.complete else a.once(_question)
+    if a.complete:
+        return INSTALLED
+    asked = a.scope.once(_no_questions)
+    if a.host not in asked:
+        asked[a.host] = _question(a)
+    return asked[a.host]
+
+
+def _no_questions(scope: Scope) -> dict[str, Question]:
+    """Return where the question to each node is kept: its checks ask it in several rounds."""
+    return {}
 
 
 def _question(a: NodeAnswers) -> Question:

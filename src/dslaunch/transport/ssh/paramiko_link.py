@@ -23,10 +23,13 @@ from dslaunch.transport import loop
 from dslaunch.transport.base import End
 from dslaunch.transport.channel import EXIT_TIMEOUT, PIECE, STDERR_KEPT, QueueingChannel
 from dslaunch.transport.outbox import Outbox
+from dslaunch.transport.ssh.shared_keys import SharedKeys
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+AUTHENTICATED = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
+"""Ciphers that need no MAC (RFC 5647), which Paramiko compares in a loop of Python."""
 LARGEST_PIECE = 32 * 1024
 """Bytes that are encrypted at a time, at most."""
 READ_AHEAD = 32 * 1024
@@ -138,8 +141,29 @@ class QueueingPacketizer(Packetizer):
             go_on()
 
 
+class SharingClient(paramiko.SSHClient):
+    """Logs in with private keys that are parsed once for all connections."""
+
+    def __init__(self, keys: SharedKeys) -> None:
+        super().__init__()
+        self._keys = keys
+
+    def _key_from_filepath(
+        self, filename: str, klass: type[paramiko.PKey], password: str | None
+    ) -> paramiko.PKey:
+        parse = super()._key_from_filepath  # type: ignore[misc] # not public
+        return self._keys.get(filename, klass, lambda: parse(filename, klass, password))
+
+
 class QueueingTransport(paramiko.Transport):
     """A connection that keeps messages while keys are exchanged."""
+
+    _preferred_ciphers = tuple(
+        sorted(
+            paramiko.Transport._preferred_ciphers,  # type: ignore[attr-defined] # not public
+            key=lambda name: name not in AUTHENTICATED,
+        )
+    )
 
     def __init__(self, sock: Any, **options: Any) -> None:
         super().__init__(sock, packetizer_class=QueueingPacketizer, **options)

@@ -1,8 +1,6 @@
-"""SSH through Fabric and Paramiko: one verified connection per node, raw bytes over its channels.
+"""SSH through Paramiko: one verified connection per node, raw bytes over its channels.
 
-Fabric finds keys and the agent, and connects through jump hosts. Four of its features are not used:
-it accepts unknown host keys (AutoAddPolicy), reads ssh_config (its own connections to jump hosts
-accept any key), does not quote `env=`, and decodes output as text.
+Paramiko finds keys and the agent. It neither reads a configuration nor decides about a host's key.
 """
 
 from __future__ import annotations
@@ -36,17 +34,15 @@ from dslaunch.transport.ssh.known_hosts import (
 from dslaunch.transport.ssh.lingering import LingeringSockets
 from dslaunch.transport.ssh.route import Hop, RouteError, route
 from dslaunch.transport.ssh.scene import scene_at
+from dslaunch.transport.ssh.shared_keys import SharedKeys
 
 if TYPE_CHECKING:
-    import fabric
     import paramiko
 
     from dslaunch.cluster.model import Cluster, Node, Ssh
     from dslaunch.transport.ssh.paramiko_link import ParamikoChannel
 
 KEEPALIVE = 15
-_AUTHENTICATED = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
-"""Ciphers that need no MAC (RFC 5647)."""
 JumpHost = tuple[str, str, int]
 """The user, the host and the port of a jump host."""
 
@@ -55,9 +51,9 @@ class FabricConnection:
     """An open connection to a node."""
 
     def __init__(
-        self, connection: fabric.Connection, lingering: LingeringSockets, timeout: float
+        self, client: paramiko.SSHClient, lingering: LingeringSockets, timeout: float
     ) -> None:
-        self._connection = connection
+        self._client, self._transport = client, _transport_of(client)
         self._lingering = lingering
         self._timeout = timeout
 
@@ -71,7 +67,7 @@ class FabricConnection:
         # Paramiko waits without a limit for the answer to a request
         limit = loop.shared().call_later(self._timeout, self._give_up)
         try:
-            session = self._connection.transport.open_session(timeout=self._timeout)
+            session = self._transport.open_session(timeout=self._timeout)
             channel = ParamikoChannel(session)
             channel.start(login_line(line), text)
         except (paramiko.SSHException, EOFError) as error:
@@ -89,20 +85,28 @@ class FabricConnection:
 
     def close(self) -> None:
         """Close the connection."""
-        _close(self._connection, self._lingering)
+        _close(self._client, self._lingering)
 
 
-def _close(connection: fabric.Connection, lingering: LingeringSockets) -> None:
+def _close(client: paramiko.SSHClient, lingering: LingeringSockets) -> None:
     """Close a connection. One through a jump host is a channel of that host's, not a socket."""
-    transport = connection.client.get_transport()
+    transport = client.get_transport()
     if transport is not None and isinstance(transport.sock, socket.socket):
         lingering.end(transport.sock)
     with contextlib.suppress(OSError, EOFError):
-        connection.close()
+        client.close()
+
+
+def _transport_of(client: paramiko.SSHClient) -> paramiko.Transport:
+    """Return what carries a connection. Raises EOFError for one that was closed."""
+    transport = client.get_transport()
+    if transport is None:
+        raise EOFError("closed")
+    return transport
 
 
 class FabricTransport:
-    """Connects through Fabric; jump hosts are connected to once and shared by their nodes."""
+    """Connects through Paramiko; jump hosts are connected to once and shared by their nodes."""
 
     def __init__(self, ssh: Ssh) -> None:
         # it logs what it also raises; without a handler that would land on the terminal
@@ -111,13 +115,11 @@ class FabricTransport:
         self._ssh = ssh
         self._client = client_of(ssh)
         self._known = KnownHosts()
-        self._jumps: dict[tuple[JumpHost, ...], fabric.Connection] = {}
-        self._dialing: dict[tuple[JumpHost, ...], Future[fabric.Connection]] = {}
+        self._keys = SharedKeys()
+        self._jumps: dict[tuple[JumpHost, ...], paramiko.SSHClient] = {}
+        self._dialing: dict[tuple[JumpHost, ...], Future[paramiko.SSHClient]] = {}
         self._lingering = LingeringSockets()
         self._jumping = threading.Lock()
-        self._making = threading.Lock()
-        self._config: fabric.Config | None = None
-        """Made once: it costs more than a key exchange."""
 
     def connect(self, node: Node) -> FabricConnection:
         """Open a connection, its host key verified. Raises NodeError."""
@@ -147,13 +149,13 @@ class FabricTransport:
 
     # ------------------------------------------------------------ connecting
 
-    def _open(self, node: Node) -> fabric.Connection:
+    def _open(self, node: Node) -> paramiko.SSHClient:
         *jumps, target = route(self._client, node)
         return self._dial(target, self._gateway(jumps))
 
-    def _gateway(self, jumps: Sequence[Hop]) -> fabric.Connection | None:
+    def _gateway(self, jumps: Sequence[Hop]) -> paramiko.SSHClient | None:
         """Return the connection to the last jump host. Raises _HopError."""
-        gateway: fabric.Connection | None = None
+        gateway: paramiko.SSHClient | None = None
         chain: tuple[JumpHost, ...] = ()
         for hop in jumps:  # each is reached through the one before
             chain = (*chain, (hop.user, hop.host, hop.port))
@@ -161,8 +163,8 @@ class FabricTransport:
         return gateway
 
     def _jump(
-        self, chain: tuple[JumpHost, ...], hop: Hop, gateway: fabric.Connection | None
-    ) -> fabric.Connection:
+        self, chain: tuple[JumpHost, ...], hop: Hop, gateway: paramiko.SSHClient | None
+    ) -> paramiko.SSHClient:
         """Return the connection to one jump host. Raises _HopError.
 
         Threads that need it at the same time share one try and its failure: a jump host that does
@@ -170,7 +172,7 @@ class FabricTransport:
         """
         with self._jumping:
             connected = self._jumps.get(chain)
-            if connected is not None and connected.is_connected:
+            if connected is not None and _is_connected(connected):
                 return connected
             shared = self._dialing.get(chain)
             is_first = shared is None
@@ -182,10 +184,10 @@ class FabricTransport:
 
     def _dial_for_all(
         self,
-        shared: Future[fabric.Connection],
+        shared: Future[paramiko.SSHClient],
         chain: tuple[JumpHost, ...],
         hop: Hop,
-        gateway: fabric.Connection | None,
+        gateway: paramiko.SSHClient | None,
     ) -> None:
         try:
             connection = self._dial(hop, gateway)
@@ -199,58 +201,61 @@ class FabricTransport:
                 del self._dialing[chain]
             shared.set_result(connection)
 
-    def _dial(self, hop: Hop, gateway: fabric.Connection | None) -> fabric.Connection:
-        """Return an open connection to one host, its key verified. Raises _HopError."""
+    def _dial(self, hop: Hop, gateway: paramiko.SSHClient | None) -> paramiko.SSHClient:
+        """Return a client that is logged in to one host, its key verified. Raises _HopError."""
         if hop.proxy_command is not None:
             raise RouteError(f"{hop.alias}: ProxyCommand needs `transport: openssh`")
         began = time.monotonic()
-        direct = self._connected_socket(hop) if gateway is None else None
-        with self._making:  # not made for several threads: Fabric's configuration, their imports
-            connection = self._connection(hop, gateway, direct)
+        way = self._way_to(hop, gateway)
+        from dslaunch.transport.ssh.paramiko_link import SharingClient
+
+        client = SharingClient(self._keys)
         try:
-            connection.open()
+            self._log_in(client, hop, way)
         except BaseException as error:
             waited = time.monotonic() - began
-            symptom = _with_methods(symptom_of(error), connection, hop.user)
+            symptom = _with_methods(symptom_of(error), client, hop.user)
             if symptom.kind in ("throttled", "protocol") and waited >= self._timeout:
                 # closed at once: overload; closed after the whole timeout: a hung server
                 symptom = Symptom("timeout", "connected, but the SSH server sent no banner")
             # its thread would continue to read whatever the host sends
-            connection.client.close()
+            client.close()
             if not isinstance(error, Exception):
                 raise
             raise _HopError(hop, symptom) from error
-        connection.transport.set_keepalive(KEEPALIVE)
+        transport = _transport_of(client)
+        transport.set_keepalive(KEEPALIVE)
         # Paramiko's thread would look ten times a second whether there is something to do
-        connection.transport.sock.settimeout(KEEPALIVE)
-        return connection
+        transport.sock.settimeout(KEEPALIVE)
+        return client
 
-    def _connected_socket(self, hop: Hop) -> socket.socket:
-        """Return a TCP connection to a host. Raises _HopError.
+    def _way_to(
+        self, hop: Hop, gateway: paramiko.SSHClient | None
+    ) -> socket.socket | paramiko.Channel:
+        """Return a TCP connection to a host, which its jump host makes if it has one.
 
         Paramiko could make it, too, but takes longer to be imported than a server to answer.
+        Raises _HopError.
         """
         try:
-            return socket.create_connection((hop.host, hop.port), self._timeout)
-        except (OSError, UnicodeError) as error:
+            if gateway is None:
+                return socket.create_connection((hop.host, hop.port), self._timeout)
+            return _transport_of(gateway).open_channel(
+                "direct-tcpip", (hop.host, hop.port), ("", 0), timeout=self._timeout
+            )
+        except Exception as error:
             raise _HopError(hop, symptom_of(error)) from error
 
-    def _connection(
-        self, hop: Hop, gateway: fabric.Connection | None, direct: socket.socket | None
-    ) -> fabric.Connection:
-        """Return a connection that is not open yet and accepts no key that is not known.
-
-        `direct`: the TCP connection to the host; None: `gateway` makes one.
-        """
-        import fabric
-        import paramiko
-
-        if self._config is None:
-            # empty: Fabric would read jump hosts from it, and accept any of their keys
-            self._config = fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
+    def _log_in(
+        self, client: paramiko.SSHClient, hop: Hop, way: socket.socket | paramiko.Channel
+    ) -> None:
+        """Log in to a host over a connection to it; accept no key that is not known."""
         entries = self._known.about(hop.known_hosts, hop.known_as)
-        arguments: dict[str, Any] = {
-            "sock": direct,
+        verify: Any = _Verify(entries, hop.known_as)
+        client.set_missing_host_key_policy(verify)
+        options: dict[str, Any] = {
+            "sock": way,
+            "timeout": self._timeout,
             "banner_timeout": self._timeout,
             "auth_timeout": self._timeout,
             "channel_timeout": self._timeout,
@@ -261,17 +266,12 @@ class FabricTransport:
             "look_for_keys": not hop.identity_files,
             "allow_agent": not hop.only_these_keys,
         }
-        connection = fabric.Connection(
-            hop.host,
-            user=hop.user,
-            port=hop.port,
-            config=self._config,
-            gateway=gateway or False,
-            connect_timeout=self._timeout,
-            connect_kwargs=arguments,
-        )
-        connection.client.set_missing_host_key_policy(_Verify(entries, hop.known_as))
-        return connection
+        client.connect(hop.host, port=hop.port, username=hop.user, **options)
+
+
+def _is_connected(client: paramiko.SSHClient) -> bool:
+    transport = client.get_transport()
+    return transport is not None and transport.is_active()
 
 
 class HostKeyUnknown(Exception):
@@ -294,7 +294,7 @@ class _HopError(Exception):
         self.hop, self.symptom = hop, symptom
 
 
-def _with_methods(symptom: Symptom, connection: fabric.Connection, user: str) -> Symptom:
+def _with_methods(symptom: Symptom, client: paramiko.SSHClient, user: str) -> Symptom:
     """Ask a server that refused a login which ways to log in it offers.
 
     Paramiko's exception may be about another key than the one that was refused: once the host's
@@ -302,7 +302,7 @@ def _with_methods(symptom: Symptom, connection: fabric.Connection, user: str) ->
     """
     import paramiko
 
-    transport = connection.client.get_transport()
+    transport = client.get_transport()
     if transport is None or not transport.is_active():
         return symptom
     if symptom.kind not in ("authentication", "protocol"):
@@ -341,8 +341,7 @@ class _Verify:
 
 
 def _transports(known: Sequence[str]) -> Callable[..., paramiko.Transport]:
-    """Return what makes Paramiko's transports, which ask a server for a key of a known type, and
-    for a cipher that authenticates, too: Paramiko compares each MAC in a loop of Python."""
+    """Return what makes Paramiko's transports, which ask a server for a key of a known type."""
     from dslaunch.transport.ssh.paramiko_link import QueueingTransport
 
     def make_transport(sock: Any, **options: Any) -> paramiko.Transport:
@@ -352,7 +351,6 @@ def _transports(known: Sequence[str]) -> Callable[..., paramiko.Transport]:
         types = list(security.key_types)
         types.sort(key=lambda name: _key_type(name) not in known)
         security.key_types = types
-        security.ciphers = sorted(security.ciphers, key=lambda name: name not in _AUTHENTICATED)
         return transport
 
     return make_transport

@@ -1,0 +1,86 @@
+"""Why ranks wait for each other and do not meet in a process group. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from dslaunch.cluster.nodeset import ranks_text
+from dslaunch.plural import first_few
+from dslaunch.protocol.rehearsal import Group, RendezvousBegun
+from dslaunch.rehearsal.findings import Finding, FindingKind, finding
+from dslaunch.rehearsal.ranks import Ranks, is_shared
+from dslaunch.run.hang_verdict import HangCode
+from dslaunch.run.reasons import EndCode
+from dslaunch.run.rehearsal import (
+    Rehearsed,
+    lacks_master,
+    lacks_ranks,
+    ports_of,
+    with_equal_ranks,
+)
+
+MOST_PORTS = 4
+"""Ports that one finding names."""
+Begun = Mapping[int, RendezvousBegun]
+"""What each rank waits for, by rank."""
+
+
+def impossible_rendezvous(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield what ranks wait for that is not there."""
+    hang = rehearsed.outcome.reason.hang
+    if hang is None or hang.code not in (HangCode.RENDEZVOUS, HangCode.NETWORK):
+        return
+    last = {rank.rank: rank.last(RendezvousBegun) for rank in ranks}
+    begun = {rank: each for rank, each in last.items() if each is not None}
+    yield from _lacking(rehearsed, begun)
+    for number, several in with_equal_ranks(begun).items():
+        yield finding(FindingKind.SAME_RANK, ranks_text(several), number=number)
+    ports = sorted(ports_of(begun))
+    if len(ports) > 1:
+        names = ", ".join(first_few([str(port) for port in ports], MOST_PORTS))
+        yield finding(FindingKind.PORTS_DIFFER, ranks_text(begun), ports=names)
+    hosts = {rank.host for rank in ranks}
+    for path in sorted({each.file for each in begun.values() if each.file is not None}):
+        if is_shared(rehearsed.facts, path, hosts) is False:
+            yield finding(FindingKind.FILE_NOT_SHARED, ranks_text(begun), path=path)
+            return
+
+
+def _lacking(rehearsed: Rehearsed, begun: Begun) -> Iterator[Finding]:
+    """Yield the ranks that wait for more ranks than there are, or for a master on their node."""
+    world = rehearsed.full_ranks
+    ranks: dict[int, list[int]] = defaultdict(list)
+    master: dict[str, list[int]] = defaultdict(list)
+    for rank, each in begun.items():
+        if each.world is not None and lacks_ranks(each, world):
+            ranks[each.world].append(rank)
+        if each.address is not None and lacks_master(each, rehearsed.plan):
+            master[each.address].append(rank)
+    for wanted, several in ranks.items():
+        where = ranks_text(several)
+        yield finding(FindingKind.LACKS_RANKS, where, world=wanted, ranks=world)
+    for address, several in master.items():
+        yield finding(FindingKind.LACKS_MASTER, ranks_text(several), address=address)
+
+
+def groups_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the first group that ranks make with different members, if the run failed: all ranks
+    make each group, also those that they are not in (`torch.distributed.new_group`)."""
+    outcome = rehearsed.outcome
+    if outcome.reason.code is not EndCode.HANG and outcome.status == "ok":
+        return
+    made = [[each for each in rank.every(Group) if not each.by_members] for rank in ranks]
+    for several in zip(*made, strict=False):
+        members = [each.members for each in several]
+        first = members[0]
+        others = [rank.rank for rank, own in zip(ranks, members, strict=True) if own != first]
+        if others:
+            own = next(each for each in members if each != first)
+            texts = {"own": _members_text(own), "other": _members_text(first)}
+            yield finding(FindingKind.GROUPS_DIFFER, ranks_text(others), **texts)
+            return
+
+
+def _members_text(members: tuple[int, ...] | None) -> str:
+    return "all ranks" if members is None else ranks_text(members)
