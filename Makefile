@@ -39,8 +39,8 @@ MUTATIONS ?= 50000
 SEED ?= 1
 RUNS ?= 40
 
-.PHONY: help demo test test-all lint format unit testbed hostile gpu bench docs reference pictures \
-  lock audit sbom man dist cluster-up cluster-down clean
+.PHONY: help demo test test-all lint compiled format unit testbed hostile gpu bench docs reference \
+  pictures lock audit sbom man dist cluster-up cluster-down clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -71,7 +71,7 @@ demo: .venv/.ready-run
 # Lint beside the installation of torch and DeepSpeed, each of which takes one CPU. Then all tests at
 # once: those of the testbed wait half of their time, while the others use the CPUs.
 test: .venv/.ready-lint
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint .venv/.ready-test
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync .venv/.ready-test lint compiled
 	$(pytest) -n $(workers) -m "not gpu and not long" $(PYTEST)
 
 test-all: test
@@ -88,6 +88,11 @@ lint: .venv/.ready-lint
 	$(bin)/python -m tools.prose
 	@if command -v shellcheck > /dev/null; then set -x; shellcheck $(scripts); \
 	else echo "shellcheck is not installed: scripts not checked"; fi
+
+# Compile the tests once: all workers begin at the same time, and each would compile all of them.
+# What fails here fails again where it is reported.
+compiled: .venv/.ready-lint
+	-@$(bin)/python -m pytest --collect-only -qq > /dev/null
 
 format: .venv/.ready-lint
 	$(bin)/ruff check --fix .

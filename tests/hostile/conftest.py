@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +15,12 @@ import pytest
 from dslaunch.cluster.model import Allocation, Cluster, Node, Storage
 from dslaunch.errors import NodeError
 from dslaunch.launch.job import Job
+from dslaunch.run.checkpoint_stores import LocalStore
 from dslaunch.run.launch import run_job
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.request import RunRequest
 from dslaunch.run.timeouts import Timeouts
+from tests.hostile.lying_stores import a_checkpoint, tree
 from tests.hostile.neighbor import Victim, ranks, until
 from tests.hostile.node import compromised
 from tests.local.conftest import Seen, left_over
@@ -101,3 +104,23 @@ def live(victim: Victim) -> Iterator[str]:
     yield run
     victim.dslaunch("stop", run, "--grace", "0")
     assert until(lambda: ranks(run) == set())
+
+
+@pytest.fixture
+def here() -> Iterator[LocalStore]:
+    """The user's machine as a place for checkpoints."""
+    with ThreadPoolExecutor(4) as pool:
+        yield LocalStore(pool)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Path]:
+    """A directory with a node's checkpoint, a private file, and room for a copy; nothing but the
+    copy may change in it."""
+    a_checkpoint(tmp_path / "node")
+    (tmp_path / "private").write_text("secret")
+    (tmp_path / "private").chmod(0o600)
+    before = tree(tmp_path)
+    yield tmp_path
+    after = {p: v for p, v in tree(tmp_path).items() if not f"{p}/".startswith("copy/")}
+    assert after == before

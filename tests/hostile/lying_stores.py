@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from dslaunch.deepspeed.shards import model_name, optimizer_name
 from dslaunch.errors import NodeFailure
 from dslaunch.node import shards
 from dslaunch.protocol.queries import Answers, Questions, parse_answers
 from dslaunch.protocol.values import InvalidAnswer
-from dslaunch.run.checkpoint_stores import LocalStore, NodeStore
+from dslaunch.run.checkpoint_stores import NodeStore
 from dslaunch.run.checkpoints import Holdings, look
 from dslaunch.run.reach import ReachedNodes
 from dslaunch.transport.wire import LostError
@@ -94,23 +92,3 @@ def _described(path: Path) -> Any:
     if path.is_symlink():
         return path.readlink()
     return (path.stat().st_mode, path.read_bytes() if path.is_file() else None)
-
-
-@pytest.fixture
-def here() -> Iterator[LocalStore]:
-    """The user's machine as a place for checkpoints."""
-    with ThreadPoolExecutor(4) as pool:
-        yield LocalStore(pool)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[Path]:
-    """A directory with a node's checkpoint, a private file, and room for a copy; nothing but the
-    copy may change in it."""
-    a_checkpoint(tmp_path / "node")
-    (tmp_path / "private").write_text("secret")
-    (tmp_path / "private").chmod(0o600)
-    before = tree(tmp_path)
-    yield tmp_path
-    after = {p: v for p, v in tree(tmp_path).items() if not f"{p}/".startswith("copy/")}
-    assert after == before

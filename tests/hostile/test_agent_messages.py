@@ -56,7 +56,7 @@ from dslaunch.run.collectives import records as collective_records
 from dslaunch.run.evidence import Inquiry, gather
 from dslaunch.run.follow import read_kept
 from dslaunch.run.gpu_errors import with_gpu_errors
-from dslaunch.run.hang import judge, rank_views
+from dslaunch.run.hang import judge
 from dslaunch.run.hang_evidence import ask_for_evidence, evidence_of
 from dslaunch.run.hang_text import hang_text
 from dslaunch.run.interrupts import Interrupts
@@ -66,6 +66,7 @@ from dslaunch.run.nccl_ras import ranks_waited_for
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.prepare import decide
 from dslaunch.run.rank_signals import Order, send_signal
+from dslaunch.run.rank_views import rank_views
 from dslaunch.run.reach import ReachedNodes
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.rehearsal import MOST_SIZE, RehearsalLimits, RehearsalMonitor, Rehearsed

@@ -17,9 +17,8 @@ from dslaunch.errors import DslaunchError, PreflightError
 from dslaunch.node import files, shards
 from dslaunch.run.checkpoint_stores import LocalStore, StoreError
 from dslaunch.run.checkpoints import Holdings, gather
-from tests.hostile.lying_stores import Lying, here, looked, tree, world
+from tests.hostile.lying_stores import Lying, looked, tree
 
-__all__ = ["here", "world"]
 SHARD = "step5/zero_pp_rank_1_mp_rank_00_optim_states.pt"
 
 

@@ -11,8 +11,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -131,12 +130,6 @@ MAKERS = (
     behind_a_nul,
 )
 Maker = Callable[[Path], bytes]
-
-
-@pytest.fixture
-def here() -> Iterator[LocalStore]:
-    with ThreadPoolExecutor(4) as pool:
-        yield LocalStore(pool)
 
 
 def checked(top: Path, here: LocalStore) -> None:

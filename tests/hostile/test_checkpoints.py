@@ -28,16 +28,12 @@ from tests.hostile.lying_stores import (
     Lying,
     Tamper,
     a_checkpoint,
-    here,
     honest,
     looked,
     place,
     tree,
-    world,
 )
 from tests.hostile.mutations import sample
-
-__all__ = ["here", "world"]
 
 
 def gathered(world: Path, here: LocalStore, tamper: Tamper) -> None:

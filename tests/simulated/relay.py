@@ -11,20 +11,53 @@ from collections.abc import Callable
 
 from dslaunch.node import relay_frames
 from dslaunch.node.relay import REPORTED_AT_ONCE
-from tests.simulated.streams import PIECE, Stream, Work
+from tests.simulated.streams import Stream, Work
 
 REFUSED = 255
 """The exit code of an ssh that was not let in."""
 Serve = Callable[[str, "RelayedStream"], object]
 """Begins to serve a child, by its name."""
+READ = 64 * 1024
+"""Bytes that a relay reads at a time: the others must be able to answer pings in between."""
+AT_ONCE = 50
+"""Children that read before connections are looked at again."""
+
+
+class Turns:
+    """What the children of all relays have to do, a few at a time: they are one process, in which
+    each relay must answer its pings."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Work] = deque()
+        self._is_due = False
+        """Whether the loop is to call `_run`."""
+
+    def add(self, work: Work) -> None:
+        """Do work soon."""
+        self._waiting.append(work)
+        self._run_soon()
+
+    def _run_soon(self) -> None:
+        if self._waiting and not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_due = False
+        turn = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
+        self._run_soon()
+        for work in turn:
+            work()
 
 
 class SimulatedRelay:
     """The relay of one node."""
 
-    def __init__(self, stream: Stream, delay: float, serve: Serve) -> None:
+    def __init__(self, stream: Stream, delay: float, serve: Serve, turns: Turns) -> None:
         """`delay`: seconds until bytes of the launcher are passed on."""
         self._stream, self._delay, self._serve = stream, delay, serve
+        self.turns = turns
         self._loop = asyncio.get_running_loop()
         self._decoder = relay_frames.Decoder()
         self._texts: dict[int, bytes] = {}
@@ -70,7 +103,7 @@ class SimulatedRelay:
 
     def _read(self) -> None:
         try:
-            data = self._stream.recv(PIECE)
+            data = self._stream.recv(READ)
         except BlockingIOError:
             return
         except OSError:
@@ -128,7 +161,6 @@ class RelayedStream:
         self._window = relay_frames.WINDOW
         """Bytes that the launcher still takes."""
         self._ended = self._closed = self._telling = False
-        self._loop = asyncio.get_running_loop()
         self._readable: Work | None = None
         self._writable: Work | None = None
 
@@ -218,7 +250,7 @@ class RelayedStream:
         """Have the node read, soon: it may be busy with what came before."""
         if self._readable is not None and not self._telling:
             self._telling = True
-            self._loop.call_soon(self._let_read)
+            self._relay.turns.add(self._let_read)
 
     def _let_read(self) -> None:
         self._telling = False

@@ -24,7 +24,7 @@ from dslaunch.transport.login_shell import STARTED
 from tests.simulated import streams
 from tests.simulated.agent import Cluster, SimulatedAgent
 from tests.simulated.drawn import Scenario, from_json, node_draw, node_of
-from tests.simulated.relay import RelayedStream, SimulatedRelay
+from tests.simulated.relay import RelayedStream, SimulatedRelay, Turns
 from tests.simulated.streams import SocketStream, Stream
 from tests.simulated.transport import ACCEPTED, REFUSED
 
@@ -63,6 +63,7 @@ class Server:
         self.cluster = Cluster(scenario)
         self.loop = self.cluster.loop
         self._open: set[asyncio.Task[None]] = set()
+        self._turns = Turns()
 
     async def listen(self, path: str) -> None:
         """Take the connections of the launcher, until cancelled."""
@@ -117,7 +118,7 @@ class Server:
         arguments = await self._program(stream)
         await asyncio.sleep(draw.boot)
         if "login_timeout" in arguments:
-            relay = SimulatedRelay(stream, draw.one_way, self._log_in_through)
+            relay = SimulatedRelay(stream, draw.one_way, self._log_in_through, self._turns)
             self.cluster.relays[host] = relay
             return
         if not arguments["join"]:

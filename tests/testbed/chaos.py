@@ -23,8 +23,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tests.testbed.project import Project
 from tests.testbed.test_own_processes import programs
-from tests.testbed.test_runs import Project
 from tests.testbed.vcluster import VirtualCluster
 from tests.testbed.vcluster.api import Running
 from tests.testbed.vcluster.state import ClusterError

@@ -14,6 +14,7 @@ from secrets import token_hex
 
 import pytest
 
+from tests.testbed.project import Project
 from tests.testbed.scheduler import EXAMPLES, Site, parameters, settle
 from tests.testbed.vcluster import VirtualCluster, missing
 
@@ -90,6 +91,17 @@ def cluster4(session_cluster4: VirtualCluster) -> Iterator[VirtualCluster]:
     yield session_cluster4
     session_cluster4.heal()
     assert session_cluster4.leftovers() == {}
+
+
+@pytest.fixture
+def project(cluster4: VirtualCluster, request: pytest.FixtureRequest) -> Iterator[Project]:
+    """A directory on the control machine of `cluster4`, with a cluster file of its nodes."""
+    name = re.sub(r"\W+", "-", request.node.name)[:60]
+    made = Project(cluster4, f"/root/{name}")
+    made.describe()
+    yield made
+    for node in cluster4.names:
+        cluster4.run(node, ["rm", "-rf", "/root/work"], user="root")
 
 
 @pytest.fixture

@@ -269,15 +269,17 @@ Nothing of this has run on GPUs with NCCL. `gpu` has been tested with recorded k
 HEAD_REPORTED = """
 ## Hangs as users reported them
 
-Trainings made from public reports, or that break a documented rule, with two nodes and two ranks
-each. Where no code is given, gloo ends a rank instead, and NCCL would hang. In their first run,
-before any rule was changed for them, {first} of {all} had the right ranks and code.
+Trainings made from public reports, or that break a documented rule, with two ranks on each of two
+nodes, and the last {later} on each of four. Where no code is given, gloo ends a rank instead, and
+NCCL would hang. In their first run, before any rule was changed for them, {first_right} of the
+first {first} had the right ranks and code, and {later_right} of the last {later}.
 
 | training | code | ranks | dslaunch |
 |---|---|---|---|
 """
-FIRST_RUN = 8
-"""Of the reported hangs, those that were named correctly before any rule was changed for them."""
+FIRST_RIGHT, LATER_RIGHT = 8, 10
+"""Of the reported hangs, those that were named correctly before any rule was changed for them: of
+those on two nodes, which came first, and of those on four."""
 MEANINGS = {
     "not-entered": "sleeps in other code",
     "busy": "computes in a loop that does not end",
@@ -321,7 +323,13 @@ def _reported(rows: list[dict[str, Any]]) -> str:
     those = [each for each in REPORTED if each.name in by_name]
     if not those:
         return ""
-    head = HEAD_REPORTED.format(first=FIRST_RUN, all=len(REPORTED))
+    first = sum(each.nodes == 2 for each in REPORTED)
+    head = HEAD_REPORTED.format(
+        first=first,
+        first_right=FIRST_RIGHT,
+        later=len(REPORTED) - first,
+        later_right=LATER_RIGHT,
+    )
     return head + "".join(_reported_row(each, by_name[each.name]) for each in those)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.testbed.test_runs import Project
+from tests.testbed.project import Project
 from tests.testbed.vcluster import VirtualCluster
 
 RECORDED = Path(__file__).with_name("late_ranks.jsonl")
@@ -184,7 +184,9 @@ for one, on average over a minute. The
 ## One rank becomes slower by a tenth after {begin} steps
 
 {named} of {slow} were named within {goal} steps, {late} later, and {missed} not within {slow_steps}
-steps. {wrong} other ranks were named.
+steps. {wrong} other ranks were named. Of {sleeping} slow ranks that only sleep,
+{sleeping_named} were named within {goal} steps. Ranks that compute wait for a CPU, so that a step
+takes longer: a tenth of what the slow one does is then less than a tenth of the step.
 
 | step | nodes | CPU | measured step | load | slow rank | named after | other ranks named |
 |---|---|---|---|---|---|---|---|
@@ -206,12 +208,18 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     sound = [(trial, by_trial[trial.name]) for trial in SOUND if trial.name in by_trial]
     after = [_named_after(trial, row) for trial, row in slow]
     dates = sorted({row["date"] for row in by_trial.values()})
+    in_time = [steps is not None and steps <= GOAL for steps in after]
+    sleeping = [
+        named for named, (trial, _) in zip(in_time, slow, strict=True) if not trial.cpu_share
+    ]
     head = HEAD.format(
         dates=" to ".join(dict.fromkeys((dates[0], dates[-1]))),
         begin=BEGIN,
-        named=sum(steps is not None and steps <= GOAL for steps in after),
+        named=sum(in_time),
         late=sum(steps is not None and steps > GOAL for steps in after),
         missed=after.count(None),
+        sleeping=len(sleeping),
+        sleeping_named=sum(sleeping),
         slow=len(slow),
         goal=GOAL,
         slow_steps=SLOW_STEPS,
@@ -262,7 +270,7 @@ def _cells(trial: Trial, row: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         f"{trial.seconds:g} s",
         str(trial.nodes),
-        f"{trial.cpu_share:.0%}",
+        f"{100 * trial.cpu_share:.0f} %",
         f"{row['step_seconds']:.2f} s",
         f"{row['load']:.0f}",
     )

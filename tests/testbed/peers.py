@@ -16,8 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tests.testbed.faulttable import LIMIT, OUT_OF_MEMORY
+from tests.testbed.project import Project
 from tests.testbed.test_faults import JOB, Watched, break_it
-from tests.testbed.test_runs import Project
 from tests.testbed.vcluster import VirtualCluster
 
 FAULTS = (

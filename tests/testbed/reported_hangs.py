@@ -1,6 +1,6 @@
 """Trainings that hang as users have reported it: each with its source, and what must be named.
 
-`test_hangs.py` runs them on 2 nodes with 2 ranks each.
+`test_hangs.py` runs them with 2 ranks a node.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Reported:
     ranks: tuple[int, ...]
     """Those that are named as the reason; none: it shows no rank. NCCL hangs where gloo fails."""
     program: str
+    nodes: int = 2
+    """Each runs two ranks."""
 
 
 REPORTED = (
@@ -230,5 +232,192 @@ if rank < 2:
     dist.recv(gradient, src=1 - rank)
 dist.all_reduce(gradient)
 """,
+    ),
+    Reported(
+        "final-evaluation-by-rank-0-alone",
+        "https://github.com/FareedKhan-dev/train-llm-from-scratch/pull/32",
+        ("mismatch",),
+        (0,),
+        """\
+from torch.nn.parallel import DistributedDataParallel
+model = DistributedDataParallel(torch.nn.BatchNorm1d(8))
+model(torch.randn(4, 8)).sum().backward()
+def evaluate():
+    for batch in range(100):
+        model(torch.randn(4, 8))
+        dist.all_reduce(gradient)
+if rank == 0:
+    evaluate()
+dist.barrier()
+dist.destroy_process_group()
+""",
+        nodes=4,
+    ),
+    Reported(
+        "gather-for-metrics-on-the-main-process",
+        "https://github.com/huggingface/accelerate/issues/2785",
+        ("mismatch",),
+        (0,),
+        """\
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+def log_metrics():
+    losses = accelerator.gather_for_metrics(torch.ones(4))
+    print("loss", losses.mean(), flush=True)
+if accelerator.is_main_process:
+    log_metrics()
+accelerator.wait_for_everyone()
+""",
+        nodes=4,
+    ),
+    Reported(
+        "no-metrics-on-some-ranks",
+        "https://github.com/bo-ke/llm-internal-medicine/pull/45",
+        ("mismatch",),
+        (6, 7),
+        """\
+def gather(metrics):
+    if not metrics:
+        return []
+    results = [None] * world
+    dist.all_gather_object(results, metrics)
+    return results
+gather({"loss": 1.0} if rank < 6 else {})
+for step in range(100):
+    dist.all_reduce(gradient)
+""",
+        nodes=4,
+    ),
+    Reported(
+        "a-metric-more-on-one-rank",
+        "https://github.com/Lightning-AI/pytorch-lightning/issues/19106",
+        ("mismatch",),
+        (3,),
+        """\
+metrics = {"loss": 1.0, "accuracy": 0.5}
+if rank == 3:
+    metrics["rare class"] = 0.1
+for value in metrics.values():
+    dist.all_reduce(torch.tensor(value))
+dist.barrier()
+""",
+        nodes=4,
+    ),
+    Reported(
+        "experiment-tracker-is-not-reached",
+        "https://github.com/s-JoL/Open-Llama/issues/47",
+        ("not-entered",),
+        (0,),
+        """\
+import socket
+def start_tracking():
+    server = socket.create_server(("127.0.0.1", 0))
+    socket.create_connection(server.getsockname()).recv(1)
+if rank == 0:
+    start_tracking()
+group = dist.new_group()
+dist.all_reduce(gradient, group=group)
+""",
+        nodes=4,
+    ),
+    Reported(
+        "worker-of-a-pool-was-killed",
+        "https://github.com/huggingface/datasets/pull/5976",
+        ("not-entered", "lock"),
+        (0,),
+        """\
+import multiprocessing
+def tokenize(text):
+    if text == 3:
+        os.kill(os.getpid(), 9)
+    return text
+def prepare():
+    with multiprocessing.Pool(2) as pool:
+        pool.map(tokenize, range(8), chunksize=1)
+if rank == 0:
+    prepare()
+dist.barrier()
+""",
+        nodes=4,
+    ),
+    Reported(
+        "lock-of-an-extension-build-was-left",
+        "https://github.com/pytorch/pytorch/issues/189245",
+        ("lock",),
+        (4, 5),
+        """\
+from torch.utils.file_baton import FileBaton
+lock = f"/tmp/lock-{os.getpid()}"
+def load_extension():
+    if rank // 2 == 2:
+        open(lock, "w").close()
+    baton = FileBaton(lock)
+    if not baton.try_acquire():
+        baton.wait()
+    else:
+        baton.release()
+load_extension()
+dist.all_reduce(gradient)
+""",
+        nodes=4,
+    ),
+    Reported(
+        "writer-of-events-has-failed",
+        "https://github.com/tensorflow/tensorboard/issues/6167",
+        ("lock",),
+        (0,),
+        """\
+import queue
+events = queue.Queue(10)
+def write_events():
+    events.get()
+    raise OSError("No space left on device")
+def add_scalar(value):
+    events.put(value)
+if rank == 0:
+    threading.Thread(target=write_events, daemon=True).start()
+for step in range(100):
+    dist.all_reduce(gradient)
+    if rank == 0:
+        add_scalar(step)
+""",
+        nodes=4,
+    ),
+    Reported(
+        "checkpoint-in-a-thread-with-the-same-group",
+        "https://github.com/KempnerInstitute/KempnerForge/issues/104",
+        ("mismatch",),
+        (1,),
+        """\
+def save_in_background():
+    shards = [torch.empty(64) for _ in range(world)]
+    dist.all_gather(shards, torch.ones(64))
+saving = threading.Thread(target=save_in_background)
+if rank == 1:
+    saving.start()
+    time.sleep(2)
+    dist.barrier()
+else:
+    time.sleep(1)
+    dist.barrier()
+    saving.start()
+saving.join()
+""",
+        nodes=4,
+    ),
+    Reported(
+        "upload-of-a-checkpoint-stalls",
+        "https://github.com/marin-community/marin/issues/9209",
+        ("not-entered",),
+        (5,),
+        """\
+import subprocess
+def upload():
+    subprocess.run(["sleep", "600"], check=True)
+if rank == 5:
+    upload()
+dist.barrier()
+""",
+        nodes=4,
     ),
 )

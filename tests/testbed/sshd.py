@@ -97,6 +97,13 @@ class Servers:
         wait_for_port(address, server.port)
         return server
 
+    def ssh_connects(self, host: str = "node") -> bool:
+        """Return whether `ssh` itself connects, with the keys that are known now."""
+        strict = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
+        command = ["ssh", "-F", str(self.config), *strict, host, "true"]
+        done = subprocess.run(command, capture_output=True, timeout=300, check=False)
+        return done.returncode == 0
+
     def configure(self, blocks: str = "", everyone: str = "") -> Path:
         """Write the client's configuration: a test's own blocks, then where each server is."""
         hosts = "".join(

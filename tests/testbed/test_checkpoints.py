@@ -14,10 +14,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.testbed.test_runs import EXAMPLES, Project, project, wait_for
+from tests.testbed.project import Project, wait_for
+from tests.testbed.scheduler import EXAMPLES
 from tests.testbed.vcluster.api import Text
 
-__all__ = ["project"]
 pytestmark = [pytest.mark.torch, pytest.mark.deepspeed]
 TRAIN = ("train.py", "--deepspeed_config", "ds.json", "--steps", "40", "--save_every", "6")
 PATIENCE = 240

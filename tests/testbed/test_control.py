@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.testbed.test_runs import NODES, SLEEPER, Project, project, wait_for
+from tests.testbed.project import NODES, SLEEPER, Project, wait_for
 from tests.testbed.vcluster import VirtualCluster
-from tests.testbed.vcluster.api import Text
+from tests.testbed.vcluster.api import Running, Text
 
-__all__ = ["project"]
 COUNTER = (
     "import os, sys, time\nrank = int(os.environ['RANK'])\n"
     "for i in range(int(sys.argv[1])):\n"
@@ -173,6 +172,16 @@ CUT_SSH = "for p in $(pgrep -f '[s]shd: root@notty'); do kill -KILL $p; done"
 # ---------------------------------------------------------------- restarts
 
 
+def end_without(project: Project, running: Running, node: str) -> tuple[str, str]:
+    """Crash a node, wait for the run's end, and return its output and standard error. Boot the node
+    again."""
+    project.cluster.crash(node)
+    try:
+        return running.communicate(timeout=300)
+    finally:
+        project.cluster.boot(node)
+
+
 def test_a_spare_takes_the_place_of_a_lost_node(project: Project) -> None:
     nodes = "nodes: [{host: 'node[1-3]', slots: 1}, {host: node4, slots: 1, spare: true}]"
     project.describe(nodes)
@@ -184,11 +193,7 @@ def test_a_spare_takes_the_place_of_a_lost_node(project: Project) -> None:
     options = ("--restarts", "1", "--reconnect-timeout", "2", "--grace", "1")
     with project.start(*options, "c.yaml", "job.py") as running:
         wait_for(running, "count 0", times=3)
-        project.cluster.crash("node2")
-        try:
-            out, err = running.communicate(timeout=300)
-        finally:
-            project.cluster.boot("node2")
+        out, err = end_without(project, running, "node2")
     assert running.popen.returncode == 0, err
     assert replacements(project) == [("node2", "node4")]
     assert {"node1:0│count 1", "node4:1│count 1", "node3:2│count 1"} <= set(out.splitlines())
@@ -204,11 +209,7 @@ def test_a_run_continues_with_fewer_nodes_if_min_nodes_allows_it(project: Projec
     options = ("--restarts", "1", "--min-nodes", "3", "--reconnect-timeout", "2", "--grace", "1")
     with project.start(*options, "c.yaml", "job.py") as running:
         wait_for(running, "world 8", times=8)
-        project.cluster.crash("node2")
-        try:
-            out, err = running.communicate(timeout=300)
-        finally:
-            project.cluster.boot("node2")
+        out, err = end_without(project, running, "node2")
     assert running.popen.returncode == 0, err
     assert replacements(project) == [("node2", None)]
     assert out.count("world 6") == 6
@@ -219,11 +220,7 @@ def test_a_run_is_not_restarted_with_too_few_nodes(project: Project) -> None:
     options = ("--restarts", "1", "--reconnect-timeout", "2", "--grace", "1")
     with project.start(*options, "c.yaml", "job.py") as running:
         wait_for(running, "up", times=8)
-        project.cluster.crash("node2")
-        try:
-            _, err = running.communicate(timeout=300)
-        finally:
-            project.cluster.boot("node2")
+        _, err = end_without(project, running, "node2")
     assert running.popen.returncode == 5, err
     code, host, not_restarted = project.reason("code", "host", "not_restarted")
     assert (code, host) == ("node-lost", "node2")

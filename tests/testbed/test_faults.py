@@ -30,10 +30,9 @@ from tests.testbed.faulttable import (
     Case,
     Layout,
 )
-from tests.testbed.test_runs import Project, project
+from tests.testbed.project import Project
 from tests.testbed.vcluster.api import Running
 
-__all__ = ["project"]
 JOB = """\
 import os, select, signal, sys
 def sleep(seconds):  # not time.sleep, which the library that fakes the clock breaks

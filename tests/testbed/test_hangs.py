@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from tests.testbed.hangs import CASES, FORMING, JOB, LIMIT, NETWORK, Case, odd
+from tests.testbed.project import Project
 from tests.testbed.reported_hangs import PREFIX, REPORTED, Reported
 from tests.testbed.test_faults import Watched
-from tests.testbed.test_runs import Project, project
 
-__all__ = ["project"]
 pytestmark = pytest.mark.torch
 RECORD = "DSLAUNCH_HANGS"
 """Names a file to which each case adds a line of JSON."""
@@ -92,7 +91,7 @@ def test_a_hang_that_users_reported_names_the_ranks_that_cause_it(
     project: Project, reported: Reported
 ) -> None:
     project.write("train.py", PREFIX + reported.program)
-    project.describe("nodes: [{host: 'node[1-2]', slots: 2}]")
+    project.describe(f"nodes: [{{host: 'node[1-{reported.nodes}]', slots: 2}}]")
     # a script that imports more of PyTorch makes no progress for long on a loaded machine
     done = project.run("--hang-timeout", f"{2 * LIMIT:g}", "c.yaml", "train.py")
     outcome = project.outcome()

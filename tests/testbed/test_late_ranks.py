@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.testbed.late_ranks import BEGIN, GOAL, RECORDED, SOUND, Trial, page, recorded, train
-from tests.testbed.test_runs import Project, project
+from tests.testbed.project import Project
 
-__all__ = ["project"]
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/slow-ranks.md"
 
 

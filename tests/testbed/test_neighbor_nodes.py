@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.testbed.test_runs import SLEEPER, Project
+from tests.testbed.project import SLEEPER, Project
 from tests.testbed.vcluster import VirtualCluster
 
 TAKEN = [f"{above}/dslaunch-0" for above in ("/tmp", "/var/tmp", "/dev/shm")]

@@ -8,12 +8,11 @@ from signal import SIGKILL, SIGSEGV, SIGTERM
 import pytest
 
 from dslaunch.node import processes
+from tests.testbed.project import Project
 from tests.testbed.scheduler import until
 from tests.testbed.test_faults import Watched
-from tests.testbed.test_runs import Project, project
 from tests.testbed.vcluster.api import NodeProcess
 
-__all__ = ["project"]
 OPTIONS = ("--grace", "2", "--heartbeat-timeout", "3", "--reconnect-timeout", "10")
 """For nodes that are lost. A node that is not may need longer on a busy machine."""
 PATIENT = ("--grace", "2", "--heartbeat-timeout", "3", "--reconnect-timeout", "150")

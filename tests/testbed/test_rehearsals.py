@@ -21,10 +21,9 @@ from typing import Any
 import pytest
 
 from tests.rehearsal.jobs import NODES, BrokenJob, Job, Outcome, broken_jobs, sound_jobs
-from tests.testbed.test_runs import Project, project
+from tests.testbed.project import Project
 from tests.testbed.vcluster import VirtualCluster
 
-__all__ = ["project"]
 RECORD = "DSLAUNCH_REHEARSALS"
 IN_EVERY_TEST_RUN = frozenset({"no-distributed-sampler"})
 """The representative of all jobs: each starts processes that import torch, 9 to 15 s of processor
@@ -32,6 +31,8 @@ time, so that the others are long. `tests/local` rehearses a sound job and one t
 HANG_TIMEOUT = 20.0
 """Seconds without progress of a job that hangs; it need not be waited for longer."""
 OTHER_TIMEOUT = 120.0
+LIMIT = 2400
+"""Seconds for one rehearsal: the time limit does not count half an hour of building kernels."""
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
@@ -69,7 +70,7 @@ def rehearse(project: Project, job: Job, *, hang_timeout: float) -> Result:
         [sys.executable, "-m", "tests.rehearsal.rehearse_job", *words],
         cwd=here,
         env={"PYTHONPATH": str(CHECKOUT)},
-        timeout=480,
+        timeout=LIMIT,
     )
     seconds = time.monotonic() - began
     used = processor_time(project.cluster) - used_before

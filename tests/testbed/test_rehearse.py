@@ -7,9 +7,8 @@ import json
 import pytest
 
 from tests.local.test_rehearsals_local import TRAINING
-from tests.testbed.test_runs import Project, project
+from tests.testbed.project import Project
 
-__all__ = ["project"]
 NODES = "nodes: [{host: 'node[1-2]', slots: 1}]"
 TIMEOUT = 240
 """Seconds for one command, most of them for importing torch."""

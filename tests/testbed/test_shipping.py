@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.testbed.project import recorded_events
 from tests.testbed.vcluster import VirtualCluster
 
 CLUSTER = f"""
@@ -40,12 +40,6 @@ def run(cluster: VirtualCluster, *words: str) -> Any:
     return cluster.run("control", [*command, "../c.yaml", "train.py"], cwd="/root/code")
 
 
-def events(cluster: VirtualCluster) -> list[dict[str, Any]]:
-    newest = "cat $(ls -td ~/.local/state/dslaunch/runs/* | head -n 1)/events.jsonl"
-    text = cluster.run("control", ["sh", "-c", newest]).stdout
-    return [json.loads(line) for line in text.splitlines()]
-
-
 def checksum(cluster: VirtualCluster, node: str, path: str) -> str:
     return cluster.run(node, ["sha256sum", path], check=True).stdout.split()[0]
 
@@ -59,7 +53,7 @@ def test_code_reaches_all_nodes_while_the_launcher_sends_it_once(code: VirtualCl
     wanted = checksum(code, "control", "/root/code/model.dat")
     for node in code.names:
         assert checksum(code, node, "/root/work/model.dat") == wanted
-    assert [each for each in events(code) if each["kind"] == "resent"] == []
+    assert [each for each in recorded_events(code) if each["kind"] == "resent"] == []
     assert code.leftovers() == {}
 
 
@@ -70,7 +64,7 @@ def test_a_node_that_cannot_log_in_to_the_next_costs_one_more_copy(code: Virtual
     sent = int(code.run("control", ["sh", "-c", LINKS], check=True).stdout) - before
     assert done.returncode == 0, done.stderr
     assert 2 * SIZE < sent < 3 * SIZE
-    [event] = [each for each in events(code) if each["kind"] == "resent"]
+    [event] = [each for each in recorded_events(code) if each["kind"] == "resent"]
     assert (event["receivers"], event["senders"]) == ("node3", "node2")
     assert event["failure"] == "authentication"
     assert code.leftovers() == {}

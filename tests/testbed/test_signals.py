@@ -6,11 +6,10 @@ import re
 
 import pytest
 
+from tests.testbed.project import Project
 from tests.testbed.scheduler import Site, until
 from tests.testbed.test_control import dslaunch
-from tests.testbed.test_runs import Project, project
 
-__all__ = ["project"]
 SAVES = """\
 import os, signal, time
 rank, asked = os.environ["RANK"], []

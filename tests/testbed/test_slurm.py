@@ -13,11 +13,10 @@ import pytest
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.slurm.refusal import EXPLANATIONS, Refused
-from tests.testbed.scheduler import Job, Site, parameters, submit, until
+from tests.testbed.scheduler import EXAMPLES, Job, Site, parameters, submit, until
 from tests.testbed.vcluster import CONTROL, VirtualCluster
 from tests.testbed.vcluster.slurm import ASKING
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NASTY = ["a,b", "it's", "$HOME", 'say "x"', "two\nlines", "`id`", "\\", "#", "*", "", "$(id)", "é"]
 
 
@@ -96,7 +95,9 @@ def test_slurm_stores_secrets_in_the_job_environment_and_nowhere_else(site: Site
     secret = f"sEcReT-{token_hex(8)}"
     done = site.run("slurm", "c.yaml", "quiet.py", TOKEN=secret)
     assert done.returncode == 0, done.stderr
-    search = ["grep", "-rl", secret, "/var", "/tmp", site.path]
+    # the nodes' own disks, and no environment of these tests that they see below /tmp
+    search = ["find", "/var", "/tmp", site.path, "-xdev", "-type", "f"]
+    search += ["-exec", "grep", "-l", secret, "{}", "+"]
     on_nodes = [site.cluster.run(node, search).stdout for node in site.cluster.names]
     assert on_nodes == [""] * len(on_nodes)
     (path,) = site.cluster.run(CONTROL, search).stdout.split()

@@ -236,19 +236,12 @@ TABLE: dict[str, tuple[Lines, str]] = {
 }  # fmt: skip
 
 
-def ssh_decides(servers: Servers, host: str = "node") -> bool:
-    """Whether `ssh` itself connects."""
-    strict = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
-    command = ["ssh", "-F", str(servers.config), *strict, host, "true"]
-    return subprocess.run(command, capture_output=True, timeout=300, check=False).returncode == 0
-
-
 @pytest.mark.parametrize(("known", "expected"), TABLE.values(), ids=TABLE.keys())
 def test_known_hosts_are_decided_as_ssh_decides(
     servers: Servers, known: Lines, expected: str
 ) -> None:
     servers.know(*known(servers))
-    assert ssh_decides(servers) == (expected == "connected")
+    assert servers.ssh_connects() == (expected == "connected")
     assert outcome(cluster(servers, "fabric"), choose=False) == expected
     assert outcome(cluster(servers, "openssh")) == expected
 
@@ -325,7 +318,7 @@ def test_the_transport_is_chosen_by_the_configuration_and_connects_as_ssh_does(
     servers.configure(blocks.format(**values))
     given = cluster(servers, "auto")
     assert transport.choose("auto", given).name == expected
-    assert ssh_decides(servers)
+    assert servers.ssh_connects()
     assert outcome(given) == "connected"
 
 
@@ -356,14 +349,14 @@ def test_a_host_certificate_is_verified_by_openssh(servers: Servers) -> None:
     given = cluster(servers, "auto", host="signed")
     chosen = transport.choose("auto", given)
     assert (chosen.name, chosen.notable) == ("openssh", True)
-    assert ssh_decides(servers, "signed")
+    assert servers.ssh_connects("signed")
     assert outcome(given) == "connected"
     revoked = f"@revoked * {authority}"
     servers.know(f"@cert-authority {signed.known_as} {authority}", revoked)
-    assert not ssh_decides(servers, "signed")
+    assert not servers.ssh_connects("signed")
     assert outcome(given) == "host-key-revoked"
     servers.know(f"@cert-authority {signed.known_as} {servers.servers['node'].key()}")
-    assert not ssh_decides(servers, "signed")
+    assert not servers.ssh_connects("signed")
     assert outcome(given) == "host-key-unknown"
 
 
@@ -371,7 +364,7 @@ def test_a_list_of_revoked_keys_is_applied(servers: Servers) -> None:
     node, revoked = servers.servers["node"], servers.directory / "revoked"
     revoked.write_text(f"{node.key()}\n{node.key('ecdsa')}\n")
     servers.configure(f"Host node\n  RevokedHostKeys {revoked}\n")
-    assert not ssh_decides(servers)
+    assert not servers.ssh_connects()
     assert outcome(cluster(servers, "auto")) == "host-key-revoked"
 
 
@@ -388,7 +381,7 @@ def test_a_user_certificate_logs_in_by_openssh(servers: Servers) -> None:
     servers.configure(f"Host certified\n  IdentityFile {directory}/unlisted\n")
     given = cluster(servers, "auto", host="certified")
     assert transport.choose("auto", given).name == "openssh"
-    assert ssh_decides(servers, "certified")
+    assert servers.ssh_connects("certified")
     assert outcome(given) == "connected"
 
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.testbed.project import Project, wait_for
 from tests.testbed.scheduler import Site
-from tests.testbed.test_runs import Project, project, wait_for
 
-__all__ = ["project"]
 TRAINING = """\
 import os, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.testbed.project import recorded_events
 from tests.testbed.vcluster import VirtualCluster
 from tests.testbed.vcluster.api import NodeProcess, Running
 
@@ -78,15 +79,10 @@ def outcome(cluster: VirtualCluster) -> dict[str, Any]:
     return found
 
 
-def events(cluster: VirtualCluster) -> list[dict[str, Any]]:
-    newest = "cat $(ls -td ~/.local/state/dslaunch/runs/* | head -n 1)/events.jsonl"
-    text = cluster.run("control", ["sh", "-c", newest]).stdout
-    return [json.loads(line) for line in text.splitlines()]
-
-
 def reconnected(cluster: VirtualCluster) -> dict[str, float]:
     """Return the nodes that were reconnected to, and after how many seconds."""
-    return {each["host"]: each["seconds"] for each in events(cluster) if each["kind"] == "back"}
+    back = (each for each in recorded_events(cluster) if each["kind"] == "back")
+    return {each["host"]: each["seconds"] for each in back}
 
 
 def wait_until(happened: Callable[[], bool], seconds: float = 300) -> None:
@@ -101,8 +97,8 @@ def wait_until_back(cluster: VirtualCluster, running: Running, *hosts: str) -> N
     relay may be silent for some seconds."""
     deadline = time.monotonic() + 300
     while not set(hosts) <= set(reconnected(cluster)):
-        assert running.popen.poll() is None, events(cluster)
-        assert time.monotonic() < deadline, events(cluster)
+        assert running.popen.poll() is None, recorded_events(cluster)
+        assert time.monotonic() < deadline, recorded_events(cluster)
         time.sleep(0.1)
 
 
@@ -261,7 +257,7 @@ def test_nodes_behind_a_node_whose_packets_are_lost_are_reached_within_ten_secon
         cut = time.time()
         tree.fault("node4", "cut", "drop")
         wait_until_back(tree, running, "node5", "node6", "node7")
-        replaced = max(each["time"] for each in events(tree) if each["kind"] == "back")
+        replaced = max(each["time"] for each in recorded_events(tree) if each["kind"] == "back")
         running.communicate()
     assert running.wait() == 5
     assert replaced - cut < 10

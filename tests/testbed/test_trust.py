@@ -74,13 +74,6 @@ def answered(path: Path, *answers: str, options: tuple[str, ...] = ()) -> DONE:
         os.close(theirs)
 
 
-def connects(servers: Servers, host: str) -> bool:
-    """Whether ssh itself accepts the host's key now."""
-    strict = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
-    command = ["ssh", "-F", str(servers.config), *strict, host, "true"]
-    return subprocess.run(command, capture_output=True, timeout=300, check=False).returncode == 0
-
-
 def listed(path: Path) -> str:
     """What `ssh-keygen -lf` prints of a key."""
     command = ["ssh-keygen", "-lf", str(path)]
@@ -96,7 +89,7 @@ def test_all_fingerprints_are_shown_and_one_answer_records_all(servers: Servers)
     assert done.returncode == 0, done.stderr
     for name in ("node1", "node2"):
         assert fingerprint(servers, name) in done.stderr
-        assert connects(servers, name)
+        assert servers.ssh_connects(name)
     assert stat.S_IMODE(servers.known_hosts.stat().st_mode) == 0o600
     before = servers.known_hosts.read_bytes()
     again = trust(cluster(servers), "--json")
@@ -145,8 +138,8 @@ def test_a_list_is_compared_and_nothing_is_asked(servers: Servers, line: object)
     file.write_text(line(servers, "node1") + line(servers, "node2"))
     done = trust(cluster(servers), "--fingerprints", str(file))
     assert done.returncode == 0, done.stderr
-    assert connects(servers, "node1")
-    assert connects(servers, "node2")
+    assert servers.ssh_connects("node1")
+    assert servers.ssh_connects("node2")
 
 
 def test_hosts_that_the_list_lacks_or_has_otherwise_are_refused_by_name(servers: Servers) -> None:
@@ -169,7 +162,7 @@ def test_only_the_listed_kinds_of_keys_are_recorded(servers: Servers) -> None:
     assert done.returncode == 0, done.stderr
     (line,) = servers.known_hosts.read_text().splitlines()
     assert line.split()[1] == "ecdsa-sha2-nistp256"
-    assert connects(servers, "node1")
+    assert servers.ssh_connects("node1")
 
 
 def test_a_changed_key_is_never_replaced(servers: Servers, tmp_path: Path) -> None:
@@ -224,7 +217,7 @@ def test_entries_are_written_as_ssh_writes_them(
     assert answered(cluster(servers, "host: node1"), "yes").returncode == 0
     name = servers.known_hosts.read_text().split()[0]
     assert name == known_as if known_as else name.startswith("|1|")
-    assert connects(servers, "node1")
+    assert servers.ssh_connects("node1")
 
 
 def test_a_file_keeps_its_lines_its_mode_and_its_link(servers: Servers, tmp_path: Path) -> None:
@@ -236,7 +229,7 @@ def test_a_file_keeps_its_lines_its_mode_and_its_link(servers: Servers, tmp_path
     assert servers.known_hosts.is_symlink()
     assert real.read_text().startswith("# mine\nelsewhere ssh-ed25519 AAAA\n[127.")
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
-    assert connects(servers, "node2")
+    assert servers.ssh_connects("node2")
 
 
 @pytest.mark.parametrize("place", ["/dev/null", "none"])
@@ -260,4 +253,4 @@ def test_a_host_that_cannot_be_reached_is_named_and_others_are_recorded(servers:
     assert done.returncode == 5
     whys = {each["host"]: each["why"] for each in json.loads(done.stdout)}
     assert whys == {"node1": "refused", "node2": None}
-    assert connects(servers, "node2")
+    assert servers.ssh_connects("node2")

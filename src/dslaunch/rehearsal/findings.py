@@ -98,7 +98,7 @@ class FindingKind(Enum):
     GROUPS_DIFFER = (
         "rehearsal.groups-differ",
         "error",
-        "makes a process group of {own} where other ranks make one of {other}",
+        "a process group of {own}, where other ranks make one of {other}",
         "call new_group in all ranks for every group, also for those that a rank is not in, in the "
         "same order",
     )
@@ -352,7 +352,7 @@ class FindingKind(Enum):
     CHECKPOINT_SCATTERED = (
         "rehearsal.checkpoint-incomplete",
         "error",
-        "ranks write their parts of one checkpoint to different directories: {paths}",
+        "write their parts of one checkpoint to different directories: {paths}",
         "make the name in one rank, and send it to all (broadcast_object_list): a time or a random "
         "number differs between ranks",
     )

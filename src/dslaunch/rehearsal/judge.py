@@ -28,6 +28,7 @@ from dslaunch.rehearsal.rules import RULES
 from dslaunch.run.hang_text import hang_hint, hang_text
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.outcome_text import stop_text
 from dslaunch.run.reasons import EndCode
 from dslaunch.run.rehearsal import RehearsalLimits, Rehearsed
 from dslaunch.run.rehearsal_result import Verdict
@@ -44,6 +45,7 @@ class Gap(NoteCode):
     NO_CHECKPOINT = "no-checkpoint", "checkpoints: none was written in the rehearsed steps"
     NO_LOADER = "no-loader", "the data of the ranks: they use no DataLoader of PyTorch"
     NO_HOOK = "no-hook", "what the ranks do: Python ran with -I, -E or -S, or in a container"
+    NO_STEP = "no-step", "the training: no rank made an optimizer step"
     NO_TORCH = "no-torch", "the training: no rank imported PyTorch"
     OTHER_NODES = (
         "other-nodes",
@@ -52,7 +54,8 @@ class Gap(NoteCode):
     REPLACED = (
         "replaced",
         "what the script does after it has started another program in its place (os.exec), whose "
-        "PYTHONPATH has another sitecustomize in front: leave the first entry where it is",
+        "PYTHONPATH has another sitecustomize in front: leave the first entry of PYTHONPATH where "
+        "it is",
     )
     SPAWNED = (
         "spawned",
@@ -167,7 +170,7 @@ def _of_the_end(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     elif outcome.reason.code is EndCode.REHEARSAL_SPAWNS:
         return  # the rule about it has the finding
     elif outcome.reason.code is EndCode.HANG and outcome.reason.hang is not None:
-        yield _hang(outcome.reason.hang, outcome.message, ranks)
+        yield _hang(outcome.reason.hang, stop_text(outcome.reason), ranks)
     elif outcome.status == "failed":
         yield _failure(rehearsed, ranks)
     elif outcome.status == "ok":
@@ -183,7 +186,7 @@ def _of_the_end(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         yield from _uneven(ranks)
 
 
-def _hang(verdict: HangVerdict, message: str, ranks: Ranks) -> Finding:
+def _hang(verdict: HangVerdict, evidence: str, ranks: Ranks) -> Finding:
     """Return why there was no progress, with the code of the verdict."""
     late = [rank for _, rank in verdict.ranks] or [rank.rank for rank in ranks]
     place = verdict.place
@@ -194,7 +197,7 @@ def _hang(verdict: HangVerdict, message: str, ranks: Ranks) -> Finding:
         where=f"{place.file}:{place.line}" if place is not None else ranks_text(late),
         text=hang_text(verdict),
         hint=hang_hint(verdict),
-        evidence=message,
+        evidence=evidence,
     )
 
 
@@ -270,6 +273,8 @@ def _gaps(rehearsed: Rehearsed, ranks: Ranks) -> tuple[Gap, ...]:
     if alone is not None:
         return (alone,)
     gaps = [Gap.OTHER_NODES] if rehearsed.is_smaller else []
+    if not any(rank.steps for rank in ranks):
+        return (*gaps, Gap.NO_STEP)
     if rehearsed.outcome.reason.code is EndCode.REHEARSED:
         gaps.append(Gap.LATER_STEPS)
     if not any(rank.last(Saved) for rank in ranks):

@@ -10,7 +10,8 @@ from dslaunch.plural import first_few
 from dslaunch.protocol.rehearsal import Group, RendezvousBegun
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.ranks import Ranks, is_shared
-from dslaunch.run.hang_verdict import HangCode
+from dslaunch.run.hang_text import place_text
+from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.reasons import EndCode
 from dslaunch.run.rehearsal import (
     Rehearsed,
@@ -33,21 +34,29 @@ def impossible_rendezvous(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Findin
         return
     last = {rank.rank: rank.last(RendezvousBegun) for rank in ranks}
     begun = {rank: each for rank, each in last.items() if each is not None}
-    yield from _lacking(rehearsed, begun)
+    seen = _waiting(hang)
+    yield from _lacking(rehearsed, begun, seen)
     for number, several in with_equal_ranks(begun).items():
-        yield finding(FindingKind.SAME_RANK, ranks_text(several), number=number)
+        where = ranks_text(several)
+        yield finding(FindingKind.SAME_RANK, where, evidence=seen, number=number)
     ports = sorted(ports_of(begun))
     if len(ports) > 1:
         names = ", ".join(first_few([str(port) for port in ports], MOST_PORTS))
-        yield finding(FindingKind.PORTS_DIFFER, ranks_text(begun), ports=names)
+        yield finding(FindingKind.PORTS_DIFFER, ranks_text(begun), evidence=seen, ports=names)
     hosts = {rank.host for rank in ranks}
     for path in sorted({each.file for each in begun.values() if each.file is not None}):
         if is_shared(rehearsed.facts, path, hosts) is False:
-            yield finding(FindingKind.FILE_NOT_SHARED, ranks_text(begun), path=path)
+            yield finding(FindingKind.FILE_NOT_SHARED, ranks_text(begun), evidence=seen, path=path)
             return
 
 
-def _lacking(rehearsed: Rehearsed, begun: Begun) -> Iterator[Finding]:
+def _waiting(verdict: HangVerdict) -> str | None:
+    """Return where ranks wait: the hang itself is no finding then."""
+    place = place_text(verdict.waiting_place)
+    return f"wait in {verdict.operation or 'a rendezvous'}: {place}" if place else None
+
+
+def _lacking(rehearsed: Rehearsed, begun: Begun, seen: str | None) -> Iterator[Finding]:
     """Yield the ranks that wait for more ranks than there are, or for a master on their node."""
     world = rehearsed.full_ranks
     ranks: dict[int, list[int]] = defaultdict(list)
@@ -59,9 +68,10 @@ def _lacking(rehearsed: Rehearsed, begun: Begun) -> Iterator[Finding]:
             master[each.address].append(rank)
     for wanted, several in ranks.items():
         where = ranks_text(several)
-        yield finding(FindingKind.LACKS_RANKS, where, world=wanted, ranks=world)
+        yield finding(FindingKind.LACKS_RANKS, where, evidence=seen, world=wanted, ranks=world)
     for address, several in master.items():
-        yield finding(FindingKind.LACKS_MASTER, ranks_text(several), address=address)
+        where = ranks_text(several)
+        yield finding(FindingKind.LACKS_MASTER, where, evidence=seen, address=address)
 
 
 def groups_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
@@ -77,8 +87,9 @@ def groups_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         others = [rank.rank for rank, own in zip(ranks, members, strict=True) if own != first]
         if others:
             own = next(each for each in members if each != first)
+            seen = _waiting(outcome.reason.hang) if outcome.reason.hang is not None else None
             texts = {"own": _members_text(own), "other": _members_text(first)}
-            yield finding(FindingKind.GROUPS_DIFFER, ranks_text(others), **texts)
+            yield finding(FindingKind.GROUPS_DIFFER, ranks_text(others), evidence=seen, **texts)
             return
 
 

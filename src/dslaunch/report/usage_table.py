@@ -146,13 +146,21 @@ def _late(rank: RankSample) -> str:
     return "" if late is None else _percent(max(0.0, late))
 
 
+def _gpu_memory(rank: RankSample) -> str:
+    return "" if rank.gpu is None else _bytes(rank.gpu.memory_used)
+
+
+def _gpu_busy(rank: RankSample) -> float:
+    """Return the share of time in which its GPU was in use; 0 if that is unknown."""
+    busy = None if rank.gpu is None else rank.gpu.busy
+    return busy or 0.0
+
+
 RANK_COLUMNS: tuple[Column[RankSample], ...] = (
     Column("RANK", lambda rank: str(rank.rank)),
     Column("NODE", lambda rank: rank.host, left=True, drop=3),
     Column("GPU", _of_gpu),
-    Column(
-        "GPU MEM", lambda rank: "" if rank.gpu is None else _bytes(rank.gpu.memory_used), drop=4
-    ),
+    Column("GPU MEM", _gpu_memory, drop=4),
     Column("CPU", lambda rank: _percent(rank.usage.cpu)),
     Column("BUSY", lambda rank: _percent(rank.usage.busy), drop=2),
     Column("MEMORY", lambda rank: _bytes(rank.usage.memory), drop=5),
@@ -297,7 +305,7 @@ def chosen_nodes(sample: UsageSample, choice: Choice) -> list[NodeUsage]:
 def chosen_ranks(sample: UsageSample, choice: Choice) -> list[RankSample]:
     """Return the ranks that match, in the order that is wanted."""
     keys: dict[str, Callable[[RankSample], float]] = {
-        "gpu": lambda rank: (rank.gpu.busy or 0) if rank.gpu is not None else 0,
+        "gpu": _gpu_busy,
         "cpu": lambda rank: rank.usage.cpu,
         "memory": lambda rank: rank.usage.memory,
         "step-time": lambda rank: rank.step_seconds or 0,

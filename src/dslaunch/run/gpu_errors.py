@@ -8,8 +8,8 @@ from dataclasses import replace
 from dslaunch.preflight import kernel_log, xid
 from dslaunch.preflight.check import UnansweredError
 from dslaunch.protocol.survey import Ran
-from dslaunch.run.hang import RankView
 from dslaunch.run.hang_verdict import GpuError, HangCode, HangVerdict
+from dslaunch.run.rank_views import RankView
 
 _OF_RANKS = frozenset({HangCode.BUSY, HangCode.NOT_ENTERED})
 _OF_NO_RANK = frozenset({HangCode.NETWORK, HangCode.SLOW, HangCode.UNKNOWN})

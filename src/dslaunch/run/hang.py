@@ -25,143 +25,22 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from dslaunch.run.collectives import Collective, RankRecord, RankState
+from dslaunch.run.collectives import Collective, RankState
 from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place, Side
-from dslaunch.run.reasons import RankSource
-from dslaunch.run.waits import NEAR, Frame, Wait, WaitKind, wait
+from dslaunch.run.rank_hang import BY_RANK, bad_workers, code_of, halted
+from dslaunch.run.rank_views import LIBRARY, RankView, own_place, place
+from dslaunch.run.waits import NEAR, WaitKind, wait
 
-MOST_WORKERS = 64
-"""Processes below a rank that are inspected."""
-_BY_RANK = (
-    HangCode.DEAD,
-    HangCode.STOPPED,
-    HangCode.EXITING,
-    HangCode.FILESYSTEM,
-    HangCode.LOCK,
-    HangCode.DATALOADER,
-    HangCode.BUSY,
-    HangCode.NOT_ENTERED,
-)
-"""Codes about single ranks; the first that holds for one of several ranks is the verdict."""
 _SAME_SIZES = re.compile(r"_?(?:all_?reduce|broadcast|reduce|all_?gather)\w*")
 """Operations whose input has the same number of elements on all ranks. Of others, such as
 all_to_all and scatter, it may differ."""
-_LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib/python3\.\d+t?|python\.zip)/|^<")
-"""Also the hooks of dslaunch, which a node has in `python.zip`."""
 _JOINING = frozenset({"init_process_group", "new_group", "split_group"})
 """Functions that return when all ranks of the group have called them."""
 _BETWEEN_TWO = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_\w+)?")
 """Transfers: ranks that are all in one do not wait for the same."""
-_DATA = re.compile(r"torch/utils/data/")
-_BATON = re.compile(r"torch/utils/file_baton\.py$|filelock/\w+\.py$")
-"""Locks in files: of PyTorch's extension builds, and of the package filelock."""
-_AT_EXIT = re.compile(r"threading\.py:_shutdown|multiprocessing/util\.py:_exit_function")
-"""The functions that wait, when a program has ended, for its threads and its child processes."""
-_COMPILERS = re.compile(r"torch/_dynamo/convert_frame\.py$|triton/compiler/")
-"""Where they compile, which they do in other processes and threads, and wait for these."""
-_OF_FILES = (WaitKind.STORAGE, WaitKind.KERNEL)
-_LOCKS = (WaitKind.LOCK, WaitKind.FILE_LOCK, WaitKind.QUEUE)
-_OPENS = ("openat", "newfstatat", "statx", "getdents64", "fsync")
-_READS = ("read", "pread64", "write")
-_NO_FILE = re.compile(r"^(?:|socket:.*|pipe:.*|anon_inode:.*|/dev/pts/.*)$")
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One process of a rank, as its node saw it."""
-
-    pid: int
-    state: str = ""
-    """A letter of /proc/PID/stat; "": unknown."""
-    frames: tuple[Frame, ...] = ()
-    """Of the main thread, the innermost first; empty: unknown."""
-    syscall: str = ""
-    on: str = ""
-    """The file that the system call waits for."""
-    command: str = ""
-
-    @property
-    def wait(self) -> Wait | None:
-        """Return what its main thread waits for."""
-        return wait(self.frames, self.state, self.syscall)
-
-
-@dataclass(frozen=True, slots=True)
-class RankView:
-    """All that is known of one rank."""
-
-    rank: int
-    host: str
-    record: RankRecord | None = None
-    """None: its node has not answered."""
-    process: Process | None = None
-    """None: unknown, or it has ended."""
-    children: tuple[Process, ...] = ()
-    """Processes below it, such as workers of its data loader."""
-    exit_code: int | None = None
-    """It has ended with this code."""
-    signal: int | None = None
-    """It was ended by this signal."""
-    ended: bool = False
-
-    @property
-    def source(self) -> tuple[str, int]:
-        """Return its host and number."""
-        return self.host, self.rank
-
-
-# ---------------------------------------------------------------- what the nodes have told
-
-
-def rank_views(
-    stacks: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]],
-    records: Mapping[int, RankRecord],
-    ended: Mapping[RankSource, tuple[int | None, int | None]],
-) -> dict[int, RankView]:
-    """Return the view of every rank. `stacks`: host -> rank -> processes, as of
-    `node.stacks.collect`; `ended`: exit code and signal of ranks that have ended."""
-    found = {
-        record.rank: RankView(rank=record.rank, host=record.host, record=record)
-        for record in records.values()
-    }
-    for host, ranks in stacks.items():
-        for key, processes in ranks.items():
-            rank = int(key)
-            seen = [_process(each) for each in processes[: MOST_WORKERS + 1]]
-            found[rank] = RankView(
-                rank=rank,
-                host=host,
-                record=records.get(rank),
-                process=seen[0] if seen else None,
-                children=tuple(seen[1:]),
-            )
-    for (host, number), (code, signal) in ended.items():
-        if number is not None:
-            found[number] = RankView(
-                rank=number, host=host, exit_code=code, signal=signal, ended=True
-            )
-    return dict(sorted(found.items()))
-
-
-def _process(told: Mapping[str, Any]) -> Process:
-    threads = told.get("threads") or []
-    main = [thread for thread in threads if thread.get("main")]
-    frames = main[0]["frames"] if main else []
-    return Process(
-        pid=told["pid"],
-        state=str(told.get("state", "")),
-        frames=tuple(Frame(f["file"], f["line"], f["function"]) for f in frames),
-        syscall=str(told.get("syscall", "")),
-        on=str(told.get("on", "")),
-        command=str(told.get("command", "")),
-    )
-
-
-# ---------------------------------------------------------------- the verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +82,12 @@ def judge(
     ranks that the others wait for by NCCL's report, which counts where no recorder shows any."""
     members = _members(views)
     situation = _Situation(views, members, _waits(views, members), behind)
-    halted = [view for view in views.values() if _halted(view) is not None]
+    not_running = [view for view in views.values() if halted(view) is not None]
     if situation.waits:
         involved = {rank for each in situation.waits for rank in (*each.missing, *each.entered)}
-        halted = [view for view in halted if view.rank in involved]
-    if halted and situation.waiting:
-        return _about_ranks(situation, halted, now)
+        not_running = [view for view in not_running if view.rank in involved]
+    if not_running and situation.waiting:
+        return _about_ranks(situation, not_running, now)
     different = _different_operations(situation, now)
     if different is not None:
         connects = may_be_network(different) and _forms_known_group(situation)
@@ -222,8 +101,8 @@ def judge(
         return _all_have_entered(situation, now)
     if situation.waiting:
         return _all_seen_waiting(situation)
-    if halted:
-        return _about_ranks(situation, halted, now)
+    if not_running:
+        return _about_ranks(situation, not_running, now)
     return _without_collectives(situation)
 
 
@@ -303,7 +182,7 @@ def _seen_operation(view: RankView) -> str | None:
     # torch wraps its functions; the outermost is the one that the program calls
     last = seen.frame
     for index, frame in enumerate(process.frames[: seen.frame + NEAR]):
-        if _LIBRARY.search(frame.file) and wait([frame]) is not None:
+        if LIBRARY.search(frame.file) and wait([frame]) is not None:
             last = index
     return process.frames[last].function
 
@@ -566,25 +445,11 @@ def _place_in(view: RankView, entry: Collective) -> Place | None:
     in its stack: then that is where the main thread waits for it.
     """
     seen = view.process.frames if view.process is not None else ()
-    return _own_place(entry.frames) or _own_place(seen) or place(entry.frames or seen)
+    return own_place(entry.frames) or own_place(seen) or place(entry.frames or seen)
 
 
 def _place_of(view: RankView) -> Place | None:
     return place(view.process.frames) if view.process is not None else None
-
-
-def place(frames: Sequence[Frame]) -> Place | None:
-    """Return the innermost line of the user's program; of a library if there is none."""
-    found = _own_place(frames)
-    if found is not None or not frames:
-        return found
-    return Place(*frames[0])
-
-
-def _own_place(frames: Sequence[Frame]) -> Place | None:
-    """Return the innermost line of the user's program; None: there is none."""
-    own = (frame for frame in frames if not _LIBRARY.search(frame.file))
-    return next((Place(*frame) for frame in own), None)
 
 
 # ---------------------------------------------------------------- single ranks
@@ -594,8 +459,8 @@ def _about_ranks(
     situation: _Situation, guilty: Sequence[RankView], now: float | None
 ) -> HangVerdict:
     """Return the verdict about ranks that the others wait for."""
-    codes = {view.rank: _code(view) for view in guilty}
-    code = next(each for each in _BY_RANK if each in codes.values())
+    codes = {view.rank: code_of(view) for view in guilty}
+    code = next(each for each in BY_RANK if each in codes.values())
     those = [view for view in guilty if codes[view.rank] is code]
     first = those[0]
     process = first.process
@@ -608,7 +473,7 @@ def _about_ranks(
         on=process.on if process is not None and code is HangCode.FILESYSTEM else "",
         exit_code=first.exit_code,
         signal=first.signal,
-        workers=len(_bad_workers(first)) if code is HangCode.DATALOADER else None,
+        workers=len(bad_workers(first)) if code is HangCode.DATALOADER else None,
     )
     numbers = {view.rank for view in those}
     relevant = [each for each in situation.waits if numbers & {*each.missing, *each.entered}]
@@ -617,68 +482,13 @@ def _about_ranks(
     return _seen_waited_for(situation, verdict)
 
 
-def _halted(view: RankView) -> HangCode | None:
-    """Return why a rank runs no code at all; None: it may."""
-    if view.ended:
-        return HangCode.DEAD
-    state = view.process.state if view.process is not None else ""
-    if state and state in "ZX":
-        return HangCode.DEAD
-    return HangCode.STOPPED if state and state in "Tt" else None
-
-
-def _code(view: RankView) -> HangCode:
-    """Return why a rank does not enter the collective that others wait in."""
-    halted = _halted(view)
-    if halted is not None:
-        return halted
-    process = view.process
-    if process is None:
-        return HangCode.NOT_ENTERED
-    seen = process.wait
-    checks: tuple[tuple[HangCode, Callable[[], bool]], ...] = (
-        (HangCode.EXITING, lambda: _is_exiting(process)),
-        (HangCode.LOCK, lambda: any(_BATON.search(frame.file) for frame in process.frames[:12])),
-        (HangCode.DATALOADER, lambda: _in_data_loader(process)),
-        (HangCode.FILESYSTEM, lambda: _waits_for_file(process, seen)),
-        (HangCode.BUSY, lambda: any(_COMPILERS.search(frame.file) for frame in process.frames)),
-        (HangCode.LOCK, lambda: seen is not None and seen.kind in _LOCKS),
-        (HangCode.BUSY, lambda: process.state == "R"),
-    )
-    return next((code for code, holds in checks if holds()), HangCode.NOT_ENTERED)
-
-
-def _is_exiting(process: Process) -> bool:
-    """Return whether the main thread has left the program: Python calls what waits there."""
-    outermost = process.frames[-1:]
-    return any(_AT_EXIT.search(f"{frame.file}:{frame.function}") for frame in outermost)
-
-
-def _in_data_loader(process: Process) -> bool:
-    return any(_DATA.search(frame.file) for frame in process.frames)
-
-
-def _bad_workers(view: RankView) -> list[Process]:
-    return [child for child in view.children if child.state in ("T", "t", "D", "Z")]
-
-
-def _waits_for_file(process: Process, seen: Wait | None) -> bool:
-    if seen is not None and seen.kind in _OF_FILES:
-        return True
-    if process.state == "R":
-        return False
-    if process.syscall in _OPENS:
-        return True
-    return process.syscall in _READS and not _NO_FILE.match(process.on)
-
-
 def _without_collectives(situation: _Situation) -> HangVerdict:
     """Return the verdict if no rank is in a collective: what most ranks do."""
-    codes = Counter(_code(view) for view in situation.views.values())
+    codes = Counter(code_of(view) for view in situation.views.values())
     if not codes:
         return HangVerdict(HangCode.UNKNOWN)
     code, count = codes.most_common(1)[0]
-    sources = tuple(view.source for view in situation.views.values() if _code(view) is code)
+    sources = tuple(view.source for view in situation.views.values() if code_of(view) is code)
     if count == len(situation.views) and code not in (HangCode.BUSY, HangCode.NOT_ENTERED):
         return _about_ranks(situation, list(situation.views.values()), None)
     first = situation.views[sources[0][1]].process

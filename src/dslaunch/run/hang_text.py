@@ -65,7 +65,8 @@ _HINTS: Mapping[HangCode, str] = {
     HangCode.NOT_ENTERED: "look for code that only some ranks run: the others wait for it; raise "
     "--hang-timeout if it is to take so long",
     HangCode.MISMATCH: "all ranks must call the same collectives in the same order with equal "
-    "sizes; look for conditions that depend on the rank or its data",
+    "sizes; look for conditions that depend on the rank or its data, and for ranks with fewer "
+    "batches; DistributedDataParallel calls broadcast and all_reduce itself",
     HangCode.NETWORK: "check the network between the nodes: `dslaunch preflight --tier deep`, "
     "firewalls, NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME",
     HangCode.GPU: "check the node with `nvidia-smi` and `dslaunch preflight`, drain it, and reset "

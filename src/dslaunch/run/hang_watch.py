@@ -24,12 +24,13 @@ from dslaunch.run.collectives import (
     ask_for_collectives,
 )
 from dslaunch.run.gpu_errors import with_gpu_errors
-from dslaunch.run.hang import judge, may_be_network, rank_views, with_unreachable
+from dslaunch.run.hang import judge, may_be_network, with_unreachable
 from dslaunch.run.hang_evidence import HangEvidence, ask_for_evidence, evidence_of
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.nccl_ras import ranks_waited_for
 from dslaunch.run.node_pairs import NodePairs
 from dslaunch.run.rank_stacks import arrived_stacks, ask_for_stacks
+from dslaunch.run.rank_views import rank_views
 from dslaunch.run.reasons import EndCode, EndReason, RankSource
 from dslaunch.run.session import Session
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from dslaunch.run.hang import RankView
+from dslaunch.run.rank_views import RankView
 
 _MISSING = re.compile(r"^  Process (\d{1,7}) on node \S{1,64} managing GPU", re.MULTILINE)
 _BLOCK = re.compile(r"^  Communicator ranks have different (?:\w+ )?operation counts$")

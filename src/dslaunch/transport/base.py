@@ -67,6 +67,21 @@ class Channel(Protocol):
 
 
 @runtime_checkable
+class RelayedBytes(Protocol):
+    """A channel whose bytes come over relays, with those of other nodes."""
+
+    def others_began(self) -> float:
+        """Return when a login or a program behind the same relays has begun last, on the monotonic
+        clock."""
+
+
+def others_began(channel: Channel) -> float:
+    """Return when another node has begun last that this one may have had to wait for, on the
+    monotonic clock; 0.0: it waits for none."""
+    return channel.others_began() if isinstance(channel, RelayedBytes) else 0.0
+
+
+@runtime_checkable
 class Connection(Protocol):
     """An open, authenticated connection to one node, with its host key verified."""
 

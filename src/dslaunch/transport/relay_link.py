@@ -17,7 +17,7 @@ from dslaunch import log
 from dslaunch.json_text import json_text
 from dslaunch.node import relay_frames
 from dslaunch.transport import loop
-from dslaunch.transport.base import End
+from dslaunch.transport.base import End, others_began
 from dslaunch.transport.channel import EXIT_TIMEOUT, QueueingChannel
 from dslaunch.transport.login_shell import LoginOutput
 
@@ -91,11 +91,16 @@ class RelayLink:
         self.over = False
         self.ended_at = 0.0
         """When it was lost, on the monotonic clock."""
+        self._began = 0.0
+        """When a login of the relay, or a program on a child, has begun last."""
 
     def begin(self, timeout: float) -> None:
-        """Listen, and wait until the relay greets. Raises RelayLostError."""
+        """Listen, and wait until the relay greets: at most so many seconds since another program
+        behind the same relays has begun. Raises RelayLostError."""
         self._channel.listen(self)
-        self._greeted.wait(timeout)
+        left = timeout
+        while left > 0 and not self._greeted.wait(left):
+            left = others_began(self._channel) + timeout - time.monotonic()
         if self.over or not self._greeted.is_set():
             self.abandon()
             raise RelayLostError("the relay did not start")
@@ -156,6 +161,14 @@ class RelayLink:
         self._channel.close()
 
     # ------------------------------------------------------------ for its channels
+
+    def note_beginning(self) -> None:
+        """Take note that a login has succeeded, or that a program on a child has begun."""
+        self._began = time.monotonic()
+
+    def last_beginning(self) -> float:
+        """Return when that has happened last behind this relay, or behind those before it."""
+        return max(self._began, others_began(self._channel))
 
     def send(self, data: bytes) -> None:
         """Send whole frames. What a channel may send is bounded by its window."""
@@ -250,7 +263,7 @@ class RelayedChannel(QueueingChannel):
         self._counting = threading.Lock()
         self._window = relay_frames.WINDOW
         """Bytes of input that the relay still takes."""
-        self._output_ended = False
+        self._output_began = self._output_ended = False
         self._end: End | None = None
 
     # ------------------------------------------------------------ its input
@@ -325,11 +338,15 @@ class RelayedChannel(QueueingChannel):
 
     def _logged_in(self) -> None:
         if not self.login.done():
+            self._link.note_beginning()
             self.login.set_result(None)
 
     def _take_output(self, data: bytes) -> None:
         if len(self._undelivered) + self._unreported + len(data) > relay_frames.WINDOW:
             raise relay_frames.RelayFrameError("more output than the window allows")
+        if not self._output_began:
+            self._output_began = True
+            self._link.note_beginning()
         self._undelivered += data
         self.read_on()
 
@@ -337,6 +354,10 @@ class RelayedChannel(QueueingChannel):
         if not self._output_ended:
             self._output_ended = True
             self.loop.call_later(EXIT_TIMEOUT, lambda: self._finish(End()))
+
+    def others_began(self) -> float:
+        """Return when a login or a program behind the same relays has begun last."""
+        return self._link.last_beginning()
 
     # ------------------------------------------------------------ its end
 

@@ -24,7 +24,7 @@ from dslaunch.node import frames
 from dslaunch.protocol.messages import Arrived, Incoming, ProtocolError, Reply
 from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.transport import login_shell, loop, program
-from dslaunch.transport.base import End
+from dslaunch.transport.base import End, others_began
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -131,9 +131,7 @@ class Wire:
         self._written = sum(map(len, text))
         self._channel = channel
         self._quiet_since = time.monotonic()
-        self._login_limit = self.loop.call_later(
-            login_shell.TIMEOUT, lambda: self._too_late(channel)
-        )
+        self._limit_login(channel, login_shell.TIMEOUT)
         self._watch_writing()
         channel.listen(_Listener(self, channel))
 
@@ -322,11 +320,20 @@ class Wire:
             self._login_limit.cancel()
 
     def _too_late(self, channel: Channel) -> None:
-        """Close a login whose shell does not start our line."""
-        if channel is self._channel and not self.over and not self._closing.is_set():
-            self._late = True
-            self.interrupt()
-            channel.close()
+        """Close a login whose shell does not start our line, unless others over the same way have
+        begun since: it may have had to wait for them."""
+        if channel is not self._channel or self.over or self._closing.is_set():
+            return
+        left = others_began(channel) + login_shell.TIMEOUT - time.monotonic()
+        if left > 0:
+            self._limit_login(channel, left)
+            return
+        self._late = True
+        self.interrupt()
+        channel.close()
+
+    def _limit_login(self, channel: Channel, seconds: float) -> None:
+        self._login_limit = self.loop.call_later(seconds, lambda: self._too_late(channel))
 
     def _take(self, arrived: Arrived) -> None:
         """Pass a reply to its caller. Raises ProtocolError for anything else."""

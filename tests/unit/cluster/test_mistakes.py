@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import yaml
 from hypothesis import given
@@ -21,15 +19,6 @@ def problems(text: str, name: str = "c.yaml") -> tuple[Problem, ...]:
     with pytest.raises(ConfigError) as caught:
         parse_cluster(text, name)
     return caught.value.problems
-
-
-@pytest.fixture(params=["libyaml", "pure Python"])
-def parser(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Either of PyYAML's parsers."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "pure Python":
-            patch.delattr(yaml, "CSafeLoader")
-        yield
 
 
 SYNTAX = {

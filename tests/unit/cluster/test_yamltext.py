@@ -1,25 +1,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dslaunch.cluster.yamltext import parse, path_text
 from dslaunch.errors import ConfigError
 
-
-@pytest.fixture(autouse=True, params=["libyaml", "pure Python"], scope="module")
-def parser(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Everything here must hold with either of PyYAML's parsers."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "pure Python":
-            patch.delattr(yaml, "CSafeLoader")
-        yield
+pytestmark = pytest.mark.usefixtures("parser")
 
 
 def read(text: str) -> Any:

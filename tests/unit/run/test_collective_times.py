@@ -10,11 +10,14 @@ import pytest
 from dslaunch.protocol.collectives import COLLECTIVES, RankAnswer
 from dslaunch.protocol.values import parse
 from dslaunch.run.collective_times import (
+    EXACT,
     LONGEST,
     MOST_GROUPS,
+    MOST_TRIPS,
     SHARE_OF_RANK,
     SHORTEST,
     STEPS_BETWEEN,
+    TRIPS_OF_ROUND,
     CollectiveTimes,
 )
 from dslaunch.transport.wire import Clock
@@ -133,6 +136,35 @@ def test_a_clock_that_is_not_known_exactly_names_no_rank() -> None:
     assert found is not None
     # rank 2 of the same node shows that rank 3 is late, but not that rank 2 is not early
     assert found.slow == ()
+
+
+class MeasuredNode(Node):
+    """A node whose clock is always measured with the same error."""
+
+    def __init__(self, number: int, clock_error: float) -> None:
+        super().__init__(number)
+        self.clock_error = clock_error
+        self.measured = 0
+
+    def measure_clock(self) -> Future[Clock]:
+        self.measured += 1
+        future: Future[Clock] = Future()
+        future.set_result(Clock(offset=0.0, error=self.clock_error))
+        return future
+
+
+def test_a_clock_is_measured_again_only_while_that_is_not_exact_enough_for_the_steps() -> None:
+    exact, inexact = MeasuredNode(0, 0.5 * EXACT * STEP), MeasuredNode(1, 2 * EXACT * STEP)
+    times = rounds(range(40), nodes=(exact, inexact))
+    exact.measured = inexact.measured = 0
+    times.begin([exact, inexact])  # type: ignore[list-item]
+    assert (exact.measured, inexact.measured) == (1, MOST_TRIPS)
+
+
+def test_of_many_nodes_each_clock_is_measured_once() -> None:
+    nodes = [MeasuredNode(number, STEP) for number in range(TRIPS_OF_ROUND)]
+    Asking().begin(nodes)  # type: ignore[arg-type]
+    assert {node.measured for node in nodes} == {1}
 
 
 def test_ranks_that_were_started_again_are_compared_anew() -> None:

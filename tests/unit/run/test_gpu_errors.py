@@ -9,10 +9,10 @@ import pytest
 from dslaunch.preflight import xid
 from dslaunch.run.faulty import faulty_nodes
 from dslaunch.run.gpu_errors import with_gpu_errors
-from dslaunch.run.hang import Process, RankView
 from dslaunch.run.hang_text import hang_text
 from dslaunch.run.hang_verdict import GpuError, HangCode, HangVerdict
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.rank_views import Process, RankView
 from dslaunch.run.reasons import EndCode, EndReason
 
 (LOGGED,) = xid.xids(

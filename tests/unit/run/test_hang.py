@@ -28,18 +28,12 @@ from dslaunch.run.collectives import (
 )
 from dslaunch.run.events import Event
 from dslaunch.run.faulty import faulty_nodes
-from dslaunch.run.hang import (
-    RankView,
-    judge,
-    may_be_network,
-    place,
-    rank_views,
-    with_unreachable,
-)
+from dslaunch.run.hang import judge, may_be_network, with_unreachable
 from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place
 from dslaunch.run.hang_watch import Numbers
 from dslaunch.run.local_runs import read_outcome
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.rank_views import RankView, place, rank_views
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.recorded_events import read_events
 from dslaunch.run.run_directory import EVENTS

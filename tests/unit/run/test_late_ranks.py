@@ -201,14 +201,14 @@ LONG_RUNS = {
 }
 
 
-@pytest.mark.long  # minutes: 300 runs of 200 steps each
+@pytest.mark.long  # minutes: 100 runs of 200 steps each
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("job", LONG_RUNS.values(), ids=LONG_RUNS.keys())
-def test_no_rank_of_hundreds_of_sound_runs_is_named(job: SimulatedJob, ranks: int) -> None:
+def test_no_rank_of_a_hundred_sound_runs_is_named(job: SimulatedJob, ranks: int) -> None:
     random = Random(7)
     sound = replace(job, ranks=ranks, nodes=min(ranks, 4), steps=STEPS[-1] + 8)
-    assert sum(bool(late_ranks(sound.group(random))) for _ in range(300)) == 0
-    assert FALSE_ALARMS * 300 < 1
+    assert sum(bool(late_ranks(sound.group(random))) for _ in range(100)) == 0
+    assert FALSE_ALARMS * 100 < 1
 
 
 def test_a_clock_that_is_wrong_by_less_than_its_error_names_no_rank() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dslaunch.run.hang import Process, RankView, judge
+from dslaunch.run.hang import judge
 from dslaunch.run.hang_verdict import HangCode
 from dslaunch.run.nccl_ras import ranks_waited_for, waited_for
+from dslaunch.run.rank_views import Process, RankView
 
 # excerpts of the output that NCCL's user guide shows (2.24), with addresses and numbers as there
 BEHIND = """\

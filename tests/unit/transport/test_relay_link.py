@@ -18,7 +18,7 @@ from tests.unit.transport.fake import Answer, FakeChannel
 from dslaunch.cluster.model import Node
 from dslaunch.node import relay_frames
 from dslaunch.transport import program
-from dslaunch.transport.base import Channel, End
+from dslaunch.transport.base import Channel, End, others_began
 from dslaunch.transport.channel import ChannelOutput
 from dslaunch.transport.loop import shared
 from dslaunch.transport.node_login import Child
@@ -225,6 +225,22 @@ def unanswered_after_ping(link: RelayLink) -> int:
     shared().call(pinged.set)
     pinged.wait()
     return link.unanswered
+
+
+def test_logins_and_programs_behind_the_same_relays_count_once_when_they_begin() -> None:
+    outer = RelayLink(FakeChannel(Answer()))
+    inner = RelayLink(RelayedChannel(outer, 1))
+    waiting = RelayedChannel(inner, 1)
+    assert others_began(waiting) == 0.0
+    latest = [0.0]
+    for link in (inner, outer):
+        other = RelayedChannel(link, 2)
+        for kind, body in ((relay_frames.OPENED, b""), (relay_frames.DATA, b"x")):
+            other.take(kind, body)
+            latest.append(others_began(waiting))
+            other.take(kind, body)
+            assert others_began(waiting) == latest[-1]
+    assert latest == sorted(set(latest))
 
 
 def test_a_relay_that_reads_what_waits_for_it_is_there_although_it_does_not_answer() -> None:

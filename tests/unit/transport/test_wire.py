@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from tests.unit.transport.fake import Answer, FakeTransport
+from tests.unit.transport.fake import Answer, FakeChannel, FakeTransport
 
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
@@ -16,7 +18,7 @@ from dslaunch.protocol.messages import Reply
 from dslaunch.run.agent_program import AgentStart
 from dslaunch.run.inbox import Inbox
 from dslaunch.run.session import Lost, Session
-from dslaunch.transport import wire
+from dslaunch.transport import login_shell, wire
 from dslaunch.transport.wire import LostError, Wire
 
 NODE = Node("n1", (0,))
@@ -80,3 +82,46 @@ def test_an_answer_that_breaks_its_reader_is_a_failure_of_its_node() -> None:
     error = answer.exception(300)
     assert isinstance(error, LostError)
     assert error.failure.kind == "protocol"
+
+
+class Silent(FakeChannel):
+    """A login behind a relay whose shell starts nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(Answer())
+        self.began = 0.0
+        self.closed = threading.Event()
+
+    def others_began(self) -> float:
+        return self.began
+
+    def read_on(self) -> None:
+        """Nothing comes."""
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class OneLogin:
+    """A connection for one program."""
+
+    def __init__(self, channel: FakeChannel) -> None:
+        self._channel = channel
+
+    def start(self, line: str, text: Sequence[bytes] = ()) -> FakeChannel:
+        return self._channel
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_a_login_is_given_up_long_after_the_last_one_behind_its_relay_has_begun() -> None:
+    channel = Silent()
+    waiting = Wire(NODE, OneLogin(channel))
+    waiting.start(())
+    channel.began = time.monotonic() + 3600
+    waiting._too_late(channel)
+    assert not channel.closed.is_set()
+    channel.began = time.monotonic() - login_shell.TIMEOUT
+    waiting._too_late(channel)
+    assert channel.closed.is_set()

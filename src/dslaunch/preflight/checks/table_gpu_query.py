@@ -30,12 +30,22 @@ def off(field: str) -> Predicate:
 
 def word(field: str, words: tuple[str, ...], known: tuple[str, ...]) -> Predicate:
     """The field is one of some of the words that it can be; shows it."""
-    return lambda gpu, limits: found if (found := gpu.word(field, *known)) in words else None
+
+    def applies(gpu: NvidiaGpu, limits: Limits) -> str | None:
+        found = gpu.word(field, *known)
+        return found if found in words else None
+
+    return applies
 
 
 def other_than(field: str, usual: str) -> Predicate:
     """The field has another value; shows it."""
-    return lambda gpu, limits: found if (found := gpu.text(field)) != usual else None
+
+    def applies(gpu: NvidiaGpu, limits: Limits) -> str | None:
+        found = gpu.text(field)
+        return found if found != usual else None
+
+    return applies
 
 
 def number(field: str, compares: Callable[[float, float], bool], limit: str) -> Predicate:
@@ -50,7 +60,12 @@ def number(field: str, compares: Callable[[float, float], bool], limit: str) -> 
 
 def some(field: str, noun: str) -> Predicate:
     """A count is not zero; shows it with its noun."""
-    return lambda gpu, limits: counted(round(n), noun) if (n := gpu.number(field)) else None
+
+    def applies(gpu: NvidiaGpu, limits: Limits) -> str | None:
+        count = gpu.number(field)
+        return counted(round(count), noun) if count else None
+
+    return applies
 
 
 def less_than(field: str, most: str) -> Predicate:

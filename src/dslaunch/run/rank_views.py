@@ -1,0 +1,120 @@
+"""What nodes have told about each rank of a run that makes no progress. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dslaunch.run.collectives import RankRecord
+from dslaunch.run.hang_verdict import Place
+from dslaunch.run.reasons import RankSource
+from dslaunch.run.waits import Frame, Wait, wait
+
+MOST_WORKERS = 64
+"""Processes below a rank that are inspected."""
+LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib/python3\.\d+t?|python\.zip)/|^<")
+"""Also the hooks of dslaunch, which a node has in `python.zip`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of a rank, as its node saw it."""
+
+    pid: int
+    state: str = ""
+    """A letter of /proc/PID/stat; "": unknown."""
+    frames: tuple[Frame, ...] = ()
+    """Of the main thread, the innermost first; empty: unknown."""
+    syscall: str = ""
+    on: str = ""
+    """The file that the system call waits for."""
+    command: str = ""
+
+    @property
+    def wait(self) -> Wait | None:
+        """Return what its main thread waits for."""
+        return wait(self.frames, self.state, self.syscall)
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """All that is known of one rank."""
+
+    rank: int
+    host: str
+    record: RankRecord | None = None
+    """None: its node has not answered."""
+    process: Process | None = None
+    """None: unknown, or it has ended."""
+    children: tuple[Process, ...] = ()
+    """Processes below it, such as workers of its data loader."""
+    exit_code: int | None = None
+    """It has ended with this code."""
+    signal: int | None = None
+    """It was ended by this signal."""
+    ended: bool = False
+
+    @property
+    def source(self) -> tuple[str, int]:
+        """Return its host and number."""
+        return self.host, self.rank
+
+
+def rank_views(
+    stacks: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]],
+    records: Mapping[int, RankRecord],
+    ended: Mapping[RankSource, tuple[int | None, int | None]],
+) -> dict[int, RankView]:
+    """Return the view of every rank. `stacks`: host -> rank -> processes, as of
+    `node.stacks.collect`; `ended`: exit code and signal of ranks that have ended."""
+    found = {
+        record.rank: RankView(rank=record.rank, host=record.host, record=record)
+        for record in records.values()
+    }
+    for host, ranks in stacks.items():
+        for key, processes in ranks.items():
+            rank = int(key)
+            seen = [_process(each) for each in processes[: MOST_WORKERS + 1]]
+            found[rank] = RankView(
+                rank=rank,
+                host=host,
+                record=records.get(rank),
+                process=seen[0] if seen else None,
+                children=tuple(seen[1:]),
+            )
+    for (host, number), (code, signal) in ended.items():
+        if number is not None:
+            found[number] = RankView(
+                rank=number, host=host, exit_code=code, signal=signal, ended=True
+            )
+    return dict(sorted(found.items()))
+
+
+def _process(told: Mapping[str, Any]) -> Process:
+    threads = told.get("threads") or []
+    main = [thread for thread in threads if thread.get("main")]
+    frames = main[0]["frames"] if main else []
+    return Process(
+        pid=told["pid"],
+        state=str(told.get("state", "")),
+        frames=tuple(Frame(f["file"], f["line"], f["function"]) for f in frames),
+        syscall=str(told.get("syscall", "")),
+        on=str(told.get("on", "")),
+        command=str(told.get("command", "")),
+    )
+
+
+def place(frames: Sequence[Frame]) -> Place | None:
+    """Return the innermost line of the user's program; of a library if there is none."""
+    found = own_place(frames)
+    if found is not None or not frames:
+        return found
+    return Place(*frames[0])
+
+
+def own_place(frames: Sequence[Frame]) -> Place | None:
+    """Return the innermost line of the user's program; None: there is none."""
+    own = (frame for frame in frames if not LIBRARY.search(frame.file))
+    return next((Place(*frame) for frame in own), None)
