@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.unit.report.terminal import Terminal
 
 from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.plan import NodePlan, Plan, Rendezvous
@@ -27,11 +28,6 @@ HOSTS = tuple(f"node{i:02}" for i in range(1, 17))
 WELL = Outcome("ok", 0, EndReason(EndCode.SUCCEEDED))
 MASTER = decision(DecisionCode.MASTER_GIVEN, address="a", port=1)
 PLAN = Plan("c", "direct", 1, Rendezvous("a", 1), (), decisions=(MASTER,))
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 class Broken(io.StringIO):
