@@ -48,7 +48,7 @@ def many_files() -> Iterator[None]:
 
 
 def dial(port: int, source: str = "127.0.0.1") -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=10, source_address=(source, 0))
+    return socket.create_connection(("127.0.0.1", port), timeout=300, source_address=(source, 0))
 
 
 def accepted(port: int) -> int:
@@ -60,7 +60,7 @@ def accepted(port: int) -> int:
 
 def is_closed(connection: socket.socket) -> bool:
     """Whether the other end closes a connection, after at most a nonce."""
-    connection.settimeout(60)
+    connection.settimeout(300)
     with contextlib.suppress(ConnectionResetError):
         while connection.recv(4096):
             pass
@@ -104,10 +104,11 @@ def test_connections_leave_files_to_an_agent_that_may_open_few(victim: Victim, l
     with contextlib.ExitStack() as stack:
         for _ in range(200):
             stack.enter_context(dial(port))
-        used = {pid: cpu(pid) for pid in before}
+        used, began = {pid: cpu(pid) for pid in before}, time.monotonic()
         time.sleep(2)  # measures processor time
+        seconds = time.monotonic() - began
         busy = {pid: cpu(pid) - used[pid] for pid in before}
-        assert max(busy.values()) < 1.0, "an agent spins"
+        assert max(busy.values()) < seconds / 2, "an agent spins"
         assert len(ranks(live)) == 2
         for pid, limits in before.items():
             resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
@@ -175,7 +176,7 @@ def live_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, i
 def test_a_connection_from_an_address_of_no_member_is_closed(live_port: tuple[str, int]) -> None:
     run, port = live_port
     with dial(port, source="127.0.0.2") as connection:
-        connection.settimeout(60)
+        connection.settimeout(300)
         assert connection.recv(100) == b""
     assert len(ranks(run)) == 2
 

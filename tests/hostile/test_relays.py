@@ -17,7 +17,7 @@ from dslaunch.transport.channel import ChannelOutput
 from dslaunch.transport.node_login import Child
 from dslaunch.transport.process import ProcessChannel
 from dslaunch.transport.relay_link import RelayedChannel, RelayLink, RelayLostError
-from tests.unit.transport.test_relay_link import SSH, run, start
+from tests.unit.transport.test_relay_link import SSH, drained, run, start
 
 PRELUDE = """
 import os, sys
@@ -75,13 +75,6 @@ def real_relay(tmp_path: Path) -> Iterator[RelayLink]:
 
 def log_in(link: RelayLink) -> RelayedChannel:
     return link.open(Child("leaf"), timeout=60)
-
-
-def drained(channel: RelayedChannel) -> tuple[bytes, End]:
-    """Return all output of a program, and its end."""
-    output = ChannelOutput(channel)
-    pieces = list(iter(output.read, b""))
-    return b"".join(pieces), output.end()
 
 
 INVALID = {

@@ -81,7 +81,7 @@ class Ranks:
         holds: Callable[[dict[int, RankRecord]], bool],
         timeout: float = 10.0,
     ) -> Any:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             found = self.ask(what, timeout)
             if holds(found):
@@ -118,7 +118,7 @@ def test_ranks_answer_which_collective_they_are_in(ranks: Ranks) -> None:
     assert current is not None
     assert (current.operation, current.group, current.backend) == ("all_reduce", "0", "gloo")
     assert (current.sizes, current.dtypes) == (((4, 2),), ("Float",))
-    assert abs(time.time() - current.entered) < 60
+    assert abs(time.time() - current.entered) < 3600
     default, alone = other.groups
     assert (default.description, default.ranks, default.completed) == ("default_pg", (0, 1), 1)
     assert (alone.description, alone.ranks, alone.enqueued) == ("alone-1", (1,), 1)

@@ -37,7 +37,7 @@ def test_a_good_run_is_ok_and_says_what_its_ranks_said(emulated: Emulated) -> No
 
 
 def test_a_script_that_fails_at_import_on_one_rank_is_the_cause(emulated: Emulated) -> None:
-    script = f"{RANK}if rank == 2:\n    import nowhere\ntime.sleep(60)"
+    script = f"{RANK}if rank == 2:\n    import nowhere\ntime.sleep(600)"
     seen = emulated.run(script)
     assert seen.outcome.reason == EndReason(EndCode.RANK_FAILED, "n1", 2, exit_code=1)
     assert seen.outcome.last_lines[-1] == "ModuleNotFoundError: No module named 'nowhere'"
@@ -45,12 +45,12 @@ def test_a_script_that_fails_at_import_on_one_rank_is_the_cause(emulated: Emulat
 
 
 def test_a_failing_rank_gives_the_run_its_exit_code(emulated: Emulated) -> None:
-    seen = emulated.run(f"{RANK}if rank == 1: raise SystemExit(42)\ntime.sleep(60)")
+    seen = emulated.run(f"{RANK}if rank == 1: raise SystemExit(42)\ntime.sleep(600)")
     assert (seen.outcome.exit_code, seen.outcome.cause.rank) == (42, 1)
 
 
 def test_a_killed_rank_is_reported_with_its_signal(emulated: Emulated) -> None:
-    script = f"{RANK}if rank == 1: os.kill(os.getpid(), 9)\ntime.sleep(60)"
+    script = f"{RANK}if rank == 1: os.kill(os.getpid(), 9)\ntime.sleep(600)"
     seen = emulated.run(script)
     assert seen.outcome.exit_code == 137
     assert seen.outcome.reason.signal == 9
@@ -76,9 +76,9 @@ def test_ranks_that_hang_at_exit_are_named_and_ended(emulated: Emulated) -> None
         "if rank == 1: threading.Thread(target=time.sleep, args=(600,)).start()\n"
         f"{TOGETHER}"
     )
-    seen = emulated.run(script, timeouts=Timeouts(grace=0.5, exit_timeout=4))
+    seen = emulated.run(script, timeouts=Timeouts(grace=0.5, exit_timeout=10))
     assert seen.outcome.exit_code == 1
-    expected = EndReason(EndCode.EXIT_TIMEOUT, seconds=4, ranks=(("n0", 1),))
+    expected = EndReason(EndCode.EXIT_TIMEOUT, seconds=10, ranks=(("n0", 1),))
     assert seen.outcome.reason == expected
 
 

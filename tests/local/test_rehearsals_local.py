@@ -177,7 +177,7 @@ def test_a_script_without_pytorch_is_not_rehearsed(rehearse: Rehearse) -> None:
 
 
 def test_a_script_that_makes_no_step_is_stopped_at_the_time_limit(rehearse: Rehearse) -> None:
-    result = rehearse("import time\ntime.sleep(600)", time_limit=3)
+    result = rehearse("import time\ntime.sleep(600)", time_limit=10)
     assert (result.outcome.status, result.outcome.reason.code) == ("failed", "rehearsal-limit")
     assert result.outcome.stacks.keys() == {"n0", "n1"}
     assert result.verdict is Verdict.NOT_REHEARSED

@@ -330,7 +330,7 @@ def test_a_run_that_ended_for_a_hang_reports_the_stacks_of_its_ranks(
         "def is_stuck():\n    time.sleep(600)\n"
         "is_stuck() if os.environ['RANK'] == '2' else waits()\n"
     )
-    seen = emulated.run(program, timeouts=Timeouts(grace=2, exit_timeout=20, hang_timeout=2))
+    seen = emulated.run(program, timeouts=Timeouts(grace=2, exit_timeout=20, hang_timeout=10))
     assert seen.outcome is not None
     stuck, waiting = fold(seen.outcome.stacks)
     assert (stuck.members, names(stuck)) == ((("n1", 2),), ["is_stuck", "<module>"])

@@ -272,7 +272,7 @@ HEAD_REPORTED = """
 Trainings made from public reports, or that break a documented rule, with two ranks on each of two
 nodes, and the last {later} on each of four. Where no code is given, gloo ends a rank instead, and
 NCCL would hang. In their first run, before any rule was changed for them, {first_right} of the
-first {first} had the right ranks and code, and {later_right} of the others.
+first {first} had the right ranks and code, and {later_right} of the last {later}.
 
 | training | code | ranks | dslaunch |
 |---|---|---|---|

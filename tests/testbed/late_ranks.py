@@ -184,8 +184,9 @@ for one, on average over a minute. The
 ## One rank becomes slower by a tenth after {begin} steps
 
 {named} of {slow} were named within {goal} steps, {late} later, and {missed} not within {slow_steps}
-steps. {wrong} other ranks were named. Where ranks compute, they wait for a CPU for most of what a
-step takes longer than it should, and a tenth of their own work is less than a tenth of the step.
+steps. {wrong} other ranks were named. Of {sleeping} slow ranks that only sleep,
+{sleeping_named} were named within {goal} steps. Ranks that compute wait for a CPU, so that a step
+takes longer: a tenth of what the slow one does is then less than a tenth of the step.
 
 | step | nodes | CPU | measured step | load | slow rank | named after | other ranks named |
 |---|---|---|---|---|---|---|---|
@@ -207,12 +208,18 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     sound = [(trial, by_trial[trial.name]) for trial in SOUND if trial.name in by_trial]
     after = [_named_after(trial, row) for trial, row in slow]
     dates = sorted({row["date"] for row in by_trial.values()})
+    in_time = [steps is not None and steps <= GOAL for steps in after]
+    sleeping = [
+        named for named, (trial, _) in zip(in_time, slow, strict=True) if not trial.cpu_share
+    ]
     head = HEAD.format(
         dates=" to ".join(dict.fromkeys((dates[0], dates[-1]))),
         begin=BEGIN,
-        named=sum(steps is not None and steps <= GOAL for steps in after),
+        named=sum(in_time),
         late=sum(steps is not None and steps > GOAL for steps in after),
         missed=after.count(None),
+        sleeping=len(sleeping),
+        sleeping_named=sum(sleeping),
         slow=len(slow),
         goal=GOAL,
         slow_steps=SLOW_STEPS,

@@ -14,6 +14,8 @@ from tests.testbed.test_faults import Watched
 from tests.testbed.vcluster.api import NodeProcess
 
 OPTIONS = ("--grace", "2", "--heartbeat-timeout", "3", "--reconnect-timeout", "10")
+"""For nodes that are lost. A node that is not may need longer on a busy machine."""
+PATIENT = ("--grace", "2", "--heartbeat-timeout", "3", "--reconnect-timeout", "150")
 RUNS_ON = "import os, time\nprint('up', os.environ['RANK'], flush=True)\ntime.sleep({seconds})\n"
 
 RUNS_UNTIL = """\
@@ -79,7 +81,7 @@ def killed(case: tuple[list[str], str, str, dict[str, object]]) -> object:
 def test_a_program_of_ours_that_is_killed_is_named(
     project: Project, which: list[str], name: str, code: str, parameters: dict[str, object]
 ) -> None:
-    project.write("job.py", RUNS_ON.format(seconds=100))
+    project.write("job.py", RUNS_ON.format(seconds=1000))
     with project.start(*OPTIONS, "c.yaml", "job.py") as running:
         wait_for_ranks(running.stdout, 8)
         send(project, name, which)
@@ -107,7 +109,7 @@ def test_a_stopped_program_of_dslaunch_is_resumed(project: Project, which: list[
     finish = f"/tmp/finish-{PurePosixPath(project.path).name}"
     project.write("job.py", RUNS_UNTIL.format(file=finish))
     all_stop = {"agent", "guardian"} <= set(which)
-    with project.start(*OPTIONS, "c.yaml", "job.py") as running:
+    with project.start(*PATIENT, "c.yaml", "job.py") as running:
         wait_for_ranks(running.stdout, 8)
         send(project, "STOP", which)
         on_every_node(project, "touch", finish)
@@ -163,7 +165,7 @@ def test_a_rank_that_takes_what_the_agent_needs_makes_no_traceback(
     )
     text = script.format(harm)
     project.write("job.py", text)
-    done = project.run(*OPTIONS, "c.yaml", "job.py", timeout=300)
+    done = project.run("--grace", "2", "c.yaml", "job.py", timeout=300)
     assert done.returncode == 3, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
 
@@ -222,20 +224,28 @@ def reconnects(project: Project) -> int:
     return sum(event["kind"] == "back" for event in project.events())
 
 
+PRINTS_UNTIL = """\
+import itertools, os, time
+for number in itertools.count():
+    print("line", number, flush=True)
+    if os.path.exists("enough"):
+        break
+    time.sleep(0.05)
+"""
+
+
 def test_sessions_that_are_dropped_again_and_again_lose_nothing(project: Project) -> None:
-    text = "import time\nfor i in range(300):\n    print('line', i, flush=True); time.sleep(0.05)\n"
-    project.write("job.py", text)
-    with project.start(
-        "--heartbeat-timeout", "3", "--reconnect-timeout", "8", "c.yaml", "job.py"
-    ) as running:
+    project.write("job.py", PRINTS_UNTIL)
+    with project.start(*PATIENT, "c.yaml", "job.py") as running:
         watched = Watched(running)
         watched.wait_for("line 5$", times=8)
         for times in range(1, 5):
             kill = "kill -KILL $(pgrep -f '[s]shd: root@notty')"
             project.cluster.run("node2", ["sh", "-c", kill], user="root", check=True)
             until(lambda times=times: reconnects(project) == times, 300, watched.text, pause=0.2)
-        code = watched.end(90)
+        project.cluster.put("node*", "/root/work/enough", "")
+        code = watched.end(300)
     assert code == 0, watched.text()
     for rank in (2, 3):
         lines = [text for _, _, text in watched.lines if text.startswith(f"node2:{rank}│line")]
-        assert [int(line.split()[-1]) for line in lines] == list(range(300))
+        assert [int(line.split()[-1]) for line in lines] == list(range(len(lines)))

@@ -474,7 +474,7 @@ def test_a_job_that_loses_a_node_starts_again_on_others(site: Site) -> None:
     lost = site.cluster.run(CONTROL, ["squeue", "-h", "-o", "%N", "-j", number]).stdout.strip()
     assert lost == "node[1-3]"
     site.cluster.crash("node3")
-    until(lambda: site.output(number).count("up 2") == 2, 120, lambda: site.output(number))
+    until(lambda: site.output(number).count("up 2") == 2, 300, lambda: site.output(number))
     again = site.cluster.run(CONTROL, ["squeue", "-h", "-o", "%N", "-j", number]).stdout.strip()
     assert again == "node[1-2,4]"
 

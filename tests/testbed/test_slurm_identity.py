@@ -34,14 +34,14 @@ def test_a_job_that_was_renamed_and_requeued_unseen_is_still_ours(site: Site) ->
     assert state(site, **shell) == "running"
     assert "up 0" in site.run("logs", number, **shell).stdout
     control(site, "requeuehold", number)
-    until(lambda: state(site) == "waiting", 20, pause=ASKING)
+    until(lambda: state(site) == "waiting", 300, pause=ASKING)
     assert "node1" not in site.run("ps").stdout
     control(site, "release", number)
     until(lambda: state(site) == "running", 300, pause=ASKING)
     assert "node1" in site.run("ps").stdout
     stopped = site.run("stop", number, **shell)
     assert stopped.returncode == 0, stopped.stderr
-    until(lambda: state(site) == "stopped", 20, pause=ASKING)
+    until(lambda: state(site) == "stopped", 300, pause=ASKING)
 
 
 def test_a_word_that_begins_like_a_job_stops_no_other_job(site: Site) -> None:

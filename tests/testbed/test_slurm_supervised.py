@@ -100,7 +100,7 @@ def test_the_root_cause_is_named_with_its_exit_code(supervised: Site) -> None:
 
 def test_a_hang_ends_the_job_with_the_ranks_stacks(supervised: Site) -> None:
     supervised.write("hangs.py", HANGS)
-    words = ["slurm", "c.yaml", "-N", "1", "--hang-timeout", "2", "--no-preflight", "hangs.py"]
+    words = ["slurm", "c.yaml", "-N", "1", "--hang-timeout", "10", "--no-preflight", "hangs.py"]
     done = supervised.run(*words)
     assert done.returncode == 1, done.stderr
     told = result(supervised)
@@ -174,7 +174,7 @@ def test_an_elastic_job_continues_without_a_lost_node(site: Site, mode: str) -> 
         number = site.submitted()
         site.says(number, *(f"begin {rank} of 3" for rank in range(3)), within=240)
         site.cluster.crash("node3")
-        out, _ = running.communicate(timeout=200)
+        out, _ = running.communicate(timeout=300)
     assert running.popen.returncode == 0, out + site.said
     assert {"end 0 of 2", "end 1 of 2"} == set(re.findall(r"end \d of \d", out))
 

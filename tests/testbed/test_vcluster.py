@@ -16,7 +16,7 @@ from tests.testbed.vcluster import ClusterError, VirtualCluster
 from tests.testbed.vcluster.rootfs import CHECKOUT
 from tests.testbed.vcluster.state import Bind
 
-SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=60")
 Start = Callable[..., VirtualCluster]
 
 
@@ -117,7 +117,7 @@ def test_two_clusters_do_not_meet(virtual_cluster: Start) -> None:
 
 def test_the_host_reaches_nodes_through_the_ssh_config(cluster4: VirtualCluster) -> None:
     command = ["ssh", "-F", str(cluster4.ssh_config), "-o", "BatchMode=yes", "node2", "hostname"]
-    done = subprocess.run(command, text=True, capture_output=True, timeout=30, check=False)
+    done = subprocess.run(command, text=True, capture_output=True, timeout=300, check=False)
     assert done.stdout == "node2\n", done.stderr
 
 

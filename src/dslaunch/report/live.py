@@ -69,6 +69,7 @@ class TerminalView(View):
         progress_formats: Sequence[str] = (),
         width: Callable[[], int] = lambda: 80,
         clock: Callable[[], float] = time.monotonic,
+        time_of_day: Callable[[], float] = time.time,
     ) -> None:
         self.out, self.err = OutputStream(out), OutputStream(err)
         self.out.tell = lambda why: self._write(self.err, f"dslaunch: {why}\n")
@@ -77,8 +78,9 @@ class TerminalView(View):
         """Whether there is a status line."""
         self.lines = PrefixedLines(aligned=out.isatty(), color=color)
         self.folder = LineFolder() if fold else None
-        self.width, self.clock = width, clock
-        """How many columns the terminal has now; the seconds of the status line."""
+        self.width, self.clock, self.time_of_day = width, clock, time_of_day
+        """How many columns the terminal has now; the seconds of the status line; the seconds since
+        the epoch."""
         progress = RunProgress(progress_formats)
         self.status = RunStatusLine(nodes, clock(), progress=progress)
         self.stopping: EndReason | None = None
@@ -243,7 +245,7 @@ class TerminalView(View):
             now = self.clock()
             self.status.now = now
             if started is not None:
-                self.status.begin_running(now - max(0.0, time.time() - started))
+                self.status.begin_running(now - max(0.0, self.time_of_day() - started))
             self._redraw()
 
     def job(
@@ -258,7 +260,7 @@ class TerminalView(View):
             if started is None:
                 self.status.begin(StartStep.PENDING, ())
             else:
-                self.status.begin_running(self.status.now - max(0.0, time.time() - started))
+                self.status.begin_running(self.status.now - max(0.0, self.time_of_day() - started))
             self._redraw()
 
     def canceling(self) -> None:
@@ -277,7 +279,7 @@ class TerminalView(View):
     def plan(self, plan: Plan, directory: Path) -> None:
         """Print the decisions with their reasons."""
         with self._lock:
-            self.started = self.started or time.time()
+            self.started = self.started or self.time_of_day()
             self._set_ranks(plan.world_size)
             # a restart may have other nodes
             self.status.set_hosts(tuple(node.host for node in plan.nodes))
@@ -344,7 +346,7 @@ class TerminalView(View):
         if self.started is None or not self.status.ranks or not self.status.hosts:
             return None
         nodes = len(self.status.hosts)
-        ended = time.time() if self.ended is None else self.ended
+        ended = self.time_of_day() if self.ended is None else self.ended
         return RunExtent(self.status.ranks, nodes, self.started, ended)
 
     def _make_room(self, prefixes: Iterable[str]) -> None:

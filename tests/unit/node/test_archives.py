@@ -87,7 +87,7 @@ def test_a_piece_is_handed_on_when_it_has_arrived(tmp_path: Path) -> None:
         for piece in PIECES:
             archive.add(piece)
         archive.unpack()
-        thread.join(60)
+        thread.join(300)
         assert handed_on == PIECES
 
 

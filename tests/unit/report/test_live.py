@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import re
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.unit.report.terminal import Terminal
 
 from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.plan import NodePlan, Plan, Rendezvous
@@ -28,11 +28,6 @@ HOSTS = tuple(f"node{i:02}" for i in range(1, 17))
 WELL = Outcome("ok", 0, EndReason(EndCode.SUCCEEDED))
 MASTER = decision(DecisionCode.MASTER_GIVEN, address="a", port=1)
 PLAN = Plan("c", "direct", 1, Rendezvous("a", 1), (), decisions=(MASTER,))
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 class Broken(io.StringIO):
@@ -53,9 +48,20 @@ def happened(kind: Kind, host: str | None = None, code: EndCode | None = None) -
     return Event(0.0, kind, host, reason=EndReason(code) if code else None)
 
 
+NOW = 1.8e9
+"""The time of day, in seconds since the epoch."""
+
+
 def on_terminal(columns: int = 60) -> tuple[TerminalView, Terminal]:
     err = Terminal()
-    view = TerminalView(io.StringIO(), err, nodes=HOSTS, width=lambda: columns, clock=lambda: 0.0)
+    view = TerminalView(
+        io.StringIO(),
+        err,
+        nodes=HOSTS,
+        width=lambda: columns,
+        clock=lambda: 0.0,
+        time_of_day=lambda: NOW,
+    )
     return view, err
 
 
@@ -110,7 +116,7 @@ def test_a_terminal_that_changes_its_width_is_followed() -> None:
 @pytest.mark.parametrize("why", [EndCode.RANK_FAILED, EndCode.INTERRUPTED])
 def test_a_stop_is_printed_and_then_followed_in_the_status_line(why: EndCode) -> None:
     screen, err = on_terminal()
-    screen.follow(16, time.time())
+    screen.follow(16, NOW)
     screen.event(happened("stopping", code=why))
     screen.event(happened("ended", "node01"))
     assert "; stopping all nodes\n" in err.getvalue()
@@ -132,8 +138,10 @@ def test_a_long_step_of_the_start_is_printed_where_there_is_no_status_line() -> 
 def test_time_goes_on_in_the_status_line_without_output() -> None:
     now = [0.0]
     err = Terminal()
-    screen = TerminalView(io.StringIO(), err, nodes=HOSTS, clock=lambda: now[0])
-    screen.follow(64, time.time())
+    screen = TerminalView(
+        io.StringIO(), err, nodes=HOSTS, clock=lambda: now[0], time_of_day=lambda: NOW
+    )
+    screen.follow(64, NOW)
     now[0] += 751.5
     screen.tick()
     assert last_line(err) == "running 12:31 · 16/16 nodes · 64 ranks"
@@ -241,7 +249,7 @@ def test_folded_lines_are_shown_before_the_event_that_followed_them() -> None:
 
 def test_the_states_of_a_progress_bar_are_in_the_status_line_only() -> None:
     screen, err = on_terminal(80)
-    screen.follow(2, time.time())
+    screen.follow(2, NOW)
     for rank in (1, 0, 1):
         screen.line(Line(0.0, "node01", rank, "stderr", f"step {rank + 5}/10", partial=True))
     assert last_line(err).endswith("2 ranks")
@@ -373,7 +381,7 @@ def test_a_job_of_slurm_is_pending_until_it_has_a_start() -> None:
     screen.follow(64, None)
     screen.job((), started=None)
     assert last_line(err) == "pending 0 s"
-    screen.job(HOSTS, started=time.time() - 751.5)
+    screen.job(HOSTS, started=NOW - 751.5)
     assert last_line(err) == "running 12:31 · 16/16 nodes · 64 ranks"
     screen.canceling()
     assert last_line(err) == "stopping 0 s · waiting for node[01-16]"

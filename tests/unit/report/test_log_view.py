@@ -7,15 +7,11 @@ import json
 import time
 
 import pytest
+from tests.unit.report.terminal import Terminal
 
 from dslaunch.errors import DslaunchError
 from dslaunch.report.log_view import JsonLogView, LogView
 from dslaunch.run.events import Line
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 class Broken(io.StringIO):

@@ -299,4 +299,4 @@ def test_an_agent_that_does_not_reply_is_waited_for_until_it_is_given_up() -> No
         asking = pool.submit(conversation.ask, [Question("path", "/")])
         conversation.close()
         conversation.end()
-        assert isinstance(asking.exception(10), LostError)
+        assert isinstance(asking.exception(300), LostError)

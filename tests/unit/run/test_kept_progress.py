@@ -74,7 +74,7 @@ def test_a_node_that_does_not_answer_costs_a_short_time_and_hides_no_other() -> 
     nodes = {"n1": Node("n1", None), "n2": Node("n2", journal(1, "step 7 loss 1.5"))}
     began = time.monotonic()
     assert step_of(nodes) == 7
-    assert time.monotonic() - began < 30 * TIMEOUT
+    assert time.monotonic() - began < 150 * TIMEOUT
 
 
 @pytest.mark.parametrize("kept", [b"", b"\xff" * 100, bytes(1 << 20)])

@@ -55,7 +55,7 @@ def start(path: str, node: Node = NODE) -> RelayLink:
     env = {**os.environ, "PATH": path}
     command = ["/bin/sh", "-c", program.line(node)]
     made = RelayLink(ProcessChannel(command, env=env, text=relay_program()))
-    made.begin(timeout=30)
+    made.begin(timeout=300)
     return made
 
 
@@ -64,7 +64,7 @@ def relay_program() -> tuple[bytes, ...]:
 
 
 def run(link: RelayLink, line: str, host: str = "leaf") -> RelayedChannel:
-    channel = link.open(Child(host), timeout=30)
+    channel = link.open(Child(host), timeout=300)
     channel.write(line.encode() + b"\n")
     return channel
 
@@ -97,7 +97,7 @@ def test_a_relay_runs_under_every_python_of_a_node(tmp_path: Path, minor: int) -
     link = start(f"{tmp_path}:{os.environ['PATH']}", node)
     assert printed(run(link, "echo hello")) == b"hello\n"
     with pytest.raises(LoginRefusedError):
-        link.open(Child("locked"), timeout=30)
+        link.open(Child("locked"), timeout=300)
     link.close()
 
 
@@ -153,7 +153,7 @@ def start_behind(link: RelayLink) -> RelayLink:
     for piece in relay_program():
         channel.write_text(piece)
     made = RelayLink(channel)
-    made.begin(timeout=30)
+    made.begin(timeout=300)
     return made
 
 
@@ -180,14 +180,14 @@ def test_a_text_is_sent_once_to_a_relay_that_passes_it_on_to_many_relays(link: R
 
 def test_a_refused_login_has_the_words_of_ssh(link: RelayLink) -> None:
     with pytest.raises(LoginRefusedError) as refused:
-        link.open(Child("locked"), timeout=30)
+        link.open(Child("locked"), timeout=300)
     assert refused.value.how == relay_frames.EXITED
     assert "Permission denied" in refused.value.words
 
 
 def test_a_login_that_takes_too_long_is_ended(link: RelayLink) -> None:
     with pytest.raises(LoginRefusedError) as refused:
-        link.open(Child("silent"), timeout=30)
+        link.open(Child("silent"), timeout=300)
     assert refused.value.how == relay_frames.NO_LOGIN
 
 
@@ -195,7 +195,7 @@ def test_a_node_without_ssh_says_so(tmp_path: Path) -> None:
     (tmp_path / "python3").symlink_to(sys.executable)
     link = start(str(tmp_path))
     with pytest.raises(LoginRefusedError) as refused:
-        link.open(Child("leaf"), timeout=30)
+        link.open(Child("leaf"), timeout=300)
     assert refused.value.how == relay_frames.NO_SSH
     link.close()
 
@@ -209,7 +209,7 @@ def test_the_end_of_a_relay_is_the_end_of_its_programs(link: RelayLink) -> None:
     assert output.end().code != 0
     assert not Path(f"/proc/{pid}").exists()
     with pytest.raises(RelayLostError):
-        link.open(Child("leaf"), timeout=30)
+        link.open(Child("leaf"), timeout=300)
 
 
 def test_a_program_that_is_no_relay_is_given_up() -> None:
