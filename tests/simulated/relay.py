@@ -199,8 +199,12 @@ class RelayedStream:
 
     def close(self) -> None:
         """Let the login end."""
+        self.exit(0)
+
+    def exit(self, code: int) -> None:
+        """Let the program exit, and the login with it."""
         if not self._closed:
-            self._leave(relay_frames.finished(self._number, 0, relay_frames.EXITED, b""))
+            self._leave(relay_frames.finished(self._number, code, relay_frames.EXITED, b""))
 
     def on_readable(self, work: Work | None) -> None:
         """Call `work` when something has arrived."""

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dslaunch.run.agent_program import NO_AGENT
 from dslaunch.transport.login_shell import STARTED
 from tests.simulated import streams
 from tests.simulated.agent import Cluster, SimulatedAgent
@@ -123,6 +124,9 @@ class Server:
             return
         if not arguments["join"]:
             self.cluster.agents[host] = SimulatedAgent(self.cluster, host, arguments["run"])
+        elif host not in self.cluster.agents:  # the first connection was lost before it began
+            stream.exit(NO_AGENT)
+            return
         self.cluster.agents[host].welcome(stream)
 
     async def _program(self, stream: Stream) -> dict[str, Any]:

@@ -33,6 +33,9 @@ class Stream(Protocol):
     def close(self) -> None:
         """End it. Safe to call twice."""
 
+    def exit(self, code: int) -> None:
+        """Let the program at its end exit, which ends it."""
+
     def on_readable(self, work: Work | None) -> None:
         """Call `work` when something has arrived; None: call nothing any more."""
 
@@ -70,6 +73,10 @@ class SocketStream:
             self.on_readable(None)
             self.on_writable(None)
             self._socket.close()
+
+    def exit(self, code: int) -> None:
+        """Close the socket, over which no exit code comes."""
+        self.close()
 
     def on_readable(self, work: Work | None) -> None:
         """Watch for what arrives."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from dslaunch.preflight.alike import CheckAnswers, by_host
 from dslaunch.preflight.check import NodeAnswers, UnansweredError
 from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks import _nvidia as nvidia
@@ -21,7 +22,7 @@ def versions(facts: Recording) -> dict[str, dict[str, str]]:
 
     What a node was not asked, or did not answer, is not included.
     """
-    return {host: _of_node(answers) for host, answers in node_answers(facts).items()}
+    return by_host(CheckAnswers(node_answers(facts), rounds=(), limits={}), _of_node)
 
 
 def _of_node(answers: NodeAnswers) -> dict[str, str]:

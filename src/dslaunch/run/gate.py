@@ -106,7 +106,9 @@ class Gate:
         finally:
             survey.close()
         facts = Recording(self.scope, began, nodes, survey.failures)
-        return judge(facts, chosen)
+        report = judge(facts, chosen)
+        self.scope.made.clear()  # of each node its questions, and the report is kept for the run
+        return report
 
     @property
     def report(self) -> Report:
