@@ -67,18 +67,6 @@ def test_a_run_imports_what_it_needs_when_it_needs_it(module: str, not_needed: s
     assert not_needed & set(done.stdout.split()) == set()
 
 
-CONNECT = """
-import sys
-import dslaunch.transport.ssh.paramiko_link
-assert "invoke" not in sys.modules
-import invoke
-"""
-
-
-def test_ssh_leaves_out_invoke_and_others_can_import_it() -> None:
-    subprocess.run([sys.executable, "-c", CONNECT], timeout=300, check=True)
-
-
 NODE = """
 import sys
 sys.path.append(sys.argv[1])

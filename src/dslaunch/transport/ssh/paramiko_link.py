@@ -16,18 +16,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import paramiko  # noqa: TID253 - this module is imported where a connection is opened
+from paramiko.packet import Packetizer  # noqa: TID253
+
 from dslaunch.transport import loop
 from dslaunch.transport.base import End
 from dslaunch.transport.channel import EXIT_TIMEOUT, PIECE, STDERR_KEPT, QueueingChannel
 from dslaunch.transport.outbox import Outbox
-from dslaunch.transport.ssh.left_out import left_out
 from dslaunch.transport.ssh.shared_keys import SharedKeys
-
-# this module is imported where a connection is opened; Invoke would take a third of the time, and
-# Paramiko uses it for `Match exec` in configurations that it reads, which it does not do here
-with left_out("invoke"):
-    import paramiko
-    from paramiko.packet import Packetizer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

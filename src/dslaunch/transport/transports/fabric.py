@@ -207,7 +207,6 @@ class FabricTransport:
             raise RouteError(f"{hop.alias}: ProxyCommand needs `transport: openssh`")
         began = time.monotonic()
         way = self._way_to(hop, gateway)
-        # for all threads by this module: Paramiko's own imports are circular
         from dslaunch.transport.ssh.paramiko_link import SharingClient
 
         client = SharingClient(self._keys)
