@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import paramiko
 import pytest
@@ -30,9 +32,18 @@ class Server(paramiko.ServerInterface):
         return paramiko.OPEN_SUCCEEDED
 
 
+@dataclass(frozen=True)
+class Connected:
+    """Both ends of a connection, and the client's socket."""
+
+    client: paramiko.Transport
+    server: paramiko.Transport
+    near: socket.socket
+
+
 @pytest.fixture
-def connected() -> Iterator[tuple[paramiko.Transport, socket.socket]]:
-    """A client's transport, and its socket."""
+def connected() -> Iterator[Connected]:
+    """A client that is logged in."""
     near, far = socket.socketpair()
     server = paramiko.Transport(far)
     server.add_server_key(paramiko.ECDSAKey.generate())
@@ -41,7 +52,7 @@ def connected() -> Iterator[tuple[paramiko.Transport, socket.socket]]:
         server.start_server(event=threading.Event(), server=Server())
         client.start_client(timeout=300)
         client.auth_none("somebody")
-        yield client, near
+        yield Connected(client, server, near)
     finally:
         client.close()
         server.close()
@@ -49,15 +60,54 @@ def connected() -> Iterator[tuple[paramiko.Transport, socket.socket]]:
         far.close()
 
 
-def test_a_connection_that_ends_ends_the_channel(
-    connected: tuple[paramiko.Transport, socket.socket],
-) -> None:
-    client, near = connected
-    channel = ParamikoChannel(client.open_session(timeout=300))
+def test_a_connection_that_ends_ends_the_channel(connected: Connected) -> None:
+    channel = ParamikoChannel(connected.client.open_session(timeout=300))
     output = ChannelOutput(channel)
-    near.shutdown(socket.SHUT_RDWR)
+    connected.near.shutdown(socket.SHUT_RDWR)
     channel.write(b"x")
     assert output.end() == End()
+
+
+class Received:
+    """What a program has written."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.at_end = threading.Event()
+
+    def received(self, data: bytes) -> None:
+        """Keep a piece."""
+        self.data += data
+
+    def ended(self, end: End) -> None:
+        """It was the last one."""
+        self.at_end.set()
+
+
+def test_nothing_is_delivered_behind_a_piece_that_a_broken_connection_has_lost(
+    connected: Connected,
+) -> None:
+    """What is read makes room for more, which the server is told. That fails if the connection is
+    over, although much of what has arrived may not be read yet."""
+    session = connected.client.open_session(timeout=300)
+    channel = ParamikoChannel(session)
+    program = connected.server.accept(300)
+    assert program is not None
+    written = b"".join(b"%07d\n" % number for number in range(100_000))
+    program.sendall(written)
+    until = time.monotonic() + 300
+    while len(session.in_buffer) < len(written):
+        assert time.monotonic() < until
+    packetizer = connected.client.packetizer
+    assert isinstance(packetizer, QueueingPacketizer)
+    packetizer.outbox.discard()
+    received = Received()
+    channel.listen(received)
+    while len(session.in_buffer) == len(written):
+        assert time.monotonic() < until
+    connected.client.close()
+    assert received.at_end.wait(300)
+    assert written.startswith(received.data)
 
 
 class Interrupted(socket.socket):
@@ -96,10 +146,9 @@ def test_what_another_packet_held_up_for_a_moment_is_sent_after_it() -> None:
 
 
 def test_programs_on_one_connection_that_are_written_to_at_once_all_get_everything(
-    connected: tuple[paramiko.Transport, socket.socket],
+    connected: Connected,
 ) -> None:
-    client, _ = connected
-    channels = [ParamikoChannel(client.open_session(timeout=300)) for _ in range(4)]
+    channels = [ParamikoChannel(connected.client.open_session(timeout=300)) for _ in range(4)]
     with ThreadPoolExecutor(len(channels)) as pool:
         for _ in range(500):
             list(pool.map(lambda channel: channel.write(b"x" * 100), channels))

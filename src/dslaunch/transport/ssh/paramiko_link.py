@@ -246,6 +246,10 @@ class ParamikoChannel(QueueingChannel):
             data = self._channel.recv(PIECE)
         except TimeoutError:
             return
+        except (EOFError, OSError, paramiko.SSHException):
+            # Paramiko had taken a piece, and could not tell the node so: the connection is over,
+            # and nothing that is left may be delivered behind the gap
+            data = b""
         if data:
             self.deliver(data)
             self.loop.call(self._read)
