@@ -132,12 +132,12 @@ def exponent(first: tuple[float, float], second: tuple[float, float]) -> float:
 
 
 MEASURED = Costs(
-    cpu=Line(fixed=0.5, each=0.0054),
-    start_cpu=Line(fixed=0.5, each=0.0047),
-    memory=Line(fixed=50, each=0.06),
-    behind_relay=0.001,
-    ssh_cpu=0.013,
-    ssh_memory=0.09,
+    cpu=Line(fixed=0.8, each=0.0034),
+    start_cpu=Line(fixed=0.8, each=0.0027),
+    memory=Line(fixed=49, each=0.05),
+    behind_relay=0.0011,
+    ssh_cpu=0.0055,
+    ssh_memory=0.19,
     login=0.1,
     boot=0.15,
     round_trips=4,
@@ -145,7 +145,8 @@ MEASURED = Costs(
 )
 """On two idle CPUs of 2026: `benchmarks/simulated.py` with 300, 1,000, 3,000 and 10,000 nodes.
 What SSH needs is the rest of runs on 16, 64 and 128 virtual nodes with real sshd, of which each
-took 18 ms (`benchmarks/tree.py`); what relays themselves need is estimated."""
+further one took 8.9 ms and 0.24 MiB (`benchmarks/many_nodes.py`); what relays themselves need is
+estimated."""
 ONE_WAY = 0.0001
 """Seconds for a message between two nodes of a hall."""
 SIZES = (100, 300, 1000, 3000, 10_000)
@@ -162,7 +163,7 @@ def costs_table(costs: Costs) -> str:
         f"| CPU until all ranks have started | {start.fixed:.1f} s | {start.each * 1e3:.1f} ms |",
         f"| memory, without SSH | {memory.fixed:.0f} MiB | {memory.each * 1024:.0f} KiB |",
         f"| CPU for each relay before a node | | {costs.behind_relay * 1e3:.1f} ms |",
-        f"| CPU of an SSH connection | | {costs.ssh_cpu * 1e3:.0f} ms |",
+        f"| CPU of an SSH connection | | {costs.ssh_cpu * 1e3:.1f} ms |",
         f"| memory of an SSH connection | | {costs.ssh_memory * 1024:.0f} KiB |",
         f"| login, until the agent greets, estimated | | {costs.login + costs.boot:.2f} s |",
         f"| CPU of a relay for each node below, estimated | | {costs.relayed_cpu * 1e3:.0f} ms |",
