@@ -143,7 +143,6 @@ def honest_answer(name: str, argument: Any) -> Any:
         "marks": lambda a: {p: list(a["names"]) for p in a["paths"]},
         "claim": lambda a: dict.fromkeys(a["paths"], a["text"]),
         "unmark": lambda _: None,
-        "unclaim": lambda _: None,
         "digests": lambda a: dict.fromkeys(a["paths"]),
         "listen": lambda a: {"port": a["ports"][0], "taken": []},
         "dial": lambda a: {x: {"local": "10.0.0.1"} for x in a["targets"]},
@@ -606,7 +605,7 @@ def test_no_answer_about_a_signal_names_ranks_that_were_not_chosen(variants: int
 
 def test_questions_of_all_kinds_are_among_those_that_are_tried() -> None:
     before_a_run = {*QUESTIONS}
-    of_runs = {"runs", "clean", "journal", "unmark", "unclaim", "job_signal"}
+    of_runs = {"runs", "clean", "journal", "unmark", "job_signal"}
     of_a_hang = {"hang", "nccl_ras", "run"}
     tried = before_a_run | of_runs | of_a_hang
     from dslaunch.protocol import queries

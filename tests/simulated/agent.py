@@ -281,7 +281,6 @@ class SimulatedAgent:
             "mark": lambda told: dict.fromkeys(told["paths"]),
             "claim": self._claim,
             "unmark": lambda _: None,
-            "unclaim": lambda _: None,
         }
         answer = answers.get(kind)
         return None if answer is None else {"value": answer(argument)}

@@ -348,8 +348,9 @@ def _claim(argument: Answer) -> Dict[str, Optional[str]]:
 
 
 def _unmark(argument: Answer) -> None:
-    for path in argument["paths"]:
-        paths.remove(paths.absolute(path), argument["name"])
+    for name, directories in argument.items():
+        for path in directories:
+            paths.remove(paths.absolute(path), name)
 
 
 def clean() -> None:
@@ -390,7 +391,6 @@ KINDS: Dict[str, Callable[[Any], Any]] = {
     "marks": _marks,
     "claim": _claim,
     "unmark": _unmark,
-    "unclaim": _unmark,
     "resolve": interfaces.resolve,
     "names": lambda _: interfaces.own_names(),
     "dial": network.dial,

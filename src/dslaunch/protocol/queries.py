@@ -204,7 +204,6 @@ MARK: Query[Mapping[str, str | None]] = _kind("mark", _paths_asked)
 MARKS: Query[Mapping[str, list[str]]] = _kind("marks", _marks_asked)
 CLAIM: Query[Mapping[str, str | None]] = _kind("claim", _claimed_by_a_node)
 UNMARK: Query[None] = _kind("unmark")
-UNCLAIM: Query[None] = _kind("unclaim")
 GPUS: Query[int | None] = Query("gpus", adapter_of(Annotated[int, Field(ge=0, le=1024)] | None))
 INTERPRETER: Query[str | None] = Query("interpreter", adapter_of(Path | None))
 DIRECTORIES: Query[Mapping[str, MadeDirectory]] = Query(

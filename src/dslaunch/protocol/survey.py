@@ -312,7 +312,6 @@ KINDS: Mapping[str, Kind] = {
     ),
     "claim": Kind(dict[str, FileName | None], _field("paths"), all_of_them=True),
     "unmark": Kind(None),
-    "unclaim": Kind(None),
     "resolve": Kind(dict[str, Annotated[list[Address], Field(max_length=1000)]], _itself),
     "names": Kind(OwnNames),
     "dial": Kind(

@@ -292,7 +292,7 @@ def check_apart(reached: ReachedNodes, directory: str) -> None:
             raise StoreError(f"{host}: {made.path}: {error}")
     seen = ask(reached, {MARKS: {"paths": [directory], "names": list(names.values())}})
     for host, session in reached.sessions.items():
-        session.ask({UNMARK: {"paths": [directory], "name": names[host]}})
+        session.ask({UNMARK: {names[host]: [directory]}})
     for host, answers in seen.items():
         marks = answers[MARKS][directory]
         others = [other for other, name in names.items() if name in marks]

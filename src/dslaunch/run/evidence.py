@@ -80,7 +80,9 @@ def gather(
     own_files = _own_files(inquiry, marks)
     questions = _second_questions(inquiry, first, token)
     asked_next = [
-        session.ask({**_removals(inquiry, answers, name=name, claim=claim), **questions})
+        session.ask(
+            {queries.UNMARK: _test_files(inquiry, answers, name=name, claim=claim), **questions}
+        )
         for session, name, answers in zip(sessions, marks, first, strict=True)
     ]
     second = ask_all(asked_next, sessions, interrupts, notify=notify)
@@ -179,17 +181,12 @@ def _second_questions(inquiry: Inquiry, first: list[Answers], token: str) -> que
     return questions
 
 
-def _removals(
+def _test_files(
     inquiry: Inquiry, first: Answers, *, name: str, claim: str
-) -> dict[queries.Query[Any], Any]:
-    """Return the requests to remove the test files of a node: all nodes have seen them."""
-    removals: dict[queries.Query[Any], Any] = {
-        queries.UNMARK: {"paths": inquiry.directories, "name": name}
-    }
+) -> dict[str, Sequence[str]]:
+    """Return the directories in which a node has created test files, by their names."""
     claimed = [path for path, text in first[queries.CLAIM].items() if text == name]
-    if claimed:
-        removals[queries.UNCLAIM] = {"paths": claimed, "name": claim}
-    return removals
+    return {name: inquiry.directories, claim: claimed}
 
 
 def _digests(inquiry: Inquiry) -> dict[str, str]:

@@ -114,7 +114,7 @@ def leaving(mark: dict[str, Any]) -> dict[str, Any]:
         "op": "survey",
         "id": 1,
         "questions": {"m": question("mark", mark)},
-        "last": {"u": question("unmark", mark)},
+        "last": {"u": question("unmark", {mark["name"]: mark["paths"]})},
     }
 
 

@@ -27,8 +27,8 @@ def test_every_file_that_is_written_is_removed_by_name_at_the_end() -> None:
                 written.setdefault(host, set()).add(f"{told['path']}/{told['name']}")
         flow.answered(nodes)
     for host, files in written.items():
-        removed = [q.argument for q in last[host].values()]
-        assert files <= {f"{path}/{told['name']}" for told in removed for path in told["paths"]}
+        removed = [each for q in last[host].values() for each in q.argument.items()]
+        assert files <= {f"{path}/{name}" for name, paths in removed for path in paths}
     assert {host: len(files) for host, files in written.items()} == {
         "node1": 2,
         "node2": 2,

@@ -51,7 +51,7 @@ def _may_ask(a: NodeAnswers) -> bool:
 
 
 def _last(scope: Scope, host: str) -> Asked:
-    argument = {"paths": list(scope.directories), "name": _name(scope, host)}
+    argument = {_name(scope, host): list(scope.directories)}
     return {"unmark": Question("unmark", argument, 3)} if scope.directories else {}
 
 

@@ -67,10 +67,8 @@ def _last(scope: Scope, host: str) -> Asked:
     path = _path(scope)
     if path is None:
         return {}
-    names = {"one": _file(scope, host, False), "all": _file(scope, host, True)}
-    return {
-        word: Question("unmark", {"paths": [path], "name": name}, 3) for word, name in names.items()
-    }
+    names = [_file(scope, host, together) for together in (False, True)]
+    return {"unmark": Question("unmark", {name: [path] for name in names}, 3)}
 
 
 def _compare(nodes: Nodes) -> Iterator[Finding]:
