@@ -18,6 +18,7 @@ from dslaunch.run.rehearsal import (
     lacks_master,
     lacks_ranks,
     ports_of,
+    rendezvous_begun,
     with_equal_ranks,
 )
 
@@ -32,8 +33,7 @@ def impossible_rendezvous(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Findin
     hang = rehearsed.outcome.reason.hang
     if hang is None or hang.code not in (HangCode.RENDEZVOUS, HangCode.NETWORK):
         return
-    last = {rank.rank: rank.last(RendezvousBegun) for rank in ranks}
-    begun = {rank: each for rank, each in last.items() if each is not None}
+    begun = rendezvous_begun({rank.rank: rank.records for rank in ranks})
     seen = _waiting(hang)
     yield from _lacking(rehearsed, begun, seen)
     for number, several in with_equal_ranks(begun).items():

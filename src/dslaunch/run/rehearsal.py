@@ -122,6 +122,17 @@ def lacks_master(begun: RendezvousBegun, plan: Plan) -> bool:
     return own and len(plan.nodes) > 1 and not is_loopback(plan.rendezvous.address)
 
 
+def rendezvous_begun(records: Mapping[int, Iterable[Record]]) -> dict[int, RendezvousBegun]:
+    """Return what each rank waits for, by rank: the last rendezvous that it has begun. `records`:
+    of each rank."""
+    begun = {}
+    for rank, several in records.items():
+        for record in several:
+            if isinstance(record, RendezvousBegun):
+                begun[rank] = record
+    return begun
+
+
 def with_equal_ranks(begun: Mapping[int, RendezvousBegun]) -> dict[int, list[int]]:
     """Return the ranks that join as the same rank, by this one. `begun`: by rank."""
     joining: dict[int, list[int]] = defaultdict(list)
@@ -319,10 +330,6 @@ class RehearsalMonitor:
         """Return whether ranks wait for ranks or a master that the run lacks, or do not look for
         each other at one place."""
         plan = self._plan
-        begun: dict[int, RendezvousBegun] = {}
-        for rank, records in self.records.items():
-            for each in records:
-                if isinstance(each, RendezvousBegun):
-                    begun[rank] = each
+        begun = rendezvous_begun(self.records)
         lacking = (lacks_ranks(b, plan.world_size) or lacks_master(b, plan) for b in begun.values())
         return any(lacking) or bool(with_equal_ranks(begun)) or len(ports_of(begun)) > 1

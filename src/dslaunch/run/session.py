@@ -221,8 +221,7 @@ class Session(Wire):
         worked = reply.time - reply.received
         if not 0 <= worked <= trip:  # its clock was set meanwhile
             return
-        half = (trip - worked) / 2
-        self._set_offset(Clock(reply.time - (time.time() - half), half))
+        self._set_offset(Clock.compared(reply.time, round_trip=trip - worked))
 
     def known_clock(self) -> Clock | None:
         """Return by how much the node's clock is ahead, as measured best; None: not measured."""

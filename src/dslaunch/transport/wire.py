@@ -58,6 +58,13 @@ class Clock:
     error: float
     """By how much that may be wrong: half of the round trip in which it was measured."""
 
+    @classmethod
+    def compared(cls, node_time: float, *, round_trip: float) -> Clock:
+        """Return how a node's clock compares with ours, by a message with its time that has just
+        arrived. `round_trip`: of that and the message before, in seconds."""
+        half = round_trip / 2
+        return cls(node_time - (time.time() - half), half)
+
 
 @dataclass(frozen=True, slots=True)
 class _Request:
@@ -150,12 +157,10 @@ class Wire:
 
     def measure_clock(self) -> Future[Clock]:
         """Find out by how much the node's clock is ahead, in one round trip."""
-        asked = time.time()
         began = time.monotonic()
 
         def parsed(reply: Reply) -> Clock:
-            half = (time.monotonic() - began) / 2
-            return Clock(reply.time - asked - half, half)
+            return Clock.compared(reply.time, round_trip=time.monotonic() - began)
 
         return self._request("clock", parsed)
 
