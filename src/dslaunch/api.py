@@ -396,7 +396,6 @@ def run(
     The run continues in a thread of this process; no signal is caught. `on_line` and `on_event` are
     called in that thread. Raises the DslaunchError that prevents the start.
     """
-
     timeouts = Timeouts(
         grace=grace,
         exit_timeout=exit_timeout,

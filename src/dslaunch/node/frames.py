@@ -131,7 +131,10 @@ class Decoder:
                 start = end
                 self.number = number or self.number
                 self.size = length
-                yield _decode(kind, body) if kind != MESSAGE else self._read(body)
+                if kind == MESSAGE:
+                    yield self._read(body)
+                else:
+                    yield _decode(kind, body)
         finally:
             del self._buffer[:start]
 

@@ -40,8 +40,19 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import Any, Callable, Dict
 
 PARTS = (
-    *(hook_code, hook_content, hook_data, hook_deepspeed, hook_groups, hook_kernels, hook_models),
-    *(hook_process, hook_recorder, hook_saves, hook_settings, hook_steps, hook_training),
+    hook_code,
+    hook_content,
+    hook_data,
+    hook_deepspeed,
+    hook_groups,
+    hook_kernels,
+    hook_models,
+    hook_process,
+    hook_recorder,
+    hook_saves,
+    hook_settings,
+    hook_steps,
+    hook_training,
 )
 """The modules that this one needs in the rank."""
 STEPS = "DSLAUNCH_REHEARSAL"

@@ -103,7 +103,9 @@ def diagnose(lines: Sequence[str], evidence: Evidence | None = None) -> Diagnosi
     terminated = [line for line in short if _TERMINATED.match(line)]
     blocks = [last, terminated, *([line] for line in reversed(short))]
     every = known_endings()
-    for endings in ([e for e in every if not e.last_resort], [e for e in every if e.last_resort]):
+    specific = [each for each in every if not each.last_resort]
+    last_resorts = [each for each in every if each.last_resort]
+    for endings in (specific, last_resorts):
         for block in blocks:
             known = _known(block, endings)
             if known is not None:

@@ -103,7 +103,14 @@ def start(controller: RunController, count: int, starter: AgentStarter, inbox: I
     )
     record.write(numbered("inputs", count), inputs.as_json())
     if shipments:
-        _ship(controller, count, record, question.source, shipments, sessions)
+        _ship(
+            controller,
+            count,
+            record=record,
+            source=question.source,
+            shipments=shipments,
+            sessions=sessions,
+        )
     if gate is not None:
         gate.after_shipping(interrupts)
     interrupts.check()
@@ -144,6 +151,7 @@ def _config_errors(
 def _ship(
     controller: RunController,
     count: int,
+    *,
     record: RunDirectory,
     source: JobFiles | None,
     shipments: Sequence[Shipment],
