@@ -78,7 +78,8 @@ def _ended(recorder: "Recorder") -> None:
     error = getattr(sys, "last_value", None)
     if error is not None:
         recorder.write("exception", **_raised(error, sys.last_traceback))
-    recorder.write("ended", steps=max(training.counts.values(), default=0))
+    steps = max(training.counts.values(), default=0)
+    recorder.write("ended", steps=steps, backwards=training.backwards)
 
 
 def _raised(error: "Any", trace: "Any") -> "Dict[str, Any]":

@@ -19,6 +19,7 @@ from dslaunch.protocol.rehearsal import (
     OptimizerBuilt,
     ProcessGroup,
     Schedulers,
+    SchedulerUse,
     Spawned,
     Started,
     Step,
@@ -26,7 +27,13 @@ from dslaunch.protocol.rehearsal import (
     Wrapped,
 )
 from dslaunch.rehearsal.checkpoints import checkpoints
-from dslaunch.rehearsal.data import batches_differ, few_samples, same_data, same_order
+from dslaunch.rehearsal.data import (
+    batches_differ,
+    few_samples,
+    same_data,
+    same_order,
+    unread_parts,
+)
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.memory import memory
 from dslaunch.rehearsal.ranks import RankRecords, Ranks
@@ -220,10 +227,7 @@ def schedule_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         known = rank.last(Schedulers)
         schedulers = known.schedulers if known is not None else ()
         if rank.steps > 1 and rates and not any(rates):
-            # a warmup may begin with several steps of 0, as that of DeepSpeed does
-            scheduled = schedulers or _engine_schedules(rank)
-            kind = FindingKind.WARMS_UP if scheduled else FindingKind.ZERO_RATE
-            zero[kind, rank.steps].append(rank.rank)
+            zero[_zero_rate(rank, schedulers), rank.steps].append(rank.rank)
         for each in schedulers:
             if each.optimizer_steps > 1 and not each.steps:
                 unused[each.scheduler].append(rank.rank)
@@ -233,6 +237,16 @@ def schedule_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         steps = max(rank.steps for rank in ranks)
         where = ranks_text(several)
         yield finding(FindingKind.SCHEDULER_UNUSED, where, scheduler=name, steps=steps)
+
+
+def _zero_rate(rank: RankRecords, schedulers: Sequence[SchedulerUse]) -> FindingKind:
+    """Return what learning rates of 0 mean for a rank with these schedulers."""
+    if schedulers and all(each.stays_zero for each in schedulers):
+        return FindingKind.STAYS_ZERO
+    # a warmup may begin with several steps of 0, as that of DeepSpeed does
+    if schedulers or _engine_schedules(rank):
+        return FindingKind.WARMS_UP
+    return FindingKind.ZERO_RATE
 
 
 def schedule_steps(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
@@ -429,6 +443,7 @@ RULES: tuple[Rule, ...] = (
     same_data,
     same_order,
     few_samples,
+    unread_parts,
     batches_differ,
     on_cpu,
     builds,
