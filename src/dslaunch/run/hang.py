@@ -41,6 +41,11 @@ _JOINING = frozenset({"init_process_group", "new_group", "split_group"})
 """Functions that return when all ranks of the group have called them."""
 _BETWEEN_TWO = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_\w+)?")
 """Transfers: ranks that are all in one do not wait for the same."""
+_ONE_WAY = (
+    frozenset({"send", "send_object_list"}),
+    frozenset({"recv", "recv_object_list"}),
+)
+"""Transfers that complete only with one of the other kind in another rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +359,8 @@ def _all_seen_waiting(situation: _Situation) -> HangVerdict:
         code = HangCode.RENDEZVOUS
     elif _is_one_collective(operations) and len({view.host for view in views}) > 1:
         code = HangCode.NETWORK
+    elif any(operations <= one_way for one_way in _ONE_WAY):
+        code = HangCode.ONE_WAY
     else:
         code = HangCode.UNKNOWN
     return _seen_waited_for(situation, HangVerdict(code))

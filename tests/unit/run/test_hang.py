@@ -491,6 +491,21 @@ def test_a_rank_in_an_operation_that_is_not_recorded_does_not_enter_that_of_the_
     ]
 
 
+@pytest.mark.parametrize(
+    ("of_rank_3", "code"), [("send", HangCode.ONE_WAY), ("recv", HangCode.UNKNOWN)]
+)
+def test_ranks_that_all_send_wait_for_one_that_receives(of_rank_3: str, code: HangCode) -> None:
+    told = changed("not-entered")
+    without_current(told, "012")
+    told["collectives"]["3"] = copy.deepcopy(told["collectives"]["0"])
+    told["stacks"]["3"] = [in_function(told["stacks"]["0"][0], of_rank_3)]
+    for rank in "012":
+        told["stacks"][rank][0] = in_function(told["stacks"][rank][0], "send")
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.operation) == (code, "send")
+    assert verdict.waiting == (0, 1, 2, 3)
+
+
 def test_only_ranks_that_have_not_completed_an_operation_wait_in_it() -> None:
     told = changed("not-entered")
     told["collectives"]["3"] = copy.deepcopy(told["collectives"]["0"])
