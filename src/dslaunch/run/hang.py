@@ -283,7 +283,11 @@ def _mismatch_with_seen(
         Side(tuple(ranks), operation, place=_place_of(situation.views[ranks[0]]))
         for operation, ranks in others.items()
     ]
-    return _mismatch(each, [*_sides(each, situation), *unrecorded], situation, now)
+    sides = [*_sides(each, situation), *unrecorded]
+    # a group is made by all ranks together, and these cannot while they wait in a collective
+    joining = others.keys() <= _JOINING
+    final = joining and all(_is_idle(situation.views[rank]) for rank in each.entered)
+    return _mismatch(each, sides, situation, now, final=final)
 
 
 def _sides(each: _Wait, situation: _Situation) -> list[Side]:
@@ -315,6 +319,11 @@ def _is_blocked(view: RankView) -> bool:
     """Return whether the main thread of a rank is seen in a collective."""
     seen = view.process.wait if view.process is not None else None
     return seen is not None and seen.kind is WaitKind.COLLECTIVE
+
+
+def _is_idle(view: RankView) -> bool:
+    """Return whether the main thread of a rank waits for something."""
+    return view.process is not None and view.process.wait is not None
 
 
 def _mismatch(
