@@ -169,14 +169,14 @@ class _Delays:
         return sum(seconds > self.clock_error for seconds in self.latest) / len(self.latest)
 
     def log_by_chance(self, probability: float) -> float:
-        """Return the logarithm of the probability that it is later so often, if it is with this
-        probability in each step."""
+        """Return the logarithm of the probability that it is later in as many steps, if it is with
+        this probability in each of them."""
         count = self._independent(self.latest)
         return log_of_at_least(math.floor(self.share * count), count, probability)
 
     def log_as_before(self) -> float:
-        """Return the logarithm of the probability that it is later so often than in the steps
-        before, if nothing has changed."""
+        """Return the logarithm of the probability that it is later than in the steps before in as
+        many steps, if nothing has changed."""
         at_least = [seconds - self.clock_error for seconds in self.latest]
         at_most = [seconds + self.clock_error for seconds in self.before]
         among_largest = sorted((*at_least, *at_most))[-len(at_least)]

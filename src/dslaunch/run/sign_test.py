@@ -51,7 +51,7 @@ def _log_of_sum(logs: Sequence[float]) -> float:
 
 def correlation_time(*parts: Sequence[float]) -> float:
     """Return how many values correspond to one independent value: what resembles the values before
-    it does not count in full. Each of the parts varies about a middle of its own.
+    it does not count in full. The parts may have different means.
 
     Correlations are added up from lag to lag while two of them together are notable (C. J. Geyer,
     Practical Markov Chain Monte Carlo, 1992: initial positive sequence).
