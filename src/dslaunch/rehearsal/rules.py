@@ -147,15 +147,24 @@ def _apart(fingerprints: Sequence[Sequence[float]]) -> bool:
 def models_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield that ranks have models of different sizes."""
     del rehearsed
-    compared = [rank for rank in ranks if _may_compare(rank, len(ranks))]
-    sizes = {}
-    for rank in compared:
-        built = rank.last(Wrapped) or rank.last(OptimizerBuilt)
-        if built is not None:
-            sizes[rank.rank] = built.parameters
-    if len(set(sizes.values())) > 1:
-        text = " and ".join(str(size) for size in sorted(set(sizes.values()))[:4])
-        yield finding(FindingKind.MODELS_DIFFER, ranks_text(sizes), sizes=text)
+    sizes = {rank.rank: _model_sizes(rank) for rank in ranks if not rank.splits_model(len(ranks))}
+    known = {number: several for number, several in sizes.items() if several}
+    # a rank may have wrapped fewer models so far
+    for together in zip(*known.values(), strict=False):
+        if len(set(together)) > 1:
+            text = " and ".join(str(size) for size in sorted(set(together))[:4])
+            yield finding(FindingKind.MODELS_DIFFER, ranks_text(known), sizes=text)
+            return
+
+
+def _model_sizes(rank: RankRecords) -> Sequence[int]:
+    """Return the parameters of each model that a rank has wrapped, before it was sharded; without
+    any, those that it optimizes."""
+    wrapped = [each.parameters for each in rank.every(Wrapped)]
+    built = rank.last(OptimizerBuilt)
+    if wrapped or built is None or rank.sharded:
+        return wrapped
+    return [built.parameters]
 
 
 def configs_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:

@@ -391,12 +391,20 @@ def test_parameters_of_tensor_parallel_ranks_are_not_compared() -> None:
 
 
 def test_models_and_configs_that_differ_are_errors() -> None:
-    other = [*sound(1), {**DDP, "parameters": 200}]
+    other = [*without(sound(1), "wrapped"), {**DDP, "parameters": 200}]
     config: Sent = {"kind": "deepspeed-config", "path": None, "text": "{}"}
     result = judged([*sound(0), config], [*other, {**config, "text": '{"steps_per_print": 1}'}])
     assert {"rehearsal.model-differs", "rehearsal.config-differs"} <= {
         code for _, code in codes(result)
     }
+
+
+def test_models_that_differ_before_they_are_sharded_are_an_error() -> None:
+    layers = [{**DDP, "wrapper": "FullyShardedDataParallel", "parameters": size} for size in (8, 2)]
+    same = [START, TORCH, *layers]
+    other = [START, TORCH, {**layers[0], "parameters": 9}, layers[1]]
+    assert judged(same, same).findings == ()
+    assert codes(judged(same, other)) == {("error", "rehearsal.model-differs")}
 
 
 def test_a_rank_that_ends_before_the_others_has_fewer_steps() -> None:
