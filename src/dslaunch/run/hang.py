@@ -41,6 +41,11 @@ _JOINING = frozenset({"init_process_group", "new_group", "split_group"})
 """Functions that return when all ranks of the group have called them."""
 _BETWEEN_TWO = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_\w+)?")
 """Transfers: ranks that are all in one do not wait for the same."""
+_ONE_WAY = (
+    frozenset({"send", "send_object_list"}),
+    frozenset({"recv", "recv_object_list"}),
+)
+"""Transfers that complete only with one of the other kind in another rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +283,11 @@ def _mismatch_with_seen(
         Side(tuple(ranks), operation, place=_place_of(situation.views[ranks[0]]))
         for operation, ranks in others.items()
     ]
-    return _mismatch(each, [*_sides(each, situation), *unrecorded], situation, now)
+    sides = [*_sides(each, situation), *unrecorded]
+    # a group is made by all ranks together, and these cannot while they wait in a collective
+    joining = others.keys() <= _JOINING
+    final = joining and all(_is_idle(situation.views[rank]) for rank in each.entered)
+    return _mismatch(each, sides, situation, now, final=final)
 
 
 def _sides(each: _Wait, situation: _Situation) -> list[Side]:
@@ -310,6 +319,11 @@ def _is_blocked(view: RankView) -> bool:
     """Return whether the main thread of a rank is seen in a collective."""
     seen = view.process.wait if view.process is not None else None
     return seen is not None and seen.kind is WaitKind.COLLECTIVE
+
+
+def _is_idle(view: RankView) -> bool:
+    """Return whether the main thread of a rank waits for something."""
+    return view.process is not None and view.process.wait is not None
 
 
 def _mismatch(
@@ -354,6 +368,8 @@ def _all_seen_waiting(situation: _Situation) -> HangVerdict:
         code = HangCode.RENDEZVOUS
     elif _is_one_collective(operations) and len({view.host for view in views}) > 1:
         code = HangCode.NETWORK
+    elif any(operations <= one_way for one_way in _ONE_WAY):
+        code = HangCode.ONE_WAY
     else:
         code = HangCode.UNKNOWN
     return _seen_waited_for(situation, HangVerdict(code))

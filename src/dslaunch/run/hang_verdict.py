@@ -36,6 +36,8 @@ class HangCode(StrEnum):
     NETWORK = "network"
     """All ranks have entered the same collective, and it does not complete; or ranks that form a
     process group cannot connect to each other."""
+    ONE_WAY = "one-way"
+    """All ranks send to each other and none receives, or all receive."""
     RENDEZVOUS = "rendezvous"
     """All ranks wait until others have joined their process group."""
     SLOW = "slow"
