@@ -162,6 +162,11 @@ class RelayLink:
 
     # ------------------------------------------------------------ for its channels
 
+    @property
+    def unread(self) -> bool:
+        """Whether something of the relay has arrived that was not read yet."""
+        return self._channel.unread
+
     def note_beginning(self) -> None:
         """Take note that a login has succeeded, or that a program on a child has begun."""
         self._began = time.monotonic()
@@ -307,6 +312,11 @@ class RelayedChannel(QueueingChannel):
         self.outbox.go_on()
 
     # ------------------------------------------------------------ its output
+
+    @property
+    def unread(self) -> bool:
+        """Return whether something has arrived that was not read yet, of any login of the relay."""
+        return self._link.unread
 
     def read_on(self) -> None:
         """Deliver what has come, and let the relay send more."""
