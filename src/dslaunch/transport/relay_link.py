@@ -145,7 +145,8 @@ class RelayLink:
             # that waits behind megabytes is not answered earlier
             self.unanswered = 0
         self._unsent, self._taken = unsent, taken
-        self.unanswered += 1
+        if not self.unread:
+            self.unanswered += 1
         self.send(relay_frames.frame(relay_frames.PING, 0))
 
     def close(self) -> None:
