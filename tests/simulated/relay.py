@@ -62,7 +62,10 @@ class SimulatedRelay:
         self._decoder = relay_frames.Decoder()
         self._texts: dict[int, bytes] = {}
         self._children: dict[int, RelayedStream] = {}
-        self._outbox: deque[bytes] = deque([relay_frames.GREETING])
+        self._outbox = bytearray(relay_frames.GREETING)
+        """What is written once in a turn of the loop."""
+        self._is_due = False
+        """Whether the loop is to write it."""
         self._late: deque[tuple[float, bytes]] = deque()
         """What has arrived and is on its way, with the time at which it is there."""
         self.over = False
@@ -80,20 +83,22 @@ class SimulatedRelay:
     def say(self, data: bytes) -> None:
         """Send a frame."""
         if not self.over:
-            self._outbox.append(data)
-            self._write()
+            self._outbox += data
+            if not self._is_due:
+                self._is_due = True
+                self._loop.call_soon(self._write)
 
     def forget(self, number: int) -> None:
         """Forget a child that has left."""
         self._children.pop(number, None)
 
     def _write(self) -> None:
+        self._is_due = False
+        if self.over:
+            return
         try:
             while self._outbox:
-                taken = self._stream.send(self._outbox[0])
-                rest = self._outbox.popleft()[taken:]
-                if rest:
-                    self._outbox.appendleft(rest)
+                del self._outbox[: self._stream.send(self._outbox)]
         except BlockingIOError:
             self._stream.on_writable(self._write)
         except OSError:

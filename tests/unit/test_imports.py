@@ -78,7 +78,10 @@ print(*sys.modules)
 @pytest.mark.parametrize(
     ("program", "slow"),
     [
-        ("survey", "base64 hmac queue subprocess tarfile tempfile typing"),
+        (
+            "survey",
+            "collections contextlib enum functools glob json re signal socket subprocess typing",
+        ),
         ("guardian", "base64 hmac queue tarfile typing"),
     ],
 )

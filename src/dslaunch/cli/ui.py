@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import ConfigError, DslaunchError, NodeError, Problem, UsageError
@@ -59,8 +59,14 @@ def document(text: str, output: Path | None = None) -> None:
 
 def write(path: Path, text: str, option: str, *, errors: str = "strict") -> None:
     """Write the file of an option, line ends unchanged, and say so. Raises UsageError."""
+    write_parts(path, (text,), option, errors=errors)
+
+
+def write_parts(path: Path, parts: Iterable[str], option: str, *, errors: str) -> None:
+    """Write a text that is made in parts, as `write` does: it may be larger than the memory."""
     try:
-        path.write_text(text, "utf-8", errors, newline="")
+        with path.open("w", encoding="utf-8", errors=errors, newline="") as file:
+            file.writelines(parts)
     except OSError as problem:
         raise UsageError(f"{option} {path}: {problem.strerror}") from None
     wrote(path)

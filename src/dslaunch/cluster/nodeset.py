@@ -1,9 +1,10 @@
 """Folded node names such as `node[01-04,07]`, expanded in their written order.
 
 The notation is that of ClusterShell's NodeSet and of SLURM, without groups, operators and steps.
-Folding uses ClusterShell. Expanding does not, for two reasons: ClusterShell sorts the names, but
-their order decides ranks and pairs hosts with addresses; and it builds a range before the range
-can be counted, so that a typing mistake could fill the memory.
+Folding uses ClusterShell where names differ in several numbers. Expanding does not, for two
+reasons: ClusterShell sorts the names, but their order decides ranks and pairs hosts with addresses;
+and it builds a range before the range can be counted, so that a typing mistake could fill the
+memory.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import string
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -28,6 +30,7 @@ _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)")
 _LONG_NUMBER = re.compile(r"[0-9]{19}")
+_DIGITS = re.compile(r"[0-9]+")
 _PIECE = re.compile(r"([^0-9]*)([0-9]*)")
 _FOLDABLE = re.compile(r"[A-Za-z0-9._:-]+")
 
@@ -78,21 +81,25 @@ def expand(folded: str) -> tuple[str, ...]:
 def fold(names: Iterable[str]) -> str:
     """Return the names folded, sorted and without duplicates; names with special characters
     follow."""
-    given = dict.fromkeys(names)
+    given = list(dict.fromkeys(names))
+    series = _series(given) if len(given) > 1 else None
+    if series is not None:
+        return series
     plain = [name for name in given if _is_foldable(name)]
     folded = [_folded(plain)] if plain else []
     return ",".join([*folded, *(name for name in given if not _is_foldable(name))])
 
 
-def fold_numbers(numbers: Iterable[int]) -> str:
-    """Return numbers such as ranks as ranges, sorted and each once: `0-2,5`."""
-    spans: list[tuple[int, int]] = []
-    for number in sorted(set(numbers)):
-        if spans and number == spans[-1][1] + 1:
-            spans[-1] = (spans[-1][0], number)
-        else:
-            spans.append((number, number))
-    return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in spans)
+def fold_numbers(numbers: Iterable[int], width: int = 1) -> str:
+    """Return numbers such as ranks as ranges, sorted and each once: `0-2,5`. `width`: the digits of
+    each number, with leading zeros."""
+    given = set(numbers)
+    firsts = sorted(number for number in given if number - 1 not in given)
+    lasts = sorted(number for number in given if number + 1 not in given)
+    return ",".join(
+        f"{low:0{width}}-{high:0{width}}" if high > low else f"{low:0{width}}"
+        for low, high in zip(firsts, lasts, strict=True)
+    )
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
@@ -100,6 +107,30 @@ def ranks_text(ranks: Iterable[int]) -> str:
     numbers = set(ranks)
     noun = "rank" if len(numbers) == 1 else "ranks"
     return f"{noun} {fold_numbers(numbers)}"
+
+
+def _series(names: list[str]) -> str | None:
+    """Return names folded that differ in one number alone, as those of most clusters do; None: they
+    differ in more. Thousands of names take a tenth of the time of the other ways."""
+    start = _common_start(names).rstrip(string.digits)
+    end = _common_start([name[::-1] for name in names])[::-1].lstrip(string.digits)
+    numbers = [name[len(start) : len(name) - len(end)] for name in names]
+    lengths = set(map(len, numbers))
+    padded = any(number[:1] == "0" and number != "0" for number in numbers)
+    is_one_number = 0 not in lengths and _DIGITS.fullmatch("".join(numbers)) is not None
+    if not is_one_number or not _is_foldable(f"{start}{max(numbers, key=len)}{end}"):
+        return None
+    if padded and len(lengths) > 1:
+        return None
+    width = max(lengths) if padded else 1
+    return f"{start}[{fold_numbers(map(int, numbers), width)}]{end}"
+
+
+def _common_start(names: list[str]) -> str:
+    """Return the text that all of the names begin with."""
+    first, last = min(names), max(names)
+    length = next((at for at, text in enumerate(first) if text != last[at]), len(first))
+    return first[:length]
 
 
 def _folded(names: list[str]) -> str:

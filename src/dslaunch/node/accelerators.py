@@ -21,7 +21,7 @@ from dslaunch.node import paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Dict, List
+    from typing import Dict
 
 DEV = "/dev"
 PCI = "/sys/bus/pci/devices"
@@ -68,14 +68,14 @@ def found() -> Dict[str, Dict[str, int]]:
 
 def _numbered(start: str) -> int:
     """Count device files that are `start` and a number."""
-    names = [name[len(start) :] for name in _entries(DEV) if name.startswith(start)]
+    names = [name[len(start) :] for name in paths.entries(DEV) if name.startswith(start)]
     return sum(number.isdigit() for number in names)
 
 
 def _amd() -> int:
     if not os.path.exists(f"{DEV}/kfd"):
         return 0
-    texts = [paths.text_of(f"{KFD}/{node}/properties") for node in _entries(KFD)]
+    texts = [paths.text_of(f"{KFD}/{node}/properties") for node in paths.entries(KFD)]
     return sum(_simds(text) > 0 for text in texts)
 
 
@@ -91,7 +91,7 @@ def _simds(properties: str) -> int:
 def _intel() -> int:
     """Count render nodes of discrete GPUs that are in /dev too: containers see all of /sys."""
     count = 0
-    for name in _entries(RENDER):
+    for name in paths.entries(RENDER):
         device = os.path.realpath(f"{RENDER}/{name}/device")
         driver = os.path.basename(os.path.realpath(f"{device}/driver"))
         count += (
@@ -105,22 +105,15 @@ def _intel() -> int:
 
 
 def _gaudi() -> int:
-    names = [name for name in _entries(ACCEL) if name.startswith("accel")]
+    names = [name for name in paths.entries(ACCEL) if name.startswith("accel")]
     return sum(paths.text_of(f"{ACCEL}/{name}/device/vendor") == "0x1da3" for name in names)
 
 
 def _on_bus() -> Dict[str, int]:
     count: Dict[str, int] = {}
-    for address in _entries(PCI):
+    for address in paths.entries(PCI):
         vendor, classes = ON_BUS.get(paths.text_of(f"{PCI}/{address}/vendor"), ("", ()))
         kind = paths.text_of(f"{PCI}/{address}/class")[:6]
         if kind in classes and not (vendor == "intel" and address == PROCESSOR_GRAPHICS):
             count[vendor] = count.get(vendor, 0) + 1
     return count
-
-
-def _entries(directory: str) -> List[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []

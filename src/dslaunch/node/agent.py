@@ -36,7 +36,6 @@ from dslaunch.node import (
     rank_signals,
     run_files,
     stacks,
-    survey,
 )
 from dslaunch.node.activity import Activity
 from dslaunch.node.client import AgentClient
@@ -45,6 +44,7 @@ from dslaunch.node.journal import FileJournal, Journal
 from dslaunch.node.ranks import Ranks
 from dslaunch.node.redact import Secrets
 from dslaunch.node.shipping import Shipping
+from dslaunch.node.surveyor import Surveyor
 from dslaunch.node.usage import UsageMeter
 
 TYPE_CHECKING = False
@@ -78,7 +78,7 @@ class Agent:
         timeouts: Dict[str, float],
         guardian: int,
         waits: bool = False,
-        surveyor: Optional[survey.Surveyor] = None,
+        surveyor: Optional[Surveyor] = None,
         gpus: Optional[gpu_meter.GpuMeter] = None,
     ) -> None:
         """`timeouts`, in seconds: `heartbeat` without a message until a launcher counts as gone,

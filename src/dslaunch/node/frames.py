@@ -10,8 +10,9 @@ text, which take far more memory than bytes, are counted before it is parsed.
 
 from __future__ import annotations
 
-import json
 import struct
+
+from dslaunch.node import plain_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -74,13 +75,9 @@ def frame(kind: int, body: bytes, number: int = 0) -> bytes:
     return HEADER.pack(len(body), kind, number) + body
 
 
-_encoder = json.JSONEncoder(separators=(",", ":"))
-"""`json.dumps` would make one for each message."""
-
-
 def message_body(message: Message) -> bytes:
     """Return a JSON object as the body of a message."""
-    return _encoder.encode(message).encode()
+    return plain_json.ascii_text(message).encode()
 
 
 def output_body(rank: int, stream: int, time: float, data: bytes) -> bytes:
@@ -155,6 +152,8 @@ def read_message(body: bytes) -> Message:
     """Return a JSON object. Raises FrameError for anything else, and for one too large to keep."""
     if most_values(body) > MOST_VALUES:
         raise FrameError(f"a message of more than {MOST_VALUES} values")
+    import json  # see plain_json.py
+
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -1,6 +1,6 @@
 """A process beside the agent that reads the GPUs: a driver that hangs must not hold up the agent.
 
-It is no child of the agent, for the reason that the surveyor is none (`survey.Surveyor`). It spends
+It is no child of the agent, for the reason that the surveyor is none (`surveyor.py`). It spends
 at most BUDGET of one CPU: what costs more is read less often.
 """
 

@@ -22,9 +22,9 @@ from dslaunch.node import (
     peer,
     processes,
     run_files,
-    survey,
 )
 from dslaunch.node.agent import Agent
+from dslaunch.node.surveyor import Surveyor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -79,7 +79,7 @@ def be_guardian(
     timeouts: Dict[str, float],
     waits: bool,
     first: socket.socket,
-    surveyor: survey.Surveyor,
+    surveyor: Surveyor,
     gpus: Optional[gpu_meter.GpuMeter],
 ) -> None:
     """Become the guardian of a new agent, in a new session. Never returns."""
@@ -128,7 +128,7 @@ def main(arguments: Dict[str, Any]) -> None:
     else:
         # the first: it must not hold the connection of another, whose end would not be noticed
         gpus = gpu_meter.GpuMeter() if gpu_meter.needed() else None
-        surveyor = survey.Surveyor()
+        surveyor = Surveyor()
         connection, other = socket.socketpair()
         if os.fork() == 0:
             connection.close()

@@ -1,6 +1,7 @@
 """Notes hosts, files and the end of a rank's process: a part of `hook_rehearsal.py`."""
 
 import atexit
+import linecache
 import os
 import sys
 
@@ -78,18 +79,32 @@ def _ended(recorder: "Recorder") -> None:
     error = getattr(sys, "last_value", None)
     if error is not None:
         recorder.write("exception", **_raised(error, sys.last_traceback))
-    recorder.write("ended", steps=max(training.counts.values(), default=0))
+    steps = max(training.counts.values(), default=0)
+    recorder.write("ended", steps=steps, backwards=training.backwards)
 
 
 def _raised(error: "Any", trace: "Any") -> "Dict[str, Any]":
     """Return an exception with the innermost line of the user's own code."""
     found: Dict[str, Any] = {"file": None, "line": None}
     cwd = os.getcwd()
+    innermost = None
     while trace is not None:
+        innermost = trace
         file = trace.tb_frame.f_code.co_filename
         path = os.path.join(cwd, file)
         own = path.startswith(cwd + os.sep) and "site-packages" not in path
         if own and not file.startswith("<"):
             found = {"file": os.path.relpath(path, cwd)[:LONGEST_PATH], "line": trace.tb_lineno}
         trace = trace.tb_next
-    return {"error": type(error).__name__, "text": str(error)[:MOST_TEXT], **found}
+    text = str(error) or _source_line(innermost)
+    return {"error": type(error).__name__, "text": text[:MOST_TEXT], **found}
+
+
+def _source_line(trace: "Any") -> str:
+    """Return the line that raised an exception without a text, as many assertions of libraries do,
+    with its place; empty: its source is not there."""
+    if trace is None:
+        return ""
+    file = trace.tb_frame.f_code.co_filename
+    line = linecache.getline(file, trace.tb_lineno).strip()
+    return f"{line} ({os.path.basename(file)}:{trace.tb_lineno})" if line else ""

@@ -24,6 +24,8 @@ MOST_RATES = 8
 MOST_OPTIMIZERS = MOST_SCHEDULERS = 64
 TOTALS = ("total_iters", "T_max", "total_steps")
 """Attributes of schedulers that have the number of their steps."""
+AHEAD = (10, 100, 1000)
+"""Steps ahead for which a schedule is asked for its learning rates."""
 HOLD = 0.2
 """Seconds between two looks at whether a held rank is still to be held."""
 
@@ -106,10 +108,12 @@ def rates_of(optimizer: "Any") -> "List[float]":
 
 
 def _compared(parameters: "List[Any]") -> "List[Any]":
-    """Return the parameters that are the same on all ranks if these train together."""
+    """Return the parameters that are the same on all ranks if these train together. DeepSpeed and
+    Megatron mark those of experts, which each rank has for itself."""
     if training.sharded:
         return []
-    return list(training.model.parameters()) if training.model is not None else parameters
+    compared = list(training.model.parameters()) if training.model is not None else parameters
+    return [each for each in compared if getattr(each, "allreduce", True)]
 
 
 # ------------------------------------------------------------ backward passes
@@ -249,6 +253,7 @@ def _scheduler(scheduler: "Any") -> "Dict[str, Any]":
         "steps": max(int(getattr(scheduler, "_step_count", 1)) - 1, 0),
         "optimizer_steps": training.counts.get(id(optimizer), 0),
         "total": _total_steps(scheduler),
+        "stays_zero": _stays_zero(scheduler),
     }
 
 
@@ -259,6 +264,19 @@ def _total_steps(scheduler: "Any") -> "Optional[int]":
     totals = [getattr(scheduler, name, None) for name in TOTALS]
     known = [integer(total) for total in (*totals, given.get("num_training_steps"))]
     return next((total for total in known if total is not None and total > 0), None)
+
+
+def _stays_zero(scheduler: "Any") -> "Optional[bool]":
+    """Return whether the learning rates of later steps are 0; None: unknown. Only a schedule made
+    of functions (`LambdaLR`, and all of Transformers) can be asked without making its steps."""
+    functions = getattr(scheduler, "lr_lambdas", None)
+    if not functions:
+        return None
+    steps = [scheduler.last_epoch + ahead for ahead in AHEAD]
+    try:
+        return not any(function(step) for function in functions for step in steps)
+    except Exception:  # noqa: BLE001 - a function of the user, which may be made for fewer steps
+        return None
 
 
 WATCHES = {

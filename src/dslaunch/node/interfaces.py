@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-import socket
 import struct
 
 from dslaunch.node.paths import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
+    import socket
     from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
     Answer = Dict[str, Any]
+else:
+    import _socket as socket  # why not `socket`: see paths.py
 
 _GETLINK, _GETADDR, _DUMP, _ERROR, _DONE = 18, 22, 0x301, 2, 3
 _NAME, _MTU, _ADDRESS, _LOCAL = 3, 4, 1, 2

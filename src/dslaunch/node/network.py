@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
+import _thread
 import errno
 import os
 import select
-import socket
-import threading
 import time
 
 from dslaunch.node.paths import WHOLE, text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
+    import socket
     from typing import Any, Dict, List, Optional
 
     Answer = Dict[str, Any]
+else:
+    import _socket as socket  # why not `socket`: see paths.py
 
 PIECE = 65536
 MOST_PEERS = 512
@@ -67,14 +68,13 @@ def _bind(port: int) -> socket.socket:
     return listener
 
 
-class Server(threading.Thread):
+class Server:
     """Sends every client the token, and confirms a payload when all of it has arrived.
 
     The client closes first, so that TIME_WAIT is on its side and not on the port.
     """
 
     def __init__(self, listener: socket.socket, token: bytes) -> None:
-        super().__init__(daemon=True)
         self.listener, self.token = listener, token
         self.poll = select.epoll()
         self.peers: Dict[int, socket.socket] = {}
@@ -83,8 +83,25 @@ class Server(threading.Thread):
         # here, not in the thread: the listener may be closed before that has begun
         self.door = listener.fileno()
         self.poll.register(self.door, select.EPOLLIN)
+        self.serving = _thread.allocate_lock()
+        """Held while the thread serves."""
 
-    def run(self) -> None:
+    def start(self) -> None:
+        """Serve in a thread."""
+        self.serving.acquire()
+        _thread.start_new_thread(self._run, ())
+
+    def end(self) -> None:
+        """Release the port, and wait for the thread."""
+        try:
+            self.listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
+        except OSError:
+            pass  # it is shut down already
+        # once it is closed, nothing wakes that thread any more
+        self.serving.acquire(timeout=1.0)
+        self.listener.close()
+
+    def _run(self) -> None:
         """Serve until the listener is closed."""
         try:
             self._serve()
@@ -92,6 +109,7 @@ class Server(threading.Thread):
             for fd in list(self.peers):
                 self._drop(fd)
             self.poll.close()
+            self.serving.release()
 
     def _serve(self) -> None:
         while True:
@@ -113,15 +131,17 @@ class Server(threading.Thread):
                         time.sleep(REST)
 
     def _greet(self) -> None:
-        peer, _ = self.listener.accept()
+        fd, _ = self.listener._accept()  # type: ignore[attr-defined]  # what `socket.accept` calls
+        peer = socket.socket(fileno=fd)
         if len(self.peers) >= MOST_PEERS:
             self._drop_oldest()
-        fd = peer.fileno()
         self.peers[fd], self.expected[fd] = peer, None
         peer.setblocking(False)
         self.poll.register(fd, select.EPOLLIN)
-        with contextlib.suppress(OSError):  # the peer has closed it again
+        try:
             peer.send(self.token)
+        except OSError:
+            pass  # the peer has closed it again
 
     def _read(self, fd: int) -> None:
         if fd not in self.peers:  # dropped for a newer one since the poll
@@ -149,11 +169,7 @@ class Server(threading.Thread):
 def hang_up() -> None:
     """Release the ports that `listen` holds."""
     while _SERVERS:
-        server = _SERVERS.pop()
-        with contextlib.suppress(OSError):
-            server.listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
-        server.join(1.0)  # once it is closed, nothing wakes that thread any more
-        server.listener.close()
+        _SERVERS.pop().end()
 
 
 # ---------------------------------------------------------------- dialing
@@ -205,8 +221,9 @@ class Dialing:
     def begin(self, poll: select.epoll) -> None:
         """Start to connect."""
         try:
-            with contextlib.suppress(BlockingIOError):  # the answer is still on its way
-                self.peer.connect(self.where)
+            self.peer.connect(self.where)
+        except BlockingIOError:
+            pass  # the answer is still on its way
         except OSError as error:
             self.answer = {"error": error.strerror or str(error)}
             return

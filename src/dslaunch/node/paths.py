@@ -1,8 +1,13 @@
-"""Paths on a node: texts, digests, and the marks that show which nodes share a directory."""
+"""Paths on a node: texts, digests, and the marks that show which nodes share a directory.
+
+This module and the others of a preflight import as little as possible, since all nodes wait for it.
+`signal`, `socket`, `json`, `glob`, `contextlib` and `subprocess` import `enum`, `re` and
+`collections`: together they take more than twice as much processor time as the start of Python.
+What the first two have is taken from `_signal` and `_socket`, on which they are built.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 
@@ -41,6 +46,45 @@ def program(name: str, search: Optional[str] = None) -> Optional[str]:
         if os.access(place, os.X_OK) and os.path.isfile(place):
             return place
     return None
+
+
+def matching(pattern: str) -> List[str]:
+    """Return the paths that an absolute path with wildcards stands for. Names without wildcards are
+    not looked for: they may be missing."""
+    found = ["/"]
+    for part in pattern.strip("/").split("/"):
+        if is_pattern(part):
+            inside = [(path, name) for path in found for name in sorted(entries(path))]
+            found = [os.path.join(path, name) for path, name in inside if fits(name, part)]
+        else:
+            found = [os.path.join(path, part) for path in found]
+    return found
+
+
+def entries(directory: str) -> List[str]:
+    """Return the names in a directory; none if it cannot be read."""
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Return whether a name fits a pattern of the shell."""
+    first, star, last = pattern.partition("*")
+    if not star and not is_pattern(pattern):
+        return name == pattern
+    if is_pattern(first + last):
+        import fnmatch  # it needs `re`: few patterns are more than a `*`
+
+        return fnmatch.fnmatchcase(name, pattern)
+    long_enough = len(name) >= len(first + last)
+    return long_enough and name.startswith(first) and name.endswith(last)
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether a text has wildcards."""
+    return any(letter in text for letter in "*?[")
 
 
 def expanded(word: Any, environment: Dict[str, str]) -> str:
@@ -125,5 +169,7 @@ def seen(directory: str, names: Iterable[str]) -> List[str]:
 
 def remove(directory: str, name: str) -> None:
     """Remove a mark, if it exists."""
-    with contextlib.suppress(OSError):
+    try:
         os.unlink(os.path.join(directory, name))
+    except OSError:
+        pass

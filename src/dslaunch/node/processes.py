@@ -7,11 +7,13 @@ environment has the run's id; never because of its name.
 from __future__ import annotations
 
 import os
-import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
+    import signal
     from typing import Dict, Iterable, Iterator, List, Optional, Set, Tuple
+else:
+    import _signal as signal  # why not `signal`: see paths.py
 
 RUN_ID = "DSLAUNCH_RUN_ID"
 """The variable that every process of a run carries."""

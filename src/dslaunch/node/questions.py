@@ -7,17 +7,12 @@ a comment: most preflights need none of them, and every node would wait for all.
 
 from __future__ import annotations
 
-import fnmatch
-import glob
-import json
-import mmap
 import os
-import resource
 import stat
 import sys
 import time
 
-from dslaunch.node import accelerators, interfaces, network, paths, trial
+from dslaunch.node import accelerators, interfaces, network, paths, plain_json, trial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
@@ -71,10 +66,10 @@ def answered(work: Callable[[], Any]) -> Answer:
 
 
 def _read(patterns: List[str]) -> Dict[str, str]:
-    """Return the texts of files in /proc and /sys, by path. `*` is allowed; missing files are left
-    out."""
+    """Return the texts of files in /proc and /sys, by path. Wildcards are allowed; missing files
+    are left out."""
     found = {}
-    for path in (path for pattern in patterns for path in sorted(glob.glob(pattern))):
+    for path in (path for pattern in patterns for path in paths.matching(pattern)):
         try:
             with open(path, "rb") as file:
                 found[path] = file.read(paths.MOST_TEXT).decode(errors="replace").rstrip("\n")
@@ -85,6 +80,8 @@ def _read(patterns: List[str]) -> Dict[str, str]:
 
 def _limits(names: List[str]) -> Dict[str, List[int]]:
     """Return soft and hard limits by the names of Python's `resource`; -1 is unlimited."""
+    import resource
+
     return {name: list(resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))) for name in names}
 
 
@@ -93,7 +90,7 @@ def _environment(patterns: List[str]) -> Dict[str, str]:
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        if any(paths.fits(name, pattern) for pattern in patterns)
     }
 
 
@@ -115,7 +112,7 @@ def _pci(vendors: List[str]) -> Dict[str, Answer]:
     """Return the PCI devices of some vendors (`0x10de`) by address: class, device, kernel
     driver."""
     found = {}
-    for address in _entries(PCI):
+    for address in paths.entries(PCI):
         where = os.path.join(PCI, address)
         if paths.text_of(os.path.join(where, "vendor")) in vendors:
             driver = os.path.realpath(os.path.join(where, "driver"))
@@ -241,7 +238,7 @@ def _list(argument: Answer) -> List[Answer]:
     for directory, below, names in os.walk(top):
         below[:] = [] if directory[len(top) :].count("/") >= argument.get("depth", 4) else below
         for name in names:
-            if not fnmatch.fnmatchcase(name, argument["names"]):
+            if not paths.fits(name, argument["names"]):
                 continue
             try:
                 status = os.lstat(os.path.join(directory, name))
@@ -263,6 +260,8 @@ def _write(argument: Answer) -> None:
 
     DeepSpeed's asynchronous I/O opens its files with O_DIRECT (deepspeed_aio_common.cpp).
     """
+    import mmap
+
     path = os.path.join(
         paths.absolute(argument["path"]), f".dslaunch-{os.getpid()}-{time.time_ns()}"
     )
@@ -281,7 +280,7 @@ def _write(argument: Answer) -> None:
 def _job(argument: Answer) -> Answer:
     """Run a program as a run starts its ranks; see `trial`. If it cannot be started, `missing` is
     the program that was not found."""
-    told = json.loads(argument["text"])
+    told = plain_json.value(argument["text"])
     try:
         done = trial.run(told, paths.home())
     except FileNotFoundError as error:
@@ -312,13 +311,6 @@ def _command(word: str, told: Answer) -> bool:
     """Return whether a shell that starts a job has a command of a name: a program or a function."""
     done = _run({"argv": ["bash", "-c", 'type -t -- "$1"', "dslaunch", word], "env": told["env"]})
     return bool(done["code"] == 0)
-
-
-def _entries(directory: str) -> List[str]:
-    try:
-        return os.listdir(directory or ".")
-    except OSError:
-        return []
 
 
 def _digests(argument: Answer) -> Dict[str, Optional[str]]:

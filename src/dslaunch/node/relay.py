@@ -113,7 +113,8 @@ class Relay:
         self.logins: Dict[int, Login] = {}
         self.texts: Dict[int, bytes] = {}
         """The kept texts, by place."""
-        self.out: Deque[memoryview] = deque()
+        self.out = bytearray()
+        """Frames for the launcher, which are written once in a turn."""
         self.decoder = relay_frames.Decoder()
         self.launcher_gone = False
         self.heard_at = time.monotonic()
@@ -149,6 +150,7 @@ class Relay:
             if self.selector.get_map().get(key.fd) is key:  # else forgotten in this turn
                 key.data()
         self._look(time.monotonic())
+        self._write_out()
 
     def _until_ended(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -239,21 +241,17 @@ class Relay:
 
     def _say(self, data: bytes) -> None:
         if not self.launcher_gone:
-            self.out.append(memoryview(data))
-            self._write_out()
+            self.out += data
 
     def _write_out(self) -> None:
-        while self.out:
-            try:
-                written = os.write(1, self.out[0])
-            except BlockingIOError:
-                self._watch(1, selectors.EVENT_WRITE, self._write_out)
-                return
-            if written < len(self.out[0]):
-                self.out[0] = self.out[0][written:]
-            else:
-                self.out.popleft()
-        self._unwatch(1)
+        """Write what the launcher takes now; the rest when it can take more."""
+        try:
+            while self.out:
+                del self.out[: os.write(1, self.out)]
+        except BlockingIOError:
+            self._watch(1, selectors.EVENT_WRITE, self._write_out)
+        else:
+            self._unwatch(1)
 
     # ------------------------------------------------------------ the children
 

@@ -12,25 +12,23 @@ starts it as a process beside itself.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import select
-import signal
-import socket
 import sys
-import threading
 import time
 
-from dslaunch.node import frames, questions
+from dslaunch.node import frames, plain_json, questions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
+    import signal
     from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
     Answer = Dict[str, Any]
     Asked = Tuple[str, Answer]
     """A question with its key."""
+else:
+    import _signal as signal  # why not `signal`: see paths.py
 
 PIECE = 65536
 MOST_OUTPUT = 4 << 20
@@ -47,8 +45,10 @@ def main(arguments: Dict[str, Any]) -> None:
     out = os.dup(1)
     with open(os.devnull, "r+b", buffering=0) as nowhere:
         os.dup2(nowhere.fileno(), 1)  # output of a library must not come between the frames
-    with contextlib.suppress(OSError):  # the launcher is gone
+    try:
         _write(out, frames.GREETING)
+    except OSError:
+        pass  # the launcher is gone
     requests: Any = sys.stdin.buffer  # the loader may have read more than the program from it
     serve(lambda: requests.read1(PIECE), lambda data: _write(out, data))
 
@@ -60,15 +60,16 @@ def serve(read: Callable[[], bytes], write: Callable[[bytes], object]) -> None:
     children = Children()
     last: Dict[str, Answer] = {}
     try:
-        with contextlib.suppress(ConnectionError):  # the launcher is gone
-            for request in _messages(read):
-                last.update(request.get("last", {}))
-                reply: Answer = {"reply": request["id"], "value": None}
-                if "questions" in request:
-                    answers = ask(request["questions"], children)
-                    reply["value"] = {"hello": hello, "answers": answers}
-                reply["time"] = time.time()
-                write(frames.frame(frames.MESSAGE, _text(reply)))
+        for request in messages(read):
+            last.update(request.get("last", {}))
+            reply: Answer = {"reply": request["id"], "value": None}
+            if "questions" in request:
+                answers = ask(request["questions"], children)
+                reply["value"] = {"hello": hello, "answers": answers}
+            reply["time"] = time.time()
+            write(frames.frame(frames.MESSAGE, _text(reply)))
+    except ConnectionError:
+        pass  # the launcher is gone
     except Exception:  # noqa: BLE001 - any error, such as requests that are no frames, must not skip the cleanup
         sys.excepthook(*sys.exc_info())
     finally:
@@ -78,10 +79,10 @@ def serve(read: Callable[[], bytes], write: Callable[[bytes], object]) -> None:
         os._exit(0)  # threads that serve listeners are not waited for
 
 
-def _messages(read: Callable[[], bytes]) -> Iterator[frames.Message]:
+def messages(read: Callable[[], bytes]) -> Iterator[frames.Message]:
     """Yield the messages that are read; an incomplete last one is dropped: its sender was
     killed."""
-    decoder = frames.Decoder()
+    decoder = frames.Decoder(lambda body: plain_json.value(body.decode()))
     while True:
         data = read()
         if not data:
@@ -89,46 +90,6 @@ def _messages(read: Callable[[], bytes]) -> Iterator[frames.Message]:
         for frame in decoder.feed(data):
             assert isinstance(frame, dict)
             yield frame
-
-
-class Surveyor:
-    """A process beside the agent that answers the questions that may hang.
-
-    It is neither the agent's child nor the guardian's: a process that waits for a dead file server
-    cannot be ended, and would count as left behind by the run.
-    """
-
-    def __init__(self) -> None:
-        self.socket, requests = socket.socketpair()
-        if os.fork() == 0:
-            self.socket.close()
-            os.setsid()
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            for number in (0, 1, 2):
-                os.dup2(nowhere, number)
-            serve(lambda: requests.recv(PIECE), requests.sendall)
-        requests.close()
-        self.asking = threading.Lock()
-        self.replies = _messages(lambda: self.socket.recv(PIECE))
-
-    def ask(self, request: frames.Message) -> Any:
-        """Return the value of the reply to a request. Raises OSError if the process is gone."""
-        with self.asking:
-            self.socket.sendall(frames.pack_message(request))
-            for reply in self.replies:
-                return reply["value"]
-        raise ConnectionResetError("the process that answers questions is gone")
-
-    def leave(self) -> None:
-        """Close the connection in a process that does not ask, without ending the surveyor."""
-        self.socket.close()
-
-    def end(self) -> None:
-        """Let the surveyor clean up and exit."""
-        with contextlib.suppress(OSError):  # a thread that waits for an answer gets an error
-            self.socket.shutdown(socket.SHUT_RDWR)
-        with self.asking:
-            self.socket.close()
 
 
 def ask(asked: Dict[str, Answer], children: Children) -> Answer:
@@ -156,7 +117,7 @@ def answered(question: Answer) -> Answer:
 
 def _text(value: Any) -> bytes:
     """Return JSON; undecodable bytes of file names become question marks."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    return plain_json.text(value).encode(errors="replace")
 
 
 def _line(value: Any) -> bytes:
@@ -191,8 +152,10 @@ class Child:
         """Ask questions; it must have none."""
         self.asked, self.kept = asked, 0
         self._next()
-        with contextlib.suppress(OSError):  # it died: its answers end
+        try:
             _write(self.requests, _line([question for _, question in asked]))
+        except OSError:
+            pass  # it died: its answers end
 
     def _next(self) -> None:
         self.began = time.monotonic()
@@ -211,7 +174,7 @@ class Child:
             os.closerange(high + 1, 256)
             with open(requests, "rb") as lines:
                 for line in lines:
-                    for question in json.loads(line):
+                    for question in plain_json.value(line.decode()):
                         _write(out, _line(answered(question)))
         finally:
             os._exit(0)
@@ -224,7 +187,7 @@ class Child:
             return False
         *lines, self.rest = (self.rest + piece).split(b"\n")
         for line in lines[: len(self.asked)]:
-            answers[self.asked[0][0]] = json.loads(line)
+            answers[self.asked[0][0]] = plain_json.value(line.decode())
             self.asked = self.asked[1:]
             self._next()
         return bool(piece) and not (self.alone and not self.asked)
@@ -240,10 +203,11 @@ class Child:
         returned."""
         os.close(self.pipe)
         os.close(self.requests)
-        with contextlib.suppress(OSError):  # it has exited
+        try:
             os.killpg(self.pid, signal.SIGKILL)
-        with contextlib.suppress(OSError):  # its status was collected
             os.waitpid(self.pid, os.WNOHANG)
+        except OSError:
+            pass  # it has exited, or its status was collected
         if not self.asked:
             return []
         late = time.monotonic() >= self.deadline
@@ -257,7 +221,8 @@ class Children:
     """The processes that answer the questions that may hang.
 
     One child answers nearly all of them, in all requests, since starting a child costs more than
-    answering. When a question takes long, each of those behind it gets its own child.
+    answering. When a question takes long, each of those behind it gets its own child. Of the
+    questions of which each may take long, one is asked behind all others, of the same child.
     """
 
     def __init__(self) -> None:
@@ -267,10 +232,13 @@ class Children:
 
     def ask(self, later: List[Asked], answers: Answer) -> None:
         """Ask all questions, and add their answers to `answers`."""
-        slow = [[asked] for asked in later if asked[1]["kind"] in questions.SLOW]
+        slow = [asked for asked in later if asked[1]["kind"] in questions.SLOW]
         swift = [asked for asked in later if asked[1]["kind"] not in questions.SLOW]
         swift.sort(key=lambda asked: asked[1]["kind"] in questions.REMOTE)
-        self.waiting = [*slow[::-1], swift] if swift else slow[::-1]
+        first = [*swift, *slow[:1]]
+        self.waiting = [[asked] for asked in slow[:0:-1]]
+        if first:
+            self.waiting.append(first)
         while self.waiting or self.working:
             while self.waiting and len(self.working) < AT_ONCE:
                 self._start(self.waiting.pop())

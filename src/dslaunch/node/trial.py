@@ -3,20 +3,21 @@ directory. Processes that it started are ended with it."""
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import select
-import signal
 import time
 
 from dslaunch.node import paths, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
-    import subprocess
-    from typing import Any, Dict
+    import signal
+    from typing import Any, Dict, List, Optional
 
     Answer = Dict[str, Any]
+else:
+    import _signal as signal  # why not `signal`: see paths.py
 
 REPORT = "DSLAUNCH_REPORT"
 """The variable that stands in a command's words for the file that the program reports into."""
@@ -36,46 +37,95 @@ def run(told: Answer, home: str) -> Answer:
     missing working directory would be created by the run, empty; `/` replaces it. Raises OSError if
     the program cannot be started; its `filename` is the program.
     """
-    import subprocess  # 3 ms
-
     environment = {**os.environ, **told["env"]}
-    report, ours = os.pipe()
-    words = {**environment, REPORT: f"/dev/fd/{ours}"}
     cwd = os.path.join(home, told["cwd"])
+    report, ours = os.pipe()
+    out, outs = os.pipe()
+    err, errs = os.pipe()
+    os.set_inheritable(ours, True)
+    words = {**environment, REPORT: f"/dev/fd/{ours}"}
+    pipes = {report: b"", out: b"", err: b""}
     try:
-        child = subprocess.Popen(
+        child = Program(
             [paths.expanded(word, words) for word in told["argv"]],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            environment,
             cwd=cwd if os.path.isdir(cwd) else "/",
-            env=environment,
-            pass_fds=[ours],
-            start_new_session=True,
+            out=outs,
+            err=errs,
         )
-    except BaseException:
-        os.close(report)
+    except OSError:
+        _close(*pipes)
         raise
     finally:
-        os.close(ours)
-    assert child.stdout is not None
-    assert child.stderr is not None
-    pipes = {report: b"", child.stdout.fileno(): b"", child.stderr.fileno(): b""}
+        _close(ours, outs, errs)
     late = not _listen(child, pipes, time.monotonic() + told["seconds"])
     _end(child, told)
-    said, out, err = (data.decode(errors="replace") for data in pipes.values())
-    os.close(report)
-    child.stdout.close()
-    child.stderr.close()
-    return {"code": None if late else child.returncode, "out": out, "err": err, "report": said}
+    _close(*pipes)
+    said, printed, errors = (data.decode(errors="replace") for data in pipes.values())
+    code = None if late else child.code
+    return {"code": code, "out": printed, "err": errors, "report": said}
 
 
-def _listen(child: "subprocess.Popen[bytes]", pipes: "Dict[int, bytes]", deadline: float) -> bool:
+def _close(*pipes: int) -> None:
+    for pipe in pipes:
+        os.close(pipe)
+
+
+class Program:
+    """A program in its own process group. `subprocess` could start it too, and would take a node
+    longer to import than the program to run."""
+
+    def __init__(
+        self, argv: List[str], environment: Dict[str, str], cwd: str, out: int, err: int
+    ) -> None:
+        """`out`, `err`: where it writes to. Raises OSError if it cannot be started."""
+        here = os.open(".", os.O_PATH)
+        try:
+            os.chdir(cwd)
+            self.pid = os.posix_spawn(
+                _executable(argv[0], environment),
+                argv,
+                environment,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, out, 1),
+                    (os.POSIX_SPAWN_DUP2, err, 2),
+                ],
+                setpgroup=0,
+                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores these
+            )
+        finally:
+            os.fchdir(here)
+            os.close(here)
+        self.code: Optional[int] = None
+        """Its exit code, or the negative number of the signal that ended it; None: it runs."""
+
+    def has_ended(self, *, wait: bool = False) -> bool:
+        """Return whether it has ended."""
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, 0 if wait else os.WNOHANG)
+            if pid:
+                code, number = processes.ending(status)
+                self.code = code if number is None else -number
+        return self.code is not None
+
+
+def _executable(name: str, environment: Dict[str, str]) -> str:
+    """Return the path of a program. Raises FileNotFoundError."""
+    if "/" in name:
+        return name
+    found = paths.program(name, environment.get("PATH"))
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+    return found
+
+
+def _listen(child: Program, pipes: Dict[int, bytes], deadline: float) -> bool:
     """Read all pipes until the program has ended; return whether it did in time. Its remaining
     processes may hold the pipes open, and are not waited for."""
     open_ones = set(pipes)
     while time.monotonic() < deadline:
-        ended = child.poll() is not None
+        ended = child.has_ended()
         wait = 0 if ended else min(LOOK, max(0.0, deadline - time.monotonic()))
         ready, _, _ = select.select([*open_ones], [], [], wait)
         for pipe in ready:
@@ -92,11 +142,13 @@ def _shortened(data: bytes) -> bytes:
     return data if len(data) <= 2 * HALF else data[:HALF] + data[-HALF:]
 
 
-def _end(child: "subprocess.Popen[bytes]", told: Answer) -> None:
-    """Kill the program's session, and with `tidy` all processes with its run's id."""
-    with contextlib.suppress(OSError):  # all its processes may have ended
+def _end(child: Program, told: Answer) -> None:
+    """Kill the program's group, and with `tidy` all processes with its run's id."""
+    try:
         os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    except OSError:
+        pass  # all its processes have ended
+    child.has_ended(wait=True)
     if told.get("tidy"):
         _end_tagged(told["env"])
 

@@ -45,12 +45,13 @@ class NodeGroup:
         return self._parts[key]
 
     def _divided(self, key: str) -> tuple[NodeGroup, ...]:
-        by_answer: dict[object, list[str]] = {}
-        for host in self.hosts:
-            answer = _compared(self._nodes[host].recorded.get(key))
-            by_answer.setdefault(answer, []).append(host)
-        if len(by_answer) == 1:
+        answers = [self._nodes[host].recorded.get(key) for host in self.hosts]
+        compared = {id(answer): _compared(answer) for answer in answers}
+        if len(set(compared.values())) == 1:
             return (self,)
+        by_answer: dict[object, list[str]] = {}
+        for host, answer in zip(self.hosts, answers, strict=True):
+            by_answer.setdefault(compared[id(answer)], []).append(host)
         return tuple(NodeGroup(self._nodes, tuple(hosts)) for hosts in by_answer.values())
 
 
@@ -137,7 +138,10 @@ class CheckAnswers(Mapping[str, NodeAnswers]):
         )
 
     def _names(self, host: str) -> dict[str, Question]:
-        return {name: one for asked in self._rounds for name, one in asked.get(host, {}).items()}
+        names: dict[str, Question] = {}
+        for asked in self._rounds:
+            names.update(asked.get(host, {}))
+        return names
 
 
 class _OfOneNode:
@@ -183,25 +187,3 @@ def by_host(nodes: Nodes, work: Callable[[NodeAnswers], R]) -> dict[str, R]:
     """Return what `work` makes of the answers of each node; see `judge_alike`."""
     found = {host: result for hosts, result in judge_alike(nodes, work) for host in hosts}
     return {host: found[host] for host in nodes}
-
-
-class SharedAnswers:
-    """Answers of nodes with equal values as one object, that of the first node."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str], Answer] = {}
-        self._shared: dict[tuple[str, int], Answer] = {}
-        """By the identity of their values: those of nodes that were just asked are shared."""
-
-    def of(self, answers: Mapping[str, Answer]) -> dict[str, Answer]:
-        """Return the answers of a node."""
-        return {key: self._one(key, answer) for key, answer in answers.items()}
-
-    def _one(self, key: str, answer: Answer) -> Answer:
-        if "value" not in answer:
-            return answer
-        value = answer["value"]
-        if (key, id(value)) not in self._shared:
-            one = self._known.setdefault((key, repr(value)), answer)
-            self._shared[key, id(value)] = one
-        return self._shared[key, id(value)]

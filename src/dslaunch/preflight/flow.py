@@ -97,7 +97,7 @@ def each(
 def of_nodes(nodes: Nodes, judge: NodeJudge, *, fine: str = "") -> Iterator[Finding]:
     """Yield what is found on each node by itself; an exception concerns its node alone."""
     found = judge_alike(nodes, lambda a: _of_node(partial(judge, a)))
-    yield from with_fine(_together(nodes, found), nodes, fine)
+    yield from with_fine(together(nodes, found), nodes, fine)
 
 
 def with_fine(found: Iterable[Finding], nodes: Nodes, fine: str) -> Iterator[Finding]:
@@ -131,7 +131,7 @@ def of_comparison(nodes: Nodes, compare: Compare) -> list[Finding]:
 
 def _of_flows(nodes: Nodes, of: Callable[[NodeAnswers], NodeFlow]) -> Iterator[Finding]:
     """Yield what the flows of nodes find, each run from its beginning."""
-    yield from _together(nodes, judge_alike(_from_the_start(nodes), partial(_alone, of)))
+    yield from together(nodes, judge_alike(_from_the_start(nodes), partial(_alone, of)))
 
 
 def _asked_next(
@@ -180,7 +180,7 @@ def _alone(of: Callable[[NodeAnswers], NodeFlow], a: NodeAnswers) -> list[Findin
     return _of_node(run)
 
 
-def _together(
+def together(
     nodes: Nodes, found: Iterable[tuple[tuple[str, ...], list[Finding]]]
 ) -> Iterator[Finding]:
     """Yield the findings of single nodes and of groups, equal ones once with all of their nodes, in

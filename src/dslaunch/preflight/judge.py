@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import cast
 
 from dslaunch.cluster.failures import folded
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
 from dslaunch.plural import counted
-from dslaunch.preflight.alike import AnswersByHost, SharedAnswers
+from dslaunch.preflight.alike import AnswersByHost
 from dslaunch.preflight.check import LEVELS, Check, Finding, Level, NodeAnswers, Scope
 from dslaunch.preflight.flow import findings_of
 from dslaunch.preflight.recording import NodeRecording, Recording
@@ -22,7 +23,7 @@ LONGEST = 2000
 """Characters of a part of a finding."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Report:
     """All findings, the worst first; within a level in the order of the checks."""
 
@@ -43,7 +44,7 @@ class Report:
         """Whether nothing failed."""
         return not self.count("fail")
 
-    @property
+    @cached_property
     def verdicts(self) -> tuple[NodeVerdict, ...]:
         """Return whether each node is fit, in the order of the nodes."""
         hosts = [node.host for node in self.scope.nodes]
@@ -97,13 +98,12 @@ def node_answers(facts: Recording) -> AnswersByHost:
     """Return what each node answered, in their order; checks share it and parse each answer
     once."""
     scope = facts.scope
-    shared = SharedAnswers()
     answers = {
         node.host: NodeAnswers(
             node,
             scope,
             asked={},
-            recorded=shared.of(facts.nodes[node.host].answers),
+            recorded=facts.nodes[node.host].answers,
             hello=facts.nodes[node.host].hello,
             clock=facts.nodes[node.host].clock,
             here=facts.here,

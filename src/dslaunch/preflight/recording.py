@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -175,20 +175,51 @@ class _RecordingFile:
 
     def _nodes(self) -> dict[str, NodeRecording]:
         """Return what each node answered; nodes share equal answers. Raises ValueError."""
-        answers = [(key, survey.recorded(key, sent)) for key, sent in self.answers]
+        shared = SharedAnswers()
+        answers: list[tuple[str, Answer | None]] = []
+        for key, sent in self.answers:
+            answer = survey.recorded(key, sent)
+            answers.append((key, None if answer is None else shared.one(key, answer)))
+        unknown = {key for key, answer in answers if answer is None}
         found = {}
         for host, node in self.nodes.items():
             if node.answers and max(node.answers) >= len(answers):
                 raise ValueError(f"nodes.{host}.answers: a position is not in `answers`")
-            given = dict(answers[position] for position in node.answers)
+            given = dict(map(answers.__getitem__, node.answers))
+            for key in unknown & given.keys():
+                del given[key]
             found[host] = NodeRecording(
                 hello=cast(Identity, node.hello),
-                answers={key: answer for key, answer in given.items() if answer is not None},
+                answers=cast("dict[str, Answer]", given),
                 clock=node.clock,
                 seconds=node.seconds,
                 noise=node.noise,
             )
         return found
+
+
+class SharedAnswers:
+    """Answers to a question with equal values as one object, that of the first node: checks judge
+    nodes with the same values together."""
+
+    def __init__(self) -> None:
+        self._by_text: dict[tuple[str, str], Answer] = {}
+        self._by_identity: dict[tuple[str, int], Answer] = {}
+        """Most values are one object already, of nodes that were just asked (`KnownAnswers`)."""
+
+    def one(self, key: str, answer: Answer) -> Answer:
+        """Return the answer for all that are equal to this one, to the question with this key."""
+        if "value" not in answer:
+            return answer
+        value = answer["value"]
+        if (key, id(value)) not in self._by_identity:
+            one = self._by_text.setdefault((key, repr(value)), answer)
+            self._by_identity[key, id(value)] = one
+        return self._by_identity[key, id(value)]
+
+    def of(self, node: NodeRecording) -> NodeRecording:
+        """Return what a node answered, with its answers shared."""
+        return replace(node, answers={key: self.one(key, a) for key, a in node.answers.items()})
 
 
 def _written(

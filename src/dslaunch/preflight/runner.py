@@ -29,7 +29,7 @@ from dslaunch.preflight.check import (
 from dslaunch.preflight.conversation import Conversation
 from dslaunch.preflight.flow import RunningCheck
 from dslaunch.preflight.measurement import Measurement, OnMeasurement
-from dslaunch.preflight.recording import NodeRecording
+from dslaunch.preflight.recording import NodeRecording, SharedAnswers
 from dslaunch.protocol.survey import Answer, KnownAnswers
 from dslaunch.transport.base import Channel, Transport
 from dslaunch.transport.classify import from_error
@@ -116,7 +116,8 @@ class Survey:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
         recorded = {host: talk.recording() for host, talk in self.talks.items()}
-        return {host: recording for host, recording in recorded.items() if recording is not None}
+        shared = SharedAnswers()
+        return {host: shared.of(node) for host, node in recorded.items() if node is not None}
 
     def close(self) -> None:
         """Let every node clean up, and hang up."""

@@ -279,6 +279,8 @@ class SchedulerUse(Sent):
     optimizer_steps: Count
     total: Count | None = None
     """Steps until its end; None: unknown, or it has none."""
+    stays_zero: bool | None = None
+    """Whether its rates of later steps are 0; None: unknown."""
 
 
 class Schedulers(Sent):
@@ -387,6 +389,8 @@ class Ended(Sent):
 
     kind: Literal["ended"]
     steps: Count
+    backwards: Count = 0
+    """Backward passes since the last step."""
 
 
 class Unrecorded(Sent):

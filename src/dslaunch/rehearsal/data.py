@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from dslaunch.cluster.nodeset import ranks_text
-from dslaunch.protocol.rehearsal import Batch, Engine, Input, SameOrder, Step
+from dslaunch.protocol.rehearsal import Batch, Engine, Input, Loader, SameOrder, Step
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.ranks import RankRecords, Ranks
 from dslaunch.run.rehearsal import Rehearsed
 
-LOSS_DIFFERS = 0.01
-"""Share of the largest loss from which on ranks have different ones."""
+LOSS_DIFFERS = 0.001
+"""Share of the largest loss from which on ranks have different ones: of the same inputs and weights
+they differ by rounding alone, and the parts of a long sequence have similar ones."""
 
 
 def same_data(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
@@ -143,6 +144,31 @@ def few_samples(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
             where = ranks_text(rank.rank for rank in ranks)
             samples, batch = loader.samples, loader.batch
             yield finding(kind, where, samples=samples, each=each, ranks=full, batch=batch)
+            return
+
+
+def unread_parts(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield a sampler that divides the data among more ranks than there are, so that none reads
+    some of its parts. Data that ranks share by intent is divided among fewer ranks."""
+    full = rehearsed.full_ranks
+    loaders = [loader for rank in ranks for loader in rank.every(Loader)]
+    for trained in ranks[0].trained_loaders:
+        parts = trained.replicas
+        if parts is None or parts <= full:
+            continue
+        # a rank may have a loader for each of several parts
+        alike = [x for x in loaders if x.replicas == parts and x.samples == trained.samples]
+        read = len({loader.replica for loader in alike}) * full // len(ranks)
+        if read < parts:
+            where = ranks_text(rank.rank for rank in ranks)
+            yield finding(
+                FindingKind.UNREAD_PARTS,
+                where,
+                sampler=trained.sampler,
+                parts=parts,
+                ranks=full,
+                read=read,
+            )
             return
 
 

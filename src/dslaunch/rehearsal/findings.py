@@ -26,11 +26,25 @@ class FindingKind(Enum):
         self.code, self.level, self.text, self.hint = code, level, text, hint
 
     FAILED = "rehearsal.failed", "error", "{what}", "correct the first error in the output"
+    TIMEOUT = (
+        "rehearsal.timeout",
+        "error",
+        "waited {seconds:g} s for another rank, the timeout that the script sets",
+        "raise the timeout of init_process_group, if the other rank was preparing data (PyTorch's "
+        "own is 30 minutes, or 10 with NCCL); else look for a collective that only some ranks call",
+    )
     NO_STEPS = (
         "rehearsal.no-steps",
         "warning",
         "the script exited without an optimizer step",
-        "check that the data set is not empty, and that training is enabled in the arguments",
+        "check that the data set is not empty, that training is enabled in the arguments, and that "
+        "a checkpoint to resume from is not of the last epoch",
+    )
+    NO_STEP_OF_GRADIENTS = (
+        "rehearsal.no-steps",
+        "warning",  # the script may change the parameters itself
+        "the script exited after {backwards} backward passes without an optimizer step",
+        "accumulate gradients of fewer batches than an epoch has, or step after its last batch too",
     )
     TOO_SLOW = (
         "rehearsal.too-slow",
@@ -154,6 +168,12 @@ class FindingKind(Enum):
         "error",
         "the learning rate is 0 in all {steps} steps",
         "set the learning rate, and check the warmup of the scheduler",
+    )
+    STAYS_ZERO = (
+        "rehearsal.schedule-unused",
+        "error",
+        "the learning rate is 0 in all {steps} steps, and its schedule leaves it there",
+        "give the schedule the optimizer steps of the whole training: it ends before the first one",
     )
     SEVERAL_STEPS = (
         "rehearsal.schedule-steps",
@@ -282,6 +302,12 @@ class FindingKind(Enum):
         "{samples} samples are {each} for each of {ranks} ranks, and drop_last drops a batch of "
         "less than {batch}: no step is made",
         "use fewer ranks, a smaller batch, or more data",
+    )
+    UNREAD_PARTS = (
+        "rehearsal.unread-data",
+        "warning",  # samplers of later epochs may read the other parts
+        "{sampler} divides the samples into {parts} parts, of which {ranks} ranks read {read}",
+        "pass num_replicas=dist.get_world_size() and rank=dist.get_rank(), or neither",
     )
     PLAIN_SAMPLER = (
         "rehearsal.plain-sampler",

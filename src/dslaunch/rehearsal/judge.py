@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.notes import NoteCode
 from dslaunch.protocol.rehearsal import (
     Ended,
-    Engine,
     Held,
     Joins,
     Loader,
-    Raised,
     Saved,
     Started,
     TorchImported,
     Unrecorded,
 )
 from dslaunch.rehearsal.configs import config_findings
+from dslaunch.rehearsal.failure import failure
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.measured import Measured, measure
 from dslaunch.rehearsal.ranks import Ranks, ranks_of
@@ -32,7 +31,6 @@ from dslaunch.run.outcome_text import stop_text
 from dslaunch.run.reasons import EndCode
 from dslaunch.run.rehearsal import RehearsalLimits, Rehearsed
 from dslaunch.run.rehearsal_result import Verdict
-from dslaunch.run.secret_names import masked_credentials
 
 ORDER = ("error", "warning", "info")
 
@@ -172,11 +170,9 @@ def _of_the_end(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     elif outcome.reason.code is EndCode.HANG and outcome.reason.hang is not None:
         yield _hang(outcome.reason.hang, stop_text(outcome.reason), ranks)
     elif outcome.status == "failed":
-        yield _failure(rehearsed, ranks)
+        yield failure(rehearsed, ranks)
     elif outcome.status == "ok":
-        without = [rank.rank for rank in ranks if rank.last(Ended) and not rank.steps]
-        if without and len(without) == len(ranks):
-            yield finding(FindingKind.NO_STEPS, ranks_text(without))
+        yield from _without_steps(ranks)
         # within Join a rank that has ended answers the collectives of the others
         if any(rank.last(Joins) for rank in ranks):
             return
@@ -215,6 +211,19 @@ def _too_slow(ranks: Ranks, limits: RehearsalLimits) -> Iterator[Finding]:
     )
 
 
+def _without_steps(ranks: Ranks) -> Iterator[Finding]:
+    """Yield that no rank has made a step before its script ended."""
+    ended = [end for rank in ranks if not rank.steps and (end := rank.last(Ended))]
+    if not ended or len(ended) < len(ranks):
+        return
+    where = ranks_text(rank.rank for rank in ranks)
+    backwards = max(end.backwards for end in ended)
+    if backwards:
+        yield finding(FindingKind.NO_STEP_OF_GRADIENTS, where, backwards=backwards)
+    else:
+        yield finding(FindingKind.NO_STEPS, where)
+
+
 def _uneven(ranks: Ranks) -> Iterator[Finding]:
     held = any(rank.last(Held) for rank in ranks)
     ended = [rank for rank in ranks if rank.last(Ended) and not rank.last(Held)]
@@ -229,43 +238,6 @@ def _uneven_collectives(verdict: HangVerdict) -> Finding:
     place = verdict.waiting_place
     where = f"{place.file}:{place.line}" if place is not None else ranks_text(verdict.waiting)
     return finding(FindingKind.UNEVEN_COLLECTIVES, where, operation=operation)
-
-
-OF_WORLD_SIZE = frozenset(
-    {"batch-sizes", "hf-mismatch", "world-size", "mesh-size", "accelerate-batch", "split-batches"}
-)
-"""Known endings that a smaller number of ranks may have caused."""
-ON_MORE_NODES = "rehearse on more nodes: the smaller number of ranks may have caused it"
-
-
-def _failure(rehearsed: Rehearsed, ranks: Ranks) -> Finding:
-    """Return the failure of the run with its known ending, if there is one."""
-    found = _failure_here(rehearsed.outcome, ranks)
-    sharded = any((engine := rank.last(Engine)) and engine.stage > 0 for rank in ranks)
-    of_smaller = found.code in OF_WORLD_SIZE or (found.code == "gpu-memory" and sharded)
-    if rehearsed.is_smaller and of_smaller:
-        return replace(found, level="warning", hint=ON_MORE_NODES)
-    return found
-
-
-def _failure_here(outcome: Outcome, ranks: Ranks) -> Finding:
-    cause = outcome.cause
-    mine = [rank for rank in ranks if cause is not None and rank.rank == cause.rank]
-    raised = mine[0].last(Raised) if mine else None
-    where = ranks_text(rank.rank for rank in mine) if mine else (outcome.reason.host or "run")
-    if raised is not None and raised.file is not None:
-        where = f"{raised.file}:{raised.line}"
-    evidence = f"{raised.error}: {raised.text}" if raised is not None else None
-    if evidence is None and outcome.last_lines:
-        evidence = outcome.last_lines[-1]
-    return Finding(
-        code=outcome.ending or FindingKind.FAILED.code,
-        level="error",
-        where=where,
-        text=outcome.what or outcome.message,
-        hint=outcome.hint or (FindingKind.FAILED.hint if outcome.ending is None else None),
-        evidence=masked_credentials(evidence) if evidence is not None else None,
-    )
 
 
 def _gaps(rehearsed: Rehearsed, ranks: Ranks) -> tuple[Gap, ...]:

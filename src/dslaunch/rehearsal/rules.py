@@ -19,6 +19,7 @@ from dslaunch.protocol.rehearsal import (
     OptimizerBuilt,
     ProcessGroup,
     Schedulers,
+    SchedulerUse,
     Spawned,
     Started,
     Step,
@@ -26,7 +27,13 @@ from dslaunch.protocol.rehearsal import (
     Wrapped,
 )
 from dslaunch.rehearsal.checkpoints import checkpoints
-from dslaunch.rehearsal.data import batches_differ, few_samples, same_data, same_order
+from dslaunch.rehearsal.data import (
+    batches_differ,
+    few_samples,
+    same_data,
+    same_order,
+    unread_parts,
+)
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.memory import memory
 from dslaunch.rehearsal.ranks import RankRecords, Ranks
@@ -140,15 +147,24 @@ def _apart(fingerprints: Sequence[Sequence[float]]) -> bool:
 def models_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield that ranks have models of different sizes."""
     del rehearsed
-    compared = [rank for rank in ranks if _may_compare(rank, len(ranks))]
-    sizes = {}
-    for rank in compared:
-        built = rank.last(Wrapped) or rank.last(OptimizerBuilt)
-        if built is not None:
-            sizes[rank.rank] = built.parameters
-    if len(set(sizes.values())) > 1:
-        text = " and ".join(str(size) for size in sorted(set(sizes.values()))[:4])
-        yield finding(FindingKind.MODELS_DIFFER, ranks_text(sizes), sizes=text)
+    sizes = {rank.rank: _model_sizes(rank) for rank in ranks if not rank.splits_model(len(ranks))}
+    known = {number: several for number, several in sizes.items() if several}
+    # a rank may have wrapped fewer models so far
+    for together in zip(*known.values(), strict=False):
+        if len(set(together)) > 1:
+            text = " and ".join(str(size) for size in sorted(set(together))[:4])
+            yield finding(FindingKind.MODELS_DIFFER, ranks_text(known), sizes=text)
+            return
+
+
+def _model_sizes(rank: RankRecords) -> Sequence[int]:
+    """Return the parameters of each model that a rank has wrapped, before it was sharded; without
+    any, those that it optimizes."""
+    wrapped = [each.parameters for each in rank.every(Wrapped)]
+    built = rank.last(OptimizerBuilt)
+    if wrapped or built is None or rank.sharded:
+        return wrapped
+    return [built.parameters]
 
 
 def configs_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
@@ -220,10 +236,7 @@ def schedule_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         known = rank.last(Schedulers)
         schedulers = known.schedulers if known is not None else ()
         if rank.steps > 1 and rates and not any(rates):
-            # a warmup may begin with several steps of 0, as that of DeepSpeed does
-            scheduled = schedulers or _engine_schedules(rank)
-            kind = FindingKind.WARMS_UP if scheduled else FindingKind.ZERO_RATE
-            zero[kind, rank.steps].append(rank.rank)
+            zero[_zero_rate(rank, schedulers), rank.steps].append(rank.rank)
         for each in schedulers:
             if each.optimizer_steps > 1 and not each.steps:
                 unused[each.scheduler].append(rank.rank)
@@ -233,6 +246,16 @@ def schedule_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         steps = max(rank.steps for rank in ranks)
         where = ranks_text(several)
         yield finding(FindingKind.SCHEDULER_UNUSED, where, scheduler=name, steps=steps)
+
+
+def _zero_rate(rank: RankRecords, schedulers: Sequence[SchedulerUse]) -> FindingKind:
+    """Return what learning rates of 0 mean for a rank with these schedulers."""
+    if schedulers and all(each.stays_zero for each in schedulers):
+        return FindingKind.STAYS_ZERO
+    # a warmup may begin with several steps of 0, as that of DeepSpeed does
+    if schedulers or _engine_schedules(rank):
+        return FindingKind.WARMS_UP
+    return FindingKind.ZERO_RATE
 
 
 def schedule_steps(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
@@ -429,6 +452,7 @@ RULES: tuple[Rule, ...] = (
     same_data,
     same_order,
     few_samples,
+    unread_parts,
     batches_differ,
     on_cpu,
     builds,

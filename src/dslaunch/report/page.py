@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.plural import counted
-from dslaunch.preflight.check import LEVELS, Check, Finding, Level
+from dslaunch.preflight.check import LEVELS, Check, Finding, Level, Nodes
 from dslaunch.preflight.checks._wiring import topologies
 from dslaunch.preflight.judge import Report, node_answers
 from dslaunch.preflight.pair_matrix import PairMatrix, bandwidth, tcp
@@ -94,6 +94,7 @@ def as_page(report: Report, checks: Mapping[str, Check]) -> str:
     when = datetime.fromtimestamp(report.facts.time, UTC)
     entries = entries_of(report.findings)
     groups = groups_of(report, entries)
+    nodes = node_answers(report.facts)
     names = sorted({finding.check for finding in report.findings})
     return render_page(
         "preflight.html.j2",
@@ -107,8 +108,8 @@ def as_page(report: Report, checks: Mapping[str, Check]) -> str:
         unknown=fold(hosts_that_are(report.verdicts, Fitness.UNKNOWN)),
         grid=grid_of(report),
         titles={name: checks[name].title if name in checks else name for name in names},
-        machines=machines(report, checks),
-        matrices=matrices(report, checks),
+        machines=machines(nodes, checks),
+        matrices=matrices(nodes, checks),
         signs=SIGNS,
         levels=[(level, SIGNS[level], WORDS[level]) for level in LEVELS],
         counted=counted,
@@ -136,8 +137,9 @@ def groups_of(report: Report, entries: Sequence[Entry]) -> tuple[NodeGroup, ...]
     """Return the nodes grouped by equal findings: unreachable ones first, then the worst."""
     by_host: dict[str, list[Entry]] = {node.host: [] for node in report.scope.nodes}
     for entry in entries:
-        for host in by_host.keys() & set(entry.finding.hosts):
-            by_host[host].append(entry)
+        for host in entry.finding.hosts:
+            if host in by_host:
+                by_host[host].append(entry)
     hosts_of: dict[tuple[str, ...], list[str]] = {}
     for host, own in by_host.items():
         hosts_of.setdefault(tuple(entry.anchor for entry in own), []).append(host)
@@ -163,17 +165,18 @@ def _severity_of_group(group: NodeGroup) -> tuple[bool, int]:
 
 def grid_of(report: Report) -> Grid:
     """Return the results by node and check; of several findings of a check the worst counts."""
-    worst: dict[tuple[str, str], Level] = {}
-    for finding in report.findings:  # the worst first
-        for host in finding.hosts:
-            worst.setdefault((host, finding.check), finding.level)
     worst_of_check: dict[str, Level] = {}
-    for finding in report.findings:
+    for finding in report.findings:  # the worst first
         worst_of_check.setdefault(finding.check, finding.level)
     columns = [name for name, level in worst_of_check.items() if level in SHOWN]
+    worst: dict[str, dict[str, Level]] = {name: {} for name in columns}
+    """By check and node."""
+    for finding in reversed(report.findings):
+        if finding.check in worst:
+            worst[finding.check].update(dict.fromkeys(finding.hosts, finding.level))
     hosts_of: dict[tuple[Level | None, ...], list[str]] = {}
     for node in report.scope.nodes:
-        levels = tuple(worst.get((node.host, name)) for name in columns)
+        levels = tuple(of_check.get(node.host) for of_check in worst.values())
         hosts_of.setdefault(levels, []).append(node.host)
     rows = [GridRow(fold(hosts), len(hosts), levels) for levels, hosts in hosts_of.items()]
     return Grid(
@@ -188,17 +191,16 @@ def _severity_of_row(row: GridRow) -> list[int]:
     return [-row.levels.count(level) for level in SHOWN]
 
 
-def machines(report: Report, checks: Mapping[str, Check]) -> dict[str, str]:
+def machines(nodes: Nodes, checks: Mapping[str, Check]) -> dict[str, str]:
     """Return a drawing (SVG) of each distinct machine, by the nodes that are wired like it."""
     if WIRED not in checks:
         return {}
-    known = topologies(node_answers(report.facts))
+    known = topologies(nodes)
     return {fold(hosts): drawing(known[hosts[0]], fold(hosts)) for hosts in alike(known)}
 
 
-def matrices(report: Report, checks: Mapping[str, Check]) -> list[PairMatrix]:
+def matrices(nodes: Nodes, checks: Mapping[str, Check]) -> list[PairMatrix]:
     """Return what was measured between pairs of nodes: connections and bandwidth."""
-    nodes = node_answers(report.facts)
     found = [
         matrix_of(nodes)
         for name, matrix_of in ((MESHED, tcp), (MEASURED, bandwidth))

@@ -7,7 +7,9 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dslaunch.cluster.model import Allocation, Cluster, Placement
@@ -110,13 +112,16 @@ def ask_all(
     `notify` is called several times a second with the nodes that have not answered.
     """
     pairs = list(zip(sessions, futures, strict=True))
-    late = dict(pairs)
+    late = dict.fromkeys(session.host for session in sessions)
+    # what has been answered since the last look: to look at all that is late takes too long
+    answered: SimpleQueue[str] = SimpleQueue()
+    for session, future in pairs:
+        future.add_done_callback(partial(_note_answer, answered, session.host))
 
     def tell_late() -> None:
-        for session, future in list(late.items()):
-            if future.done():
-                del late[session]
-        notify(tuple(session.host for session in late))
+        while not answered.empty():
+            del late[answered.get()]
+        notify(tuple(late))
 
     interrupts.wait(list(futures), timeout, tell_late, renewed=True)
     failures = []
@@ -130,6 +135,10 @@ def ask_all(
     if failures:
         raise NodeError(tuple(failures))
     return [future.result() for future in futures]
+
+
+def _note_answer(answered: SimpleQueue[str], host: str, future: Future[Any]) -> None:
+    answered.put(host)
 
 
 def _own_files(inquiry: Inquiry, marks: Sequence[str]) -> tuple[str, ...]:

@@ -41,6 +41,11 @@ _JOINING = frozenset({"init_process_group", "new_group", "split_group"})
 """Functions that return when all ranks of the group have called them."""
 _BETWEEN_TWO = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_\w+)?")
 """Transfers: ranks that are all in one do not wait for the same."""
+_ONE_WAY = (
+    frozenset({"send", "send_object_list"}),
+    frozenset({"recv", "recv_object_list"}),
+)
+"""Transfers that complete only with one of the other kind in another rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +107,18 @@ def judge(
     if situation.waiting:
         return _all_seen_waiting(situation)
     if not_running:
-        return _about_ranks(situation, not_running, now)
+        return _about_ranks(situation, _unlike_most(views, not_running), now)
     return _without_collectives(situation)
+
+
+def _unlike_most(
+    views: Mapping[int, RankView], not_running: Sequence[RankView]
+) -> Sequence[RankView]:
+    """Return what is to be named where no rank waits for another one: the ranks that do not run, or
+    the last ones that do, if the others have ended their programs."""
+    last = [view for view in views.values() if halted(view) is None]
+    ended = [view for view in not_running if halted(view) is HangCode.DEAD]
+    return last if last and len(ended) >= len(last) else not_running
 
 
 def _members(views: Mapping[int, RankView]) -> dict[str, set[int]]:
@@ -278,7 +293,11 @@ def _mismatch_with_seen(
         Side(tuple(ranks), operation, place=_place_of(situation.views[ranks[0]]))
         for operation, ranks in others.items()
     ]
-    return _mismatch(each, [*_sides(each, situation), *unrecorded], situation, now)
+    sides = [*_sides(each, situation), *unrecorded]
+    # a group is made by all ranks together, and these cannot while they wait in a collective
+    joining = others.keys() <= _JOINING
+    final = joining and all(_is_idle(situation.views[rank]) for rank in each.entered)
+    return _mismatch(each, sides, situation, now, final=final)
 
 
 def _sides(each: _Wait, situation: _Situation) -> list[Side]:
@@ -312,6 +331,11 @@ def _is_blocked(view: RankView) -> bool:
     return seen is not None and seen.kind is WaitKind.COLLECTIVE
 
 
+def _is_idle(view: RankView) -> bool:
+    """Return whether the main thread of a rank waits for something."""
+    return view.process is not None and view.process.wait is not None
+
+
 def _mismatch(
     each: _Wait,
     sides: list[Side],
@@ -321,12 +345,16 @@ def _mismatch(
     final: bool = False,
 ) -> HangVerdict:
     sides = sorted(sides, key=lambda side: (len(side.ranks), side.ranks))
-    minority = sides[0]
+    transfers = [side for side in sides if _BETWEEN_TWO.fullmatch(side.operation)]
+    others = [side for side in sides if side not in transfers]
+    # both ranks of a transfer are in it
+    named = transfers if sides[0] in transfers and others else sides[:1]
+    waiting = [side for side in sides if side not in named]
     return HangVerdict(
         code=HangCode.MISMATCH,
-        ranks=tuple(situation.views[rank].source for rank in minority.ranks),
-        place=minority.place,
-        waiting=tuple(sorted(rank for side in sides[1:] for rank in side.ranks)),
+        ranks=tuple(situation.views[rank].source for side in named for rank in side.ranks),
+        place=sides[0].place,
+        waiting=tuple(sorted(rank for side in waiting for rank in side.ranks)),
         operation=sides[-1].operation,
         group=sides[-1].group,
         number=each.number,
@@ -354,6 +382,8 @@ def _all_seen_waiting(situation: _Situation) -> HangVerdict:
         code = HangCode.RENDEZVOUS
     elif _is_one_collective(operations) and len({view.host for view in views}) > 1:
         code = HangCode.NETWORK
+    elif any(operations <= one_way for one_way in _ONE_WAY):
+        code = HangCode.ONE_WAY
     else:
         code = HangCode.UNKNOWN
     return _seen_waited_for(situation, HangVerdict(code))

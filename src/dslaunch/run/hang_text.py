@@ -28,6 +28,7 @@ _ABOUT: Mapping[HangCode, str] = {
     HangCode.NOT_ENTERED: "{who} {has} not entered it{meanwhile}{where}",
     HangCode.GPU: "{gpus}; {who} {is_}{inside}",
     HangCode.NETWORK: "all have entered it and it does not complete{pairs}",
+    HangCode.ONE_WAY: "every rank is in it, and none in its counterpart",
     HangCode.RENDEZVOUS: "more ranks are expected, or ranks have different master addresses",
     HangCode.UNKNOWN: "all have entered it and it does not complete",
 }
@@ -71,6 +72,8 @@ _HINTS: Mapping[HangCode, str] = {
     "firewalls, NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME",
     HangCode.GPU: "check the node with `nvidia-smi` and `dslaunch preflight`, drain it, and reset "
     "the GPU or reboot the node; look up the number in NVIDIA's Xid catalog",
+    HangCode.ONE_WAY: "let one rank of each pair receive first while the other one sends, or use "
+    "batch_isend_irecv, which does both at once",
     HangCode.RENDEZVOUS: "take rank, world size and master address from the environment, as "
     "`init_process_group()` without arguments does: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT",
     HangCode.SLOW: "raise --hang-timeout if a step is to take so long; `dslaunch stacks` shows "

@@ -36,6 +36,8 @@ class HangCode(StrEnum):
     NETWORK = "network"
     """All ranks have entered the same collective, and it does not complete; or ranks that form a
     process group cannot connect to each other."""
+    ONE_WAY = "one-way"
+    """All ranks send to each other and none receives, or all receive."""
     RENDEZVOUS = "rendezvous"
     """All ranks wait until others have joined their process group."""
     SLOW = "slow"
@@ -86,7 +88,8 @@ class HangVerdict:
 
     code: HangCode
     ranks: tuple[tuple[str, int], ...] = ()
-    """Host and number of the ranks that the others wait for; of a mismatch the smaller side."""
+    """Host and number of the ranks that the others wait for; of a mismatch the smaller side,
+    or both sides of a transfer."""
     place: Place | None = None
     """Where the first of them is, in the user's program if possible."""
     waiting: tuple[int, ...] = ()

@@ -1,10 +1,12 @@
 """Which ranks the others wait for, by when all of them enter the same collectives. Pure.
 
-A rank is named by two tests that hold for any distribution of step times. If all ranks are equal,
-each is the last one equally often. If the steps of a rank only vary more than those of the others,
-it is later than their median in half of the steps. The delay must also exceed what the clocks of
-the nodes may be off, and be a notable part of the step: a rank that is late by a hundredth all the
-time is certain, and not worth a message.
+A rank is named if its delays are not by chance, by tests that hold for any distribution of step
+times. If all ranks are equal, each is the last one equally often; and if nothing has changed, a
+rank is as late as in the steps before. One of the two must be impossible. If the steps of a rank
+only vary more than those of the others, it is later than their median in half of the steps: that
+must be impossible too. The delay must also exceed what the clocks of the nodes may be off, and be a
+notable part of the step: a rank that is late by a hundredth all the time is certain, and not worth
+a message.
 """
 
 from __future__ import annotations
@@ -15,10 +17,18 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from dslaunch.run.collective_steps import GroupHistory, StepLateness, step_lateness
-from dslaunch.run.sign_test import independent, log_of_at_least, log_of_choices
+from dslaunch.run.sign_test import (
+    correlation_time,
+    log_of_at_least,
+    log_of_choices,
+    log_of_largest,
+)
 
-STEPS = (32, 48, 96, 192)
+STEPS = (32, 40, 48, 72, 108, 192)
 """Steps of training that are judged together, at least: more where fewer are not sufficient."""
+UNCLEAR = 1.5
+"""How many times as many steps are not taken for those before: a rank may have become slow in
+them. It is the largest ratio of numbers that follow each other in `STEPS`, or nearly."""
 SECONDS = 3.0
 """Seconds that they take, at least: what else a node does for a second is no slow rank."""
 LATE = 0.04
@@ -107,42 +117,99 @@ def _step_lateness(group: GroupHistory) -> StepLateness | None:
 def slow_in(lateness: StepLateness, clock_errors: Mapping[str, float]) -> tuple[LateRank, ...]:
     """Return the ranks that the others wait for in the latest steps, by their number."""
     enough = math.ceil(SECONDS / lateness.seconds)
-    for steps in dict.fromkeys(max(steps, enough) for steps in STEPS):
-        if len(lateness.steps) < steps:
+    for latest in dict.fromkeys(max(steps, enough) for steps in STEPS):
+        if len(lateness.steps) < latest:
             break
-        found = _slow_ranks(lateness, lateness.steps[-steps:], clock_errors)
+        found = _slow_ranks(lateness, latest, clock_errors)
         if found:
             return found
     return ()
 
 
 def _slow_ranks(
-    lateness: StepLateness, steps: Sequence[tuple[float, ...]], clock_errors: Mapping[str, float]
+    lateness: StepLateness, latest: int, clock_errors: Mapping[str, float]
 ) -> tuple[LateRank, ...]:
-    """Return those of the candidates that are later than all other ranks."""
-    usual = [median(column) for column in zip(*steps, strict=True)]
+    """Return those of the candidates that are later than all other ranks in the latest steps."""
+    usual = [median(column) for column in zip(*lateness.steps[-latest:], strict=True)]
     candidates = _candidates(usual, lateness.hosts, LATE * lateness.seconds)
     if not candidates:
         return ()
     others = [at for at in range(len(usual)) if at not in candidates]
+    entered = [[step[at] for at in others] for step in lateness.steps]
+    last, middle = list(map(max, entered)), list(map(median, entered))
     errors = _errors(lateness, clock_errors)
-    entered = [[step[at] for at in others] for step in steps]
-    at_latest = [[step[at] + errors[at] for at in others] for step in steps]
-    last, last_at_latest = list(map(max, entered)), list(map(max, at_latest))
-    middle_at_latest = list(map(median, at_latest))
+    error_of_others = max(errors[at] for at in others)
     log_choices = _log_of_choices(len(usual), len(candidates))
     found = []
     for at in sorted(candidates):
-        own = [step[at] for step in steps]
-        at_earliest = [seconds - errors[at] for seconds in own]
-        cost = fmean(max(0.0, delay) for delay in _minus(own, last)) / lateness.seconds
-        if (
-            cost >= LEAST_COST
-            and _is_last(_minus(at_earliest, last_at_latest), len(others), log_choices)
-            and _is_later(_minus(at_earliest, middle_at_latest))
-        ):
+        own = [step[at] for step in lateness.steps]
+        error = errors[at] + error_of_others
+        after_last = _delays(own, last, latest, error)
+        after_middle = _delays(own, middle, latest, error)
+        cost = fmean(max(0.0, seconds) for seconds in after_last.latest) / lateness.seconds
+        if cost >= LEAST_COST and _is_certain(after_last, after_middle, len(others), log_choices):
             found.append(LateRank(lateness.ranks[at], lateness.hosts[at], round(cost, 3)))
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Delays:
+    """By how many seconds a rank was later than others, in the latest steps and in those before."""
+
+    latest: Sequence[float]
+    before: Sequence[float]
+    clock_error: float
+    """By how much all of them may be off."""
+    correlation_time: float
+    """How many of them correspond to one independent value."""
+
+    @property
+    def share(self) -> float:
+        """Return the share of the latest steps in which the rank was later."""
+        return sum(seconds > self.clock_error for seconds in self.latest) / len(self.latest)
+
+    def log_by_chance(self, probability: float) -> float:
+        """Return the logarithm of the probability that it is later in as many steps, if it is with
+        this probability in each of them."""
+        count = self._independent(self.latest)
+        return log_of_at_least(math.floor(self.share * count), count, probability)
+
+    def log_as_before(self) -> float:
+        """Return the logarithm of the probability that it is later than in the steps before in as
+        many steps, if nothing has changed."""
+        at_least = [seconds - self.clock_error for seconds in self.latest]
+        at_most = [seconds + self.clock_error for seconds in self.before]
+        among_largest = sorted((*at_least, *at_most))[-len(at_least)]
+        share = sum(seconds >= among_largest for seconds in at_least) / len(at_least)
+        count, before = self._independent(self.latest), self._independent(self.before)
+        return log_of_largest(math.floor(share * count), count, before)
+
+    def _independent(self, values: Sequence[float]) -> int:
+        return math.floor(len(values) / self.correlation_time)
+
+
+def _delays(
+    own: Sequence[float], others: Sequence[float], latest: int, clock_error: float
+) -> _Delays:
+    """Return how much later one rank was than others. The steps in which it may have become slow
+    are left out."""
+    seconds = [this - other for this, other in zip(own, others, strict=True)]
+    now, before = seconds[-latest:], seconds[: -round(latest * UNCLEAR)]
+    return _Delays(now, before, clock_error, correlation_time(before, now))
+
+
+def _is_certain(
+    after_last: _Delays, after_middle: _Delays, others: int, log_choices: float
+) -> bool:
+    """Return whether a rank is neither like the others, nor as before, nor one whose steps only
+    vary more."""
+    if after_last.share < MOST_STEPS:
+        return False
+    if after_middle.log_by_chance(0.5) > math.log(BY_VARIATION):
+        return False
+    tests = after_last.log_by_chance(1 / (others + 1)), after_middle.log_as_before()
+    log_looks = math.log(LOOKS * len(STEPS) * len(tests)) + log_choices
+    return min(tests) + log_looks <= math.log(FALSE_ALARMS)
 
 
 def _candidates(usual: Sequence[float], hosts: Sequence[str], least: float) -> frozenset[int]:
@@ -171,34 +238,8 @@ def _errors(lateness: StepLateness, clock_errors: Mapping[str, float]) -> list[f
     return [lateness.waits * clock_errors[host] for host in lateness.hosts]
 
 
-def _minus(those: Sequence[float], others: Sequence[float]) -> list[float]:
-    return [this - other for this, other in zip(those, others, strict=True)]
-
-
 def _log_of_choices(ranks: int, candidates: int) -> float:
     """Return the logarithm of how many choices there are: of the candidates, of their number, and
     of one of them."""
     sets = log_of_choices(ranks, candidates)
     return sets + math.log(candidates * max(1, ranks // 2))
-
-
-def _is_last(delays: Sequence[float], others: int, log_choices: float) -> bool:
-    """Return whether a rank is the last one too often to be like the others."""
-    by_chance = _log_by_chance(delays, least=MOST_STEPS, probability=1 / (others + 1))
-    return by_chance + log_choices + math.log(len(STEPS)) <= math.log(FALSE_ALARMS / LOOKS)
-
-
-def _is_later(delays: Sequence[float]) -> bool:
-    """Return whether a rank is later than the median of the others too often for one whose steps
-    only vary more."""
-    return _log_by_chance(delays, least=0.5, probability=0.5) <= math.log(BY_VARIATION)
-
-
-def _log_by_chance(delays: Sequence[float], *, least: float, probability: float) -> float:
-    """Return the logarithm of the probability that so many delays are positive, if each is with
-    this probability; 0: a smaller share than `least` is."""
-    share = sum(seconds > 0 for seconds in delays) / len(delays)
-    if share < least:
-        return 0.0
-    count = independent(delays)
-    return log_of_at_least(math.floor(share * count), count, probability)

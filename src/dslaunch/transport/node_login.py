@@ -5,12 +5,11 @@ See `node/ssh_login.py` for the node's end.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.transport.ssh import strict
-from dslaunch.transport.ssh.route import RouteError, route
+from dslaunch.transport.ssh.route import login_user
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
@@ -46,9 +45,7 @@ class Child:
 def child_of(client: Client, node: Node) -> Child:
     """Return a node as others log in to it: by its name and the port of the cluster file, for the
     configuration and the name service of the other node hold there; as the user that we are."""
-    with contextlib.suppress(RouteError):
-        return Child(node.host, route(client, node)[-1].user, node.port)
-    return Child(node.host, node.user, node.port)
+    return Child(node.host, login_user(client, node), node.port)
 
 
 def login_options(timeout: float) -> dict[str, str]:

@@ -32,10 +32,12 @@ _LOADER = """\
 import sys
 if sys.version_info < (3, 8):
     sys.exit("dslaunch needs Python 3.8 or newer on a node, this is " + sys.version.split()[0])
-import gc, importlib.util, marshal, zlib
+import gc, marshal, zlib
+from importlib._bootstrap_external import MAGIC_NUMBER
+from importlib.machinery import ModuleSpec
 gc.disable()
 packed_texts, packed_codes = [sys.stdin.buffer.read(size) for size in {sizes!r}]
-same = importlib.util.MAGIC_NUMBER == {magic!r} and sys.implementation.name == {kind!r}
+same = MAGIC_NUMBER == {magic!r} and sys.implementation.name == {kind!r}
 class SentModules:
     codes = marshal.loads(zlib.decompress(packed_codes)) if same else {{}}
     texts = {{}}
@@ -47,8 +49,7 @@ class SentModules:
         return name in SentModules.codes or SentModules.text(name) is not None
     def find_spec(name, path=None, target=None):
         if name.partition(".")[0] == "dslaunch" and SentModules.is_sent(name):
-            package = name in {packages!r}
-            return importlib.util.spec_from_loader(name, SentModules, is_package=package)
+            return ModuleSpec(name, SentModules, is_package=name in {packages!r})
     def create_module(spec):
         return None
     def exec_module(module):
@@ -67,7 +68,8 @@ gc.enable()
 """A node whose Python has our bytecode takes code that is compiled already: to compile costs a node
 more than all questions of a preflight. What a module imports only where it is used is sent as text
 alone, and compiled there: few runs need it, and all would send it. The garbage collector would walk
-all that is being imported, again and again. The call of `main` follows."""
+all that is being imported, again and again. `importlib.util` would take as long to import as all
+modules of a preflight (see node/paths.py). The call of `main` follows."""
 _PACKAGES = ("dslaunch", "dslaunch.node")
 _IMPORT = re.compile(
     r"^(?P<indent> *)from (?:dslaunch\.node\b\.?|\.)(?P<module>\w*) import "

@@ -7,6 +7,7 @@ that a relay sends is taken in the thread of all connections (`loop`).
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import time
 from collections import OrderedDict
@@ -22,6 +23,8 @@ from dslaunch.transport.channel import EXIT_TIMEOUT, QueueingChannel
 from dslaunch.transport.login_shell import LoginOutput
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dslaunch.transport.base import Channel
     from dslaunch.transport.node_login import Child
 
@@ -70,6 +73,9 @@ class RelayLink:
         """For `_logins`, `_next` and `over`."""
         self._sending = threading.Lock()
         """For `_places`, and for what must be sent without other frames in between."""
+        self._gathered: list[bytes] = []
+        """Frames that are written at once, in the loop's next turn: each write costs as much as
+        several frames, on every relay on the way."""
         self._logins: dict[int, RelayedChannel] = {}
         self._next = 1
         self._places: OrderedDict[SharedPiece, int] = OrderedDict()
@@ -138,6 +144,7 @@ class RelayLink:
 
     def _ping(self) -> None:
         self._pinging = False
+        self._write_gathered()
         unsent = self._channel.unsent
         taken = self.sent - unsent
         if self._unsent and taken > self._taken:
@@ -151,6 +158,7 @@ class RelayLink:
 
     def close(self) -> None:
         """Let the relay end its logins and exit, and wait for that. Never raises."""
+        self._write_gathered()
         self._channel.close_input()
         if not self.over:
             self._ended.wait(END_TIMEOUT)
@@ -177,9 +185,9 @@ class RelayLink:
         return max(self._began, others_began(self._channel))
 
     def send(self, data: bytes) -> None:
-        """Send whole frames. What a channel may send is bounded by its window."""
+        """Send whole frames soon. What a channel may send is bounded by its window."""
         with self._sending:
-            self._write(data)
+            self._gather(data)
 
     def send_shared(self, number: int, piece: SharedPiece) -> None:
         """Send input of a channel which other channels get too."""
@@ -187,14 +195,22 @@ class RelayLink:
             place = self._places.get(piece)
             if place is None:
                 place = self._places[piece] = self._free_place()
-                self._write(relay_frames.header(relay_frames.DEFINE, place, len(piece)))
-                self._write(piece)
+                self._gather(relay_frames.header(relay_frames.DEFINE, place, len(piece)))
+                self._gather(piece)
             self._places.move_to_end(piece)
-            self._write(relay_frames.text(number, place))
+            self._gather(relay_frames.text(number, place))
 
-    def _write(self, data: bytes) -> None:
+    def _gather(self, data: bytes) -> None:
         self.sent += len(data)
-        self._channel.write(data)
+        self._gathered.append(data)
+        if len(self._gathered) == 1:
+            loop.shared().call(self._write_gathered)
+
+    def _write_gathered(self) -> None:
+        with self._sending:
+            gathered, self._gathered = self._gathered, []
+            for data in _joined(gathered):
+                self._channel.write(data)
 
     def _free_place(self) -> int:
         """Return a place for a text: where they are all taken, that of the one longest unused."""
@@ -252,6 +268,16 @@ class RelayLink:
         self._greeted.set()
         for channel in lost:
             channel.lose()
+
+
+def _joined(frames: list[bytes]) -> Iterator[bytes]:
+    """Join what is sent, but for shared pieces: those that a relay before this one keeps too are
+    sent to it once."""
+    for is_shared, several in itertools.groupby(frames, lambda data: isinstance(data, SharedPiece)):
+        if is_shared:
+            yield from several
+        else:
+            yield b"".join(several)
 
 
 class RelayedChannel(QueueingChannel):

@@ -12,12 +12,8 @@ class TreeShape:
 
     parents: dict[str, str | None]
     """The node that logs in to each node; None: the launcher does."""
-
-    @property
-    def inner(self) -> tuple[str, ...]:
-        """Return the nodes that have children, in the nodes' order."""
-        with_children = set(self.parents.values())
-        return tuple(host for host in self.parents if host in with_children)
+    inner: tuple[str, ...]
+    """The nodes that have children, in the nodes' order."""
 
     @property
     def first_inner(self) -> tuple[str, ...]:
@@ -44,7 +40,9 @@ def tree_shape(hosts: Sequence[str], fan_out: int) -> TreeShape:
     """
     parents: dict[str, str | None] = dict.fromkeys(hosts)
     _divide(hosts, fan_out, None, parents)
-    return TreeShape(parents)
+    with_children = set(parents.values())
+    inner = tuple(host for host in parents if host in with_children)
+    return TreeShape(parents, inner)
 
 
 def _divide(

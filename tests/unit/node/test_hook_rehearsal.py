@@ -89,6 +89,14 @@ def test_an_exception_is_recorded_with_the_line_of_the_script(run: Run, tmp_path
     assert (raised["error"], raised["file"], raised["line"]) == ("JSONDecodeError", "own.py", 4)
 
 
+def test_an_exception_without_a_text_is_recorded_with_the_line_that_raised_it(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text("def work():\n    assert len([]) > 0\n")
+    (raised,) = of_kind(run("import own\nown.work()"), "exception")
+    assert (raised["error"], raised["text"]) == ("AssertionError", "assert len([]) > 0 (own.py:2)")
+
+
 def test_an_exception_that_is_handled_is_not_recorded(run: Run) -> None:
     assert of_kind(run("try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass"), "exception") == []
 

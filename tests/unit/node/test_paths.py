@@ -1,11 +1,33 @@
-"""Files by which nodes find out whether they share a directory."""
+"""Paths with wildcards, and files by which nodes find out whether they share a directory."""
 
 from __future__ import annotations
 
+import fnmatch
 import threading
 from pathlib import Path
 
+import pytest
+
 from dslaunch.node import paths
+
+
+@pytest.mark.parametrize(
+    "pattern", ["*/ports/*/state", "card0/p*/1/s*e", "?ard[01]/ports", "none/*"]
+)
+def test_paths_with_wildcards_are_those_that_glob_finds(tmp_path: Path, pattern: str) -> None:
+    for port in ("card0/ports/1", "card1/ports/1", "card1/ports/2", "other"):
+        (tmp_path / port).mkdir(parents=True)
+        (tmp_path / port / "state").touch()
+    there = [path for path in paths.matching(f"{tmp_path}/{pattern}") if Path(path).exists()]
+    assert there == sorted(map(str, tmp_path.glob(pattern)))
+
+
+@pytest.mark.parametrize(
+    "pattern", ["NCCL_*", "*_IB", "N*B", "*", "NCCL", "N?CL", "N*C*", "[N]CCL"]
+)
+def test_a_name_fits_a_pattern_as_the_shell_says(pattern: str) -> None:
+    for name in ("NCCL", "NCCL_", "NCCL_IB", "NB", "B", ""):
+        assert paths.fits(name, pattern) is fnmatch.fnmatchcase(name, pattern), name
 
 
 def test_nodes_that_share_a_directory_find_the_text_of_the_first(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tests.pythons import interpreter
 
 from dslaunch.cluster.model import Node
 from dslaunch.node import frames, interfaces, network, processes, questions, survey
+from dslaunch.node.surveyor import Surveyor
 from dslaunch.transport import login_shell, program
 
 
@@ -208,6 +209,16 @@ def test_the_child_that_answered_is_asked_again(monkeypatch: pytest.MonkeyPatch)
     assert len({answer["value"] for answer in ask(*rounds).values()} - {os.getpid()}) == 1
 
 
+def test_one_child_suffices_for_one_question_that_may_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for kind in ("names", "job"):
+        monkeypatch.setitem(questions.KINDS, kind, lambda _: os.getpid())
+    asked = {"slow": question("job"), "quick": question("names")}
+    answers = ask(asked)
+    assert answers["slow"]["value"] == answers["quick"]["value"]
+
+
 def test_a_child_that_ended_meanwhile_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(questions.KINDS, "names", lambda _: os.getpid())
     children = survey.Children()
@@ -327,13 +338,13 @@ def test_a_nodes_own_name_is_the_one_that_the_library_finds() -> None:
 
 
 @pytest.fixture
-def surveyor() -> Iterator[survey.Surveyor]:
-    made = survey.Surveyor()
+def surveyor() -> Iterator[Surveyor]:
+    made = Surveyor()
     yield made
     made.end()
 
 
-def test_a_surveyor_answers_like_the_program(surveyor: survey.Surveyor) -> None:
+def test_a_surveyor_answers_like_the_program(surveyor: Surveyor) -> None:
     first = surveyor.ask({"id": 1, "questions": {"a": question("path", "/")}})
     again = surveyor.ask({"id": 2, "questions": {}})
     assert first["answers"]["a"]["value"]["kind"] == "directory"
@@ -341,7 +352,7 @@ def test_a_surveyor_answers_like_the_program(surveyor: survey.Surveyor) -> None:
     assert first["hello"]["uid"] == os.getuid()
 
 
-def test_a_surveyor_that_was_killed_is_an_error_and_not_a_wait(surveyor: survey.Surveyor) -> None:
+def test_a_surveyor_that_was_killed_is_an_error_and_not_a_wait(surveyor: Surveyor) -> None:
     kill = {"shell": "kill -9 $(ps -o ppid= -p $PPID)"}
     with pytest.raises(OSError, match="gone"):
         surveyor.ask({"id": 1, "questions": {"k": question("run", kill)}})
@@ -350,7 +361,7 @@ def test_a_surveyor_that_was_killed_is_an_error_and_not_a_wait(surveyor: survey.
 
 
 def test_a_surveyor_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
-    made = survey.Surveyor()
+    made = Surveyor()
     mark = {"name": "mark", "paths": [str(tmp_path)]}
     made.ask(leaving(mark))
     assert [path.name for path in tmp_path.iterdir()] == ["mark"]

@@ -214,11 +214,29 @@ def test_a_failure_is_at_the_line_of_the_script_with_the_known_ending() -> None:
     assert (result.verdict, result.exit_code) == (Verdict.WOULD_FAIL, 1)
 
 
+@pytest.mark.parametrize(("timeout", "code"), [(3.0, "rehearsal.timeout"), (60.0, "gloo-timeout")])
+def test_a_short_timeout_of_the_script_is_the_reason_of_a_wait_that_fails(
+    timeout: float, code: str
+) -> None:
+    cause = Event(1.0, "exit", "n1", 1, code=1)
+    reason = EndReason(EndCode.RANK_FAILED, "n1", 1, exit_code=1)
+    outcome = Outcome("failed", 1, reason, cause, what="timed out", ending="gloo-timeout")
+    ranks = [[START, TORCH, {**group(rank), "timeout": timeout}] for rank in range(2)]
+    assert only(judged(*ranks, outcome=outcome)).code == code
+
+
 def test_a_script_without_a_step_is_not_rehearsed() -> None:
     ended = [START, TORCH, {**ENDED, "steps": 0}]
     result = judged(ended, ended, outcome=SUCCEEDED)
     assert codes(result) == {("warning", "rehearsal.no-steps")}
     assert (result.verdict, result.exit_code) == (Verdict.NOT_REHEARSED, 1)
+
+
+def test_backward_passes_without_a_step_are_named() -> None:
+    ended = [START, TORCH, {**ENDED, "steps": 0, "backwards": 16}]
+    result = judged(ended, ended, outcome=SUCCEEDED)
+    assert (only(result).code, only(result).values) == ("rehearsal.no-steps", {"backwards": 16})
+    assert result.verdict is Verdict.NOT_REHEARSED
 
 
 def test_ranks_without_records_are_not_rehearsed() -> None:
@@ -373,12 +391,20 @@ def test_parameters_of_tensor_parallel_ranks_are_not_compared() -> None:
 
 
 def test_models_and_configs_that_differ_are_errors() -> None:
-    other = [*sound(1), {**DDP, "parameters": 200}]
+    other = [*without(sound(1), "wrapped"), {**DDP, "parameters": 200}]
     config: Sent = {"kind": "deepspeed-config", "path": None, "text": "{}"}
     result = judged([*sound(0), config], [*other, {**config, "text": '{"steps_per_print": 1}'}])
     assert {"rehearsal.model-differs", "rehearsal.config-differs"} <= {
         code for _, code in codes(result)
     }
+
+
+def test_models_that_differ_before_they_are_sharded_are_an_error() -> None:
+    layers = [{**DDP, "wrapper": "FullyShardedDataParallel", "parameters": size} for size in (8, 2)]
+    same = [START, TORCH, *layers]
+    other = [START, TORCH, {**layers[0], "parameters": 9}, layers[1]]
+    assert judged(same, same).findings == ()
+    assert codes(judged(same, other)) == {("error", "rehearsal.model-differs")}
 
 
 def test_a_rank_that_ends_before_the_others_has_fewer_steps() -> None:
@@ -531,6 +557,17 @@ def test_a_schedule_that_begins_with_steps_of_zero_is_a_note() -> None:
     schedulers: Sent = {"kind": "schedulers", "schedulers": [schedule]}
     zero = [*without(sound(0), "step"), step(1, lr=[0.0]), step(2, lr=[0.0]), schedulers]
     assert codes(judged(zero, zero)) == {("info", "rehearsal.schedule-unused")}
+
+
+@pytest.mark.parametrize(("stays_zero", "level"), [(True, "error"), (False, "info")])
+def test_a_schedule_that_stays_at_zero_is_an_error(stays_zero: bool, level: str) -> None:
+    schedule: Sent = {"scheduler": "LambdaLR", "steps": 1, "optimizer_steps": 2}
+    schedulers: Sent = {
+        "kind": "schedulers",
+        "schedulers": [{**schedule, "stays_zero": stays_zero}],
+    }
+    zero = [*without(sound(0), "step"), step(1, lr=[0.0]), step(2, lr=[0.0]), schedulers]
+    assert codes(judged(zero, zero)) == {(level, "rehearsal.schedule-unused")}
 
 
 def test_a_loss_that_is_not_finite_at_the_last_step_is_an_error() -> None:
@@ -985,11 +1022,35 @@ def test_a_config_file_is_judged_for_the_ranks_of_the_real_run() -> None:
     assert codes(judged(*ranks, full=nodes_of(64))) == {("error", "batch")}
 
 
+def test_stages_of_a_pipeline_share_the_batch_of_one_data_parallel_rank() -> None:
+    sizes = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4}
+    text = json.dumps({**sizes, "gradient_accumulation_steps": 2})
+    given: Sent = {"kind": "deepspeed-config", "path": None, "text": text}
+    two_stages: Sent = {**ENGINE, "stage": 0, "pipeline": True, "data_parallel": 1}
+    assert judged(*[[*sound(rank), given, two_stages] for rank in range(2)]).findings == ()
+    two_copies: Sent = {**ENGINE, "stage": 0}
+    result = judged(*[[*sound(rank), given, two_copies] for rank in range(2)])
+    assert codes(result) == {("error", "batch")}
+
+
 def test_a_batch_that_a_script_computed_is_judged_for_the_ranks_that_it_found() -> None:
     text = '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4}'
     given: Sent = {"kind": "deepspeed-config", "path": None, "text": text}
     ranks = [[*sound(0), given], [*sound(1), given]]
     assert judged(*ranks, full=nodes_of(16)).findings == ()
+
+
+def test_parts_of_the_data_that_no_rank_reads_are_named() -> None:
+    def reading(*parts: int) -> list[Sent]:
+        loaders = [loader(number=1, replicas=4, replica=part) for part in parts]
+        return [*sound(0), *loaders, *batches(*"abcd"[parts[0] : parts[0] + 2])]
+
+    result = judged(reading(0), reading(1))
+    assert codes(result) == {("warning", "rehearsal.unread-data")}
+    assert only(result).values["read"] == 2
+    # each rank has a loader for each of its parts, or the real run has more ranks
+    assert judged(reading(0, 2), reading(1, 3)).findings == ()
+    assert judged(reading(0), reading(1), full=nodes_of(4)).findings == ()
 
 
 @pytest.mark.parametrize(("drop_last", "level"), [(False, "warning"), (True, "error")])

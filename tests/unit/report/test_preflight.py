@@ -105,7 +105,7 @@ def test_json_holds_all_findings() -> None:
 
 
 def test_junit_has_a_case_per_check_and_node() -> None:
-    suite = ElementTree.fromstring(as_junit(ALL))[0]
+    suite = ElementTree.fromstring("".join(as_junit(ALL)))[0]
     counts = {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")}
     assert counts == {"tests": "7", "failures": "1", "errors": "1", "skipped": "0"}
     failure = suite.find("testcase/failure")
@@ -114,7 +114,8 @@ def test_junit_has_a_case_per_check_and_node() -> None:
 
 @given(st.text())
 def test_any_words_of_a_node_make_readable_xml(words: str) -> None:
-    suite = ElementTree.fromstring(as_junit(report(replace(FAILED, found=words))))[0]
+    text = "".join(as_junit(report(replace(FAILED, found=words))))
+    suite = ElementTree.fromstring(text)[0]
     assert suite.get("failures") == "1"
 
 

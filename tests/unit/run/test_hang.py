@@ -228,12 +228,21 @@ def test_a_rank_that_cannot_join_a_group_that_others_have_formed_waits_for_the_n
 def test_a_group_that_no_other_rank_has_formed_is_a_mismatch_unless_nodes_do_not_connect() -> None:
     verdict = verdict_of(forming())
     assert (verdict.code, verdict.ranks) == (HangCode.MISMATCH, (("node2", 3),))
+    assert verdict.final
     assert may_be_network(verdict)
     assert with_unreachable(verdict, ()) == verdict
     pairs = (("node1", "node2"),)
     connected = with_unreachable(verdict, pairs)
     assert (connected.code, connected.ranks) == (HangCode.NETWORK, ())
-    assert connected.unreachable == pairs
+    assert (connected.unreachable, connected.final) == (pairs, None)
+
+
+def test_ranks_that_compute_may_still_make_the_group_that_another_one_waits_for() -> None:
+    told = forming()
+    told["stacks"]["0"][0]["threads"] = [main_thread(("train.py", 70, "train"))]
+    told["stacks"]["0"][0].update(state="R", syscall="")
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.final) == (HangCode.MISMATCH, None)
 
 
 def test_nodes_that_do_not_connect_are_no_reason_for_different_collectives() -> None:
@@ -489,6 +498,46 @@ def test_a_rank_in_an_operation_that_is_not_recorded_does_not_enter_that_of_the_
         ((3,), "recv"),
         ((0, 1, 2), "all_reduce"),
     ]
+
+
+def test_the_last_rank_is_named_if_all_others_have_ended() -> None:
+    told = changed("lock")
+    for rank in "012":
+        del told["stacks"][rank]
+        del told["collectives"][rank]
+    verdict = verdict_of({**told, "ended": [0, 1, 2]})
+    assert (verdict.code, verdict.ranks) == (HangCode.LOCK, (("node2", 3),))
+    one_of_four = changed("slow")
+    del one_of_four["stacks"]["0"]
+    del one_of_four["collectives"]["0"]
+    verdict = verdict_of({**one_of_four, "ended": [0]})
+    assert (verdict.code, verdict.ranks) == (HangCode.DEAD, (("node1", 0),))
+
+
+def test_both_ranks_of_a_transfer_that_does_not_complete_are_named() -> None:
+    told = changed("not-entered")
+    for rank, function in (("2", "send"), ("3", "recv")):
+        without_current(told, rank)
+        told["stacks"][rank] = [in_function(told["stacks"]["0"][0], function)]
+    verdict = verdict_of(told)
+    assert verdict.code is HangCode.MISMATCH
+    assert verdict.ranks == (("node2", 2), ("node2", 3))
+    assert (verdict.waiting, verdict.operation) == ((0, 1), "all_reduce")
+
+
+@pytest.mark.parametrize(
+    ("of_rank_3", "code"), [("send", HangCode.ONE_WAY), ("recv", HangCode.UNKNOWN)]
+)
+def test_ranks_that_all_send_wait_for_one_that_receives(of_rank_3: str, code: HangCode) -> None:
+    told = changed("not-entered")
+    without_current(told, "012")
+    told["collectives"]["3"] = copy.deepcopy(told["collectives"]["0"])
+    told["stacks"]["3"] = [in_function(told["stacks"]["0"][0], of_rank_3)]
+    for rank in "012":
+        told["stacks"][rank][0] = in_function(told["stacks"][rank][0], "send")
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.operation) == (code, "send")
+    assert verdict.waiting == (0, 1, 2, 3)
 
 
 def test_only_ranks_that_have_not_completed_an_operation_wait_in_it() -> None:

@@ -100,6 +100,17 @@ def test_one_of_two_ranks_is_named() -> None:
     assert named(job) == [1]
 
 
+def test_one_of_two_ranks_that_became_slow_is_named_within_50_steps() -> None:
+    """Each is the last one in half of the steps, so this needs the steps before."""
+    job = SimulatedJob(ranks=2, nodes=2, slower={1: 0.1}, begin=40, steps=90)
+    assert [named(job, seed) for seed in range(20)].count([1]) >= 18
+
+
+def test_a_rank_that_was_always_late_is_named_although_nothing_has_changed() -> None:
+    job = SimulatedJob(slower=TENTH, steps=STEPS[-1] + 2)
+    assert named(job) == [SLOW]
+
+
 def test_all_ranks_of_a_slow_node_are_named() -> None:
     assert named(SimulatedJob(slower={4: 0.1, 5: 0.1})) == [4, 5]
     assert named(SimulatedJob(ranks=8, nodes=2, slower=dict.fromkeys(range(4), 0.1))) == [

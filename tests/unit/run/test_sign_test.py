@@ -8,7 +8,12 @@ from random import Random
 
 import pytest
 
-from dslaunch.run.sign_test import independent, log_of_at_least, log_of_choices
+from dslaunch.run.sign_test import (
+    correlation_time,
+    log_of_at_least,
+    log_of_choices,
+    log_of_largest,
+)
 
 
 def with_memory(count: int, memory: float, seed: int = 1) -> list[float]:
@@ -31,22 +36,35 @@ def test_the_number_of_choices() -> None:
     assert log_of_choices(8, 3) == pytest.approx(math.log(56))
 
 
+def test_the_probability_that_values_are_the_largest_of_all() -> None:
+    assert log_of_largest(0, 4, 9) == pytest.approx(0.0)
+    assert log_of_largest(3, 3, 5) == pytest.approx(-math.log(56))
+    assert log_of_largest(2, 3, 5) == pytest.approx(math.log((1 + 3 * 5) / 56))
+    assert log_of_largest(3, 3, 0) == pytest.approx(0.0)
+
+
 def test_equal_values_and_rounded_ones_are_independent() -> None:
-    assert independent([1.0] * 50) == 50
-    assert independent([1.0, 1.0001] * 25) == 50
+    assert correlation_time([1.0] * 50) == 1
+    assert correlation_time([1.0, 1.0001] * 25) == 1
+    assert correlation_time([], [1.0, 2.0, 3.0]) == 1
 
 
 def test_values_without_memory_are_nearly_all_independent() -> None:
-    counts = [independent(with_memory(96, 0.0, seed)) for seed in range(20)]
-    assert sum(counts) / len(counts) > 80
+    times = [correlation_time(with_memory(96, 0.0, seed)) for seed in range(20)]
+    assert sum(times) / len(times) < 1.2
+
+
+def test_a_change_of_the_mean_between_two_parts_is_no_memory() -> None:
+    before = with_memory(96, 0.0)
+    assert correlation_time(before, [value + 100 for value in before]) < 1.5
 
 
 @pytest.mark.parametrize("outlier", [0.0, 1e6])
 def test_values_that_resemble_those_before_count_less(outlier: float) -> None:
-    counts = []
+    times = []
     for seed in range(20):
         values = with_memory(192, 0.9, seed)
         values[100] += outlier
-        counts.append(independent(values))
+        times.append(correlation_time(values))
     # (1 + 0.9) / (1 - 0.9): each counts for a nineteenth
-    assert sum(counts) / len(counts) < 40
+    assert sum(times) / len(times) > 5

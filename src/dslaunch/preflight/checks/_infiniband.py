@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from dslaunch.preflight.check import Asked, NodeAnswers, Nodes, Scope
+from dslaunch.preflight.check import Asked, NodeAnswers, Scope
 from dslaunch.preflight.checks._wiring import PORTS
 
 _PORT = re.compile(r"^/sys/class/infiniband/([^/]+)/ports/(\d{1,9})/(?:counters/)?(\w+)$")
@@ -120,9 +120,9 @@ def ports(a: NodeAnswers) -> tuple[Port, ...]:
     return tuple(port for device in devices(a).values() for port in device.ports)
 
 
-def with_devices(nodes: Nodes) -> dict[str, NodeAnswers]:
-    """The nodes that have any."""
-    return {host: a for host, a in nodes.items() if a.has("ports") and devices(a)}
+def reported_ports(a: NodeAnswers) -> tuple[Port, ...] | None:
+    """All ports of the node; None: it did not report them."""
+    return ports(a) if a.answered(PORTS) else None
 
 
 def named(names: Iterable[str]) -> str:

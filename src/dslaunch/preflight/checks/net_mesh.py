@@ -44,7 +44,7 @@ def ask(scope: Scope) -> AskedOfAll:
     return {
         "interfaces": INTERFACES,
         "resolve": resolve(scope),
-        "listen": _listening(scope),
+        "listen": scope.once(_listening),
     }
 
 
@@ -117,7 +117,7 @@ def called(nodes: Nodes, *rounds: Mapping[str, Question]) -> dict[str, dict[str,
 
 def port(a: NodeAnswers) -> int | None:
     """The port that the node holds for connections of other nodes; None if it holds none."""
-    held: Listening | None = a.found(_listening(a.scope))
+    held: Listening | None = a.found(a.scope.once(_listening))
     return held["port"] if held else None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from dslaunch.plural import counted
 from dslaunch.preflight import kernel_log
+from dslaunch.preflight.alike import judge_alike
 from dslaunch.preflight.check import (
     Check,
     Finding,
@@ -21,7 +22,7 @@ from dslaunch.preflight.check import (
 )
 from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks._infiniband import Device, Port
-from dslaunch.preflight.flow import NodeFlow, compared, each, judged
+from dslaunch.preflight.flow import NodeFlow, compared, each, judged, together
 
 VERBS = Question(
     "run",
@@ -183,17 +184,34 @@ NO_LINK = (
 def _compare_ib_port_state(nodes: Nodes) -> Iterator[Finding]:
     """A port that is active on most nodes must be active on all; a port that no node uses is
     information."""
-    found = {host: infiniband.ports(a) for host, a in infiniband.with_devices(nodes).items()}
-    states = Counter((p.name, p.state == "ACTIVE") for of in found.values() for p in of)
-    yield from _missing_devices(nodes, found)
-    for host, of in found.items():
-        wrong = [port for port in of if port.state != "ACTIVE"]
-        bad = [port for port in wrong if _should_be_up(port, states)]
-        yield from _ports_down(host, bad, wrong)
-        if not bad:
-            active = sum(port.state == "ACTIVE" for port in of)
-            words = f"{counted(active, 'port')} active"
-            yield Finding("pass", words, hosts=(host,))
+    found = judge_alike(nodes, infiniband.reported_ports)
+    states: Counter[tuple[str, bool]] = Counter()
+    for hosts, ports in found:
+        for port in ports or ():
+            states[port.name, _up(port)] += len(hosts)
+    usual = {name for (name, up), times in states.items() if up and times * 2 > len(nodes)}
+    yield from together(nodes, ((hosts, [*_port_states(of, states, usual)]) for hosts, of in found))
+
+
+def _port_states(
+    ports: tuple[Port, ...] | None, states: Counter[tuple[str, bool]], usual: set[str]
+) -> Iterator[Finding]:
+    """Yield what is found on a node. `states`: on how many nodes a port is up, and is not. `usual`:
+    the ports that are up on most nodes."""
+    if ports is None:
+        yield Finding("unknown", "ports not reported")
+        return
+    missing = usual - {port.name for port in ports}
+    # where names differ, the number tells whether one is missing
+    if missing and sum(map(_up, ports)) < len(usual):
+        words = f"{infiniband.named(missing)} not found"
+        fix = "check `lspci -d 15b3:` and `dmesg`; load the driver; reseat the NIC"
+        yield Finding("fail", words, "as on most nodes", fix)
+    wrong = [port for port in ports if not _up(port)]
+    bad = [port for port in wrong if _should_be_up(port, states)]
+    yield from _ports_down(bad, wrong)
+    if ports and not bad:
+        yield passed(f"{counted(sum(map(_up, ports)), 'port')} active")
 
 
 def _should_be_up(port: Port, states: Counter[tuple[str, bool]]) -> bool:
@@ -201,7 +219,7 @@ def _should_be_up(port: Port, states: Counter[tuple[str, bool]]) -> bool:
     return waits or states[port.name, True] > states[port.name, False]
 
 
-def _ports_down(host: str, bad: list[Port], wrong: list[Port]) -> Iterator[Finding]:
+def _ports_down(bad: list[Port], wrong: list[Port]) -> Iterator[Finding]:
     for level, of in (("fail", bad), ("info", [port for port in wrong if port not in bad])):
         groups: dict[str, list[Port]] = {}
         for port in of:
@@ -210,26 +228,10 @@ def _ports_down(host: str, bad: list[Port], wrong: list[Port]) -> Iterator[Findi
         for state, those in groups.items():
             words = f"{infiniband.named(port.name for port in those)}: {state}"
             if level == "info":
-                yield Finding("info", words, hosts=(host,))
+                yield Finding("info", words)
             else:
                 fix = NO_MANAGER if those[0].physical == "LinkUp" else NO_LINK
-                yield Finding("fail", words, "ACTIVE (LinkUp)", fix, hosts=(host,))
-
-
-def _missing_devices(nodes: Nodes, found: dict[str, tuple[Port, ...]]) -> Iterator[Finding]:
-    """Nodes that lack a device that most have up."""
-    having = Counter(name for of in found.values() for name in {p.name for p in of if _up(p)})
-    usual = {name for name, times in having.items() if times * 2 > len(nodes)}
-    for host, a in nodes.items():
-        if not a.has("ports"):
-            yield Finding("unknown", "ports not reported", hosts=(host,))
-            continue
-        missing = usual - {port.name for port in found.get(host, ())}
-        # where names differ, the number tells whether one is missing
-        if missing and sum(map(_up, found.get(host, ()))) < len(usual):
-            words = f"{infiniband.named(missing)} not found"
-            fix = "check `lspci -d 15b3:` and `dmesg`; load the driver; reseat the NIC"
-            yield Finding("fail", words, "as on most nodes", fix, hosts=(host,))
+                yield Finding("fail", words, "ACTIVE (LinkUp)", fix)
 
 
 def _up(port: Port) -> bool:

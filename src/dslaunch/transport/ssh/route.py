@@ -84,6 +84,16 @@ def route(client: Client, node: Node) -> tuple[Hop, ...]:
     return _hops(client, target, ())
 
 
+def login_user(client: Client, node: Node) -> str:
+    """Return the user that a node is logged in to as."""
+    options = look_up(client.files, Asked(node.host, node.user, client.user))
+    return _user(client, node.user, options)
+
+
+def _user(client: Client, named: str | None, options: Options) -> str:
+    return named or options.first("user") or client.user
+
+
 def _hops(client: Client, target: Destination, above: tuple[str, ...]) -> tuple[Hop, ...]:
     if target.alias in above:
         raise RouteError(f"jump host loop: {' through '.join((*above, target.alias))}")
@@ -113,7 +123,7 @@ def _resolve(client: Client, target: Destination) -> Hop:
     """Return one host of a route by the SSH configuration. Raises RouteError."""
     options = look_up(client.files, Asked(target.alias, target.user, client.user))
     host = expand(options.first("hostname") or "%h", {"h": target.alias}, {})
-    user = target.user or options.first("user") or client.user
+    user = _user(client, target.user, options)
     port = target.port or _port(options)
     key_alias = options.first("hostkeyalias")
     tokens = {

@@ -179,6 +179,7 @@ class TreeTransport:
         self._client = client_of(cluster.ssh)
         self._nodes = {node.host: node for node in cluster.nodes}
         self._shape = tree_shape(tuple(self._nodes), cluster.ssh.tree_fanout)
+        self._inner = frozenset(self._shape.inner)
         self._changing = threading.Lock()
         self._shared: dict[str, Future[SharedConnection]] = {}
         """Connections to inner nodes for their first use."""
@@ -193,9 +194,9 @@ class TreeTransport:
 
     def connect(self, node: Node) -> Connection:
         """Open a connection. Raises NodeError."""
-        if node.host not in self._shape.inner:
-            return self._reach(node)
-        return self._use_of(node)
+        if node.host in self._inner:
+            return self._use_of(node)
+        return self._reach(node)
 
     def detours(self) -> tuple[Detour, ...]:
         """Return the nodes that were not reached through their parents so far."""

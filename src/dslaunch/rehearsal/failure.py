@@ -1,0 +1,73 @@
+"""Why a rehearsal failed. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dslaunch.cluster.nodeset import ranks_text
+from dslaunch.protocol.rehearsal import Engine, ProcessGroup, Raised
+from dslaunch.rehearsal.findings import Finding, FindingKind, finding
+from dslaunch.rehearsal.ranks import Ranks
+from dslaunch.run.known_endings import built_in
+from dslaunch.run.outcome import Outcome
+from dslaunch.run.rehearsal import Rehearsed
+from dslaunch.run.secret_names import masked_credentials
+
+OF_WORLD_SIZE = frozenset(
+    {
+        "accelerate-batch",
+        "batch-sizes",
+        "hf-mismatch",
+        "mesh-size",
+        "parallel-size",
+        "split-batches",
+        "world-size",
+    }
+)
+"""Known endings that a smaller number of ranks may have caused."""
+ON_MORE_NODES = "rehearse on more nodes: the smaller number of ranks may have caused it"
+
+
+def failure(rehearsed: Rehearsed, ranks: Ranks) -> Finding:
+    """Return the failure of the run with its known ending, if there is one."""
+    found = _timeout(rehearsed, ranks) or _failure_here(rehearsed.outcome, ranks)
+    sharded = any((engine := rank.last(Engine)) and engine.stage > 0 for rank in ranks)
+    of_smaller = found.code in OF_WORLD_SIZE or (found.code == "gpu-memory" and sharded)
+    if rehearsed.is_smaller and of_smaller:
+        return replace(found, level="warning", hint=ON_MORE_NODES)
+    return found
+
+
+def _timeout(rehearsed: Rehearsed, ranks: Ranks) -> Finding | None:
+    """Return that a rank has waited for another one for as long as the script lets it. A longer
+    timeout than the rehearsal took is not the one that ended it."""
+    outcome = rehearsed.outcome
+    known = built_in().get(outcome.ending or "")
+    if known is None or not known.waited:
+        return None
+    here = _failure_here(outcome, ranks)
+    groups = [group for rank in ranks if (group := rank.last(ProcessGroup)) is not None]
+    timeouts = [group.timeout for group in groups if group.timeout is not None]
+    if not timeouts or min(timeouts) > rehearsed.seconds:
+        return None
+    return finding(FindingKind.TIMEOUT, here.where, evidence=here.evidence, seconds=min(timeouts))
+
+
+def _failure_here(outcome: Outcome, ranks: Ranks) -> Finding:
+    cause = outcome.cause
+    mine = [rank for rank in ranks if cause is not None and rank.rank == cause.rank]
+    raised = mine[0].last(Raised) if mine else None
+    where = ranks_text(rank.rank for rank in mine) if mine else (outcome.reason.host or "run")
+    if raised is not None and raised.file is not None:
+        where = f"{raised.file}:{raised.line}"
+    evidence = f"{raised.error}: {raised.text}" if raised is not None else None
+    if evidence is None and outcome.last_lines:
+        evidence = outcome.last_lines[-1]
+    return Finding(
+        code=outcome.ending or FindingKind.FAILED.code,
+        level="error",
+        where=where,
+        text=outcome.what or outcome.message,
+        hint=outcome.hint or (FindingKind.FAILED.hint if outcome.ending is None else None),
+        evidence=masked_credentials(evidence) if evidence is not None else None,
+    )
