@@ -58,7 +58,7 @@ class Channel(Protocol):
 
     @property
     def unread(self) -> bool:
-        """Whether something has arrived here that waits to be decrypted, or taken apart."""
+        """Whether something has arrived here that was not decrypted or delivered yet."""
 
     def flush(self, timeout: float) -> bool:
         """Wait until all was sent, at most `timeout` seconds; return whether it was."""
