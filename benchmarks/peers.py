@@ -93,7 +93,7 @@ def main() -> None:
         if asked.kex:
             cluster.put("node*", "/etc/ssh/ssh_config.d/kex.conf", f"KexAlgorithms {asked.kex}\n")
         for size in sorted(asked.nodes):
-            fan_out = asked.fan_out or round(size**0.5)
+            fan_out = asked.fan_out or max(2, round(size**0.5))
             describe(cluster, size, fan_out)
             found = {
                 name: program

@@ -18,7 +18,7 @@ LONGEST = 800
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("peers", "2 --rounds 1 --fan-out 1 --deepspeed 0"),
+        ("peers", "3 --rounds 1 --deepspeed 0"),
         ("many_nodes", "2 3"),
         ("output", "1600"),
         ("shipping", "--size 20 --rate 200 1 2"),
