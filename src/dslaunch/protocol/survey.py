@@ -44,7 +44,7 @@ MOST_KNOWN = 2048
 """Values that `KnownAnswers` keeps: those in which nodes differ come too, and are of no use."""
 LARGEST_KNOWN = 32 * 1024
 """Bytes of such a value."""
-_strict = with_config(ConfigDict(strict=True, extra="ignore"))
+_strict = with_config(ConfigDict(strict=True, extra="ignore", defer_build=True))
 
 
 def _without_zone(value: str) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ipaddress
 import posixpath
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, TypeAdapter
@@ -37,22 +38,29 @@ class InvalidAnswer(ValueError):
 
 
 class Sent(BaseModel):
-    """Base of all data of nodes: exact types, unknown fields dropped, immutable."""
+    """Base of all data of nodes: exact types, unknown fields dropped, immutable.
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+    Validators are built when they are first used: no command needs more than a few of them, and to
+    build all would take a tenth of a second of each command.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", defer_build=True)
 
 
 Item = TypeVar("Item")
 Several = Annotated[tuple[Item, ...], Strict(False), Field(max_length=MOST_ITEMS)]
 """A JSON array as a tuple, with strictly checked items."""
 Model = TypeVar("Model")
+_VALIDATORS: dict[TypeAdapter[Any], Callable[[object], object]] = {}
+_BUILDING = threading.Lock()
 
 
 def parse(adapter: TypeAdapter[Model], value: object) -> Model:
     """Return the typed value. Raises InvalidAnswer naming the first field that is wrong."""
+    # `adapter.validate_python` takes twice as long, which counts for small messages
+    validate = _VALIDATORS.get(adapter) or _build(adapter)
     try:
-        # `adapter.validate_python` takes twice as long, which counts for small messages
-        return cast("Model", adapter.validator.validate_python(value))
+        return cast("Model", validate(value))
     except PydanticError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part)[:40] for part in first["loc"][:6])
@@ -62,9 +70,16 @@ def parse(adapter: TypeAdapter[Model], value: object) -> Model:
         raise InvalidAnswer("value: nested too deeply") from None
 
 
+def _build(adapter: TypeAdapter[Any]) -> Callable[[object], object]:
+    """Return the function that validates. One thread builds at a time: pydantic's documentation
+    promises nothing about several."""
+    with _BUILDING:
+        return _VALIDATORS.setdefault(adapter, adapter.validator.validate_python)
+
+
 def adapter_of(annotation: Any) -> TypeAdapter[Any]:
     """Return a strict adapter for a type that is no model, such as `dict[str, Text]`."""
-    return TypeAdapter(annotation, config=ConfigDict(strict=True))
+    return TypeAdapter(annotation, config=ConfigDict(strict=True, defer_build=True))
 
 
 def _without_nul(value: str) -> str:

@@ -107,8 +107,18 @@ def judge(
     if situation.waiting:
         return _all_seen_waiting(situation)
     if not_running:
-        return _about_ranks(situation, not_running, now)
+        return _about_ranks(situation, _unlike_most(views, not_running), now)
     return _without_collectives(situation)
+
+
+def _unlike_most(
+    views: Mapping[int, RankView], not_running: Sequence[RankView]
+) -> Sequence[RankView]:
+    """Return what is to be named where no rank waits for another one: the ranks that do not run, or
+    the last ones that do, if the others have ended their programs."""
+    last = [view for view in views.values() if halted(view) is None]
+    ended = [view for view in not_running if halted(view) is HangCode.DEAD]
+    return last if last and len(ended) >= len(last) else not_running
 
 
 def _members(views: Mapping[int, RankView]) -> dict[str, set[int]]:
@@ -335,12 +345,16 @@ def _mismatch(
     final: bool = False,
 ) -> HangVerdict:
     sides = sorted(sides, key=lambda side: (len(side.ranks), side.ranks))
-    minority = sides[0]
+    transfers = [side for side in sides if _BETWEEN_TWO.fullmatch(side.operation)]
+    others = [side for side in sides if side not in transfers]
+    # both ranks of a transfer are in it
+    named = transfers if sides[0] in transfers and others else sides[:1]
+    waiting = [side for side in sides if side not in named]
     return HangVerdict(
         code=HangCode.MISMATCH,
-        ranks=tuple(situation.views[rank].source for rank in minority.ranks),
-        place=minority.place,
-        waiting=tuple(sorted(rank for side in sides[1:] for rank in side.ranks)),
+        ranks=tuple(situation.views[rank].source for side in named for rank in side.ranks),
+        place=sides[0].place,
+        waiting=tuple(sorted(rank for side in waiting for rank in side.ranks)),
         operation=sides[-1].operation,
         group=sides[-1].group,
         number=each.number,

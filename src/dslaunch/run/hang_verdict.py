@@ -88,7 +88,8 @@ class HangVerdict:
 
     code: HangCode
     ranks: tuple[tuple[str, int], ...] = ()
-    """Host and number of the ranks that the others wait for; of a mismatch the smaller side."""
+    """Host and number of the ranks that the others wait for; of a mismatch the smaller side,
+    or both sides of a transfer."""
     place: Place | None = None
     """Where the first of them is, in the user's program if possible."""
     waiting: tuple[int, ...] = ()

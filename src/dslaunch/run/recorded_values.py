@@ -10,9 +10,14 @@ from dslaunch.protocol.values import MOST_PATH, MOST_TEXT
 
 
 class Recorded(BaseModel):
-    """Exact types and immutable; fields of later versions of the same format are ignored."""
+    """Exact types and immutable; fields of later versions of the same format are ignored.
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", populate_by_name=True)
+    Validators are built when they are first used, as those of `protocol.values.Sent`.
+    """
+
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="ignore", populate_by_name=True, defer_build=True
+    )
 
 
 def _printable(value: object) -> object:

@@ -500,6 +500,31 @@ def test_a_rank_in_an_operation_that_is_not_recorded_does_not_enter_that_of_the_
     ]
 
 
+def test_the_last_rank_is_named_if_all_others_have_ended() -> None:
+    told = changed("lock")
+    for rank in "012":
+        del told["stacks"][rank]
+        del told["collectives"][rank]
+    verdict = verdict_of({**told, "ended": [0, 1, 2]})
+    assert (verdict.code, verdict.ranks) == (HangCode.LOCK, (("node2", 3),))
+    one_of_four = changed("slow")
+    del one_of_four["stacks"]["0"]
+    del one_of_four["collectives"]["0"]
+    verdict = verdict_of({**one_of_four, "ended": [0]})
+    assert (verdict.code, verdict.ranks) == (HangCode.DEAD, (("node1", 0),))
+
+
+def test_both_ranks_of_a_transfer_that_does_not_complete_are_named() -> None:
+    told = changed("not-entered")
+    for rank, function in (("2", "send"), ("3", "recv")):
+        without_current(told, rank)
+        told["stacks"][rank] = [in_function(told["stacks"]["0"][0], function)]
+    verdict = verdict_of(told)
+    assert verdict.code is HangCode.MISMATCH
+    assert verdict.ranks == (("node2", 2), ("node2", 3))
+    assert (verdict.waiting, verdict.operation) == ((0, 1), "all_reduce")
+
+
 @pytest.mark.parametrize(
     ("of_rank_3", "code"), [("send", HangCode.ONE_WAY), ("recv", HangCode.UNKNOWN)]
 )
