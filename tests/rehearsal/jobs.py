@@ -56,6 +56,7 @@ FINDINGS: Mapping[str, str] = {
     "rehearsal.not-distributed": "a rank runs without a process group",
     "rehearsal.not-synchronized": "ranks have different parameters after a step",
     "rehearsal.spawns-ranks": "the script starts its ranks itself",
+    "rehearsal.unread-data": "no rank reads some parts of the data",
     "rehearsal.same-data": "ranks, or workers of a data loader, read the same samples",
 }
 """What is wrong with a job that runs, where no lint rule has a code for it."""

@@ -25,9 +25,11 @@ from tests.rehearsal.jobs import (
 from tests.rehearsal.table import page, recorded
 
 ENDINGS = frozenset(built_in()) | {known.code for known in BY_EVIDENCE}
+OF_A_FAILURE = frozenset({"rehearsal.timeout", "rehearsal.model-differs"})
+"""Findings that say more of a failure than its ending."""
 BEFORE_THE_RUN = rules().names | frozenset(checks.built_in()) | {code.value for code in ErrorCode}
 CODES = {
-    Outcome.DIES: ENDINGS | BEFORE_THE_RUN,
+    Outcome.DIES: ENDINGS | BEFORE_THE_RUN | OF_A_FAILURE,
     Outcome.WRONG: ENDINGS | BEFORE_THE_RUN | frozenset(FINDINGS),
     Outcome.HANGS: HANGS,
 }

@@ -108,10 +108,12 @@ def rates_of(optimizer: "Any") -> "List[float]":
 
 
 def _compared(parameters: "List[Any]") -> "List[Any]":
-    """Return the parameters that are the same on all ranks if these train together."""
+    """Return the parameters that are the same on all ranks if these train together. DeepSpeed and
+    Megatron mark those of experts, which each rank has for itself."""
     if training.sharded:
         return []
-    return list(training.model.parameters()) if training.model is not None else parameters
+    compared = list(training.model.parameters()) if training.model is not None else parameters
+    return [each for each in compared if getattr(each, "allreduce", True)]
 
 
 # ------------------------------------------------------------ backward passes

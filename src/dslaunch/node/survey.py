@@ -221,7 +221,8 @@ class Children:
     """The processes that answer the questions that may hang.
 
     One child answers nearly all of them, in all requests, since starting a child costs more than
-    answering. When a question takes long, each of those behind it gets its own child.
+    answering. When a question takes long, each of those behind it gets its own child. Of the
+    questions of which each may take long, one is asked behind all others, of the same child.
     """
 
     def __init__(self) -> None:
@@ -231,10 +232,13 @@ class Children:
 
     def ask(self, later: List[Asked], answers: Answer) -> None:
         """Ask all questions, and add their answers to `answers`."""
-        slow = [[asked] for asked in later if asked[1]["kind"] in questions.SLOW]
+        slow = [asked for asked in later if asked[1]["kind"] in questions.SLOW]
         swift = [asked for asked in later if asked[1]["kind"] not in questions.SLOW]
         swift.sort(key=lambda asked: asked[1]["kind"] in questions.REMOTE)
-        self.waiting = [*slow[::-1], swift] if swift else slow[::-1]
+        first = [*swift, *slow[:1]]
+        self.waiting = [[asked] for asked in slow[:0:-1]]
+        if first:
+            self.waiting.append(first)
         while self.waiting or self.working:
             while self.waiting and len(self.working) < AT_ONCE:
                 self._start(self.waiting.pop())

@@ -72,7 +72,9 @@ def _lint(rehearsed: Rehearsed, rank: RankRecords, config: GivenConfig) -> tuple
         table=table(),
         reader=reader,
         arguments=_arguments(trainer),
-        parallelism=parallelism(document.data, _world(rehearsed, config)),
+        parallelism=parallelism(
+            document.data, _world(rehearsed, config), pipeline=_parts_of_model(rehearsed, rank)
+        ),
         nodes=_hardware(rehearsed, rank),
         parameters=sizes.parameters if sizes is not None else None,
     )
@@ -85,6 +87,15 @@ def _world(rehearsed: Rehearsed, config: GivenConfig) -> int:
     those of the real run; what a script has computed, for those that it found."""
     is_of_real_run = config.path is not None or config.simulated is not None
     return rehearsed.full_ranks if is_of_real_run else rehearsed.plan.world_size
+
+
+def _parts_of_model(rehearsed: Rehearsed, rank: RankRecords) -> int:
+    """Return among how many ranks the script divides a model: by a PipelineModule, or by the groups
+    that it gives DeepSpeed (`mpu`). The config tells neither."""
+    engine = rank.last(Engine)
+    if engine is None or not (engine.pipeline or engine.model_parallel):
+        return 1
+    return max(rehearsed.plan.world_size // max(engine.data_parallel, 1), 1)
 
 
 def _refuted(remark: Remark, rehearsed: Rehearsed, rank: RankRecords) -> bool:

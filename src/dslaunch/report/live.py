@@ -14,6 +14,7 @@ from dslaunch.plural import counted
 from dslaunch.report.decision_rows import decision_rows
 from dslaunch.report.event_text import event_text
 from dslaunch.report.folding import WINDOW, FoldedLine, LineFolder
+from dslaunch.report.line_limit import MOST_SHOWN, LineLimit
 from dslaunch.report.line_prefix import PrefixedLines, all_of
 from dslaunch.report.outcome_rows import RunExtent, outcome_rows
 from dslaunch.report.output_stream import OutputStream, leave_if_unread
@@ -39,11 +40,6 @@ PAUSE_FOR_A_NODE = 1e-4
 LONG_STEP = 10.0
 """Without a status line: seconds of a step of the start after which it is printed; then after twice
 as many, and so on."""
-MOST_SHOWN = 20_000
-"""Lines of a run in a second that are shown where equal ones are folded: each takes 16 us of CPU,
-and ranks whose output is not taken in time wait."""
-LEFT_OUT_INTERVAL = 10.0
-"""Seconds between two notes about lines that were not shown."""
 PLAIN_COLUMNS = 200
 """The length of such a line, at most."""
 
@@ -101,12 +97,8 @@ class TerminalView(View):
         """When folded lines were shown last: several at once are cheaper."""
         self._next_note = LONG_STEP
         """After how many seconds of a step of the start it is printed."""
-        self._is_limited = False
-        """Whether the ranks of a run wait for this view, which then leaves out lines."""
-        self._second, self._shown = 0, 0
-        """The present second of the clock, and the lines that were shown in it."""
-        self._left_out, self._left_out_noted = 0, 0.0
-        """Lines that were not shown since the last note about them, and when that was."""
+        self._limit: LineLimit | None = None
+        """Which lines are left out, where the ranks of a run wait for this view; None: none."""
         self._lock = threading.RLock()
         self._closed = threading.Event()
 
@@ -159,7 +151,9 @@ class TerminalView(View):
         """Show lines of a rank that arrived together, unless the run has failed."""
         with self._lock:
             may_be_traceback = self.stopping is not None and block.rank is None
-            if self._is_limited and self._leave_out(block):
+            if self._leaves_out(block):
+                if self.live:
+                    self.status.note_block(block)
                 return
             if self.folder is not None or may_be_traceback:
                 super().block(block)
@@ -172,28 +166,20 @@ class TerminalView(View):
             target = self.out if block.stream == "stdout" else self.err
             self._write(target, self.lines.block(block), colors=self.color)
 
-    def _leave_out(self, block: LineBlock) -> bool:
-        """Count lines; return whether they are too many to show. Those of rank 0 never are."""
-        second = int(self.clock())
-        if second != self._second:
-            self._second, self._shown = second, 0
-        count = block.text.count("\n") + 1
-        if self._shown < MOST_SHOWN or not block.rank:
-            self._shown += count
+    def _leaves_out(self, block: LineBlock) -> bool:
+        """Return whether these lines are too many to show. Those of rank 0 never are."""
+        if self._limit is None:
             return False
-        if self.live:
-            self.status.note_block(block)
-        self._left_out += count
-        return True
+        count = block.text.count("\n") + 1
+        return not self._limit.allows(count, now=self.clock(), always=not block.rank)
 
     def _note_left_out(self) -> None:
         """Print how many lines were not shown."""
-        if self._left_out and not self.quiet:
-            lines = counted(self._left_out, "line")
+        left_out = self._limit.take_left_out(self.clock()) if self._limit is not None else 0
+        if left_out and not self.quiet:
+            lines = counted(left_out, "line")
             text = f"{lines} of output not shown, more than {MOST_SHOWN} per second; see the logs"
             self._write(self.err, f"dslaunch: {text}\n")
-        self._left_out = 0
-        self._left_out_noted = self.clock()
 
     @property
     def unseen(self) -> bool:
@@ -283,7 +269,8 @@ class TerminalView(View):
             self._set_ranks(plan.world_size)
             # a restart may have other nodes
             self.status.set_hosts(tuple(node.host for node in plan.nodes))
-            self._is_limited = self.folder is not None
+            if self.folder is not None and self._limit is None:
+                self._limit = LineLimit()
             self._make_room(f"{n.host}:{n.ranks[-1]}" for n in plan.nodes)
             if self.quiet:
                 return
@@ -320,7 +307,7 @@ class TerminalView(View):
             now = self.clock()
             if self.folder is not None:
                 self._show(self.folder.due(now))
-            if now - self._left_out_noted >= LEFT_OUT_INTERVAL:
+            if self._limit is not None and self._limit.is_note_due(now):
                 self._note_left_out()
             idle = now - self.status.now >= REDRAW
             if self.live and (idle or (self._outdated and self._is_due(now))):

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-from dslaunch.cluster.nodeset import fold
 from dslaunch.preflight.check import Finding
 from dslaunch.preflight.judge import Report
+from dslaunch.report.node_list import listed_nodes
 from dslaunch.report.preflight import summary
 from dslaunch.terminal import one_line
 
@@ -45,7 +45,7 @@ def _table(findings: Iterable[Finding]) -> Iterator[str]:
     yield "| | check | nodes | found | expected |"
     yield "|---|---|---|---|---|"
     for f in findings:
-        cells = (f.level, f.check, fold(f.hosts), f.found, f.expected)
+        cells = (f.level, f.check, listed_nodes(f.hosts), f.found, f.expected)
         yield f"| {' | '.join(map(_text, cells))} |"
     yield ""
 

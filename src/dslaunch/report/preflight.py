@@ -18,6 +18,7 @@ from dslaunch.preflight.check import Check, Finding, Level, Scope
 from dslaunch.preflight.judge import Report
 from dslaunch.preflight.measurement import Measurement
 from dslaunch.preflight.verdict import Fitness, hosts_that_are
+from dslaunch.report.node_list import listed_nodes
 from dslaunch.report.output_stream import ERASE
 from dslaunch.report.status_line import SEPARATOR, joined
 from dslaunch.report.width import columns
@@ -31,11 +32,6 @@ WORDS: Mapping[Level, str] = {
     "skip": "skip",
     "pass": "ok",
 }
-MOST_LISTED = 300
-"""Characters of the names of nodes on a line; of more, the first and the number of the others.
-JSON has all of them, and `--list-unfit` prints them."""
-FIRST_LISTED = 8
-"""Names of nodes that are shown of a longer list."""
 REDRAW = 1.0
 """Seconds between two states of the progress line while nothing happens."""
 COLORS: Mapping[Level, str] = {
@@ -68,15 +64,6 @@ def finding_rows(finding: Finding, name: int, width: int | None, *, color: bool)
     for what, words in (("fix", finding.fix), ("see", finding.see)):
         if words:
             yield from _wrapped(f"{what}: {words}", width, " " * (name + 8), " " * (name + 13))
-
-
-def listed_nodes(hosts: Sequence[str]) -> str:
-    """Return the nodes folded, or the first of them and how many more there are."""
-    folded = fold(hosts)
-    if len(folded) <= MOST_LISTED:
-        return folded
-    more = len(hosts) - FIRST_LISTED
-    return f"{fold(hosts[:FIRST_LISTED])} and {counted(more, 'more node')}"
 
 
 def _wrapped(words: str, width: int | None, first: str, further: str) -> list[str]:

@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any
 
-from dslaunch.cluster.nodeset import fold
 from dslaunch.lint import Remark
+from dslaunch.report.node_list import listed_nodes
 from dslaunch.topology.advice_codes import Advice
 from dslaunch.topology.comparison import Comparison
 from dslaunch.topology.layout import (
@@ -57,7 +57,7 @@ def alike(by_host: Mapping[str, Topology]) -> list[tuple[str, ...]]:
 
 
 def _machine(hosts: tuple[str, ...], topology: Topology) -> list[str]:
-    return [f"{fold(hosts)}: {summary(topology)}", *_described(topology)]
+    return [f"{listed_nodes(hosts)}: {summary(topology)}", *_described(topology)]
 
 
 @lru_cache(maxsize=KEPT)
@@ -102,18 +102,26 @@ def _compared(by_host: Mapping[str, Topology], comparison: Comparison) -> list[s
     if comparison.equal:
         return [f"{len(by_host)} nodes have the same topology"]
     lines = ["nodes differ"]
-    lines += [f"{_INDENT}{odd.host}: {odd.aspect}: {odd.text}" for odd in comparison.odd]
+    lines += _together((odd.host, f"{odd.aspect}: {odd.text}") for odd in comparison.odd)
     for aspect, groups in comparison.undecided:
-        shown = " / ".join(fold(hosts) for hosts in groups)
+        shown = " / ".join(listed_nodes(hosts) for hosts in groups)
         lines.append(f"{_INDENT}{aspect}: no common value: {shown}")
-    lines += [f"{_INDENT}{node.host}: not compared: {node.text}" for node in comparison.unread]
+    lines += _together((node.host, f"not compared: {node.text}") for node in comparison.unread)
     return lines
+
+
+def _together(said: Iterable[tuple[str, str]]) -> Iterable[str]:
+    """Return lines of what is said of hosts: the same of several hosts once."""
+    hosts_of: dict[str, list[str]] = {}
+    for host, words in said:
+        hosts_of.setdefault(words, []).append(host)
+    return [f"{_INDENT}{listed_nodes(hosts)}: {words}" for words, hosts in hosts_of.items()]
 
 
 def _advised(advice: Iterable[Advice], width: int) -> Iterable[str]:
     for each in advice:
         value = f": {each.value}" if each.value is not None else ""
-        yield f"{_INDENT}{each.what}{value} on {fold(each.hosts)}"
+        yield f"{_INDENT}{each.what}{value} on {listed_nodes(each.hosts)}"
         yield from _wrapped(each.reason, width)
         yield from _wrapped(f"source: {each.source}", width)
 
@@ -124,7 +132,7 @@ def _remarked(remarks: Iterable[Remark], width: int) -> Iterable[str]:
     for each in remarks:
         files.setdefault(replace(each, file=""), []).append(each.file)
     for each, hosts in files.items():
-        yield from _wrapped(f"{fold(hosts)}: {each.level}: {each.message}", width, _INDENT)
+        yield from _wrapped(f"{listed_nodes(hosts)}: {each.level}: {each.message}", width, _INDENT)
         for line in (each.fix, f"source: {each.source}" if each.source else None):
             if line:
                 yield from _wrapped(line, width)

@@ -323,8 +323,10 @@ def _cluster(run: RecordedRun) -> Values | None:
 
 
 def _node_settings(node: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of a node, without its name."""
-    settings = {f"nodes.{key}": value for key, value in node.items() if key != "host"}
+    """Return the settings of a node that are set, without its name."""
+    settings = {
+        f"nodes.{key}": value for key, value in node.items() if key != "host" and value is not None
+    }
     return flat(settings) if settings else {}
 
 

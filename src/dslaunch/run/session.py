@@ -30,7 +30,7 @@ from dslaunch.protocol.messages import (
 from dslaunch.protocol.values import parse
 from dslaunch.run import agent_program
 from dslaunch.transport.base import End
-from dslaunch.transport.wire import PIECE, Clock, LostError, Value, Wire
+from dslaunch.transport.wire import PIECE, Clock, LostError, Value, Wire, close_soon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -198,7 +198,9 @@ class Session(Wire):
     def _wait_for_reader(self) -> None:
         """Wait while much of what was written is unsent. A node that reads nothing is lost."""
         channel = self._channel
-        while channel is not None and channel.unsent > _MOST_UNSENT and not self.over:
+        while channel is not None and channel.unsent > _MOST_UNSENT:
+            if self.over or channel is self._finished:
+                return
             channel.flush(EXIT_TIMEOUT)
 
     def measure_clock(self) -> Future[Clock]:
@@ -353,18 +355,24 @@ class Session(Wire):
 
         Raises NodeError, OSError.
         """
-        if self._channel is not None:
-            self._channel.close()
-        self._connection.close()
+        previous_channel, previous_connection = self._channel, self._connection
         self._connection = self._connect_again()
+        try:
+            return self._join(join=join)
+        finally:
+            # not before: an agent that sees its launcher close the connection soon ends the run
+            close_soon(previous_channel, previous_connection)
+
+    def _join(self, *, join: bool) -> End | None:
+        """Join the running agent over the connection, or start it. Raises OSError."""
         self._log.debug("starting-agent", join=join)
         text = agent_program.boot_text(self._agent, join=join, hold=self._holding)
         joining: Future[End | None] = Future()
         self._joining = joining
-        self._open(text)
-        channel = self._channel
         # a node that sends a little again and again must not be waited for
         limit = max(self._time_left(), LEAST_TRY)
+        self._open(text)
+        channel = self._channel
         self.loop.call_later(limit, lambda: self._not_heard(channel))
         return joining.result(limit + LEAST_TRY)
 
@@ -384,8 +392,7 @@ class Session(Wire):
     def _not_heard(self, channel: Channel | None) -> None:
         """Close a new connection over which the agent has sent no message in time."""
         if channel is not None and channel is self._channel and self._away_since is not None:
-            self.interrupt()
-            channel.close()
+            self._give_up(channel, self._why_ended(End()))
 
     def _take_greeting(self) -> None:
         """Expect the agent's first message, after which we continue where the connection was

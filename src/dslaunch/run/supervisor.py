@@ -28,6 +28,7 @@ from dslaunch.run.session import Arrival, Away, Back, Lost, Session
 from dslaunch.run.slow_ranks import SlowRanks
 from dslaunch.run.timeouts import Timeouts
 from dslaunch.run.watch import UNKNOWN_USER, Watch
+from dslaunch.transport import loop
 
 if TYPE_CHECKING:
     from dslaunch.run.inbox import Inbox
@@ -233,14 +234,20 @@ class Supervisor:
             self._give_up(EndReason(EndCode.EXIT_TIMEOUT, seconds=limit, ranks=ranks))
 
     def _check_heartbeats(self) -> None:
-        """Interrupt nodes that were unheard for too long; ten times in that time is enough."""
+        """Give up connections to nodes that were unheard for too long; ten times in that time is
+        enough."""
         now = time.monotonic()
         if now - self._heartbeats_checked < min(1.0, self.timeouts.heartbeat / 10):
             return
         self._heartbeats_checked = now
-        for session in list(self.running.values()):
-            if session.unheard_for() > self.timeouts.heartbeat:
-                session.interrupt()
+        sessions = tuple(self.running.values())
+        since = now - self.timeouts.heartbeat
+
+        def look() -> None:
+            for session in sessions:
+                session.end_if_silent(since)
+
+        loop.shared().call_when_handled(look)
 
     def _check_confirmations(self) -> None:
         """Give up nodes that do not confirm the cleanup in time."""

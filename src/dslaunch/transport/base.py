@@ -56,6 +56,10 @@ class Channel(Protocol):
     def unsent(self) -> int:
         """How many bytes of what was written the connection has not taken yet."""
 
+    @property
+    def unread(self) -> bool:
+        """Whether something has arrived here that was not decrypted or delivered yet."""
+
     def flush(self, timeout: float) -> bool:
         """Wait until all was sent, at most `timeout` seconds; return whether it was."""
 

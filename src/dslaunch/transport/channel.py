@@ -55,6 +55,11 @@ class PushChannel:
         self.loop.call(self.read_on)
 
     @property
+    def unread(self) -> bool:
+        """Return whether something has arrived that is read by another thread than the loop's."""
+        return False
+
+    @property
     def wanted(self) -> bool:
         """Whether there is a receiver that takes output now."""
         return self._receiver is not None and not self.paused and not self.told

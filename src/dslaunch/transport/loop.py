@@ -81,6 +81,14 @@ class Loop:
             with contextlib.suppress(BlockingIOError):
                 os.write(self._waking, b"x")
 
+    def call_when_handled(self, work: Work) -> None:
+        """Do work when everything has been handled that has arrived by now.
+
+        What is ready now is handled in this turn, or in the next one. May be called from any
+        thread.
+        """
+        self.call(lambda: self.call(work))
+
     def call_later(self, seconds: float, work: Work) -> Timer:
         """Do work after some seconds. May be called from any thread."""
         timer = Timer(work)

@@ -152,7 +152,8 @@ class RelayLink:
             # that waits behind megabytes is not answered earlier
             self.unanswered = 0
         self._unsent, self._taken = unsent, taken
-        self.unanswered += 1
+        if not self.unread:
+            self.unanswered += 1
         self.send(relay_frames.frame(relay_frames.PING, 0))
 
     def close(self) -> None:
@@ -169,6 +170,11 @@ class RelayLink:
         self._channel.close()
 
     # ------------------------------------------------------------ for its channels
+
+    @property
+    def unread(self) -> bool:
+        """Whether something of the relay has arrived that was not read yet."""
+        return self._channel.unread
 
     def note_beginning(self) -> None:
         """Take note that a login has succeeded, or that a program on a child has begun."""
@@ -333,6 +339,11 @@ class RelayedChannel(QueueingChannel):
         self.outbox.go_on()
 
     # ------------------------------------------------------------ its output
+
+    @property
+    def unread(self) -> bool:
+        """Return whether something has arrived that was not read yet, of any login of the relay."""
+        return self._link.unread
 
     def read_on(self) -> None:
         """Deliver what has come, and let the relay send more."""

@@ -173,16 +173,28 @@ class Wire:
         """Whether a request has no reply yet."""
         return bool(self._waiting)
 
-    def unheard_for(self) -> float:
-        """Return for how many seconds we have waited for the node to send something."""
-        since = self._quiet_since
-        return 0.0 if since is None else time.monotonic() - since
+    def end_if_silent(self, since: float) -> None:
+        """Give the connection up if we have waited for the node since then, on the monotonic clock,
+        and it has sent nothing.
 
-    def interrupt(self) -> None:
-        """Give this connection up; does not wait."""
-        self._quiet_since = None
-        connection = self._connection
-        threading.Thread(target=connection.close, daemon=True).start()
+        Only in the loop's thread, when everything is handled that has arrived: a launcher that is
+        behind must not take a node for silent.
+        """
+        channel, quiet_since = self._channel, self._quiet_since
+        if channel is None or quiet_since is None or quiet_since > since or channel.unread:
+            return
+        seconds = time.monotonic() - quiet_since
+        failure = NodeFailure(self.host, "broken", f"nothing was heard for {seconds:.0f} s")
+        self._give_up(channel, failure)
+
+    def _give_up(self, channel: Channel, failure: NodeFailure) -> None:
+        """Take nothing more from a channel, whose end is not waited for.
+
+        Only in the loop's thread.
+        """
+        if channel is not self._finished:
+            self._finished = channel
+            self._disconnected(failure, End())
 
     def leave(self) -> None:
         """Let the program clean up and exit, and close the connection. A busy one does so when it
@@ -251,8 +263,7 @@ class Wire:
             self._watch_writing()
         else:
             self._unread = True
-            self.interrupt()
-            channel.close()
+            self._give_up(channel, self._why_ended(End()))
 
     # ------------------------------------------------------------ hearing
 
@@ -276,9 +287,7 @@ class Wire:
             self._quiet_since = time.monotonic()
         failure = self._failure_of(data)
         if failure is not None:
-            self._finished = channel
-            self._disconnected(failure, End())
-            channel.close()
+            self._give_up(channel, failure)
 
     def _failure_of(self, data: bytes) -> NodeFailure | None:
         """Take what the node has sent; return why it cannot be listened to any more."""
@@ -334,8 +343,7 @@ class Wire:
             self._limit_login(channel, left)
             return
         self._late = True
-        self.interrupt()
-        channel.close()
+        self._give_up(channel, self._why_ended(End()))
 
     def _limit_login(self, channel: Channel, seconds: float) -> None:
         self._login_limit = self.loop.call_later(seconds, lambda: self._too_late(channel))
@@ -452,7 +460,7 @@ class Wire:
         self.over = True
         self._abandon(failure)
         if not self._closing.is_set():
-            self.interrupt()
+            close_soon(self._channel, self._connection)
 
     def _abandon(self, failure: NodeFailure) -> None:
         """Fail all pending requests; each is taken out of the table by one thread only."""
@@ -460,6 +468,13 @@ class Wire:
             while True:
                 _, request = self._waiting.popitem()
                 request.future.set_exception(LostError(failure))
+
+
+def close_soon(channel: Channel | None, connection: Connection) -> None:
+    """Close a connection and the channel on it, which others may share; does not wait."""
+    if channel is not None:
+        channel.close()
+    threading.Thread(target=connection.close, daemon=True).start()
 
 
 class _Listener:

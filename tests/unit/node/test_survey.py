@@ -209,6 +209,16 @@ def test_the_child_that_answered_is_asked_again(monkeypatch: pytest.MonkeyPatch)
     assert len({answer["value"] for answer in ask(*rounds).values()} - {os.getpid()}) == 1
 
 
+def test_one_child_suffices_for_one_question_that_may_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for kind in ("names", "job"):
+        monkeypatch.setitem(questions.KINDS, kind, lambda _: os.getpid())
+    asked = {"slow": question("job"), "quick": question("names")}
+    answers = ask(asked)
+    assert answers["slow"]["value"] == answers["quick"]["value"]
+
+
 def test_a_child_that_ended_meanwhile_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(questions.KINDS, "names", lambda _: os.getpid())
     children = survey.Children()

@@ -123,6 +123,14 @@ def test_every_python_says_what_it_has(tmp_path: Path, minor: int) -> None:
     assert found["modules"]["json.tool"]["whole"]
 
 
+def test_what_a_start_up_file_of_python_prints_arrives_too(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('welcome')")
+    env = {**ENV, "PYTHONPATH": str(tmp_path)}
+    done = run(sys.executable, "-c", program("installed"), REPORT, env=env)
+    assert (done["code"], done["out"]) == (0, "welcome\n")
+    assert json.loads(done["report"])["executable"] == sys.executable
+
+
 def test_modules_are_distinguished_from_files_and_directories_with_their_names(
     tmp_path: Path,
 ) -> None:

@@ -1022,6 +1022,17 @@ def test_a_config_file_is_judged_for_the_ranks_of_the_real_run() -> None:
     assert codes(judged(*ranks, full=nodes_of(64))) == {("error", "batch")}
 
 
+def test_stages_of_a_pipeline_share_the_batch_of_one_data_parallel_rank() -> None:
+    sizes = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4}
+    text = json.dumps({**sizes, "gradient_accumulation_steps": 2})
+    given: Sent = {"kind": "deepspeed-config", "path": None, "text": text}
+    two_stages: Sent = {**ENGINE, "stage": 0, "pipeline": True, "data_parallel": 1}
+    assert judged(*[[*sound(rank), given, two_stages] for rank in range(2)]).findings == ()
+    two_copies: Sent = {**ENGINE, "stage": 0}
+    result = judged(*[[*sound(rank), given, two_copies] for rank in range(2)])
+    assert codes(result) == {("error", "batch")}
+
+
 def test_a_batch_that_a_script_computed_is_judged_for_the_ranks_that_it_found() -> None:
     text = '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4}'
     given: Sent = {"kind": "deepspeed-config", "path": None, "text": text}

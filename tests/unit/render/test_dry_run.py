@@ -45,3 +45,14 @@ def test_a_shell_reads_the_shown_commands_as_they_are_run() -> None:
     script = shown.replace(" python3 -u train.py ", ' sh -c \'printf "%s\\0" "$@"\' - ')
     done = subprocess.run(["sh", "-c", script], capture_output=True, check=True, env=os.environ)
     assert done.stdout.decode().split("\0")[:-1] == list(args)
+
+
+def test_of_many_nodes_that_are_alike_the_first_are_shown_and_the_others_named() -> None:
+    usual = [(Node(f"n{number:03}", (0, 1)), (0, 1)) for number in range(1, 100)]
+    other = (Node("n100", (0, 1), env=(("NOTE", "other"),)), (0, 1))
+    decided = Decided(Rendezvous("n001", 29500), "/work")
+    whole = make_plan(Allocation.of([*usual, other]), Job("train.py"), decided, cluster="pod")
+    shown = [line for line in dry_run(whole).splitlines() if line.startswith("# n")]
+    others = [line for line in dry_run(whole).splitlines() if "more node" in line]
+    assert [line.split(":")[0] for line in shown] == ["# n001", "# n002", "# n100"]
+    assert [line.rpartition(" ")[2] for line in others] == ["n[003-099]"]

@@ -16,7 +16,8 @@ from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.plan import NodePlan, Plan, Rendezvous
 from dslaunch.report.decision_rows import decision_rows
 from dslaunch.report.json_view import JsonView
-from dslaunch.report.live import MOST_SHOWN, TICK, TerminalView
+from dslaunch.report.line_limit import MOST_SHOWN
+from dslaunch.report.live import TICK, TerminalView
 from dslaunch.report.outcome_rows import outcome_rows
 from dslaunch.run.events import Event, Kind, Line, LineBlock
 from dslaunch.run.outcome import Outcome, SecondaryFailure

@@ -21,12 +21,11 @@ from dslaunch.preflight.measurement import Measurement
 from dslaunch.preflight.recording import NodeRecording, Recording
 from dslaunch.report.junit import as_junit
 from dslaunch.report.markdown import as_markdown
+from dslaunch.report.node_list import MOST_LISTED, listed_nodes
 from dslaunch.report.preflight import (
-    MOST_LISTED,
     ProgressLine,
     as_json,
     change_rows,
-    listed_nodes,
     rows,
     summary,
 )

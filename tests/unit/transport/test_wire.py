@@ -6,19 +6,20 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any
 
-import pytest
 from tests.unit.transport.fake import Answer, FakeChannel, FakeTransport
 
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
-from dslaunch.node import frames
+from dslaunch.node import frames, questions
 from dslaunch.protocol.messages import Reply
 from dslaunch.run.agent_program import AgentStart
 from dslaunch.run.inbox import Inbox
-from dslaunch.run.session import Lost, Session
+from dslaunch.run.session import Away, Back, Lost, Session
 from dslaunch.transport import login_shell, wire
+from dslaunch.transport.base import End
 from dslaunch.transport.wire import LostError, Wire
 
 NODE = Node("n1", (0,))
@@ -27,6 +28,127 @@ GONE = NodeFailure("n1", "lost", "it is gone")
 
 def fake(said: bytes = b"") -> FakeTransport:
     return FakeTransport({("*", "command -v"): Answer(stdout=frames.GREETING + said)})
+
+
+class Spoken(FakeChannel):
+    """A program that sends what a test gives it."""
+
+    unread = False
+
+    def __init__(self) -> None:
+        super().__init__(Answer())
+        self.closed = threading.Event()
+        self._said: SimpleQueue[bytes] = SimpleQueue()
+
+    def say(self, data: bytes) -> None:
+        """Send something, once the program is listened to."""
+        self._said.put(data)
+        self.loop.call(self.read_on)
+
+    def read_on(self) -> None:
+        """Deliver what was said."""
+        while self.wanted and not self._said.empty():
+            self.deliver(self._said.get())
+
+    def close_input(self) -> None:
+        """Exit."""
+        self.loop.call(lambda: self.tell_end(End(0)))
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class OneLogin:
+    """A connection for one program."""
+
+    def __init__(self, channel: Spoken) -> None:
+        self.channel = channel
+        self.closed = threading.Event()
+
+    def start(self, line: str, text: Sequence[bytes] = ()) -> Spoken:
+        return self.channel
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class NextLogins:
+    """Connects to one program after the other."""
+
+    def __init__(self, *channels: Spoken) -> None:
+        self._channels = iter(channels)
+        self.made: list[OneLogin] = []
+
+    def connect(self, node: Node) -> OneLogin:
+        self.made.append(OneLogin(next(self._channels)))
+        return self.made[-1]
+
+    def close(self) -> None:
+        """Nothing is shared."""
+
+
+def look_for_silence(listener: Wire, since: float) -> None:
+    """Look whether the node was heard since then, when all that has arrived is handled."""
+    looked: Future[None] = Future()
+
+    def look() -> None:
+        listener.end_if_silent(since)
+        looked.set_result(None)
+
+    listener.loop.call_when_handled(look)
+    looked.result(300)
+
+
+def hello() -> bytes:
+    """Return what an agent sends first."""
+    about = {"run": "run", "last": 0, "started": True, "peer": None, **questions.identity()}
+    return frames.GREETING + frames.pack_message({"event": "hello", "time": time.time(), **about})
+
+
+def test_a_launcher_that_is_behind_does_not_take_a_node_for_silent() -> None:
+    channel = Spoken()
+    heard = Wire(NODE, OneLogin(channel))
+    heard.start(())
+    behind = threading.Event()
+    heard.loop.call(behind.wait)  # the thread of all connections is busy
+    channel.say(frames.GREETING)
+    since = time.monotonic()
+    threading.Timer(0.2, behind.set).start()
+    look_for_silence(heard, since)
+    assert not heard.over
+    look_for_silence(heard, time.monotonic())
+    assert heard.over
+
+
+def test_a_node_is_not_silent_while_something_of_it_was_not_read() -> None:
+    channel = Spoken()
+    heard = Wire(NODE, OneLogin(channel))
+    heard.start(())
+    channel.unread = True
+    look_for_silence(heard, time.monotonic() + 3600)
+    assert not heard.over
+    channel.unread = False
+    look_for_silence(heard, time.monotonic() + 3600)
+    assert heard.over
+
+
+def test_a_silent_node_keeps_its_connection_until_there_is_another_one() -> None:
+    first, second = Spoken(), Spoken()
+    way = NextLogins(first, second)
+    inbox = Inbox()
+    session = Session(NODE, way.connect(NODE), AgentStart("run", "n1"), inbox, way)
+    session.begin()
+    first.say(hello())
+    session.hello.result(300)
+    session.follow(hold=True)
+    look_for_silence(session, time.monotonic() + 3600)
+    assert isinstance(inbox.get(timeout=300)[1], Away)
+    second.say(hello())
+    assert isinstance(inbox.get(timeout=300)[1], Back)
+    assert way.made[0].closed.wait(300)
+    assert first.closed.is_set()
+    assert not second.closed.is_set()
+    session.close()
 
 
 def test_a_loss_is_reported_by_one_of_two_threads_that_find_it() -> None:
@@ -52,20 +174,18 @@ def test_a_loss_is_reported_by_one_of_two_threads_that_find_it() -> None:
     assert not lost.busy
 
 
-def test_a_session_whose_loss_goes_wrong_is_lost_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    inbox = Inbox()
-    way = fake()
-    session = Session(NODE, way.connect(NODE), AgentStart("run", "n1"), inbox, way)
+def test_a_session_whose_loss_goes_wrong_is_lost_all_the_same() -> None:
+    class Failing(Spoken):
+        def close(self) -> None:
+            raise RuntimeError("no more threads")
 
-    def interrupt() -> None:
-        raise RuntimeError("no more threads")
-
-    monkeypatch.setattr(session, "interrupt", interrupt)
-    with pytest.raises(RuntimeError):
-        session._lose(GONE)
-    assert inbox.get(timeout=300) == (session, Lost(GONE))
+    inbox, channel = Inbox(), Failing()
+    session = Session(NODE, OneLogin(channel), AgentStart("run", "n1"), inbox, fake())
+    session.begin()
+    channel.say(frames.GREETING + b"no frame at all" * 10)
+    taken, lost = inbox.get(timeout=300)
+    assert taken is session
+    assert isinstance(lost, Lost)
     assert isinstance(session.hello.exception(300), LostError)
 
 
@@ -84,35 +204,15 @@ def test_an_answer_that_breaks_its_reader_is_a_failure_of_its_node() -> None:
     assert error.failure.kind == "protocol"
 
 
-class Silent(FakeChannel):
+class Silent(Spoken):
     """A login behind a relay whose shell starts nothing."""
 
     def __init__(self) -> None:
-        super().__init__(Answer())
+        super().__init__()
         self.began = 0.0
-        self.closed = threading.Event()
 
     def others_began(self) -> float:
         return self.began
-
-    def read_on(self) -> None:
-        """Nothing comes."""
-
-    def close(self) -> None:
-        self.closed.set()
-
-
-class OneLogin:
-    """A connection for one program."""
-
-    def __init__(self, channel: FakeChannel) -> None:
-        self._channel = channel
-
-    def start(self, line: str, text: Sequence[bytes] = ()) -> FakeChannel:
-        return self._channel
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def test_a_login_is_given_up_long_after_the_last_one_behind_its_relay_has_begun() -> None:

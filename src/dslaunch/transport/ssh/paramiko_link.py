@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import threading
 import time
@@ -91,6 +92,18 @@ class QueueingPacketizer(Packetizer):
         """Close the socket."""
         self.outbox.discard()
         super().close()
+
+    @property
+    def unread(self) -> bool:
+        """Return whether the socket has bytes that were not read yet."""
+        if isinstance(self._sock, paramiko.Channel):
+            return self._sock.recv_ready()
+        poll = select.poll()
+        try:
+            poll.register(self._sock, select.POLLIN)
+        except (OSError, ValueError):  # closed
+            return False
+        return bool(poll.poll(0))
 
     def is_full(self, go_on: Callable[[], object]) -> bool:
         """Return whether no more should be encrypted now; then `go_on` is called later.
@@ -218,6 +231,11 @@ class ParamikoChannel(QueueingChannel):
     def unsent(self) -> int:
         """How many bytes the node has not taken yet."""
         return super().unsent + self._packetizer.outbox.unsent
+
+    @property
+    def unread(self) -> bool:
+        """Return whether Paramiko's thread has not come to what the node has sent."""
+        return self._packetizer.unread
 
     def flush(self, timeout: float) -> bool:
         """Wait until all was sent, at most `timeout` seconds; return whether it was."""
