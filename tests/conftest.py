@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from hypothesis.internal import charmap
 from hypothesis.internal.conjecture import providers
 
 # No deadlines: they are wall time, which other programs use up. Growth of time is what
@@ -53,8 +52,6 @@ def pytest_sessionstart() -> None:
     in each run: which modules are loaded depends on the tests that ran before in this process."""
     if settings.default.derandomize:
         providers._get_local_constants = providers.Constants
-    # hypothesis keeps this table in a file; made here once, and not by each worker at the same time
-    charmap.intervals_from_codec("utf-8")
 
 
 @pytest.hookimpl(wrapper=True)
