@@ -112,7 +112,7 @@ gpu: .venv/.ready-gpu
 	$(bin)/python -m pytest -q -m gpu --durations=5 $(PYTEST) tests/gpu
 
 bench: .venv/.ready-test
-	@for script in benchmarks/*.py; do echo "== $$script"; $(bin)/python $$script || exit 1; done
+	$(bin)/python -m benchmarks
 
 # --strict: a link, an anchor or a page of the menu that does not exist is an error
 docs: .venv/.ready-docs

@@ -1,6 +1,6 @@
 """What each phase of a run costs the launcher: called by many_nodes.py, on its control machine.
 
-    python benchmarks/launch_phases.py CLUSTER_FILE JOB
+    python -m benchmarks.launch_phases CLUSTER_FILE JOB
 
 The steps of a run, one after the other, each on all nodes before the next one begins. Prints JSON:
 for each phase its name, processor seconds, seconds on the wall, and what it left in memory and what

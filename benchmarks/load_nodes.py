@@ -1,6 +1,6 @@
 """How much CPU time a cluster of many nodes takes until there are lines to run.
 
-python benchmarks/load_nodes.py
+python -m benchmarks.load_nodes
 """
 
 from __future__ import annotations

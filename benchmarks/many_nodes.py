@@ -1,65 +1,47 @@
 """What a run of many nodes costs the machine that it is started from.
 
-    python benchmarks/many_nodes.py [NODES...]
+    python -m benchmarks.many_nodes [NODES...]
 
-A virtual cluster with real sshd; one rank per node. Three tables:
+A virtual cluster with real sshd; one rank per node. Two tables:
 
 - whole runs, quiet and talkative: seconds until the first rank spoke, until all had spoken, and to
   the end, and the launcher's processor time and peak memory;
 - each phase of a run (`launch_phases.py`): processor time, memory and bytes per node, and the
-  exponent with which the processor time grows from the smallest to the largest number of nodes;
-- clush and pdsh, which only run `true`, with the system's key exchange and with the one that our
-  SSH library agrees on.
+  exponent with which the processor time grows from the smallest to the largest number of nodes.
+
+What others cost on as many nodes: `peers.py`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.testbed.vcluster import VirtualCluster
 
-from tests.testbed.vcluster import VirtualCluster, missing
+from benchmarks.virtual_nodes import DSLAUNCH, PYTHON, cluster_text, metered, used, virtual_nodes
 
 JOB = """\
 import sys
 for i in range(int(sys.argv[1])):
     print("line", i, "of a training that says a lot", flush=i % 50 == 0)
 """
-METER = """\
-import json, resource, subprocess, sys
-code = subprocess.run(sys.argv[1:]).returncode
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print("METER", json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss]), flush=True)
-"""
-PHASES = Path(__file__).resolve().with_name("launch_phases.py")
-CURVE = "-oKexAlgorithms=curve25519-sha256"
-CLUSH = str(Path(sys.executable).with_name("clush"))
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def main() -> None:
     """One cluster of the largest size; all measurements of each size on it."""
-    if reason := missing():
-        sys.exit(f"skipped: {reason}")
     sizes = sorted(int(word) for word in sys.argv[1:]) or [16, 64]
-    directory = tempfile.mkdtemp(prefix="bench-")
-    with VirtualCluster(nodes=max(sizes), directory=directory) as cluster:
-        cluster.put("control", "/root/p/job.py", JOB, 0o644)
-        cluster.put("control", "/root/meter.py", METER, 0o644)
+    with virtual_nodes(max(sizes)) as cluster:
+        cluster.put("control", "/root/p/job.py", JOB)
         for size in sizes:
-            nodes = f"nodes: [{{host: 'node[1-{size}]', slots: 1}}]\n"
-            text = (
-                f"{nodes}python: {sys.executable}\nlauncher: direct\nstorage: {{workdir: work}}\n"
-            )
-            cluster.put("control", f"/root/p/c{size}.yaml", text, 0o644)
+            text = cluster_text(size, python=PYTHON, launcher="direct", storage={"workdir": "work"})
+            cluster.put("control", f"/root/p/c{size}.yaml", text)
         whole_runs(cluster, sizes)
         phases(cluster, sizes)
-        peers(cluster, sizes)
 
 
 # ---------------------------------------------------------------- whole runs
@@ -75,31 +57,23 @@ def whole_runs(cluster: VirtualCluster, sizes: list[int]) -> None:
 
 def measure(cluster: VirtualCluster, size: int, lines: int) -> None:
     """One run, as one row."""
-    run = [sys.executable, "-m", "dslaunch", "run", f"c{size}.yaml", "job.py", str(lines)]
+    run = [*DSLAUNCH, "run", f"c{size}.yaml", "job.py", str(lines)]
+    command = ["sh", "-c", 'exec "$@" 2>/dev/null', "sh", *metered(run)]
     began = time.monotonic()
-    first = last = 0.0
-    speakers: set[str] = set()
-    used: list[float] = [1, 0, 0]
-    command = ["bash", "-c", 'exec "$@" 2>/dev/null', "-", sys.executable, "/root/meter.py", *run]
+    spoke: dict[str, float] = {}
     with cluster.popen("control", command, cwd="/root/p") as running:
         for line in running.stdout:
             speaker, bar, _ = line.partition("│")
-            if bar and speaker not in speakers:
-                speakers.add(speaker)
-                last = time.monotonic() - began
-                first = first or last
-            elif line.startswith("METER "):
-                used = json.loads(line[6:])
-        running.wait(60)
-    if used[0] or len(speakers) != size:
-        sys.exit(f"{size} nodes: exit code {used[0]}, {len(speakers)} ranks spoke")
-    end, cpu = time.monotonic() - began, used[1]
+            if bar and speaker not in spoke:
+                spoke[speaker] = time.monotonic() - began
+        code = running.wait(60)
+    if code or len(spoke) != size:
+        sys.exit(f"{size} nodes: exit code {code}, {len(spoke)} ranks spoke")
+    end, launcher = time.monotonic() - began, used(cluster)
     name = f"{size} nodes, {lines} lines"
-    print(
-        f"{name:24}{first:7.1f}{last:7.1f}{end:7.1f}{cpu:8.2f}{cpu / size * 1e3:13.0f}"
-        f"{used[2] / 1024:10.0f}",
-        flush=True,
-    )
+    seconds = f"{min(spoke.values()):7.1f}{max(spoke.values()):7.1f}{end:7.1f}"
+    cost = f"{launcher.cpu:8.2f}{launcher.cpu / size * 1e3:13.0f}{launcher.peak:10.0f}"
+    print(f"{name:24}{seconds}{cost}", flush=True)
 
 
 # ---------------------------------------------------------------- phases
@@ -119,8 +93,9 @@ def phases(cluster: VirtualCluster, sizes: list[int]) -> None:
 
 def measured_phases(cluster: VirtualCluster, size: int) -> dict[str, list[float]]:
     """Run the phases on this number of nodes; return CPU s, wall s, memory and traffic by name."""
-    command = [sys.executable, str(PHASES), f"c{size}.yaml", "job.py"]
-    done = cluster.run("control", command, cwd="/root/p", timeout=300)
+    command = [PYTHON, "-m", "benchmarks.launch_phases", f"c{size}.yaml", "job.py"]
+    path = {"PYTHONPATH": str(ROOT)}
+    done = cluster.run("control", command, cwd="/root/p", env=path, timeout=300)
     if done.returncode:
         sys.exit(f"{size} nodes: {done.stderr[-600:]}")
     return {name: values for name, *values in json.loads(done.stdout)}
@@ -136,35 +111,6 @@ def exponent(sizes: list[int], costs: list[float]) -> str:
     if len(sizes) < 2 or min(costs[0], costs[-1]) <= 0:
         return "-"
     return f"{math.log(costs[-1] / costs[0]) / math.log(sizes[-1] / sizes[0]):.2f}"
-
-
-# ---------------------------------------------------------------- peers
-
-
-def peers(cluster: VirtualCluster, sizes: list[int]) -> None:
-    """Print what programs cost that only run `true` everywhere."""
-    print(f"\n{'true on all nodes':32}{'wall s':>8}{'CPU s':>8}{'CPU ms/node':>13}")
-    for size in sizes:
-        hosts = f"node[1-{size}]"
-        clush = [CLUSH, "-f", "64", "-S"]
-        lines = {
-            "clush": [*clush, "-w", hosts, "true"],
-            "clush, curve25519": [*clush, "-o", CURVE, "-w", hosts, "true"],
-            "pdsh": ["pdsh", "-R", "ssh", "-f", "64", "-w", hosts, "true"],
-        }
-        for name, line in lines.items():
-            if shutil.which(line[0]) is None:
-                print(f"{f'{size} nodes, {name}':32} not installed")
-                continue
-            began = time.monotonic()
-            meter = [sys.executable, "/root/meter.py", *line]
-            done = cluster.run("control", meter, cwd="/root/p", timeout=300)
-            wall = time.monotonic() - began
-            code, cpu, _ = json.loads(done.stdout.rpartition("METER ")[2])
-            if code:
-                sys.exit(f"{name}: exit code {code}: {done.stderr[-600:]}")
-            row = f"{wall:8.2f}{cpu:8.2f}{cpu / size * 1e3:13.0f}"
-            print(f"{f'{size} nodes, {name}':32}{row}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What commands that contact no node cost with many nodes.
 
-    python benchmarks/offline_scale.py [NODES...]
+    python -m benchmarks.offline_scale [NODES...]
 
 Prints processor seconds and peak memory of each command for 100, 1,000 and 10,000 nodes with 8
 slots, and the growth of the processor time between the two largest sizes, less that of the
@@ -19,8 +19,6 @@ import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 SIZES = (100, 1_000, 10_000)
 RUN = "1123-100000-train-0001"

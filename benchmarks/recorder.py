@@ -1,6 +1,6 @@
 """What the recorder of collectives costs a training.
 
-    python benchmarks/recorder.py [PAIRS]
+    python -m benchmarks.recorder [PAIRS]
 
 A rank makes small all-reduces with gloo, once armed, as in a run, and asked for its numbers every
 second, and once without the recorder. It is alone in its process group: what is recorded is the

@@ -1,6 +1,6 @@
 """How long dslaunch makes you wait, against `deepspeed --help` and `torchx --version`, in one run.
 
-    python benchmarks/startup.py [ROUNDS]
+    python -m benchmarks.startup [ROUNDS]
 
 The programs take turns, so that what else the machine does hits all of them; the best time of each
 counts. Prints wall and processor milliseconds, and what part of `deepspeed --help` each is. The

@@ -1,6 +1,6 @@
 """How much CPU time measuring what a node uses takes on that node.
 
-    python benchmarks/usage_cost.py [RANKS] [PROCESSES]
+    python -m benchmarks.usage_cost [RANKS] [PROCESSES]
 
 Starts RANKS processes (default 8) with PROCESSES sleeping child processes each (default 16, as
 workers of data loaders), measures them as the agent does, with a thread and JSON for each answer,

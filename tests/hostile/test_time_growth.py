@@ -21,13 +21,17 @@ from dslaunch.deepspeed import config_text as reading
 from dslaunch.deepspeed import schema
 from dslaunch.deepspeed.lint import lint
 from dslaunch.deepspeed.linted_config import LintedConfig
+from dslaunch.preflight.check import Finding, Scope
 from dslaunch.preflight.checks import built_in
 from dslaunch.preflight.checks._machine import neighbors
 from dslaunch.preflight.checks.net_mesh import blamed
-from dslaunch.preflight.judge import judge
+from dslaunch.preflight.judge import Report, judge
+from dslaunch.preflight.recording import Recording
 from dslaunch.preflight.unanswered import CallFailure
 from dslaunch.protocol.name_patterns import MOST_PATTERNS
 from dslaunch.protocol.survey import recorded
+from dslaunch.report.junit import as_junit
+from dslaunch.report.preflight import rows
 from dslaunch.run.endings import diagnose
 from dslaunch.run.events import Line
 from dslaunch.run.lines import Lines, printable
@@ -298,3 +302,19 @@ def test_names_with_several_numbers_are_folded_in_time(numbers: int) -> None:
     assert not grows(lambda count: partial(fold, _names(numbers, count)), 100)
     names = _names(numbers, 800)
     assert sorted(expand(fold(names))) == sorted(set(names))
+
+
+def test_names_with_one_number_are_folded_in_time() -> None:
+    assert not grows(lambda count: partial(fold, [f"n{i:06}" for i in range(0, count, 2)]), 2_000)
+
+
+def test_findings_of_many_nodes_are_shown_in_time() -> None:
+    def shown(count: int) -> Work:
+        cluster = many_nodes.cluster(count)
+        hosts = tuple(node.host for node in cluster.nodes)
+        half = Finding("fail", "slow", hosts=hosts[::2], check="a.half")
+        every = Finding("pass", "fine", hosts=hosts, check="a.every")
+        report = Report(Recording(Scope(cluster, cluster.nodes), 0.0, {}, {}), (half, every))
+        return lambda: ("".join(as_junit(report)), list(rows(report, 80, every=True, color=False)))
+
+    assert not grows(shown, 200)

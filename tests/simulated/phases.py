@@ -98,9 +98,14 @@ def phases_of(events: Sequence[Event], samples: Sequence[CpuSample]) -> Mapping[
     found = {}
     for name, end in zip(PHASES, ends, strict=True):
         end = max(began, min(end, ended))
-        found[name] = Phase(end - began, _cpu_at(samples, end) - _cpu_at(samples, began))
+        found[name] = Phase(end - began, cpu_between(samples, began, end))
         began = end
     return found
+
+
+def cpu_between(samples: Sequence[CpuSample], began: float, ended: float) -> float:
+    """Return the processor seconds that were used between two times, in seconds since the epoch."""
+    return _cpu_at(samples, ended) - _cpu_at(samples, began)
 
 
 def _cpu_at(samples: Sequence[CpuSample], when: float) -> float:

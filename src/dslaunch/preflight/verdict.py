@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from dslaunch.cluster.nodeset import fold
-from dslaunch.launch.command import quote
+from dslaunch.launch.command import LONGEST_ARGUMENT, quote
 from dslaunch.preflight.check import Finding
 
 
@@ -63,7 +64,8 @@ def hosts_that_are(verdicts: Iterable[NodeVerdict], *fitness: Fitness) -> tuple[
 
 
 def drain_commands(verdicts: Iterable[NodeVerdict]) -> Iterator[str]:
-    """Yield shell lines that drain the unfit nodes in SLURM, one for nodes with equal reasons.
+    """Yield shell lines that drain the unfit nodes in SLURM, one for nodes with equal reasons that
+    fit into an argument.
 
     Nodes that did not answer are not drained: SLURM notices by itself if they are down.
     """
@@ -73,5 +75,17 @@ def drain_commands(verdicts: Iterable[NodeVerdict]) -> Iterator[str]:
             groups.setdefault(verdict.checks, []).append(verdict.host)
     for checks, hosts in groups.items():
         reason = f"dslaunch preflight: {', '.join(checks)}"
-        words = (f"nodename={fold(hosts)}", "state=drain", f"reason={reason}")
-        yield " ".join(("scontrol update", *map(quote, words)))
+        for nodes in _arguments("nodename=", hosts):
+            words = (nodes, "state=drain", f"reason={reason}")
+            yield " ".join(("scontrol update", *map(quote, words)))
+
+
+def _arguments(option: str, hosts: Sequence[str]) -> Iterator[str]:
+    """Yield an option with the hosts folded; several if one is too long for Linux."""
+    argument = f"{option}{fold(hosts)}"
+    if len(os.fsencode(argument)) <= LONGEST_ARGUMENT:
+        yield argument
+        return
+    middle = len(hosts) // 2
+    yield from _arguments(option, hosts[:middle])
+    yield from _arguments(option, hosts[middle:])

@@ -345,10 +345,11 @@ def _mismatch(
     final: bool = False,
 ) -> HangVerdict:
     sides = sorted(sides, key=lambda side: (len(side.ranks), side.ranks))
-    transfers = [side for side in sides if _BETWEEN_TWO.fullmatch(side.operation)]
-    others = [side for side in sides if side not in transfers]
-    # both ranks of a transfer are in it
-    named = transfers if sides[0] in transfers and others else sides[:1]
+    named = sides[:1]
+    if _is_transfer(sides[0]):
+        # both ranks of a transfer are in it; more of them, as in a pipeline, wait for these
+        size = len(sides[0].ranks)
+        named = [side for side in sides if _is_transfer(side) and len(side.ranks) == size]
     waiting = [side for side in sides if side not in named]
     return HangVerdict(
         code=HangCode.MISMATCH,
@@ -363,6 +364,10 @@ def _mismatch(
         since=_since(each, now),
         final=final or None,
     )
+
+
+def _is_transfer(side: Side) -> bool:
+    return _BETWEEN_TWO.fullmatch(side.operation) is not None
 
 
 def _all_have_entered(situation: _Situation, now: float | None) -> HangVerdict:

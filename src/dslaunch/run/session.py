@@ -291,7 +291,7 @@ class Session(Wire):
 
     def dismiss(self) -> None:
         """Let the agent exit; its exit is not waited for. Safe to call twice."""
-        if self._closing.is_set():
+        if self._closing.is_set:
             return
         self._closing.set()
         self._exit_by = time.monotonic() + EXIT_TIMEOUT
@@ -476,7 +476,7 @@ class Session(Wire):
             return
         if self._resumed and self._gone is not None:
             failure = self._no_agent()
-        if not self._holding or self._closing.is_set() or failure.kind != "broken":
+        if not self._holding or self._closing.is_set or failure.kind != "broken":
             super()._disconnected(failure, end)
             return
         self._stop_waiting()

@@ -18,10 +18,13 @@ class Outbox:
         can be at the moment, and `go_on` is called later. It raises OSError if none will be taken
         any more. `ended`: called when all was sent after `finish`."""
         self._send, self._ended = send, ended
-        self._changing = threading.Condition(threading.RLock())
+        self._changing = threading.RLock()
         self._waiting: deque[memoryview] = deque()
         self._unsent = 0
         self._finishing = False
+        self._emptied: threading.Event | None = None
+        """Set when nothing is waiting any more; None: no thread waits for that, which is the rule,
+        and an event for each of thousands of nodes takes time and memory."""
         self.over = False
         """Whether nothing is sent any more."""
 
@@ -58,13 +61,15 @@ class Outbox:
             self.over = True
             self._waiting.clear()
             self._unsent = 0
-            self._changing.notify_all()
+            self._note_emptied()
 
     def flush(self, timeout: float) -> bool:
         """Wait until all was sent; return whether it was, in time."""
         with self._changing:
-            self._changing.wait_for(lambda: self._unsent == 0, timeout)
-            return self._unsent == 0 and not self.over
+            if self._unsent == 0:
+                return not self.over
+            self._emptied = emptied = self._emptied or threading.Event()
+        return emptied.wait(timeout) and not self.over
 
     def _pass_on(self) -> None:
         try:
@@ -78,7 +83,12 @@ class Outbox:
                     self._waiting.appendleft(rest)
         except OSError:
             self.discard()
-        self._changing.notify_all()
+        self._note_emptied()
         if self._finishing and not self.over:
             self.over = True
             self._ended()
+
+    def _note_emptied(self) -> None:
+        if self._emptied is not None:
+            self._emptied.set()
+            self._emptied = None

@@ -25,6 +25,7 @@ from dslaunch.protocol.messages import Arrived, Incoming, ProtocolError, Reply
 from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.transport import login_shell, loop, program
 from dslaunch.transport.base import End, others_began
+from dslaunch.transport.latch import Latch
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -100,8 +101,8 @@ class Wire:
         self._written = 0
         """Bytes that were given to the channel."""
         self._writing_watched = False
-        self._closing = threading.Event()
-        self._ended = threading.Event()
+        self._closing = Latch()
+        self._ended = Latch()
         """Set when the program has ended, or the connection to it."""
         self._incoming = Incoming(ranks=range(0))
         self._most = most
@@ -134,7 +135,7 @@ class Wire:
         """Start the program over the connection, and listen. Raises OSError."""
         channel = self._connection.start(program.line(self._node), text)
         self.login, self._late = login_shell.LoginOutput(frames.GREETING), False
-        self._ended.clear()
+        self._ended = Latch()
         self._written = sum(map(len, text))
         self._channel = channel
         self._quiet_since = time.monotonic()
@@ -336,7 +337,7 @@ class Wire:
     def _too_late(self, channel: Channel) -> None:
         """Close a login whose shell does not start our line, unless others over the same way have
         begun since: it may have had to wait for them."""
-        if channel is not self._channel or self.over or self._closing.is_set():
+        if channel is not self._channel or self.over or self._closing.is_set:
             return
         left = others_began(channel) + login_shell.TIMEOUT - time.monotonic()
         if left > 0:
@@ -391,7 +392,7 @@ class Wire:
             return
         if not self.over and channel is not self._finished:
             self._finished = channel
-            failure = self._loss if self._closing.is_set() else self._why_ended(end)
+            failure = self._loss if self._closing.is_set else self._why_ended(end)
             self._disconnected(failure, end)
         self._ended.set()
 
@@ -455,11 +456,11 @@ class Wire:
         if failure.kind == "broken":
             failure = replace(failure, kind="lost")
         self._loss = failure
-        event = "closed" if self._closing.is_set() else "lost"
+        event = "closed" if self._closing.is_set else "lost"
         self._log.info(event, kind=failure.kind, text=failure.message)
         self.over = True
         self._abandon(failure)
-        if not self._closing.is_set():
+        if not self._closing.is_set:
             close_soon(self._channel, self._connection)
 
     def _abandon(self, failure: NodeFailure) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from dslaunch.cluster.nodeset import expand
+from dslaunch.launch.command import LONGEST_ARGUMENT
 from dslaunch.preflight.check import Finding
 from dslaunch.preflight.verdict import (
     Fitness,
@@ -47,6 +49,16 @@ def test_unfit_nodes_with_equal_reasons_are_drained_by_one_command() -> None:
         "state=drain",
         "reason=dslaunch preflight: gpu.count",
     ]
+
+
+def test_nodes_that_do_not_fit_into_an_argument_are_drained_by_several_commands() -> None:
+    hosts = [f"{'x' * 60}{number:05}-{number % 239}" for number in range(2_000)]
+    verdicts = [NodeVerdict(host, Fitness.UNFIT, ("gpu.count",)) for host in hosts]
+    named = [shlex.split(command)[2] for command in drain_commands(verdicts)]
+    assert len(named) > 1
+    assert max(map(len, named)) <= LONGEST_ARGUMENT
+    drained = [host for each in named for host in expand(each.removeprefix("nodename="))]
+    assert sorted(drained) == sorted(hosts)
 
 
 def test_reasons_that_differ_are_commands_of_their_own() -> None:
