@@ -91,12 +91,9 @@ def test_a_resumed_training_ends_like_one_that_was_not_interrupted(tmp_path: Pat
     assert parameters(rest) == pytest.approx(parameters(whole), rel=1e-6)
 
 
+@pytest.mark.long  # tests/testbed/test_checkpoints.py trains with two ranks, and looks at the same
 @pytest.mark.deepspeed
-@pytest.mark.parametrize(
-    "ranks",
-    # two ranks train in tests/testbed/test_checkpoints.py
-    [1, pytest.param(2, marks=pytest.mark.long)],
-)
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_deepspeed_trains_on_cpu_without_a_compiler_and_saves(tmp_path: Path, ranks: int) -> None:
     config = str(EXAMPLES / "ds_config.json")
     output = train("train_deepspeed.py", ranks, tmp_path, "--deepspeed_config", config)

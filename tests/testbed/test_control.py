@@ -63,15 +63,20 @@ def replacements(project: Project) -> list[tuple[str, str | None]]:
 # ---------------------------------------------------------------- detached
 
 
-def test_a_detached_run_is_listed_shown_and_stopped(detached: tuple[Project, str]) -> None:
+def test_a_detached_run_is_listed_shown_and_stopped_on_two_machines(
+    detached: tuple[Project, str],
+) -> None:
+    """The machine that started it and another one with the same file, which knows nothing else."""
     project, run = detached
-    assert states(project)[run] == "running"
+    elsewhere = {"env": {"DSLAUNCH_STATE": "/tmp/empty-state"}}
+    assert states(project, **elsewhere)[run] == "running"
     found = status(project, run)
     assert (found["run"], found["state"]) == (run, "running")
     third = found["nodes"]["node3"]
     assert (third["state"], third["ranks"]) == ("running", [4, 5])
     assert sorted(dslaunch(project, "logs", run).stdout.splitlines())[0] == "node1:0│up 0"
-    stopped = json.loads(dslaunch(project, "stop", run, "--json").stdout)
+    assert "up 3" in dslaunch(project, "logs", run[:9], "c.yaml", "-r", "3", **elsewhere).stdout
+    stopped = json.loads(dslaunch(project, "stop", run[:9], "c.yaml", "--json", **elsewhere).stdout)
     assert stopped["ended"] == ["node1", "node2", "node3", "node4"]
     assert stopped["not_confirmed"] == []
     assert states(project, "--all")[run] == "stopped"
@@ -79,19 +84,6 @@ def test_a_detached_run_is_listed_shown_and_stopped(detached: tuple[Project, str
     assert reason["code"] == "stopped"
     assert reason["by"].startswith("root@")
     assert project.cluster.leftovers() == {}
-
-
-def test_another_machine_with_the_same_file_finds_a_detached_run(
-    detached: tuple[Project, str],
-) -> None:
-    project, run = detached
-    elsewhere = {
-        "env": {"DSLAUNCH_STATE": "/tmp/empty-state"}
-    }  # as on a machine that knows nothing
-    assert states(project, **elsewhere)[run] == "running"
-    assert "up 3" in dslaunch(project, "logs", run[:9], "c.yaml", "-r", "3", **elsewhere).stdout
-    done = dslaunch(project, "stop", run[:9], "c.yaml", **elsewhere)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_detached_run_ends_everywhere_when_one_rank_fails(project: Project) -> None:

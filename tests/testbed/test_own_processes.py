@@ -13,9 +13,9 @@ from tests.testbed.scheduler import until
 from tests.testbed.test_faults import Watched
 from tests.testbed.vcluster.api import NodeProcess
 
-OPTIONS = ("--grace", "2", "--heartbeat-timeout", "3", "--reconnect-timeout", "10")
+OPTIONS = ("--grace", "2", "--heartbeat-timeout", "20", "--reconnect-timeout", "10")
 """For nodes that are lost. A node that is not may need longer on a busy machine."""
-PATIENT = ("--grace", "2", "--heartbeat-timeout", "3", "--reconnect-timeout", "150")
+PATIENT = ("--grace", "2", "--heartbeat-timeout", "20", "--reconnect-timeout", "150")
 RUNS_ON = "import os, time\nprint('up', os.environ['RANK'], flush=True)\ntime.sleep({seconds})\n"
 
 RUNS_UNTIL = """\

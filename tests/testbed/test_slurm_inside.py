@@ -50,17 +50,9 @@ def transport_of_the_only_run(site: Site) -> str:
     return str(json.loads(file.read_text())["transport"])
 
 
+@pytest.mark.long  # the test below shows it without PyTorch, and test_slurm.py trains
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        "direct",
-        # test_slurm.py trains with torch's launcher; the others run in tests/conformance
-        pytest.param("accelerate", marks=pytest.mark.long),
-        pytest.param("torchrun", marks=pytest.mark.long),
-        pytest.param("deepspeed", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("launcher", ["direct", "accelerate", "torchrun", "deepspeed"])
 def test_a_training_goes_by_the_allocations_own_steps(
     site: Site, alone: float, launcher: str
 ) -> None:
@@ -82,6 +74,7 @@ def test_ranks_run_on_all_components_of_a_heterogeneous_job(site: Site) -> None:
     assert done.returncode == 0, done.stderr + done.stdout
     found = dict(re.findall(r"rank (\d) on (node\d)", done.stdout))
     assert (found.keys(), len(set(found.values()))) == ({"0", "1"}, 2)
+    assert transport_of_the_only_run(site) == "srun"
 
 
 @pytest.mark.long  # the test above shows it without PyTorch

@@ -130,7 +130,8 @@ def test_an_urgent_job_requeues_another(slurm_cluster: VirtualCluster) -> None:
 def test_a_lost_node_fails_its_job_or_requeues_it(
     can_have_slurm: None, virtual_cluster: Start
 ) -> None:
-    cluster = virtual_cluster(nodes=4, slurm=True, slurmd_timeout=4)
+    # of SLURM, which may not take a node for lost that has little CPU time
+    cluster = virtual_cluster(nodes=4, slurm=True, slurmd_timeout=20)
     one = submit(cluster, LONG, "--nodelist=node1,node3", "--no-requeue")
     other = submit(cluster, LONG, "--nodelist=node2,node4", "--requeue", "--open-mode=append")
     ready(one, 2)

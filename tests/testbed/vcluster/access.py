@@ -55,7 +55,7 @@ nodes:
     slots: {slots}
 {address}\
 transport: {transport}
-ssh: {{user: {login(cluster)}, connect_timeout: 5{config}}}
+ssh: {{user: {login(cluster)}, connect_timeout: 60{config}}}
 python: {sys.executable}
 """
 
