@@ -1,8 +1,8 @@
 """JSON by the functions in C that Python's `json` uses itself.
 
 To import `json`, which needs `re` and `enum`, takes a node as much processor time as to start
-Python. Implementations of Python without these functions use `json`. What is read here comes from
-our own programs; the launcher reads what nodes send with `json`.
+Python. These functions are not public: a Python without them uses `json`. What is read here comes
+from our own programs; the launcher reads what nodes send with `json`.
 """
 
 from __future__ import annotations
@@ -16,37 +16,41 @@ ascii_text: Callable[[object], str]
 text: Callable[[object], str]
 """The same with all letters as they are."""
 
+
+class _Rules:
+    """What `json.JSONDecoder` passes to the same function."""
+
+    strict = True
+    object_hook = None
+    object_pairs_hook = None
+    parse_float = float
+    parse_int = int
+    parse_constant = float
+
+
+def _refused(value: object) -> None:
+    raise TypeError(f"no JSON value: {type(value).__name__}")
+
+
+def _encoder(make: Any, quoted: Callable[[str], str]) -> Callable[[object], str]:
+    """Return a function that writes JSON; `quoted`: how it writes strings."""
+    pieces = make(None, _refused, quoted, None, ":", ",", False, False, True)
+    return lambda value: "".join(pieces(value, 0))
+
+
+_scan: Callable[[str, int], Any]
 try:
     import _json
-except ImportError:  # not CPython
-    import json
-
-    _scan: Callable[[str, int], Any] = json.JSONDecoder().raw_decode
-    ascii_text = json.JSONEncoder(separators=(",", ":")).encode
-    text = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-else:
-
-    class _Rules:
-        """What `json.JSONDecoder` passes to the same function."""
-
-        strict = True
-        object_hook = None
-        object_pairs_hook = None
-        parse_float = float
-        parse_int = int
-        parse_constant = float
-
-    def _encoder(quoted: Callable[[str], str]) -> Callable[[object], str]:
-        """Return a function that writes JSON; `quoted`: how it writes strings."""
-        pieces = _json.make_encoder(None, _refused, quoted, None, ":", ",", False, False, True)
-        return lambda value: "".join(pieces(value, 0))
-
-    def _refused(value: object) -> None:
-        raise TypeError(f"no JSON value: {type(value).__name__}")
 
     _scan = _json.make_scanner(_Rules)  # type: ignore[arg-type]
-    ascii_text = _encoder(_json.encode_basestring_ascii)
-    text = _encoder(_json.encode_basestring)
+    ascii_text = _encoder(_json.make_encoder, _json.encode_basestring_ascii)
+    text = _encoder(_json.make_encoder, _json.encode_basestring)
+except (ImportError, AttributeError, TypeError):
+    import json
+
+    _scan = json.JSONDecoder().raw_decode
+    ascii_text = json.JSONEncoder(separators=(",", ":")).encode
+    text = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def value(text: str) -> Any:

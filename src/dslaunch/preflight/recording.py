@@ -204,8 +204,9 @@ class SharedAnswers:
 
     def __init__(self) -> None:
         self._by_text: dict[tuple[str, str], Answer] = {}
-        self._by_identity: dict[tuple[str, int], Answer] = {}
-        """Most values are one object already, of nodes that were just asked (`KnownAnswers`)."""
+        self._by_identity: dict[tuple[str, int], tuple[Any, Answer]] = {}
+        """Most values are one object already, of nodes that were just asked (`KnownAnswers`). Each
+        value is kept: otherwise another one could get its identity."""
 
     def one(self, key: str, answer: Answer) -> Answer:
         """Return the answer for all that are equal to this one, to the question with this key."""
@@ -214,8 +215,9 @@ class SharedAnswers:
         value = answer["value"]
         if (key, id(value)) not in self._by_identity:
             one = self._by_text.setdefault((key, repr(value)), answer)
-            self._by_identity[key, id(value)] = one
-        return self._by_identity[key, id(value)]
+            self._by_identity[key, id(value)] = value, one
+        _, shared = self._by_identity[key, id(value)]
+        return shared
 
     def of(self, node: NodeRecording) -> NodeRecording:
         """Return what a node answered, with its answers shared."""

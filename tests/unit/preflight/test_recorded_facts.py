@@ -16,6 +16,7 @@ from dslaunch.errors import ConfigError, NodeFailure
 from dslaunch.launch.job import Job
 from dslaunch.preflight.check import Scope
 from dslaunch.preflight.recording import MOST_BYTES, NodeRecording, Recording, read
+from dslaunch.protocol.survey import Answer
 from dslaunch.pysource.imports import Imports
 
 TEXT = "nodes: [{host: 'n[1-2]', slots: 1}]"
@@ -122,3 +123,17 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     os.truncate(path, MOST_BYTES + 1)  # without blocks on the disk
     with pytest.raises(ConfigError, match="expected at most 1,073,741,824"):
         read(path)
+
+
+def test_equal_values_of_many_nodes_are_shared_and_others_are_not(tmp_path: Path) -> None:
+    key, hosts = 'read ["/x"]', [f"n{number:03}" for number in range(400)]
+    cluster = parse_cluster("nodes: [{host: 'n[000-399]', slots: 1}]", "c.yaml")
+    answers: dict[str, Answer] = {
+        host: {"value": {"/x": str(at // 4)}, "seconds": at / 1000} for at, host in enumerate(hosts)
+    }
+    nodes = {host: NodeRecording(HELLO, {key: answers[host]}, None, 0.1) for host in hosts}
+    file = tmp_path / "facts.json"
+    file.write_text(Recording(Scope(cluster, cluster.nodes), 0.0, nodes, {}).as_json(), "utf-8")
+    found = [node.answers[key]["value"] for node in read(file).nodes.values()]
+    assert [value["/x"] for value in found] == [str(at // 4) for at in range(400)]
+    assert len(set(map(id, found))) == 100
