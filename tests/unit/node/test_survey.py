@@ -212,6 +212,7 @@ def test_the_child_that_answered_is_asked_again(monkeypatch: pytest.MonkeyPatch)
 def test_one_child_suffices_for_one_question_that_may_take_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(survey, "HOLD_UP", 300.0)
     for kind in ("names", "job"):
         monkeypatch.setitem(questions.KINDS, kind, lambda _: os.getpid())
     asked = {"slow": question("job"), "quick": question("names")}
