@@ -40,8 +40,8 @@ class InvalidAnswer(ValueError):
 class Sent(BaseModel):
     """Base of all data of nodes: exact types, unknown fields dropped, immutable.
 
-    Validators are built when they are first used: no command needs more than a few of them, and to
-    build all would take a tenth of a second of each command.
+    Validators are built when they are first used: no command needs more than a few of them. To
+    build all takes 6 to 8 % of the processor time of a short command.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", defer_build=True)
