@@ -77,6 +77,7 @@ VERDICTS = (
         gpus=(GpuError("n2", 79, "0000:9b:00", 77), GpuError("n2", 31, "0000:9b:00")),
     ),
     HangVerdict(HangCode.NETWORK, waiting=(1, 2), operation="broadcast", waiting_place=STEP),
+    HangVerdict(HangCode.ONE_WAY, waiting=(0, 1), operation="send", waiting_place=STEP),
     HangVerdict(HangCode.UNKNOWN),
 )
 FAILED = EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=1)
