@@ -12,7 +12,7 @@ from dslaunch.transport.outbox import Outbox
 if TYPE_CHECKING:
     from dslaunch.transport.base import Channel, Receiver
 
-PIECE = 256 * 1024
+PIECE = 64 * 1024
 """Bytes that are read at a time, at most."""
 STDERR_KEPT = 64 * 1024
 EXIT_TIMEOUT = 2.0

@@ -33,6 +33,12 @@ class Outbox:
         """How many bytes are waiting."""
         return self._unsent
 
+    def is_stuck(self) -> bool:
+        """Return whether bytes are waiting that could not be passed on; what another thread passes
+        on just now is none of them."""
+        with self._changing:
+            return self._unsent > 0
+
     def put(self, data: bytes) -> None:
         """Send bytes, or keep them until they are taken; without effect after the end."""
         with self._changing:

@@ -106,11 +106,8 @@ class QueueingPacketizer(Packetizer):
         return bool(poll.poll(0))
 
     def is_full(self, go_on: Callable[[], object]) -> bool:
-        """Return whether no more should be encrypted now; then `go_on` is called later.
-
-        It is also full while another thread sends a packet, if only for a moment.
-        """
-        if not self.outbox.unsent:
+        """Return whether no more should be encrypted now; then `go_on` is called later."""
+        if not self.outbox.is_stuck():
             return False
         self._waiting.add(go_on)
         return self.outbox.unsent > 0  # else it was taken meanwhile

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from dslaunch.transport.ssh.paramiko_link import ParamikoChannel
 
 KEEPALIVE = 15
+WINDOW = 256 * 1024
+"""Bytes that a program may have sent before they are taken. Heartbeats, and the end of a
+connection, come behind them: with Paramiko's 2 MiB, those of a hundred nodes that print all the
+time were a minute late."""
 JumpHost = tuple[str, str, int]
 """The user, the host and the port of a jump host."""
 
@@ -67,7 +71,7 @@ class FabricConnection:
         # Paramiko waits without a limit for the answer to a request
         limit = loop.shared().call_later(self._timeout, self._give_up)
         try:
-            session = self._transport.open_session(timeout=self._timeout)
+            session = self._transport.open_session(window_size=WINDOW, timeout=self._timeout)
             channel = ParamikoChannel(session)
             channel.start(login_line(line), text)
         except (paramiko.SSHException, EOFError) as error:
