@@ -179,7 +179,8 @@ nodes with real sshd, two ranks each, PyTorch with gloo on the 2 CPUs of one mac
 programs used too. "CPU" is the share of a step for which each rank computes; for the rest it
 sleeps, since all ranks share the CPUs. "Load" is the number of processes that used a CPU or waited
 for one, on average over a minute. The
-[rule](../howto/watch-a-run.md#ranks-that-are-slower-by-a-little) is described there.
+[rule](../howto/watch-a-run.md#ranks-that-are-slower-by-a-little) is described there; these runs
+were made before it compared a rank with the steps before, too.
 
 ## One rank becomes slower by a tenth after {begin} steps
 

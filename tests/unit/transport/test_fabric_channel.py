@@ -153,3 +153,23 @@ def test_programs_on_one_connection_that_are_written_to_at_once_all_get_everythi
         for _ in range(500):
             list(pool.map(lambda channel: channel.write(b"x" * 100), channels))
             assert all(channel.flush(300) for channel in channels)
+
+
+def test_a_connection_whose_jump_host_has_ended_before_ends_without_an_error() -> None:
+    class Gone:
+        """A channel of a connection that has ended: it cannot be closed any more."""
+
+        def __init__(self, sock: socket.socket) -> None:
+            self._sock = sock
+            self.fileno, self.recv, self.settimeout = sock.fileno, sock.recv, sock.settimeout
+
+        def close(self) -> None:
+            self._sock.close()
+            raise EOFError
+
+    ours, theirs = socket.socketpair()
+    connection = QueueingTransport(Gone(ours))
+    connection.start()
+    theirs.close()
+    connection.join(300)  # an error in its thread fails the test
+    assert not connection.is_active()

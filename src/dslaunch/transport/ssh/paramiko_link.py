@@ -91,7 +91,8 @@ class QueueingPacketizer(Packetizer):
     def close(self) -> None:
         """Close the socket."""
         self.outbox.discard()
-        super().close()
+        with contextlib.suppress(EOFError):  # see `QueueingTransport.run`
+            super().close()
 
     @property
     def unread(self) -> bool:
@@ -179,6 +180,12 @@ class QueueingTransport(paramiko.Transport):
         super().__init__(sock, packetizer_class=QueueingPacketizer, **options)
         self._kept: deque[paramiko.Message] = deque()
         """Messages to send when the key exchange is over."""
+
+    def run(self) -> None:
+        """Read until the connection ends, and close it: one over a jump host is a channel, which
+        cannot be closed any more if the connection to that host has ended before."""
+        with contextlib.suppress(EOFError):
+            super().run()
 
     # what is ignored: the stubs leave out methods and attributes that are not public
 
