@@ -34,7 +34,17 @@ def _refused(value: object) -> None:
 
 def _encoder(make: Any, quoted: Callable[[str], str]) -> Callable[[object], str]:
     """Return a function that writes JSON; `quoted`: how it writes strings."""
-    pieces = make(None, _refused, quoted, None, ":", ",", False, False, True)
+    pieces = make(
+        markers=None,
+        default=_refused,
+        encoder=quoted,
+        indent=None,
+        key_separator=":",
+        item_separator=",",
+        sort_keys=False,
+        skipkeys=False,
+        allow_nan=True,
+    )
     return lambda value: "".join(pieces(value, 0))
 
 

@@ -520,7 +520,7 @@ class Session(Wire):
         return self.hello.done()
 
     def _not_started(self, end: End) -> NodeFailure:
-        unexplained = not self._late and not self._unread and not self.login.endless
+        unexplained = not self._late and not self._stopped_reading and not self.login.endless
         if self._agent.waits and end.code is None and unexplained:
             return NodeFailure(self.host, "broken", "the connection ended before the agent started")
         return super()._not_started(end)

@@ -112,7 +112,7 @@ class Wire:
         """Why there is no answer to what is asked once the node is lost."""
         self._late = False
         """Whether the login shell was given up."""
-        self._unread = False
+        self._stopped_reading = False
         """Whether the node stopped reading what we send."""
         self._quiet_since: float | None = None
         """When the node last sent something, on the monotonic clock; None: nothing is expected."""
@@ -263,7 +263,7 @@ class Wire:
         if self._written - unsent > sent_before:
             self._watch_writing()
         else:
-            self._unread = True
+            self._stopped_reading = True
             self._give_up(channel, self._why_ended(End()))
 
     # ------------------------------------------------------------ hearing
@@ -408,7 +408,7 @@ class Wire:
     def _why_ended(self, end: End) -> NodeFailure:
         """Return why the channel ended, from the exit code and the error output."""
         greeted = self._greeted()
-        if self._unread and greeted:
+        if self._stopped_reading and greeted:
             why = f"it read nothing for {WRITE_TIMEOUT:.0f} s"
             return NodeFailure(self.host, "broken", why)
         exited = self._left_on_purpose(end.code)
@@ -430,7 +430,7 @@ class Wire:
         printed, own = self.login.parts()
         if self.login.endless:
             return login_shell.endless(self.host, printed)
-        if self._late or self._unread:
+        if self._late or self._stopped_reading:
             explain = login_shell.endless if self.login.much else login_shell.hung
             return explain(self.host, printed)
         if code == login_shell.NO_PYTHON:
