@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from dslaunch.run.session import Session
-    from dslaunch.transport.wire import Clock
+    from dslaunch.transport.clock import Clock
 
     Answer = Mapping[str, RankAnswer]
 
