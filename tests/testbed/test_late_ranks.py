@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/reference/slow-ranks.md"
 @pytest.mark.torch
 def test_a_slow_rank_is_named_by_when_it_enters_collectives(project: Project) -> None:
     # twice as slow, so that no other program on the machine delays the others as much
-    trained = train(project, Trial(nodes=2, seconds=0.1, slow=3, slower=1.0))
+    trained = train(project, Trial(nodes=2, slots=2, seconds=0.1, slow=3, slower=1.0))
     (event,) = trained.events
     (slow,) = event["slower"]
     assert (event["host"], slow["rank"], slow["host"]) == ("node2", 3, "node2")
@@ -36,7 +36,7 @@ def test_a_slow_rank_is_named_by_when_it_enters_collectives(project: Project) ->
 def test_a_rank_that_is_slower_by_a_tenth_is_named_within_50_steps(
     project: Project, nodes: int
 ) -> None:
-    ((rank, step),) = train(project, Trial(nodes, seconds=0.3, slow=3)).named
+    ((rank, step),) = train(project, Trial(nodes, slots=2, seconds=0.3, slow=3)).named
     assert rank == 3
     assert BEGIN <= step <= BEGIN + GOAL
 
@@ -45,7 +45,7 @@ def test_a_rank_that_is_slower_by_a_tenth_is_named_within_50_steps(
 @pytest.mark.long
 def test_a_cpu_limit_is_the_reason_why_the_ranks_of_a_node_are_late(project: Project) -> None:
     with fault(project, "node3", "cpu", "12"):
-        trained = train(project, Trial(nodes=4, seconds=0.3, cpu_share=0.05))
+        trained = train(project, Trial(nodes=4, slots=2, seconds=0.3, cpu_share=0.05))
     assert {event["host"] for event in trained.events} == {"node3"}
     named = [slow for event in trained.events for slow in event["slower"]]
     assert {slow["rank"] for slow in named} <= {4, 5}
