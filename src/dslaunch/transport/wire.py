@@ -25,6 +25,7 @@ from dslaunch.protocol.messages import Arrived, Incoming, ProtocolError, Reply
 from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.transport import login_shell, loop, program
 from dslaunch.transport.base import End, others_began
+from dslaunch.transport.clock import Clock
 from dslaunch.transport.latch import Latch
 from dslaunch.transport.writing_watch import WRITE_TIMEOUT, WritingWatch
 
@@ -48,22 +49,6 @@ class LostError(Exception):
     def __init__(self, failure: NodeFailure) -> None:
         super().__init__(failure.message)
         self.failure = failure
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """How far a node's clock is ahead of ours, in seconds."""
-
-    offset: float
-    error: float
-    """By how much that may be wrong: half of the round trip in which it was measured."""
-
-    @classmethod
-    def compared(cls, node_time: float, *, round_trip: float) -> Clock:
-        """Return how a node's clock compares with ours, by a message with its time that has just
-        arrived. `round_trip`: of that and the message before, in seconds."""
-        half = round_trip / 2
-        return cls(node_time - (time.time() - half), half)
 
 
 @dataclass(frozen=True, slots=True)
