@@ -191,9 +191,11 @@ class QueueingTransport(paramiko.Transport):
 
     def _send_user_message(self, data: paramiko.Message) -> None:
         with self.clear_to_send_lock:
+            if not self.active:  # type: ignore[attr-defined]
+                return  # as Paramiko's own: the connection has ended
             if self.clear_to_send.is_set():
                 self._send_message(data)  # type: ignore[attr-defined]
-            elif self.active:  # type: ignore[attr-defined]
+            else:
                 self._kept.append(data)
 
     def _parse_debug(self, m: paramiko.Message) -> None:
