@@ -8,7 +8,7 @@ Codes with such texts are those of errors (`error_codes`), of mistakes in cluste
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from string import Formatter
 from typing import Any
@@ -44,6 +44,12 @@ def closest(word: str, known: Iterable[str], *, ratio: float = 0.6) -> str:
     compared = list(islice(known, _MOST_COMPARED))
     found = get_close_matches(word[:_LONGEST], compared, n=1, cutoff=ratio)
     return found[0] if found else ""
+
+
+def alternatives(names: Sequence[str]) -> str:
+    """Return `a`, `a or b`, `a, b or c`; empty without any."""
+    *others, last = names or ("",)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def parameter_names(*texts: str) -> tuple[str, ...]:

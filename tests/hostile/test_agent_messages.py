@@ -9,6 +9,7 @@ import io
 import json
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -27,7 +28,7 @@ from dslaunch.launch.job import Job
 from dslaunch.launch.plan import NodePlan, Plan, Rendezvous
 from dslaunch.launch.planner import make_plan
 from dslaunch.node import frames
-from dslaunch.protocol.collectives import COLLECTIVES, RankAnswer
+from dslaunch.protocol.collectives import COLLECTIVES, MOST_ENTRIES, MOST_NAME, RankAnswer
 from dslaunch.protocol.messages import HELLO, Hello, Incoming, NodeEvent, ProtocolError, Reply
 from dslaunch.protocol.queries import (
     CLEAN,
@@ -80,7 +81,7 @@ from dslaunch.run.watch import Watch, read_event
 from dslaunch.slurm.job_signals import ask_node
 from dslaunch.transport.wire import LostError
 from tests.growth import result_within
-from tests.hostile.mutations import Mutation, mutations, sample
+from tests.hostile.mutations import Mutation, mutations, sample, text_sample
 
 SLOWEST = 2.0
 """Seconds of processor time that one variant may take."""
@@ -313,6 +314,18 @@ def test_no_record_of_a_run_does_more_than_fail_its_node(variants: int) -> None:
         within_time(lambda changed=changed: look(changed))  # type: ignore[misc]
 
 
+def test_runs_that_name_more_nodes_than_there_can_be_are_left_out() -> None:
+    """A text of 20 bytes stands for 100,000 names, and a valid message has thousands of texts."""
+    texts = [f"{names},x{at}" for at in range(500) for names in ("n[1-99000]", "n[1-99999],n[1-9]")]
+    forged = [{**RUN, "run": f"r{at}", "hosts": text} for at, text in enumerate(texts)]
+    changed = Mutation("runs", {"value": forged})
+    reached = ReachedNodes({s.host: s for s in sessions_of(("runs", changed), bad_first=True)})
+    statuses = node_runs(reached)
+    assert {host: failure.kind for host, failure in reached.failures.items()} == {"bad": "protocol"}
+    assert len(statuses) < 20
+    assert set(statuses[str(RUN["run"])].nodes) == set(HOSTS)
+
+
 def test_no_answer_about_what_was_removed_does_more_than_fail_its_node(
     variants: int,
 ) -> None:
@@ -442,7 +455,8 @@ def test_no_report_about_gpus_does_more_than_fail_its_node(name: str, variants: 
         assert {error.host for error in found.gpu_errors} <= set(HOSTS)
         hang_text(with_gpu_errors(judge(views, now=2.0), found.gpu_errors, views))
 
-    for changed in sample(honest_answer(name, None), variants):
+    honest = honest_answer(name, None)
+    for changed in (*sample(honest, variants), *text_sample(honest, variants)):
         within_time(lambda changed=changed: look(changed))  # type: ignore[misc]
 
 
@@ -487,6 +501,23 @@ def test_no_times_of_collectives_do_more_than_fail_their_node(variants: int) -> 
             times.end()
 
         within_time(compare)
+
+
+def test_what_is_kept_of_collectives_is_in_proportion_to_what_was_sent() -> None:
+    """A name is sent once, and is that of thousands of collectives."""
+    name = "\U0001f600" * MOST_NAME
+    calls = [[at, 0, 1.0, None] for at in range(MOST_ENTRIES)]
+    group = {"group": "0", "backend": name, "ranks": [2, 3], "kinds": [name], "calls": calls}
+    sent = {"2": {**RECORDED, "told": {"times": [group]}}}
+    told = parse(COLLECTIVES, sent)
+    session = Telling({**told})
+    times = CollectiveTimes()
+    tracemalloc.start()
+    times.begin([session])  # type: ignore[list-item]
+    times.end()
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 50 * len(json.dumps(sent))
 
 
 MEASURED: dict[str, Any] = {

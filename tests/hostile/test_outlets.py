@@ -234,7 +234,9 @@ class Terminal(io.StringIO):
 def test_no_field_of_an_event_or_line_reaches_the_terminal_as_it_is(*, color: bool) -> None:
     out, err = Terminal(), Terminal()
     nodes = laden(("node1", "node2"))
-    screen = live.TerminalView(out, err, nodes=nodes, color=color, width=lambda: 400)
+    screen = live.TerminalView(
+        out, err, nodes=nodes, options=live.ViewOptions(color=color), width=lambda: 400
+    )
     screen.plan(laden(PLAN), Path("/d"))
     for stream in ("stdout", "stderr"):
         screen.line(Line(1.0, laden("node1"), 0, stream, LADEN))  # type: ignore[arg-type]

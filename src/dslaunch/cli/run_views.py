@@ -53,7 +53,7 @@ def make(
     `Cluster.progress`.
     """
     from dslaunch.report.json_view import JsonView
-    from dslaunch.report.live import TerminalView
+    from dslaunch.report.live import TerminalView, ViewOptions
 
     if json:
         return JsonView(sys.stdout, tell=lambda why: ui.say(f"dslaunch: {why}"))
@@ -61,12 +61,14 @@ def make(
         sys.stdout,
         sys.stderr,
         nodes=nodes,
-        ranks=ranks,
-        quiet=quiet,
-        color=has_colors(),
-        fold=is_folded(fold),
+        options=ViewOptions(
+            ranks=ranks,
+            quiet=quiet,
+            color=has_colors(),
+            fold=is_folded(fold),
+            progress_formats=progress_formats,
+        ),
         live=has_status_line(sys.stdout, sys.stderr),
-        progress_formats=progress_formats,
         width=columns,
     )
     view.tick_in_background()

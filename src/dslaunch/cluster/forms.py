@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Protocol, Self
 
-from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
+from dslaunch.cluster.mistakes import Mistake, MistakeCode, Value, mistake
 from dslaunch.cluster.yamltext import Path, described
 from dslaunch.registry import Registry
-from dslaunch.texts import closest
+from dslaunch.texts import alternatives, closest
 
 Schema = dict[str, Any]
 """A part of a JSON Schema."""
@@ -27,6 +27,17 @@ class Fault:
     path: Path
     found: Mistake
     given: Any
+    expected: tuple[str, ...] = ()
+    """Descriptions of the values that are valid there; empty: the mistake does not name them."""
+
+    def with_valid(self, description: str) -> Fault:
+        """Return the fault where another value is valid too, which is named first."""
+        if not self.expected:
+            return self
+        expected = (description, *self.expected)
+        values = {**self.found.values, "expected": alternatives(expected)}
+        found = mistake(self.found.code, **values)
+        return replace(self, found=found, expected=expected)
 
 
 Report = Callable[[Fault], object]
@@ -53,18 +64,25 @@ class Form(Protocol):
 
 
 def _unexpected(
-    code: MistakeCode, expected: str, *, value: Any, path: Path, report: Report
+    code: MistakeCode,
+    *expected: str,
+    value: Any,
+    path: Path,
+    report: Report,
+    **values: Value,
 ) -> _Invalid:
-    found = mistake(code, expected=expected, found=described(value))
-    report(Fault(path, found, value))
+    """Report a value that is none of those that are expected."""
+    named = alternatives(expected)
+    found = mistake(code, expected=named, found=described(value), **values)
+    report(Fault(path, found, value, expected))
     return INVALID
 
 
-def _wrong_type(expected: str, value: Any, path: Path, report: Report) -> _Invalid:
-    return _unexpected(MistakeCode.WRONG_TYPE, expected, value=value, path=path, report=report)
+def _wrong_type(*expected: str, value: Any, path: Path, report: Report) -> _Invalid:
+    return _unexpected(MistakeCode.WRONG_TYPE, *expected, value=value, path=path, report=report)
 
 
-def _out_of_range(expected: str, value: Any, path: Path, report: Report) -> _Invalid:
+def _out_of_range(expected: str, *, value: Any, path: Path, report: Report) -> _Invalid:
     return _unexpected(MistakeCode.OUT_OF_RANGE, expected, value=value, path=path, report=report)
 
 
@@ -91,11 +109,13 @@ class Text:
     def read(self, value: Any, path: Path, report: Report) -> Any:
         """Return the text."""
         if not isinstance(value, str):
-            return _wrong_type("text", value, path, report)
+            return _wrong_type("text", value=value, path=path, report=report)
         if len(value) < self.at_least:
             return _empty(value, path, report)
         if self.at_most and len(value) > self.at_most:
-            return _out_of_range(f"at most {self.at_most} characters", value, path, report)
+            return _out_of_range(
+                f"at most {self.at_most} characters", value=value, path=path, report=report
+            )
         if self.pattern and not self._matches(value):
             return _unexpected(
                 MistakeCode.WRONG_FORMAT, self.what, value=value, path=path, report=report
@@ -133,13 +153,17 @@ class Number:
         wanted = int if self.whole else int | float
         if not isinstance(value, wanted) or isinstance(value, bool):
             expected = "an integer" if self.whole else "a number"
-            return _wrong_type(expected, value, path, report)
+            return _wrong_type(expected, value=value, path=path, report=report)
         if self.at_least is not None and value < self.at_least:
-            return _out_of_range(f"at least {self.at_least:g}", value, path, report)
+            return _out_of_range(
+                f"at least {self.at_least:g}", value=value, path=path, report=report
+            )
         if self.above is not None and value <= self.above:
-            return _out_of_range(f"more than {self.above:g}", value, path, report)
+            return _out_of_range(f"more than {self.above:g}", value=value, path=path, report=report)
         if self.at_most is not None and value > self.at_most:
-            return _out_of_range(f"at most {self.at_most:.15g}", value, path, report)
+            return _out_of_range(
+                f"at most {self.at_most:.15g}", value=value, path=path, report=report
+            )
         return value if self.whole else float(value)
 
     def schema(self) -> Schema:
@@ -160,7 +184,7 @@ class Flag:
     def read(self, value: Any, path: Path, report: Report) -> Any:
         """Return the flag."""
         if not isinstance(value, bool):
-            return _wrong_type("true or false", value, path, report)
+            return _wrong_type("true", "false", value=value, path=path, report=report)
         return value
 
     def schema(self) -> Schema:
@@ -187,13 +211,14 @@ class OneOf:
 
 def unknown_name(names: tuple[str, ...], value: Any, path: Path, report: Report) -> _Invalid:
     """Report a value that is none of the names."""
-    *others, last = (f"`{name}`" for name in names)
-    expected = f"{', '.join(others)} or {last}"
-    similar = closest(str(value), names)
-    code = MistakeCode.UNKNOWN_VALUE
-    found = mistake(code, expected=expected, found=described(value), similar=similar)
-    report(Fault(path, found, value))
-    return INVALID
+    return _unexpected(
+        MistakeCode.UNKNOWN_VALUE,
+        *(f"`{name}`" for name in names),
+        value=value,
+        path=path,
+        report=report,
+        similar=closest(str(value), names),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +232,7 @@ class NameOf:
     def read(self, value: Any, path: Path, report: Report) -> Any:
         """Return the name."""
         if not isinstance(value, str):
-            return _wrong_type("text", value, path, report)
+            return _wrong_type("text", value=value, path=path, report=report)
         if value in self.parts.names() or value in self.parts.every_name():
             return value
         return unknown_name(self.parts.every_name(), value, path, report)
@@ -234,11 +259,13 @@ class ListOf:
     def read(self, value: Any, path: Path, report: Report) -> Any:
         """Return the list."""
         if not isinstance(value, list):
-            return _wrong_type("a list", value, path, report)
+            return _wrong_type("a list", value=value, path=path, report=report)
         if len(value) < self.at_least:
             return _empty(value, path, report)
         if self.at_most and len(value) > self.at_most:
-            return _out_of_range(f"at most {self.at_most} items", value, path, report)
+            return _out_of_range(
+                f"at most {self.at_most} items", value=value, path=path, report=report
+            )
         items = [self.item.read(each, (*path, index), report) for index, each in enumerate(value)]
         return INVALID if INVALID in items else items
 
@@ -263,7 +290,7 @@ class MappingOf:
     def read(self, value: Any, path: Path, report: Report) -> Any:
         """Return the mapping."""
         if not isinstance(value, dict):
-            return _wrong_type("a mapping", value, path, report)
+            return _wrong_type("a mapping", value=value, path=path, report=report)
         if len(value) < self.at_least:
             return _empty(value, path, report)
         names = [self.name.read(name, (*path, name), report) for name in value]
@@ -315,13 +342,10 @@ class AutoOr:
         if value == "auto":
             return value
 
-        def with_auto(fault: Fault) -> None:
-            expected = str(fault.found.values.get("expected", ""))
-            both = "`auto`" + (", " if " or " in expected else " or ") + expected
-            found = mistake(fault.found.code, **{**fault.found.values, "expected": both})
-            report(Fault(fault.path, found, fault.given))
+        def report_with_auto(fault: Fault) -> None:
+            report(fault.with_valid("`auto`"))
 
-        return self.form.read(value, path, with_auto)
+        return self.form.read(value, path, report_with_auto)
 
     def schema(self) -> Schema:
         """Return both."""
@@ -427,7 +451,7 @@ class SectionForm:
     def read(self, value: Any, path: Path, report: Report) -> Any:
         """Return the section; INVALID if anything in it is."""
         if not isinstance(value, dict):
-            return _wrong_type("a mapping", value, path, report)
+            return _wrong_type("a mapping", value=value, path=path, report=report)
         faults: list[Fault] = []
         values = self.section.given(value, path, faults.append)
         for fault in faults:

@@ -16,6 +16,7 @@ check by name and its use. Nothing here waits: a FIFO is opened without blocking
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -104,6 +105,21 @@ def write(name: str, text: str, within: int) -> None:
     fd = open_file(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, within)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def append(name: str, data: bytes, within: int) -> None:
+    """Append all of the data to a file that only this user can read, or nothing on a full disk.
+
+    Raises OSError.
+    """
+    fd = open_file(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, within)
+    try:
+        written = os.write(fd, data)
+        if written < len(data):
+            os.ftruncate(fd, os.fstat(fd).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+    finally:
+        os.close(fd)
 
 
 def remove_tree(name: str, within: int) -> None:

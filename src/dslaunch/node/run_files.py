@@ -63,14 +63,9 @@ def held(directory: str) -> bool:
 
 
 def append_event(directory: str, event: Answer) -> None:
-    """Append an event; on a full disk only the record is lost."""
-    with contextlib.suppress(OSError):
-        with private.opened(directory) as within:
-            fd = private.open_file(EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, within)
-        try:
-            os.write(fd, json.dumps(event).encode() + b"\n")
-        finally:
-            os.close(fd)
+    """Append an event; on a full disk only this event is lost."""
+    with contextlib.suppress(OSError), private.opened(directory) as within:
+        private.append(EVENTS, json.dumps(event).encode() + b"\n", within)
 
 
 def write(directory: str, name: str, value: Answer) -> None:

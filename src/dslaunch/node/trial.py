@@ -13,7 +13,7 @@ from dslaunch.node import paths, processes
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
     import signal
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, List
 
     Answer = Dict[str, Any]
 else:
@@ -59,11 +59,12 @@ def run(told: Answer, home: str) -> Answer:
     finally:
         _close(ours, outs, errs)
     late = not _listen(child, pipes, time.monotonic() + told["seconds"])
-    _end(child, told)
+    code = child.end()
+    if told.get("tidy"):
+        _end_tagged(told["env"])
     _close(*pipes)
     said, printed, errors = (data.decode(errors="replace") for data in pipes.values())
-    code = None if late else child.code
-    return {"code": code, "out": printed, "err": errors, "report": said}
+    return {"code": None if late else code, "out": printed, "err": errors, "report": said}
 
 
 def _close(*pipes: int) -> None:
@@ -97,17 +98,23 @@ class Program:
         finally:
             os.fchdir(here)
             os.close(here)
-        self.code: Optional[int] = None
-        """Its exit code, or the negative number of the signal that ended it; None: it runs."""
 
-    def has_ended(self, *, wait: bool = False) -> bool:
-        """Return whether it has ended."""
-        if self.code is None:
-            pid, status = os.waitpid(self.pid, 0 if wait else os.WNOHANG)
-            if pid:
-                code, number = processes.ending(status)
-                self.code = code if number is None else -number
-        return self.code is not None
+    def has_ended(self) -> bool:
+        """Return whether it has ended. Its status is left where it is: until `end` takes it, no
+        other process or group can get its number."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def end(self) -> int:
+        """Kill what runs of its process group; return its exit code, or the negative number of the
+        signal that ended it."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except OSError:
+            pass  # all its processes have ended
+        _, status = os.waitpid(self.pid, 0)
+        if os.WIFSIGNALED(status):
+            return -os.WTERMSIG(status)
+        return os.WEXITSTATUS(status)
 
 
 def _executable(name: str, environment: Dict[str, str]) -> str:
@@ -140,17 +147,6 @@ def _listen(child: Program, pipes: Dict[int, bytes], deadline: float) -> bool:
 def _shortened(data: bytes) -> bytes:
     """Return the beginning and the end of what was written."""
     return data if len(data) <= 2 * HALF else data[:HALF] + data[-HALF:]
-
-
-def _end(child: Program, told: Answer) -> None:
-    """Kill the program's group, and with `tidy` all processes with its run's id."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except OSError:
-        pass  # all its processes have ended
-    child.has_ended(wait=True)
-    if told.get("tidy"):
-        _end_tagged(told["env"])
 
 
 def _end_tagged(env: Dict[str, str]) -> None:

@@ -18,7 +18,8 @@ from dslaunch.preflight.recording import NodeRecording
 from dslaunch.protocol import survey
 from dslaunch.transport import program
 from dslaunch.transport.base import Transport
-from dslaunch.transport.wire import Clock, LostError, Wire
+from dslaunch.transport.clock import Clock
+from dslaunch.transport.wire import LostError, Wire
 
 MOST_BYTES = 24 << 20
 """Bytes of all answers of a node, at most: they are kept until the end."""

@@ -26,6 +26,10 @@ MOST_GROUPS = 4096
 MOST_ENTRIES = 4096
 MOST_DIMENSIONS = 64
 MOST_FRAMES = 64
+MOST_NAME = 200
+"""Characters of a name, as `node/hook_collectives.py` cuts it: a name is kept for each of thousands
+of collectives."""
+Name = Annotated[Short, Field(max_length=MOST_NAME)]
 MemberRank = Annotated[int, Field(ge=0, le=2**20)]
 Dimensions = Annotated[Several[Count], Field(max_length=MOST_DIMENSIONS)]
 
@@ -41,13 +45,13 @@ class SentFrame(Sent):
 class SentCollective(Sent):
     """One collective; fields as of `run.collectives.Collective`."""
 
-    group: Short
+    group: Name
     seq: Count
-    operation: Short
-    backend: Short
+    operation: Name
+    backend: Name
     sizes: Annotated[Several[Dimensions], Field(max_length=MOST_DIMENSIONS)] = ()
     tensors: Count = 0
-    dtypes: Annotated[Several[Short], Field(max_length=MOST_DIMENSIONS)] = ()
+    dtypes: Annotated[Several[Name], Field(max_length=MOST_DIMENSIONS)] = ()
     entered: Time
     completed: bool
     p2p: bool = False
@@ -59,9 +63,9 @@ class SentGroup(Sent):
     """One process group; fields as of `run.collectives.Group`."""
 
     id: Count | None = None
-    name: Short | None = None
-    description: Short = ""
-    backend: Short = ""
+    name: Name | None = None
+    description: Name = ""
+    backend: Name = ""
     ranks: Annotated[Several[MemberRank], Field(max_length=2**20)] = ()
     enqueued: Count | None = None
     started: Count | None = None
@@ -76,10 +80,10 @@ Call = Annotated[tuple[Count, Count, Time, Duration | None], Strict(False)]
 class SentTimes(Sent):
     """When a rank entered the collectives of a process group."""
 
-    group: Short
-    backend: Short
+    group: Name
+    backend: Name
     ranks: Annotated[Several[MemberRank], Field(max_length=2**20)] = ()
-    kinds: Annotated[Several[Short], Field(max_length=MOST_ENTRIES)]
+    kinds: Annotated[Several[Name], Field(max_length=MOST_ENTRIES)]
     calls: Annotated[Several[Call], Field(max_length=MOST_ENTRIES)]
 
     @model_validator(mode="after")

@@ -28,10 +28,13 @@ from dslaunch.protocol.rehearsal import (
 )
 from dslaunch.rehearsal.checkpoints import checkpoints
 from dslaunch.rehearsal.data import (
+    DIFFERS,
+    apart,
     batches_differ,
     few_samples,
     same_data,
     same_order,
+    split_by_hand,
     unread_parts,
 )
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
@@ -42,13 +45,12 @@ from dslaunch.run.reasons import EndCode
 from dslaunch.run.rehearsal import Rehearsed
 
 Rule = Callable[[Rehearsed, Ranks], Iterator[Finding]]
-DIFFERS = 0.01
-"""Share of the change of a parameter from which on two ranks differ; rounding is far below."""
 FULL = 0.95
 """Share of the GPU memory from which on it is short."""
 MOST_HOSTS = 20
 """Hosts that one finding names."""
 HUBS = ("huggingface.co", "hf.co", "modelscope.cn", "wandb.ai", "github.com", "s3.amazonaws.com")
+_BEFORE_THE_FIRST_STEP = (FindingKind.STARTS_APART, FindingKind.STARTS_DIFFERENT)
 
 
 # ------------------------------------------------------------ ranks together
@@ -82,32 +84,43 @@ def spawns_ranks(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 
 def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield that ranks have different parameters after a step, though each has all of them."""
+    del rehearsed
     world = len(ranks)
     if world < 2 or not all(_joined(rank) and _may_compare(rank, world) for rank in ranks):
         return
     step = min(rank.steps for rank in ranks)
-    after = [_step(rank, step) for rank in ranks]
     before = [_first_fingerprint(rank) for rank in ranks]
-    prints = [each.fingerprint if each is not None else () for each in after]
-    if not prints[0] or len({len(each) for each in (*prints, *before)}) > 1:
+    after = [_fingerprint(rank, step) for rank in ranks]
+    lengths = {len(fingerprint) for fingerprint in (*before, *after)}
+    if not after[0] or len(lengths) > 1 or not _differ(before, after):
         return
-    if not _differ(before, prints):
-        return
-    exchanged = any((each.collectives or 0) > 0 for rank in ranks for each in rank.every(Step))
-    wrapped = any(rank.last(Wrapped) for rank in ranks)
-    unknown = all(each.collectives is None for rank in ranks for each in rank.every(Step))
     where = ranks_text(rank.rank for rank in ranks)
-    # some methods let ranks train alone for several steps, and average the parameters then
+    kind = _difference(ranks, before)
+    if kind in _BEFORE_THE_FIRST_STEP:
+        yield finding(kind, where)
+    else:
+        yield finding(kind, where, step=step)
+
+
+def _difference(ranks: Ranks, before: Sequence[Sequence[float]]) -> FindingKind:
+    """Return what it means that the parameters of ranks differ, by what the ranks have exchanged.
+
+    `before`: the fingerprint of each rank's parameters before its first step.
+    """
+    steps = [step for rank in ranks for step in rank.every(Step)]
     done = [each for rank in ranks for each in rank.every(StepsDone)]
-    if not wrapped and not exchanged and any(each.averages for each in done):
-        yield finding(FindingKind.AVERAGED_LATER, where, step=step)
-        return
-    if _apart(before) and (wrapped or exchanged):
-        yield finding(FindingKind.STARTS_APART if wrapped else FindingKind.STARTS_DIFFERENT, where)
-        return
-    sure = not (exchanged or wrapped or unknown or any(each.reduces for each in done))
-    code = FindingKind.NOT_SYNCHRONIZED if sure else FindingKind.PARAMETERS_DIFFER
-    yield finding(code, where, step=step)
+    is_wrapped = any(rank.last(Wrapped) for rank in ranks)
+    has_exchanged = any((step.collectives or 0) > 0 for step in steps)
+    # some methods let ranks train alone for several steps, and average the parameters then
+    if not is_wrapped and not has_exchanged and any(each.averages for each in done):
+        return FindingKind.AVERAGED_LATER
+    if is_wrapped and apart(before):
+        return FindingKind.STARTS_APART
+    if has_exchanged and apart(before):
+        return FindingKind.STARTS_DIFFERENT
+    is_unknown = all(step.collectives is None for step in steps)
+    may_exchange = is_wrapped or has_exchanged or is_unknown or any(each.reduces for each in done)
+    return FindingKind.PARAMETERS_DIFFER if may_exchange else FindingKind.NOT_SYNCHRONIZED
 
 
 def _joined(rank: RankRecords) -> bool:
@@ -119,34 +132,33 @@ def _may_compare(rank: RankRecords, world: int) -> bool:
     return not rank.sharded and not rank.splits_model(world)
 
 
-def _step(rank: RankRecords, number: int) -> Step | None:
-    return next((each for each in rank.every(Step) if each.step == number), None)
+def _fingerprint(rank: RankRecords, number: int) -> tuple[float, ...]:
+    """Return the fingerprint of a rank's parameters after a step; empty: not recorded."""
+    return next((step.fingerprint for step in rank.every(Step) if step.step == number), ())
 
 
 def _first_fingerprint(rank: RankRecords) -> tuple[float, ...]:
+    """Return the fingerprint of a rank's parameters before its first step."""
     optimizer = rank.last(OptimizerBuilt)
     return optimizer.fingerprint if optimizer is not None else ()
 
 
 def _differ(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> bool:
     """Return whether ranks differ by more than rounding, compared with the change of a step."""
-    for values in zip(zip(*before, strict=True), zip(*after, strict=True), strict=True):
-        old, new = values
+    before_by_parameter = zip(*before, strict=True)
+    after_by_parameter = zip(*after, strict=True)
+    for old, new in zip(before_by_parameter, after_by_parameter, strict=True):
         change = max(abs(n - o) for o, n in zip(old, new, strict=True))
-        if max(new) - min(new) > DIFFERS * change and change > 0:
+        if change > 0 and max(new) - min(new) > DIFFERS * change:
             return True
     return False
-
-
-def _apart(fingerprints: Sequence[Sequence[float]]) -> bool:
-    """Return whether ranks differ by more than rounding before any step."""
-    values = zip(*fingerprints, strict=True)
-    return any(max(each) - min(each) > DIFFERS * max(map(abs, each)) for each in values)
 
 
 def models_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield that ranks have models of different sizes."""
     del rehearsed
+    if split_by_hand(ranks):
+        return
     sizes = {rank.rank: _model_sizes(rank) for rank in ranks if not rank.splits_model(len(ranks))}
     known = {number: several for number, several in sizes.items() if several}
     # a rank may have wrapped fewer models so far
@@ -199,7 +211,10 @@ def no_update(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 
 
 def _without_update(rank: RankRecords) -> FindingKind | None:
-    optimizer, steps = rank.last(OptimizerBuilt), rank.every(Step)
+    """Return why the steps of a rank's optimizer do not change the model; None: they do, or that is
+    not certain."""
+    optimizer = rank.last(OptimizerBuilt)
+    steps = rank.every(Step)
     if optimizer is None or not steps:
         return None
     # copies in float32, which get the gradients of the model and are copied into it, have gradients
@@ -207,6 +222,8 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
         return FindingKind.OTHER_PARAMETERS
     if optimizer.gradients == 0:
         return FindingKind.NO_GRADIENTS
+    if optimizer.owned == 0:
+        return None  # fingerprints are of the model that was wrapped last, which another one trains
     trains = any(rate > 0 for step in steps for rate in step.lr)
     skips = any(step.skipped for step in steps)
     last = steps[-1].fingerprint
@@ -216,14 +233,20 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
     if _types(rank, optimizer) <= {"float32", "float64"}:
         return FindingKind.NO_UPDATE
     # bf16 and fp16 lose small steps by rounding, as those of a warmup are
-    warms_up = any(after > before for before, after in zip(steps[0].lr, steps[-1].lr, strict=False))
-    return None if warms_up or len(steps) < 2 else FindingKind.ROUNDED_AWAY
+    rates = zip(steps[0].lr, steps[-1].lr, strict=False)
+    warms_up = any(last > first for first, last in rates)
+    if warms_up or len(steps) < 2:
+        return None
+    return FindingKind.ROUNDED_AWAY
 
 
 def _types(rank: RankRecords, optimizer: OptimizerBuilt) -> set[str]:
     """Return the types of the parameters of an optimizer and of the model."""
+    types = set(optimizer.types)
     wrapped = rank.last(Wrapped)
-    return {*optimizer.types, *(wrapped.types if wrapped is not None else ())}
+    if wrapped is not None:
+        types.update(wrapped.types)
+    return types
 
 
 def schedule_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
@@ -324,12 +347,12 @@ def accumulation_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]
     del rehearsed
     for rank in ranks[:1]:
         accelerator = rank.last(AcceleratorBuilt)
-        wanted = accelerator.settings.get("gradient_accumulation_steps") if accelerator else None
         steps = rank.every(Step)
-        if not isinstance(wanted, int) or wanted < 2 or len(steps) < 2 or rank.last(Engine):
+        if accelerator is None or rank.last(Engine) is not None or len(steps) < 2:
             continue
+        wanted = accelerator.settings.get("gradient_accumulation_steps")
         found = max(step.backwards for step in steps)
-        if found and found < wanted:
+        if isinstance(wanted, int) and 0 < found < wanted:
             where = ranks_text([rank.rank])
             yield finding(FindingKind.ACCUMULATION_UNUSED, where, wanted=wanted, found=found)
 

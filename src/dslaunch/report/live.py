@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TextIO
@@ -17,8 +18,8 @@ from dslaunch.report.folding import WINDOW, FoldedLine, LineFolder
 from dslaunch.report.line_limit import MOST_SHOWN, LineLimit
 from dslaunch.report.line_prefix import PrefixedLines, all_of
 from dslaunch.report.outcome_rows import RunExtent, outcome_rows
-from dslaunch.report.output_stream import OutputStream, leave_if_unread
 from dslaunch.report.status_line import RunStatusLine
+from dslaunch.report.status_screen import TICK, StatusScreen
 from dslaunch.report.stop_tracebacks import StopTracebacks
 from dslaunch.run.events import Event, Line, LineBlock
 from dslaunch.run.outcome import Outcome
@@ -28,20 +29,27 @@ from dslaunch.run.reasons import BY_USER, EndReason
 from dslaunch.run.view import StartStep, View
 from dslaunch.terminal import one_line
 
-_ROOM = 3
-"""Columns that the status line leaves free for the terminal's `^C`."""
-TICK = 0.1
-"""Seconds between two looks at lines that wait to be folded."""
-REDRAW = 1.0
-"""Seconds between two states of the status line while nothing happens."""
-MANY_NODES = 64
-PAUSE_FOR_A_NODE = 1e-4
-"""Seconds between two states of the status line, for each of many nodes."""
 LONG_STEP = 10.0
 """Without a status line: seconds of a step of the start after which it is printed; then after twice
 as many, and so on."""
 PLAIN_COLUMNS = 200
 """The length of such a line, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """What a `TerminalView` shows of a run, and how."""
+
+    ranks: frozenset[int] | None = None
+    """The ranks whose output is shown; None: all."""
+    quiet: bool = False
+    """Whether only the outcome is shown."""
+    color: bool = False
+    """Whether the output keeps its colors, and prefixes have some."""
+    fold: bool = False
+    """Whether equal lines of several ranks are shown once."""
+    progress_formats: Sequence[str] = ()
+    """`Cluster.progress`."""
 
 
 class TerminalView(View):
@@ -57,42 +65,37 @@ class TerminalView(View):
         err: TextIO,
         *,
         nodes: tuple[str, ...],
-        ranks: frozenset[int] | None = None,
-        quiet: bool = False,
-        color: bool = False,
-        fold: bool = False,
+        options: ViewOptions = ViewOptions(),
         live: bool | None = None,
-        progress_formats: Sequence[str] = (),
         width: Callable[[], int] = lambda: 80,
         clock: Callable[[], float] = time.monotonic,
         time_of_day: Callable[[], float] = time.time,
     ) -> None:
-        self.out, self.err = OutputStream(out), OutputStream(err)
-        self.out.tell = lambda why: self._write(self.err, f"dslaunch: {why}\n")
-        self.ranks, self.quiet, self.color = ranks, quiet, color
-        self.live = err.isatty() and not quiet if live is None else live and not quiet
-        """Whether there is a status line."""
-        self.lines = PrefixedLines(aligned=out.isatty(), color=color)
-        self.folder = LineFolder() if fold else None
-        self.width, self.clock, self.time_of_day = width, clock, time_of_day
-        """How many columns the terminal has now; the seconds of the status line; the seconds since
-        the epoch."""
-        progress = RunProgress(progress_formats)
+        """`live`: whether there is a status line; None: on a terminal. `width`: how many columns
+        that has now. `clock`: seconds for durations; `time_of_day`: seconds since the epoch."""
+        self.options = options
+        self.clock = clock
+        self.time_of_day = time_of_day
+        progress = RunProgress(options.progress_formats)
         self.status = RunStatusLine(nodes, clock(), progress=progress)
+        is_live = err.isatty() if live is None else live
+        self.screen = StatusScreen(
+            out,
+            err,
+            self.status,
+            live=is_live and not options.quiet,
+            width=width,
+            clock=clock,
+        )
+        self.lines = PrefixedLines(aligned=out.isatty(), color=options.color)
+        self.folder = LineFolder() if options.fold else None
         self.stopping: EndReason | None = None
         """Why all nodes are being stopped; None: they are not."""
-        self._tracebacks = StopTracebacks()
         self.started: float | None = None
         """When the plan was made, or SLURM started the job, in seconds since the epoch."""
         self.ended: float | None = None
         """When it ended, by SLURM; None: now."""
-        self._one_terminal = self.out.is_terminal_of(self.err)
-        """Whether the output and the status line are on the same terminal."""
-        self._status_text = ""
-        self._redrawn_at = 0.0
-        """When the status line was made, by `clock`."""
-        self._outdated = False
-        """Whether something has happened since that it does not show."""
+        self._tracebacks = StopTracebacks()
         self._shown_at = 0.0
         """When folded lines were shown last: several at once are cheaper."""
         self._next_note = LONG_STEP
@@ -104,7 +107,7 @@ class TerminalView(View):
 
     def tick_in_background(self) -> None:
         """Update the screen also while nothing happens, until `close`."""
-        if self.live or self.folder is not None or not self.quiet:
+        if self.screen.live or self.folder is not None or not self.options.quiet:
             threading.Thread(target=self._tick, name="dslaunch-view", daemon=True).start()
 
     def close(self) -> None:
@@ -115,8 +118,7 @@ class TerminalView(View):
                 self._show_line(line)
             self._flush()
             self._note_left_out()
-            self._erase()
-            self.live = False
+            self.screen.close()
 
     @property
     def ending(self) -> bool:
@@ -126,20 +128,24 @@ class TerminalView(View):
     def line(self, line: Line) -> None:
         """Show a line of a rank, unless the run has failed."""
         with self._lock:
-            if self.live:
+            if self.screen.live:
                 self.status.note_line(line)
-            chosen = self.ranks is None or line.rank in self.ranks
-            if line.partial or self.quiet or self.ending or not chosen:
+            if line.partial or not self._shows(line.rank):
                 return
             shown = [line] if self.stopping is None else self._tracebacks.shown(line)
             for each in shown:
                 self._show_line(each)
 
+    def _shows(self, rank: int | None) -> bool:
+        """Return whether the output of a rank is shown now."""
+        is_chosen = self.options.ranks is None or rank in self.options.ranks
+        return is_chosen and not self.options.quiet and not self.ending
+
     def _show_line(self, line: Line) -> None:
         """Show a line, now or with equal ones."""
         if self.folder is None:
-            target = self.out if line.stream == "stdout" else self.err
-            self._write(target, f"{self.lines.text(line)}\n", colors=self.color)
+            target = self.screen.stream(line.stream)
+            self.screen.write(target, f"{self.lines.text(line)}\n", colors=self.options.color)
             return
         now = self.clock()
         self.folder.add(line, now)
@@ -150,21 +156,16 @@ class TerminalView(View):
     def block(self, block: LineBlock) -> None:
         """Show lines of a rank that arrived together, unless the run has failed."""
         with self._lock:
+            is_left_out = self._leaves_out(block)
             may_be_traceback = self.stopping is not None and block.rank is None
-            if self._leaves_out(block):
-                if self.live:
-                    self.status.note_block(block)
-                return
-            if self.folder is not None or may_be_traceback:
+            if not is_left_out and (self.folder is not None or may_be_traceback):
                 super().block(block)
                 return
-            if self.live:
+            if self.screen.live:
                 self.status.note_block(block)
-            chosen = self.ranks is None or block.rank in self.ranks
-            if self.quiet or self.ending or not chosen:
-                return
-            target = self.out if block.stream == "stdout" else self.err
-            self._write(target, self.lines.block(block), colors=self.color)
+            if not is_left_out and self._shows(block.rank):
+                target = self.screen.stream(block.stream)
+                self.screen.write(target, self.lines.block(block), colors=self.options.color)
 
     def _leaves_out(self, block: LineBlock) -> bool:
         """Return whether these lines are too many to show. Those of rank 0 never are."""
@@ -176,37 +177,37 @@ class TerminalView(View):
     def _note_left_out(self) -> None:
         """Print how many lines were not shown."""
         left_out = self._limit.take_left_out(self.clock()) if self._limit is not None else 0
-        if left_out and not self.quiet:
+        if left_out and not self.options.quiet:
             lines = counted(left_out, "line")
             text = f"{lines} of output not shown, more than {MOST_SHOWN} per second; see the logs"
-            self._write(self.err, f"dslaunch: {text}\n")
+            self._print(text)
 
     @property
     def unseen(self) -> bool:
         """Whether it shows no more lines."""
-        return self.quiet or self.ending or self.out.unread
+        return self.options.quiet or self.ending or self.screen.out.unread
 
     @property
     def output_closed(self) -> bool:
         """Whether the reader of its output has exited, as in `| head -1`."""
-        return self.out.unread or self.err.unread
+        return self.screen.out.unread or self.screen.err.unread
 
     def event(self, event: Event) -> None:
         """Update the status line; print the event's text, if it has one."""
         with self._lock:
             self.status.now = self.clock()
             self.status.note(event)
-            known = event.reason is not None and event.reason == self.stopping
-            text = event_text(event)
-            if text is not None and not known:
+            is_told = event.reason is not None and event.reason == self.stopping
+            text = None if is_told else event_text(event)
+            if text is not None:
                 self._flush()
             if event.kind == "stopping":
                 self.stopping = event.reason
             elif event.kind == "restarting":
                 self.stopping = None
-            if text is not None and not known and not self.quiet:
-                self._write(self.err, f"dslaunch: {one_line(text)}\n")
-            self._redraw_soon()
+            if text is not None and not self.options.quiet:
+                self._print(text)
+            self.screen.redraw_soon()
 
     def begin(self, step: StartStep, late: Collection[str]) -> None:
         """Show the step of the start in the status line, and the nodes that it waits for."""
@@ -217,9 +218,9 @@ class TerminalView(View):
                 self._next_note = LONG_STEP
             self.status.begin(step, late)
             if is_new:
-                self._redraw()
+                self.screen.redraw()
             else:
-                self._redraw_soon()
+                self.screen.redraw_soon()
 
     def follow(self, ranks: int, started: float | None) -> None:
         """Take up a run that has been running since `started`, in seconds since the epoch; None:
@@ -228,11 +229,10 @@ class TerminalView(View):
             self._set_ranks(ranks)
             self.started = started
             self._make_room(f"{host}:{ranks - 1}" for host in self.status.hosts)
-            now = self.clock()
-            self.status.now = now
+            self.status.now = self.clock()
             if started is not None:
-                self.status.begin_running(now - max(0.0, self.time_of_day() - started))
-            self._redraw()
+                self._begin_running(started)
+            self.screen.redraw()
 
     def job(
         self, hosts: tuple[str, ...], *, started: float | None, ended: float | None = None
@@ -246,21 +246,30 @@ class TerminalView(View):
             if started is None:
                 self.status.begin(StartStep.PENDING, ())
             else:
-                self.status.begin_running(self.status.now - max(0.0, self.time_of_day() - started))
-            self._redraw()
+                self._begin_running(started)
+            self.screen.redraw()
+
+    def _begin_running(self, started: float) -> None:
+        """Note that the ranks have been running since then, in seconds since the epoch."""
+        duration = max(0.0, self.time_of_day() - started)
+        self.status.begin_running(self.status.now - duration)
 
     def canceling(self) -> None:
         """Show that SLURM is ending the job."""
         with self._lock:
             self.status.now = self.clock()
             self.status.begin_stop()
-            self._redraw()
+            self.screen.redraw()
 
     def tell(self, text: str) -> None:
         """Print a message about the run."""
         with self._lock:
             self._flush()
-            self._write(self.err, f"dslaunch: {one_line(text)}\n")
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        """Print a message in one line, above the status line."""
+        self.screen.write(self.screen.err, f"dslaunch: {one_line(text)}\n")
 
     def plan(self, plan: Plan, directory: Path) -> None:
         """Print the decisions with their reasons."""
@@ -272,32 +281,36 @@ class TerminalView(View):
             if self.folder is not None and self._limit is None:
                 self._limit = LineLimit()
             self._make_room(f"{n.host}:{n.ranks[-1]}" for n in plan.nodes)
-            if self.quiet:
+            if self.options.quiet:
                 return
-            ranks, nodes = counted(plan.world_size, "rank"), counted(len(plan.nodes), "node")
+            ranks = counted(plan.world_size, "rank")
+            nodes = counted(len(plan.nodes), "node")
             head = f"dslaunch: {ranks} on {nodes}, {plan.launcher}"
-            rows = decision_rows(
-                plan.decisions, self.width() if self.live else None, directory=directory
-            )
-            self._write(self.err, "".join(f"{row}\n" for row in (head, *rows)))
+            width = self.screen.width() if self.screen.live else None
+            rows = decision_rows(plan.decisions, width, directory=directory)
+            self.screen.write(self.screen.err, "".join(f"{row}\n" for row in (head, *rows)))
 
     def outcome(self, outcome: Outcome, directory: Path | None) -> None:
         """Print how the run ended; the last output of a run."""
         self.close()
         rows = outcome_rows(
-            outcome, directory, brief=self.quiet, width=self.width(), extent=self._extent()
+            outcome,
+            directory,
+            brief=self.options.quiet,
+            width=self.screen.width(),
+            extent=self._extent(),
         )
         for row in rows:
-            self.err.write(f"{row}\n")
-        leave_if_unread(self.out, self.err)
+            self.screen.err.write(f"{row}\n")
+        self.screen.leave_if_unread()
 
     def detached(self, run: str) -> None:
         """Print the commands for a run that continues in the background."""
         self.close()
         rows = (("follow", "attach"), ("output", "logs -f"), ("state", "status"), ("stop", "stop"))
-        self.err.write(f"dslaunch: {run} is running in the background\n")
+        self.screen.err.write(f"dslaunch: {run} is running in the background\n")
         for what, command in rows:
-            self.err.write(f"  {what:<10} dslaunch {command} {run}\n")
+            self.screen.err.write(f"  {what:<10} dslaunch {command} {run}\n")
 
     def tick(self) -> None:
         """Show the lines that have waited long enough, and the time."""
@@ -309,11 +322,9 @@ class TerminalView(View):
                 self._show(self.folder.due(now))
             if self._limit is not None and self._limit.is_note_due(now):
                 self._note_left_out()
-            idle = now - self.status.now >= REDRAW
-            if self.live and (idle or (self._outdated and self._is_due(now))):
-                self.status.now = now
-                self._redraw()
-            elif not self.live and not self.quiet:
+            if self.screen.live:
+                self.screen.redraw_if_due(now)
+            elif not self.options.quiet:
                 self._note_long_step(now)
 
     def _note_long_step(self, now: float) -> None:
@@ -322,7 +333,7 @@ class TerminalView(View):
         is_start = self.status.step not in (None, StartStep.PENDING)
         if is_start and now - self.status.since >= self._next_note:
             self._next_note *= 2
-            self._write(self.err, f"dslaunch: {one_line(self.status.text(PLAIN_COLUMNS))}\n")
+            self._print(self.status.text(PLAIN_COLUMNS))
 
     def _tick(self) -> None:
         while not self._closed.wait(TICK):
@@ -356,54 +367,6 @@ class TerminalView(View):
         """Write lines; neighbors of one stream at once."""
         self.lines.ranks, self.lines.nodes = self.status.ranks, len(self.status.hosts)
         for stream, neighbors in groupby(groups, key=lambda group: group.line.stream):
-            target = self.out if stream == "stdout" else self.err
+            target = self.screen.stream(stream)
             text = "".join(f"{self.lines.folded(group)}\n" for group in neighbors)
-            self._write(target, text, colors=self.color)
-
-    def _write(self, target: OutputStream, text: str, *, colors: bool = False) -> None:
-        """Write lines, above the status line if there is one."""
-        if not self.live:
-            target.write(text, colors=colors)
-            return
-        self._update()
-        if target is self.err or self._one_terminal:
-            target.write_above(self._status_text, text, colors=colors)
-        else:
-            self._erase()
-            target.write(text, colors=colors)
-            self.err.redraw(self._status_text)
-
-    def _erase(self) -> None:
-        if self.live:
-            self.err.redraw("")
-
-    def _update(self) -> None:
-        """Make the text of the status line, at most once in REDRAW seconds: output may be fast."""
-        now = self.clock()
-        if now - self.status.now >= REDRAW:
-            self.status.now = now
-            self._make_status()
-
-    def _make_status(self) -> None:
-        columns = max(0, self.width() - _ROOM)
-        self._status_text = one_line(self.status.text(columns))
-
-    def _redraw_soon(self) -> None:
-        """Show the status line, of many nodes only once in a while: each of them has events, and to
-        make its text takes time in proportion to the nodes."""
-        if len(self.status.hosts) <= MANY_NODES or self._is_due(self.status.now):
-            self._redraw()
-        else:
-            self._outdated = True
-
-    def _is_due(self, now: float) -> bool:
-        """Return whether the status line was made long enough ago to make it again."""
-        pause = max(TICK, len(self.status.hosts) * PAUSE_FOR_A_NODE)
-        return now - self._redrawn_at >= pause
-
-    def _redraw(self) -> None:
-        """Make the text of the status line and show it."""
-        self._redrawn_at, self._outdated = self.clock(), False
-        if self.live:
-            self._make_status()
-            self.err.redraw(self._status_text)
+            self.screen.write(target, text, colors=self.options.color)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from dslaunch.run.session import Session
-    from dslaunch.transport.wire import Clock
+    from dslaunch.transport.clock import Clock
 
     Answer = Mapping[str, RankAnswer]
 
@@ -243,9 +243,10 @@ class CollectiveTimes:
             self._drop_small_groups()
         if group.ranks != ranks:  # not the same group, whatever its name
             return
+        # once: a text for each of thousands of calls would fill the memory
+        kinds = [f"{times.backend}:{kind}" for kind in times.kinds]
         for number, index, entered, took in times.calls:
-            kind = f"{times.backend}:{times.kinds[index]}"
-            group.add(rank, number, _Call(kind, entered - offset, took))
+            group.add(rank, number, _Call(kinds[index], entered - offset, took))
 
     def _drop_small_groups(self) -> None:
         if len(self._groups) > MOST_GROUPS:

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from dslaunch.run.session import Session
     from dslaunch.run.usage_recorder import OnUsage, UsageFile, UsageRecorder
     from dslaunch.run.view import RunView
-    from dslaunch.transport.base import Connection, Detour
+    from dslaunch.transport.base import Connection, Detour, Transport
+    from dslaunch.transport.logged import LoggedTransport
     from dslaunch.transport.ssh.choice import Choice
 
 
@@ -157,51 +158,76 @@ class RunController:
         Raises DslaunchError for whatever prevents the start.
         """
         self.allocation = allocation
-        cluster = self.request.cluster
         inbox = Inbox()
+        with (
+            contextlib.closing(self._open_transport()) as opened,
+            contextlib.closing(self._start_agents(opened, inbox, count)) as starter,
+        ):
+            # what takes long is done while the nodes are being connected to
+            import dslaunch.run.session  # noqa: F401 - made by the starter's threads
+            from dslaunch.run import agent_program
+
+            agent_program.prepare()
+            starter.head_start(self.interrupts)
+            self.view.begin(StartStep.CONNECTING, allocation.hosts)
+            from dslaunch.run.start import start
+
+            return start(self, count, starter, inbox)
+
+    def _open_transport(self) -> LoggedTransport:
+        """Open the transport to the nodes of this attempt, and allow as many open files as it
+        needs.
+
+        Raises UsageError, PlanError and ToolMissingError, as `transport.choose` does.
+        """
+        cluster = self.request.cluster
         self.transport = transport.choose(cluster.transport, cluster)
-        nodes = [placement.node for placement in allocation.placements]
-        through_nodes = TRANSPORTS.get(self.transport.name).through_nodes
-        connections = min(len(nodes), cluster.ssh.tree_fanout) if through_nodes else len(nodes)
-        self._open_logs = allow_open_files(connections, allocation.world_size)
-        opened = transport.make(self.transport.name, cluster, nodes)
+        opened = transport.make(self.transport.name, cluster, self._nodes)
         self.detours = opened.detours
+        connections = len(self._nodes)
+        if self._is_through_nodes:
+            connections = min(connections, cluster.ssh.tree_fanout)
+        self._open_logs = allow_open_files(connections, self.allocation.world_size)
+        return opened
+
+    def _start_agents(self, opened: Transport, inbox: Inbox, count: int) -> AgentStarter:
+        """Begin to start the agents of an attempt; what they send goes to the inbox."""
         timeouts = self.request.timeouts
+        # nodes of a tree are also lost by the loss of another one
+        waits = self._is_through_nodes and not self.request.detached
 
         def make_session(node: Node, connection: Connection) -> Session:
             from dslaunch.run.agent_program import AgentStart
             from dslaunch.run.session import Session
 
-            run = agent_run(self.run, count)
             agent = AgentStart(
-                run=run,
+                run=agent_run(self.run, count),
                 host=node.host,
                 heartbeat=timeouts.heartbeat,
                 reconnect=timeouts.reconnect,
-                # nodes of a tree are also lost by the loss of another one
-                waits=through_nodes and not self.request.detached,
+                waits=waits,
             )
             return Session(
                 node=node, connection=connection, agent=agent, inbox=inbox, transport=opened
             )
 
-        with contextlib.closing(opened):
-            starter = AgentStarter(
-                transport=opened,
-                nodes=nodes,
-                fanout=cluster.connected_at_once,
-                make_session=make_session,
-                ping_interval=min(PING_INTERVAL, timeouts.heartbeat / 3),
-            )
-            with contextlib.closing(starter):
-                # what is slow to import is imported while the nodes are being connected to
-                import dslaunch.run.session  # noqa: F401 - made by the starter's threads
+        return AgentStarter(
+            transport=opened,
+            nodes=self._nodes,
+            fanout=self.request.cluster.connected_at_once,
+            make_session=make_session,
+            ping_interval=min(PING_INTERVAL, timeouts.heartbeat / 3),
+        )
 
-                starter.head_start(self.interrupts)
-                self.view.begin(StartStep.CONNECTING, allocation.hosts)
-                from dslaunch.run.start import start
+    @property
+    def _nodes(self) -> list[Node]:
+        """The nodes of this attempt."""
+        return [placement.node for placement in self.allocation.placements]
 
-                return start(self, count, starter, inbox)
+    @property
+    def _is_through_nodes(self) -> bool:
+        """Whether the nodes of this attempt are reached through each other."""
+        return self.transport is not None and TRANSPORTS.get(self.transport.name).through_nodes
 
     def usage_recorder(self) -> UsageRecorder:
         """Return what records the usage of the nodes in one attempt; after the first plan."""

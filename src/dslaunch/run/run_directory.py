@@ -8,8 +8,9 @@ import os
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from io import FileIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from dslaunch.errors import UsageError
 from dslaunch.json_text import json_text
@@ -91,7 +92,7 @@ class RunDirectory:
         self.directory = directory
         self._open_logs = max(open_logs, OPEN_LOGS)
         self.failure: OSError | None = None
-        self._logs: OrderedDict[str, IO[bytes]] = OrderedDict()
+        self._logs: OrderedDict[str, FileIO] = OrderedDict()
         private.make_directory(str(directory.parent.resolve()))
         directory.mkdir(mode=0o700)
         # held for as long as this process lives, so that others can tell that it does
@@ -113,7 +114,7 @@ class RunDirectory:
     def event(self, event: Event) -> None:
         """Append an event."""
         try:
-            self._events.write(json_text(event.as_data()).encode() + b"\n")
+            _append(self._events, json_text(event.as_data()).encode() + b"\n")
         except OSError as error:
             self.failure = error
 
@@ -121,11 +122,17 @@ class RunDirectory:
         """Append to the log of a rank, or of the node's launcher, and note when it was written."""
         name = log_name(host, rank)
         try:
-            self._log(name).write(data)
+            log = self._log(name)
             if name not in self._numbers:
+                _append(self._sources, name.encode() + b"\n")
                 self._numbers[name] = len(self._numbers)
-                self._sources.write(name.encode() + b"\n")
-            self._order.write(arrival(when, self._numbers[name], stream, len(data)))
+            entry = arrival(when, self._numbers[name], stream, len(data))
+            _append(log, data)
+            try:
+                _append(self._order, entry)
+            except OSError:
+                _take_back(log, len(data))
+                raise
         except OSError as error:
             self.failure = error
 
@@ -142,7 +149,7 @@ class RunDirectory:
             except OSError as error:
                 self.failure = error
 
-    def _log(self, name: str) -> IO[bytes]:
+    def _log(self, name: str) -> FileIO:
         if name not in self._logs:
             if len(self._logs) >= self._open_logs:
                 self._logs.popitem(last=False)[1].close()
@@ -151,6 +158,23 @@ class RunDirectory:
             self._logs[name] = _private(f"{self._log_directory}/{name}")
         self._logs.move_to_end(name)
         return self._logs[name]
+
+
+def _append(file: FileIO, data: bytes) -> None:
+    """Append all of the data, or nothing: what follows is found by the sizes of what is before it,
+    also once a full disk has space again.
+
+    Raises OSError.
+    """
+    written = file.write(data)
+    if written != len(data):
+        _take_back(file, written)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _take_back(file: FileIO, size: int) -> None:
+    """Remove the last bytes of a file. Raises OSError."""
+    file.truncate(file.seek(0, os.SEEK_END) - size)
 
 
 def arrival(when: float, log: int, stream: int, size: int) -> bytes:
@@ -205,7 +229,7 @@ def write_private(path: Path, text: str) -> None:
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.unlink(missing_ok=True)
     with _private(new) as file:
-        file.write(text.encode())
+        _append(file, text.encode())
     new.replace(path)
 
 
@@ -233,7 +257,7 @@ def read_begin(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
-def _private(path: Path | str) -> IO[bytes]:
+def _private(path: Path | str) -> FileIO:
     """Open a private file for appending, without a buffer."""
     fd = private.open_file(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     return os.fdopen(fd, "wb", buffering=0)

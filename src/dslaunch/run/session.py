@@ -7,7 +7,6 @@ output of the ranks, and sends what has not arrived.
 from __future__ import annotations
 
 import ipaddress
-import math
 import socket
 import threading
 import time
@@ -30,7 +29,8 @@ from dslaunch.protocol.messages import (
 from dslaunch.protocol.values import parse
 from dslaunch.run import agent_program
 from dslaunch.transport.base import End
-from dslaunch.transport.wire import PIECE, Clock, LostError, Value, Wire, close_soon
+from dslaunch.transport.clock import Clock, MeasuredClock
+from dslaunch.transport.wire import PIECE, LostError, Value, Wire, close_soon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,9 +50,6 @@ CLOSED = 5.0
 reachable: a running launcher reconnects at once."""
 EXIT_TIMEOUT = 2.0
 """Seconds for an agent to exit when it is dismissed."""
-DRIFT = 50e-6
-"""Seconds per second by which two clocks may drift apart: quartz crystals are specified for 20 to
-50 ppm."""
 REPEATABLE = ("ask", "clock", "survey")
 """Requests that a node may be sent twice: if the connection is lost before it has started ranks,
 they are sent again over the next one."""
@@ -100,11 +97,7 @@ class Session(Wire):
     ) -> None:
         super().__init__(node, connection, run=agent.run)
         self.hello: Future[Hello] = Future()
-        self.offset = 0.0
-        """Seconds by which the node's clock is ahead of ours."""
-        self._offset_error = math.inf
-        self._offset_measured = 0.0
-        """By how much that was off at most when it was measured; when, on the monotonic clock."""
+        self._clock = MeasuredClock()
         self.idle = 0.0
         """Seconds without output or computation of its ranks, as last reported."""
         self._agent, self._inbox, self._transport = agent, inbox, transport
@@ -203,6 +196,20 @@ class Session(Wire):
                 return
             channel.flush(EXIT_TIMEOUT)
 
+    @property
+    def offset(self) -> float:
+        """Return by how many seconds the node's clock is ahead of ours."""
+        return self._clock.offset
+
+    @property
+    def clock_error(self) -> float:
+        """Return by how many seconds `offset` may be off; infinite: it was not measured."""
+        return self._clock.error
+
+    def known_clock(self) -> Clock | None:
+        """Return by how much the node's clock is ahead, as measured best; None: not measured."""
+        return self._clock.known()
+
     def measure_clock(self) -> Future[Clock]:
         """Measure by how much the node's clock is ahead, with an error of half a round trip."""
         future = super().measure_clock()
@@ -211,7 +218,7 @@ class Session(Wire):
 
     def _take_measured(self, measured: Future[Clock]) -> None:
         if measured.exception() is None:
-            self._set_offset(measured.result())
+            self._clock.take(measured.result())
 
     def _compare_clocks(self, reply: Reply) -> None:
         """Measure by how much the node's clock is ahead, by a reply with the time of its request's
@@ -221,28 +228,9 @@ class Session(Wire):
             return
         trip = time.monotonic() - request.sent
         worked = reply.time - reply.received
-        if not 0 <= worked <= trip:  # its clock was set meanwhile
-            return
-        self._set_offset(Clock.compared(reply.time, round_trip=trip - worked))
-
-    def known_clock(self) -> Clock | None:
-        """Return by how much the node's clock is ahead, as measured best; None: not measured."""
-        known = math.isfinite(self.clock_error)
-        return Clock(self.offset, self.clock_error) if known else None
-
-    @property
-    def clock_error(self) -> float:
-        """Return by how many seconds `offset` may be off; infinite: it was not measured."""
-        return self._offset_error + DRIFT * (time.monotonic() - self._offset_measured)
-
-    def _set_offset(self, found: Clock) -> None:
-        """Keep the more exact one of two measurements, unless the clock was set in between."""
-        error = self.clock_error
-        was_set = abs(found.offset - self.offset) > found.error + error
-        if found.error <= error or was_set:
-            self.offset = found.offset
-            self._offset_error = found.error
-            self._offset_measured = time.monotonic()
+        was_set = not 0 <= worked <= trip
+        if not was_set:
+            self._clock.take(Clock.compared(reply.time, round_trip=trip - worked))
 
     def _request(
         self, operation: str, parsed: Callable[[Reply], Value], **message: Any

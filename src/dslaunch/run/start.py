@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dslaunch.run.job_files import JobFiles, Shipment
     from dslaunch.run.launch import RunController
     from dslaunch.run.outcome import Outcome
+    from dslaunch.run.resume import ResumePreparation
     from dslaunch.run.run_directory import RunDirectory
     from dslaunch.run.session import Session
 
@@ -59,10 +60,29 @@ class _Ready:
     """Errors of the DeepSpeed config files that did not prevent the start."""
     offloads: bool
     """Whether DeepSpeed offloads to the memory of the nodes."""
+    resume: ResumePreparation | None
+    """Has prepared the nodes, if the job may resume; it has work after the end of the ranks too."""
 
 
 def start(controller: RunController, count: int, starter: AgentStarter, inbox: Inbox) -> Outcome:
     """Start the job and stay to its end; a detached one is only started.
+
+    Raises a DslaunchError for whatever prevents the start.
+    """
+    ready = _prepared(controller, count, starter)
+    controller.interrupts.check()
+    watch = _watch(controller, ready)
+    controller.view.begin(StartStep.STARTING, [node.host for node in ready.plan.nodes])
+    if controller.request.detached:
+        return _detached(controller, ready, watch, inbox)
+    outcome = _supervised(controller, ready, watch, inbox)
+    if ready.resume is not None:
+        ready.resume.after()
+    return outcome
+
+
+def _prepared(controller: RunController, count: int, starter: AgentStarter) -> _Ready:
+    """Ask, decide, plan, record and ship: what an attempt needs before its ranks can start.
 
     Raises a DslaunchError for whatever prevents the start.
     """
@@ -113,23 +133,15 @@ def start(controller: RunController, count: int, starter: AgentStarter, inbox: I
         )
     if gate is not None:
         gate.after_shipping(interrupts)
-    interrupts.check()
-    ready = _Ready(
+    return _Ready(
         sessions=sessions,
         plan=plan,
         facts=facts,
         record=record,
         config_errors=errors,
         offloads=offloads_to_host(request.job, request.cwd, in_code),
+        resume=resume,
     )
-    watch = _watch(controller, ready)
-    controller.view.begin(StartStep.STARTING, [node.host for node in plan.nodes])
-    if request.detached:
-        return _detached(controller, ready, watch, inbox)
-    outcome = _supervised(controller, ready, watch, inbox)
-    if resume is not None:
-        resume.after()
-    return outcome
 
 
 def _config_errors(

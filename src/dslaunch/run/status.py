@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dslaunch.cluster.model import Cluster
-from dslaunch.cluster.nodeset import InvalidNodeSet, expand
+from dslaunch.cluster.nodeset import LIMIT, InvalidNodeSet, expand
 from dslaunch.errors import NodeFailure, UsageError
 from dslaunch.protocol.queries import RUNS, Answers, RunOnNode
 from dslaunch.run.events import Event
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 CLUSTERS_AT_ONCE = 8
 """Clusters that are asked at the same time, each of them `ssh.fanout` nodes at a time."""
+MOST_NAMED = 1_000_000
+"""Names of nodes in all runs that one node reports, at most: 100 runs of 10,000 nodes. Folded, they
+are a short text, and to expand them takes a second."""
+TOO_MANY_RUNS = "remove ended runs: `dslaunch clean --ended`"
 NodeState = Literal["running", "ended", "orphaned", "unreachable", "nothing"]
 
 
@@ -265,28 +269,68 @@ def node_runs(reached: ReachedNodes, *, until: Until = never) -> dict[str, RunSt
 
 
 def _runs_in(answers: Mapping[str, Answers], reached: ReachedNodes) -> dict[str, RunStatus]:
+    named = _NamedNodes(reached.sessions.keys() | reached.failures.keys())
     reported: dict[str, dict[str, RunOnNode]] = {}
     for host, answer in answers.items():
-        for one in _runs_of(host, answer, reached):
+        for one in _runs_of(host, answer, reached, named):
             reported.setdefault(one.run, {})[host] = one
-    return {run: _joined(by_host, reached) for run, by_host in sorted(reported.items())}
+    return {run: _joined(by_host, reached, named) for run, by_host in sorted(reported.items())}
 
 
-def _runs_of(host: str, answer: Answers, reached: ReachedNodes) -> tuple[RunOnNode, ...]:
-    """The runs of one node; a record that is invalid is noted as a failure of the node."""
+class _NamedNodes:
+    """The nodes that runs name. Each text is expanded once: most nodes of a run have the same."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        """`known`: the nodes of the clusters. Names of others are counted, and not kept."""
+        self._known = {name: name for name in known}
+        self._found: dict[str | tuple[str, ...], tuple[int, tuple[str, ...]]] = {}
+
+    def count(self, hosts: str | tuple[str, ...]) -> int:
+        """Return how many names that is."""
+        return self._expanded(hosts)[0]
+
+    def known(self, hosts: str | tuple[str, ...]) -> tuple[str, ...]:
+        """Return those that are known; none if they are named in an invalid way."""
+        return self._expanded(hosts)[1]
+
+    def _expanded(self, hosts: str | tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+        if hosts not in self._found:
+            try:
+                names = expand(hosts) if isinstance(hosts, str) else hosts
+                known = tuple(self._known[name] for name in names if name in self._known)
+                self._found[hosts] = len(names), known
+            except InvalidNodeSet:
+                self._found[hosts] = LIMIT, ()  # that may have taken as long
+        return self._found[hosts]
+
+
+def _runs_of(
+    host: str, answer: Answers, reached: ReachedNodes, named: _NamedNodes
+) -> Iterator[RunOnNode]:
+    """Yield the runs of one node, the newest first. A record that is invalid is noted as a failure
+    of the node, and so is that its runs name too many nodes: the oldest are left out then."""
     recorded = answer.get(RUNS)
     if recorded is None:
-        return ()
+        return
     for error in recorded.invalid:
         why = f"its record of a run is invalid: {error}"
         reached.failures[host] = NodeFailure(host, "protocol", why)
-    return recorded.runs
+    left = MOST_NAMED
+    for run in sorted(recorded.runs, key=lambda run: run.started, reverse=True):
+        left -= named.count(run.hosts)
+        if left < 0:
+            why = f"its records of runs name more than {MOST_NAMED:,} nodes"
+            reached.failures[host] = NodeFailure(host, "protocol", why, hint=TOO_MANY_RUNS)
+            return
+        yield run
 
 
-def _joined(reported: Mapping[str, RunOnNode], reached: ReachedNodes) -> RunStatus:
+def _joined(
+    reported: Mapping[str, RunOnNode], reached: ReachedNodes, named: _NamedNodes
+) -> RunStatus:
     """Return one run as its nodes report it; nodes that did not answer are included."""
     first = next(iter(reported.values()))
-    nodes = {host: _on_node(host, reported, reached) for host in _hosts(reported, reached)}
+    nodes = {host: _on_node(host, reported, reached) for host in _hosts(reported, named)}
     outcome = judge(history_of(e for node in nodes.values() for e in node.events), last_lines={})
     state = _state(nodes.values(), outcome)
     nothing_failed = outcome.status == "ok" and state not in ENDED
@@ -305,24 +349,13 @@ def _joined(reported: Mapping[str, RunOnNode], reached: ReachedNodes) -> RunStat
     return RunStatus(first.run, state, record, nodes, result=result, ended=ended)
 
 
-def _hosts(reported: Mapping[str, RunOnNode], reached: ReachedNodes) -> tuple[str, ...]:
+def _hosts(reported: Mapping[str, RunOnNode], named: _NamedNodes) -> tuple[str, ...]:
     """Return the nodes of a run: those that any node names, and all that report it. One node
     cannot exclude others."""
-    known = reached.sessions.keys() | reached.failures.keys()
-    named: dict[str, None] = {}
-    for hosts in {one.hosts: None for one in reported.values()}:  # the same on most nodes
-        named |= dict.fromkeys(name for name in _expanded(hosts) if name in known)
-    return tuple(named | dict.fromkeys(reported))
-
-
-def _expanded(hosts: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Return the nodes that a node names; none if it names them in an invalid way."""
-    if not isinstance(hosts, str):
-        return hosts
-    try:
-        return expand(hosts)
-    except InvalidNodeSet:
-        return ()
+    hosts: dict[str, None] = {}
+    for told in {one.hosts: None for one in reported.values()}:  # the same on most nodes
+        hosts |= dict.fromkeys(named.known(told))
+    return tuple(hosts | dict.fromkeys(reported))
 
 
 def _on_node(host: str, reported: Mapping[str, RunOnNode], reached: ReachedNodes) -> NodeStatus:

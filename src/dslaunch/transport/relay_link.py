@@ -139,12 +139,12 @@ class RelayLink:
     def ping(self) -> None:
         """Make the relay send something.
 
-        A ping counts from when the loop has taken what had arrived: a loop that is busy with
+        A ping counts from when everything is handled that has arrived: a loop that is busy with
         thousands of nodes must not take a relay for silent.
         """
         if not self._pinging:
             self._pinging = True
-            loop.shared().call(self._ping)
+            loop.shared().call_when_handled(self._ping)
 
     def _ping(self) -> None:
         self._pinging = False

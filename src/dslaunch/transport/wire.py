@@ -25,7 +25,9 @@ from dslaunch.protocol.messages import Arrived, Incoming, ProtocolError, Reply
 from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.transport import login_shell, loop, program
 from dslaunch.transport.base import End, others_began
+from dslaunch.transport.clock import Clock
 from dslaunch.transport.latch import Latch
+from dslaunch.transport.writing_watch import WRITE_TIMEOUT, WritingWatch
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 
 PIECE = 64 * 1024
 """Bytes of a file that are sent at a time."""
-WRITE_TIMEOUT = 10.0
-"""Seconds in which a node must read something of what is sent."""
 LEAVE_TIMEOUT = 3.0
 """Seconds for a program to clean up after the last request."""
 Value = TypeVar("Value")
@@ -49,22 +49,6 @@ class LostError(Exception):
     def __init__(self, failure: NodeFailure) -> None:
         super().__init__(failure.message)
         self.failure = failure
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """How far a node's clock is ahead of ours, in seconds."""
-
-    offset: float
-    error: float
-    """By how much that may be wrong: half of the round trip in which it was measured."""
-
-    @classmethod
-    def compared(cls, node_time: float, *, round_trip: float) -> Clock:
-        """Return how a node's clock compares with ours, by a message with its time that has just
-        arrived. `round_trip`: of that and the message before, in seconds."""
-        half = round_trip / 2
-        return cls(node_time - (time.time() - half), half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +82,8 @@ class Wire:
         self._log = log.Log(__name__, node=node.host, **fields)
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Request] = {}
-        self._written = 0
-        """Bytes that were given to the channel."""
-        self._writing_watched = False
+        self._writing: WritingWatch | None = None
+        """Writes to the channel."""
         self._closing = Latch()
         self._ended = Latch()
         """Set when the program has ended, or the connection to it."""
@@ -134,13 +117,15 @@ class Wire:
     def _open(self, text: Sequence[bytes]) -> None:
         """Start the program over the connection, and listen. Raises OSError."""
         channel = self._connection.start(program.line(self._node), text)
-        self.login, self._late = login_shell.LoginOutput(frames.GREETING), False
+        self.login = login_shell.LoginOutput(frames.GREETING)
+        self._late = self._stopped_reading = False
         self._ended = Latch()
-        self._written = sum(map(len, text))
         self._channel = channel
+        self._writing = WritingWatch(
+            channel, lambda: self._reads_nothing(channel), written=sum(map(len, text))
+        )
         self._quiet_since = time.monotonic()
         self._limit_login(channel, login_shell.TIMEOUT)
-        self._watch_writing()
         channel.listen(_Listener(self, channel))
 
     # ------------------------------------------------------------ speaking
@@ -240,29 +225,12 @@ class Wire:
         return id, future
 
     def _write(self, data: bytes) -> None:
-        channel = self._channel
-        if channel is not None:
-            self._written += len(data)
-            channel.write(data)
-            if channel.unsent:
-                self._watch_writing()
+        if self._writing is not None:
+            self._writing.write(data)
 
-    def _watch_writing(self) -> None:
-        """Give the node up if it reads nothing of what is sent to it for some time."""
-        channel = self._channel
-        if channel is not None and not self._writing_watched:
-            self._writing_watched = True
-            sent = self._written - channel.unsent
-            self.loop.call_later(WRITE_TIMEOUT, lambda: self._check_writing(channel, sent))
-
-    def _check_writing(self, channel: Channel, sent_before: int) -> None:
-        self._writing_watched = False
-        unsent = channel.unsent
-        if channel is not self._channel or self.over or not unsent:
-            return
-        if self._written - unsent > sent_before:
-            self._watch_writing()
-        else:
+    def _reads_nothing(self, channel: Channel) -> None:
+        """Give the node up: it reads nothing of what is sent to it."""
+        if channel is self._channel and not self.over:
             self._stopped_reading = True
             self._give_up(channel, self._why_ended(End()))
 

@@ -85,6 +85,18 @@ def test_a_flood_of_output_is_cut_and_ended() -> None:
     assert len(done["out"]) <= 2 * trial.HALF
 
 
+def test_the_number_of_a_program_is_its_own_until_its_group_was_killed() -> None:
+    """Another process could get the number of one whose status was taken, and be killed."""
+    with Path(os.devnull).open("wb") as nowhere:
+        it = trial.Program(["true"], {**os.environ}, "/", nowhere.fileno(), nowhere.fileno())
+    with os.fdopen(os.pidfd_open(it.pid)) as handle:
+        assert select.select([handle], [], [], 300)[0]
+    assert it.has_ended()
+    assert Path(f"/proc/{it.pid}").exists()
+    assert it.end() == 0
+    assert not Path(f"/proc/{it.pid}").exists()
+
+
 def test_a_program_that_is_not_there_is_named() -> None:
     with pytest.raises(FileNotFoundError) as missing:
         run("no-such-program")

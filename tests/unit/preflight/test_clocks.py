@@ -9,7 +9,8 @@ import pytest
 
 from dslaunch.cluster.model import Node
 from dslaunch.preflight.conversation import Conversation
-from dslaunch.transport.wire import Clock, Wire
+from dslaunch.transport.clock import Clock
+from dslaunch.transport.wire import Wire
 
 AHEAD = 90.0
 

@@ -17,14 +17,16 @@ from dslaunch.launch.plan import NodePlan, Plan, Rendezvous
 from dslaunch.report.decision_rows import decision_rows
 from dslaunch.report.json_view import JsonView
 from dslaunch.report.line_limit import MOST_SHOWN
-from dslaunch.report.live import TICK, TerminalView
+from dslaunch.report.live import TerminalView, ViewOptions
 from dslaunch.report.outcome_rows import outcome_rows
+from dslaunch.report.status_screen import TICK
 from dslaunch.run.events import Event, Kind, Line, LineBlock
 from dslaunch.run.outcome import Outcome, SecondaryFailure
 from dslaunch.run.output_interval import output_interval
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.view import StartStep
 
+FOLDED = ViewOptions(fold=True)
 HOSTS = tuple(f"node{i:02}" for i in range(1, 17))
 WELL = Outcome("ok", 0, EndReason(EndCode.SUCCEEDED))
 MASTER = decision(DecisionCode.MASTER_GIVEN, address="a", port=1)
@@ -88,7 +90,11 @@ def test_lines_that_arrive_together_are_shown_as_those_that_arrive_alone(
     for together in (False, True):
         out, err = io.StringIO(), Terminal()
         screen = TerminalView(
-            out, err, nodes=HOSTS, ranks=ranks, color=color, fold=fold, clock=lambda: 0.0
+            out,
+            err,
+            nodes=HOSTS,
+            options=ViewOptions(ranks=ranks, color=color, fold=fold),
+            clock=lambda: 0.0,
         )
         for rank in (0, 1):
             block = LineBlock(0.0, "node01", rank, "stdout", "\n".join(texts))
@@ -172,7 +178,7 @@ def test_a_status_line_is_removed_before_anything_else_is_printed() -> None:
 
 def test_equal_lines_of_ranks_are_folded_with_their_ranks() -> None:
     out = io.StringIO()
-    screen = TerminalView(out, io.StringIO(), nodes=HOSTS, fold=True, clock=lambda: 0.0)
+    screen = TerminalView(out, io.StringIO(), nodes=HOSTS, options=FOLDED, clock=lambda: 0.0)
     screen.follow(4, None)
     for rank in range(4):
         screen.line(line("all", rank))
@@ -185,7 +191,7 @@ def test_equal_lines_of_ranks_are_folded_with_their_ranks() -> None:
 
 def test_equal_lines_of_many_ranks_are_folded_although_their_nodes_send_them_later() -> None:
     out, now = io.StringIO(), 0.0
-    screen = TerminalView(out, io.StringIO(), nodes=HOSTS, fold=True, clock=lambda: now)
+    screen = TerminalView(out, io.StringIO(), nodes=HOSTS, options=FOLDED, clock=lambda: now)
     screen.follow(10_000, None)
     for rank in range(3):
         now = output_interval(10_000) * rank / 2
@@ -197,7 +203,7 @@ def test_equal_lines_of_many_ranks_are_folded_although_their_nodes_send_them_lat
 
 def test_a_run_shows_not_more_lines_than_can_be_folded_but_all_of_rank_0() -> None:
     out, err = io.StringIO(), io.StringIO()
-    screen = TerminalView(out, err, nodes=HOSTS, fold=True, clock=lambda: 0.0)
+    screen = TerminalView(out, err, nodes=HOSTS, options=FOLDED, clock=lambda: 0.0)
     screen.plan(PLAN, Path("run"))
     many = "\n".join(map(str, range(MOST_SHOWN)))
     for rank, text in ((1, many), (2, "left\nout"), (0, "shown")):
@@ -221,7 +227,7 @@ def test_a_restart_with_another_node_does_not_wait_for_the_one_it_replaces(tmp_p
 
 def test_many_ranks_that_are_no_range_are_counted() -> None:
     out = io.StringIO()
-    screen = TerminalView(out, io.StringIO(), nodes=HOSTS, fold=True, clock=lambda: 0.0)
+    screen = TerminalView(out, io.StringIO(), nodes=HOSTS, options=FOLDED, clock=lambda: 0.0)
     screen.follow(64, None)
     for rank in range(0, 64, 2):
         screen.line(line("even", rank))
@@ -231,7 +237,7 @@ def test_many_ranks_that_are_no_range_are_counted() -> None:
 
 def test_equal_lines_of_launchers_are_folded_with_their_nodes() -> None:
     out = io.StringIO()
-    screen = TerminalView(out, io.StringIO(), nodes=HOSTS, fold=True, clock=lambda: 0.0)
+    screen = TerminalView(out, io.StringIO(), nodes=HOSTS, options=FOLDED, clock=lambda: 0.0)
     for host in HOSTS[:2]:
         screen.line(Line(0.0, host, None, "stdout", "banner"))
     for host in HOSTS:
@@ -242,7 +248,7 @@ def test_equal_lines_of_launchers_are_folded_with_their_nodes() -> None:
 
 def test_folded_lines_are_shown_before_the_event_that_followed_them() -> None:
     both = io.StringIO()
-    screen = TerminalView(both, both, nodes=HOSTS, fold=True)
+    screen = TerminalView(both, both, nodes=HOSTS, options=FOLDED)
     screen.line(line("before"))
     screen.event(happened("stopping", code=EndCode.RANK_FAILED))
     assert both.getvalue().startswith("node01:0│before\ndslaunch: ")
@@ -261,7 +267,7 @@ def test_the_states_of_a_progress_bar_are_in_the_status_line_only() -> None:
 
 def test_prefixes_are_aligned_and_colored_by_node_on_a_terminal() -> None:
     out = Terminal()
-    screen = TerminalView(out, io.StringIO(), nodes=HOSTS, color=True)
+    screen = TerminalView(out, io.StringIO(), nodes=HOSTS, options=ViewOptions(color=True))
     screen.line(line("a", 10))
     screen.line(line("b", 9))
     screen.line(Line(0.0, "node02", 9, "stdout", "c"))

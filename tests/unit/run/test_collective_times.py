@@ -20,7 +20,7 @@ from dslaunch.run.collective_times import (
     TRIPS_OF_ROUND,
     CollectiveTimes,
 )
-from dslaunch.transport.wire import Clock
+from dslaunch.transport.clock import Clock
 
 KIND = "all_reduce [[1000]]"
 STEP = 0.1

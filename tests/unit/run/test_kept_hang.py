@@ -15,7 +15,7 @@ from dslaunch.run.outcome import Outcome
 from dslaunch.run.reach import ReachedNodes
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.session import Session
-from dslaunch.transport.wire import Clock
+from dslaunch.transport.clock import Clock
 
 RECORDED: dict[str, Any] = json.loads(
     Path(__file__).with_name("recorded_hangs.json").read_text("utf-8")

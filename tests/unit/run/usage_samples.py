@@ -10,7 +10,7 @@ from dslaunch.protocol.values import parse
 from dslaunch.run.progress import Progress
 from dslaunch.run.usage import GpuUsage, NodeUsage, RankUsage
 from dslaunch.run.usage_monitor import RankSample, UsageSample
-from dslaunch.transport.wire import Clock
+from dslaunch.transport.clock import Clock
 
 RANK = {"rank": 0, "pid": 9, "cpu": 5.0, "memory": 4096, "busiest": 9, "ran": 4.0, "waited": 1.0}
 COUNTED: dict[str, Any] = {

@@ -68,6 +68,12 @@ def test_a_connection_that_ends_ends_the_channel(connected: Connected) -> None:
     assert output.end() == End()
 
 
+def test_a_message_over_a_connection_that_has_ended_is_dropped(connected: Connected) -> None:
+    connected.client.close()
+    connected.client.global_request("too-late", wait=False)  # raises nothing
+    assert not connected.client.is_active()
+
+
 class Received:
     """What a program has written."""
 

@@ -222,7 +222,7 @@ def unanswered_after_ping(link: RelayLink) -> int:
     """Ping a relay; return how many pings in a row it has not answered."""
     pinged = threading.Event()
     link.ping()
-    shared().call(pinged.set)
+    shared().call_when_handled(pinged.set)
     pinged.wait()
     return link.unanswered
 

@@ -26,7 +26,12 @@ from dslaunch.transport import program
 from dslaunch.transport.base import Connection, Detour
 from dslaunch.transport.channel import ChannelOutput
 from dslaunch.transport.process import ProcessChannel, ProcessConnection
-from dslaunch.transport.transports.tree import UNFIT_AFTER, TreeConnection, TreeTransport
+from dslaunch.transport.transports.tree import (
+    UNFIT_AFTER,
+    SharedConnection,
+    TreeConnection,
+    TreeTransport,
+)
 
 SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
@@ -207,6 +212,18 @@ def test_what_connects_to_a_closed_tree_starts_nothing(
     with pytest.raises(NodeError):
         tree.connect(cluster.nodes[1])
     assert direct.hosts == []
+
+
+def test_a_use_that_is_closed_twice_leaves_the_connection_to_the_others(direct: Direct) -> None:
+    shared = SharedConnection(direct.connect(Node("node1", (0,))))
+    first, second = shared.join(), shared.join()
+    assert first is not None
+    assert second is not None
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: first.close(), range(2)))
+    assert says(second, "echo hello") == b"hello\n"
+    second.close()
+    assert shared.join() is None
 
 
 def test_a_program_behind_a_relay_can_be_started_again(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+from dslaunch.launch.command import quote_in_line
 from dslaunch.preflight.check import NodeAnswers, Question, QuestionPerNode, Scope
 from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.protocol.survey import HeldAddress
@@ -92,6 +93,15 @@ def _resolve(scope: Scope) -> QuestionPerNode:
 def path_question(path: str) -> Question:
     """What a path is; a dead file server costs five seconds, side by side with all others."""
     return Question("path", path, 5)
+
+
+def path_word(path: str) -> str:
+    """Return a path as a word of a command to copy. A leading `~` is not quoted: the shell expands
+    it on the node."""
+    start, _, below = path.partition("/")
+    if start != "~":
+        return quote_in_line(path)
+    return f"~/{quote_in_line(below)}" if below else "~"
 
 
 def is_missing(a: NodeAnswers, path: str) -> bool:

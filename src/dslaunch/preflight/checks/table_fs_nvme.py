@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from dslaunch.launch.command import quote
 from dslaunch.preflight.check import (
     Asked,
     Check,
@@ -24,6 +23,7 @@ from dslaunch.preflight.checks._machine import (
     is_missing,
     mounts,
     path_question,
+    path_word,
     paths,
     space,
 )
@@ -31,6 +31,9 @@ from dslaunch.preflight.comparison import deviations
 from dslaunch.preflight.flow import NodeFlow, each, judged
 from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.protocol.survey import Mount, PathStatus
+
+ENOUGH_INODES = 10_000
+"""Free inodes that are enough on a file system of any size."""
 
 
 def _above(path: str) -> Question:
@@ -64,20 +67,24 @@ def _fs_free(a: NodeAnswers) -> Iterator[Finding]:
 
 
 def _full(path: str, there: str, found: PathStatus, a: NodeAnswers) -> Iterator[Finding]:
-    """Per cent are not enough: 5 % of a large file server are many checkpoints."""
+    """Yield that a file system has little space or few inodes free. `there`: a path that exists.
+
+    A share alone does not decide: 5 % of a large file server are many checkpoints.
+    """
     size, free = found["size"], found["free"]
-    share = 100 * free / size if size > 0 else 100.0
-    little = free < a.limits["enough"] * GIB
-    words = f"{path}: {space(free)} free of {space(size)}"
-    if size > 0 and share < a.limits["fail"] and little:
-        yield Finding("fail", words, f"{a.limits['fail']:g} %", see=f"df -h {quote(there)}")
-    elif size > 0 and share < a.limits["warn"] and little:
-        yield Finding("warn", words, f"{a.limits['warn']:g} %", see=f"df -h {quote(there)}")
+    if size > 0 and free < a.limits["enough"] * GIB:
+        share = 100 * free / size
+        words = f"{path}: {space(free)} free of {space(size)}"
+        levels: tuple[Level, ...] = ("fail", "warn")
+        level = next((each for each in levels if share < a.limits[each]), None)
+        if level is not None:
+            least = f"{a.limits[level]:g} %"
+            yield Finding(level, words, least, see=f"df -h {path_word(there)}")
     inodes, left = found["inodes"], found["inodes_free"]
-    if inodes > 0 and left < inodes * a.limits["fail"] / 100 and left < 10_000:
+    if left < inodes * a.limits["fail"] / 100 and left < ENOUGH_INODES:
         words = f"{path}: {left} of {inodes} inodes free"
         fix = "remove many small files: caches, __pycache__, old runs"
-        yield Finding("fail", words, f"{a.limits['fail']:g} %", fix, f"df -i {quote(there)}")
+        yield Finding("fail", words, f"{a.limits['fail']:g} %", fix, f"df -i {path_word(there)}")
 
 
 MOUNTS = Question("read", ["/proc/self/mountinfo"])
@@ -110,7 +117,7 @@ def _fs_hung(a: NodeAnswers, network: Mapping[str, str]) -> Iterator[Finding]:
         level: Level = "fail" if path in own or any(_below(o, path) for o in own) else "warn"
         error = a.why(path_question(path))
         words = f"{path} does not respond: {error[0].lower() + error[1:]}"
-        yield Finding(level, words, "an answer within 5 s", see=f"timeout 5 stat {quote(path)}")
+        yield Finding(level, words, "an answer within 5 s", see=f"timeout 5 stat {path_word(path)}")
     if not hung:
         yield passed("all network file systems respond" if network else "all paths respond")
 
@@ -131,7 +138,7 @@ def _fs_kind(a: NodeAnswers) -> Iterator[Finding]:
         return
     remarks = [(path, words) for path, mount in told.items() for words in _mount_remarks(mount)]
     for path, words in remarks:
-        yield Finding("warn", f"{path}: {words}", see=f"findmnt -T {path}")
+        yield Finding("warn", f"{path}: {words}", see=f"findmnt -T {path_word(path)}")
     if not remarks:
         kinds = dict.fromkeys(mount["type"] for mount in told.values())
         yield passed(f"on {', '.join(kinds)}")
@@ -195,26 +202,30 @@ def usage(text: str) -> Iterator[tuple[str, int, int]]:
 
 def _fs_writable(a: NodeAnswers) -> Iterator[Finding]:
     """Of places beside the job's directories, which `fs.shared` writes into."""
-    asked = False
-    for path, what in paths(a.scope).items():
-        if path in a.scope.directories or not a.has(path):
-            missing = path in a.asked and is_missing(a, path)
-            # below the home a job can make it; elsewhere something is not mounted
-            if missing and path == a.scope.cluster.storage.node_local and path.startswith("/"):
-                yield Finding("fail", f"{path} ({what}) does not exist", "a directory")
-            continue
-        asked = True
-        found = a[path]
-        options = (found["mount"] or {}).get("options", "").split(",")
-        read_only = "ro" in options
-        if not found["writable"] or read_only:
-            words = (
-                f"{path} ({what}) is "
-                f"{'mounted read-only' if read_only else 'not writable for this user'}"
-            )
-            yield Finding("fail", words, "writable", see=f"touch {path}/x; findmnt -T {path}")
-    if not asked:
+    places = {p: what for p, what in paths(a.scope).items() if p not in a.scope.directories}
+    local = a.scope.cluster.storage.node_local
+    for path, what in places.items():
+        # below the home a job can make it; elsewhere something is not mounted
+        is_required = path == local and path.startswith("/")
+        if a.has(path):
+            yield from _not_writable(path, what, a[path])
+        elif is_required and is_missing(a, path):
+            yield Finding("fail", f"{path} ({what}) does not exist", "a directory")
+    if not any(a.has(path) for path in places):
         yield skipped("no path responded")
+
+
+def _not_writable(path: str, what: str, found: PathStatus) -> Iterator[Finding]:
+    mount = found["mount"]
+    is_read_only = mount is not None and "ro" in mount["options"].split(",")
+    if is_read_only:
+        words = f"{path} ({what}) is mounted read-only"
+    elif not found["writable"]:
+        words = f"{path} ({what}) is not writable for this user"
+    else:
+        return
+    word = path_word(path)
+    yield Finding("fail", words, "writable", see=f"touch {word}/x; findmnt -T {word}")
 
 
 NEED = "zero-infinity"
@@ -250,28 +261,32 @@ def _nvme_path(a: NodeAnswers) -> Iterator[Finding]:
     if trouble:
         yield Finding(level, trouble, "a directory on a local NVMe disk")
         return
-    if need:
-        error = a.why(_write(path))
-        if error:
-            words = f"{path}: write with O_DIRECT failed: {error[0].lower() + error[1:]}"
-            yield Finding("fail", words, "O_DIRECT")
-            return
-    yield passed(
-        f"{path} is on a local {found['mount']['type'] if found['mount'] else 'disk'} file system"
-    )
+    error = a.why(_write(path)) if need else ""
+    if error:
+        words = f"{path}: write with O_DIRECT failed: {error[0].lower() + error[1:]}"
+        yield Finding("fail", words, "O_DIRECT")
+        return
+    kind = found["mount"]["type"] if found["mount"] else "disk"
+    yield passed(f"{path} is on a local {kind} file system")
 
 
 def _unfit_disk(path: str, found: PathStatus, a: NodeAnswers) -> str:
+    """Return why a path is not on a local disk that fits; empty: it is, or that is not known."""
     mount = found["mount"]
-    kind, source = (mount["type"], mount["source"]) if mount else ("", "")
+    if mount is None:
+        return ""
+    kind, source = mount["type"], mount["source"]
     if kind in NETWORK_TYPES or kind.startswith("fuse."):
         return f"{path} is on {kind}, a network file system"
     if kind in NO_DISK:
         return f"{path} is on {kind}, not on a disk"
-    name = source.rsplit("/", 1)[-1]
+    if not source.startswith("/dev/"):
+        return ""
+    partition = source.rpartition("/")[2]
     for file, text in a["disks"].items():
         disk = file.split("/")[3]
-        if text.strip() == "1" and source.startswith("/dev/") and name.rstrip("0123456789") == disk:
+        rotates = text.strip() == "1"
+        if rotates and partition.rstrip("0123456789") == disk:
             return f"{path} is on {disk}, a rotating disk"
     return ""
 

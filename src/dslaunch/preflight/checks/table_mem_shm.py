@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from statistics import median
 
-from dslaunch.launch.command import quote
 from dslaunch.preflight.check import Check, Finding, NodeAnswers, Nodes, Question, passed
 from dslaunch.preflight.checks._machine import (
     CONTAINER,
@@ -15,6 +14,7 @@ from dslaunch.preflight.checks._machine import (
     NVIDIA,
     memory,
     path_question,
+    path_word,
     space,
 )
 from dslaunch.preflight.flow import judged
@@ -67,7 +67,7 @@ def _limit(a: NodeAnswers) -> Iterator[Finding]:
         yield passed("no cgroup memory limit")
     elif least < total * a.limits["warn"] / 100:
         words = f"cgroup memory limit {space(least)} of {space(total)}"
-        yield Finding("warn", words, "no limit", see=f"cat {quote(limits[least])}")
+        yield Finding("warn", words, "no limit", see=f"cat {path_word(limits[least])}")
     else:
         yield passed(f"cgroup memory limit {space(least)}")
 

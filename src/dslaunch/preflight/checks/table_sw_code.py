@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from dslaunch.launch.command import quote
 from dslaunch.preflight.check import (
     Asked,
     Check,
@@ -16,6 +15,7 @@ from dslaunch.preflight.check import (
     Question,
     Scope,
 )
+from dslaunch.preflight.checks._machine import path_word
 from dslaunch.preflight.comparison import deviations_by_name
 from dslaunch.preflight.flow import NodeFlow, compared, each, judged
 from dslaunch.topology import nccl
@@ -88,7 +88,7 @@ def _sw_locks(a: NodeAnswers, place: Question) -> Iterator[Finding]:
     old = [lock["path"] for lock in a.value(place) if lock["age"] > 60 * a.limits["warn"]]
     if old:
         more = f" and {len(old) - 1} more" if len(old) > 1 else ""
-        yield Finding("warn", f"stale lock file: {old[0]}{more}", "none", f"rm {quote(old[0])}")
+        yield Finding("warn", f"stale lock file: {old[0]}{more}", "none", f"rm {path_word(old[0])}")
 
 
 FILES = Question("texts", ["/etc/nccl.conf", "~/.nccl.conf", "~/.deepspeed_env"], 5)
@@ -108,7 +108,7 @@ def _sw_nccl_conf(a: NodeAnswers) -> Iterator[Finding]:
         for remark in remarks:
             level: Level = "info" if remark.level == "info" else "warn"
             words = f"{path}: {remark.message[:160]}"
-            yield Finding(level, words, fix=remark.fix or "", see=f"cat {path}")
+            yield Finding(level, words, fix=remark.fix or "", see=f"cat {path_word(path)}")
         if found and not remarks:
             shown = ", ".join(f"{name}={value[:60]}" for name, value in sorted(found.items()))
             yield Finding("info", f"{path} sets {shown}"[:200])

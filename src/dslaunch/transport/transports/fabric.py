@@ -20,6 +20,7 @@ from dslaunch.errors import NodeError
 from dslaunch.transport import loop
 from dslaunch.transport.base import TransportType
 from dslaunch.transport.classify import Scene, Symptom, failure, symptom_of
+from dslaunch.transport.fulfill import fulfill
 from dslaunch.transport.process import login_line
 from dslaunch.transport.retry import when_throttled
 from dslaunch.transport.ssh.files import KnownHosts, client_of
@@ -120,8 +121,8 @@ class FabricTransport:
         self._client = client_of(ssh)
         self._known = KnownHosts()
         self._keys = SharedKeys()
-        self._jumps: dict[tuple[JumpHost, ...], paramiko.SSHClient] = {}
-        self._dialing: dict[tuple[JumpHost, ...], Future[paramiko.SSHClient]] = {}
+        self._jumps: dict[tuple[JumpHost, ...], Future[paramiko.SSHClient]] = {}
+        """The connections to jump hosts, also those that are being made or have failed."""
         self._lingering = LingeringSockets()
         self._jumping = threading.Lock()
 
@@ -147,9 +148,15 @@ class FabricTransport:
 
     def close(self) -> None:
         """Close the connections to jump hosts, and wait until every host has confirmed its end."""
-        for jump in self._jumps.values():
-            _close(jump, self._lingering)
+        with self._jumping:
+            jumps = list(self._jumps.values())
+        for jump in jumps:  # one that is still being made is closed when it is
+            jump.add_done_callback(self._close_jump)
         self._lingering.wait()
+
+    def _close_jump(self, made: Future[paramiko.SSHClient]) -> None:
+        if made.exception() is None:
+            _close(made.result(), self._lingering)
 
     # ------------------------------------------------------------ connecting
 
@@ -175,35 +182,13 @@ class FabricTransport:
         not answer takes one timeout, not one for each node behind it.
         """
         with self._jumping:
-            connected = self._jumps.get(chain)
-            if connected is not None and _is_connected(connected):
-                return connected
-            shared = self._dialing.get(chain)
-            is_first = shared is None
-            if shared is None:
-                shared = self._dialing[chain] = Future()
+            shared = self._jumps.get(chain)
+            is_first = shared is None or _has_ended(shared)
+            if shared is None or is_first:
+                shared = self._jumps[chain] = Future()
         if is_first:
-            self._dial_for_all(shared, chain, hop, gateway)
+            fulfill(shared, lambda: self._dial(hop, gateway))
         return shared.result()
-
-    def _dial_for_all(
-        self,
-        shared: Future[paramiko.SSHClient],
-        chain: tuple[JumpHost, ...],
-        hop: Hop,
-        gateway: paramiko.SSHClient | None,
-    ) -> None:
-        try:
-            connection = self._dial(hop, gateway)
-        except BaseException as error:  # noqa: BLE001 - raised again by everyone who waits for it
-            with self._jumping:
-                del self._dialing[chain]
-            shared.set_exception(error)
-        else:
-            with self._jumping:
-                self._jumps[chain] = connection
-                del self._dialing[chain]
-            shared.set_result(connection)
 
     def _dial(self, hop: Hop, gateway: paramiko.SSHClient | None) -> paramiko.SSHClient:
         """Return a client that is logged in to one host, its key verified. Raises _HopError."""
@@ -273,9 +258,14 @@ class FabricTransport:
         client.connect(hop.host, port=hop.port, username=hop.user, **options)
 
 
-def _is_connected(client: paramiko.SSHClient) -> bool:
-    transport = client.get_transport()
-    return transport is not None and transport.is_active()
+def _has_ended(made: Future[paramiko.SSHClient]) -> bool:
+    """Return whether a connection could not be made, or has ended since."""
+    if not made.done():
+        return False
+    if made.exception() is not None:
+        return True
+    transport = made.result().get_transport()
+    return transport is None or not transport.is_active()
 
 
 class HostKeyUnknown(Exception):

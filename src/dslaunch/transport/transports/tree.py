@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from dslaunch import log
 from dslaunch.errors import FailureKind, NodeError, NodeFailure
@@ -21,6 +21,7 @@ from dslaunch.registry import TRANSPORTS
 from dslaunch.transport import program
 from dslaunch.transport.base import Detour, TransportType
 from dslaunch.transport.classify import from_words
+from dslaunch.transport.fulfill import fulfill
 from dslaunch.transport.node_login import child_of, login_options
 from dslaunch.transport.relay_link import LoginRefusedError, RelayLink, RelayLostError
 from dslaunch.transport.retry import when_throttled
@@ -55,7 +56,6 @@ UNFIT_AFTER = 2
 nodes that cannot log in to each other would take as many tries as there are nodes."""
 CLOSED_AT_ONCE = 32
 """Relays that are ended at the same time."""
-Value = TypeVar("Value")
 _log = log.Log(__name__)
 
 
@@ -97,25 +97,25 @@ class SharedConnection:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._users = 0
+        self._uses: set[SharedUse] = set()
+        self._is_closed = False
         self._changing = threading.Lock()
 
     def join(self) -> SharedUse | None:
         """Return a further use of the connection; None if it was closed after its last."""
         with self._changing:
-            if self._users < 0:
+            if self._is_closed:
                 return None
-            self._users += 1
-        return SharedUse(self)
+            use = SharedUse(self)
+            self._uses.add(use)
+            return use
 
-    def leave(self) -> None:
-        """Close the connection after its last use."""
+    def leave(self, use: SharedUse) -> None:
+        """Close the connection after its last use. Safe to call twice for a use."""
         with self._changing:
-            self._users -= 1
-            is_last = self._users == 0
-            if is_last:
-                self._users = -1
-        if is_last:
+            self._uses.discard(use)
+            self._is_closed = not self._uses
+        if self._is_closed:
             self.connection.close()
 
 
@@ -125,7 +125,6 @@ class SharedUse:
     def __init__(self, shared: SharedConnection) -> None:
         self._shared = shared
         self._channels: list[Channel] = []
-        self._closed = threading.Event()
 
     def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
         """Run a shell line on the node. Raises OSError."""
@@ -134,12 +133,10 @@ class SharedUse:
         return channel
 
     def close(self) -> None:
-        """End what was started by this use. Safe to call twice."""
-        if not self._closed.is_set():
-            self._closed.set()
-            self._shared.leave()  # first: where the network is gone, a channel may not close
-            for channel in self._channels:
-                channel.close()
+        """End what was started by this use. Safe to call twice, at the same time too."""
+        self._shared.leave(self)  # first: where the network is gone, a channel may not close
+        for channel in self._channels:
+            channel.close()
 
     def abandon(self) -> None:
         """Close the connection for all that share it."""
@@ -228,7 +225,7 @@ class TreeTransport:
             if shared is None:
                 shared = self._shared[node.host] = Future()
         if is_first:
-            _fulfill(shared, lambda: SharedConnection(self._reach(node)))
+            fulfill(shared, lambda: SharedConnection(self._reach(node)))
         use = shared.result().join()
         return use or self._own(node)
 
@@ -247,7 +244,7 @@ class TreeTransport:
             if future is None or is_first:
                 future = self._relays[host] = Future()
         if is_first:
-            _fulfill(future, lambda: self._start_relay(self._nodes[host]))
+            fulfill(future, lambda: self._start_relay(self._nodes[host]))
         relay = future.result()
         if relay.link.over:
             raise RelayLostError("the relay was lost")
@@ -396,14 +393,6 @@ def _failure(node: Node, error: LoginRefusedError) -> NodeFailure:
     if error.how == relay_frames.INVALID:
         return NodeFailure(node.host, "name", "not a name that a relay accepts")
     return from_words(node, error.words)
-
-
-def _fulfill(future: Future[Value], made: Callable[[], Value]) -> None:
-    """Make the value that others wait for too."""
-    try:
-        future.set_result(made())
-    except BaseException as error:  # noqa: BLE001 - raised again by everyone who waits for it
-        future.set_exception(error)
 
 
 def make(cluster: Cluster) -> TreeTransport:

@@ -1,0 +1,17 @@
+"""One thread makes what others wait for too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+
+def fulfill(future: Future[Value], make: Callable[[], Value]) -> None:
+    """Give the future what `make` returns, or raises: everyone who waits for it gets the same."""
+    try:
+        future.set_result(make())
+    except BaseException as error:  # noqa: BLE001 - raised again by everyone who waits for it
+        future.set_exception(error)

@@ -1,0 +1,69 @@
+"""A disk that is full for a moment costs the record what came then, and nothing else."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dslaunch.node import run_files
+from dslaunch.run.recorded_output import RecordedOutput
+from dslaunch.run.run_directory import ARRIVAL, RunDirectory, write_private
+
+FILES_END = range(2 * ARRIVAL.size + 2)
+"""Sizes at which files cannot grow: before, in and behind each thing that is written."""
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Let no file grow beyond a size; a write takes what fits, as on a disk that gets full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def recorded(directory: Path) -> list[tuple[str, int | None, bytes]]:
+    """Return the output as it is read: host, rank and data of each piece."""
+    with RecordedOutput(directory) as record:
+        pieces = [piece for piece in record.forward() if piece is not None]
+        return [(*(record.source(piece.log) or ("", None)), record.data(piece)) for piece in pieces]
+
+
+@pytest.mark.parametrize("size", FILES_END)
+def test_what_is_recorded_later_is_read_as_it_was_written(tmp_path: Path, size: int) -> None:
+    record = RunDirectory(tmp_path / "run")
+    record.output("a", 0, b"before\n", 1.0, 1)
+    with files_of_at_most(size):
+        record.output("a", 0, b"at that moment\n", 2.0, 1)
+        record.output("b", 1, b"first\n", 2.0, 1)
+    record.output("a", 0, b"after\n", 3.0, 1)
+    record.output("c", 2, b"other\n", 3.0, 1)
+    record.let_go()
+    found = recorded(tmp_path / "run")
+    assert found[0] == ("a", 0, b"before\n")
+    assert found[-2:] == [("a", 0, b"after\n"), ("c", 2, b"other\n")]
+    assert set(found[1:-2]) <= {("a", 0, b"at that moment\n"), ("b", 1, b"first\n")}
+    is_complete = len(found) == 5
+    assert is_complete == (record.failure is None)
+
+
+def test_a_whole_file_is_replaced_or_left_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write_private(path, "before")
+    with files_of_at_most(3), pytest.raises(OSError, match="space"):
+        write_private(path, "after")
+    assert path.read_text() == "before"
+
+
+def test_an_event_of_a_node_is_recorded_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    directory = str(tmp_path)
+    with files_of_at_most(3):
+        run_files.append_event(directory, {"event": "started"})
+    run_files.append_event(directory, {"event": "done"})
+    assert (tmp_path / run_files.EVENTS).read_text() == '{"event": "done"}\n'
