@@ -81,7 +81,7 @@ from dslaunch.run.watch import Watch, read_event
 from dslaunch.slurm.job_signals import ask_node
 from dslaunch.transport.wire import LostError
 from tests.growth import result_within
-from tests.hostile.mutations import Mutation, mutations, sample
+from tests.hostile.mutations import Mutation, mutations, sample, text_sample
 
 SLOWEST = 2.0
 """Seconds of processor time that one variant may take."""
@@ -455,7 +455,8 @@ def test_no_report_about_gpus_does_more_than_fail_its_node(name: str, variants: 
         assert {error.host for error in found.gpu_errors} <= set(HOSTS)
         hang_text(with_gpu_errors(judge(views, now=2.0), found.gpu_errors, views))
 
-    for changed in sample(honest_answer(name, None), variants):
+    honest = honest_answer(name, None)
+    for changed in (*sample(honest, variants), *text_sample(honest, variants)):
         within_time(lambda changed=changed: look(changed))  # type: ignore[misc]
 
 

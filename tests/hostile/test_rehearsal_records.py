@@ -63,12 +63,15 @@ def test_one_finding_names_few_hosts() -> None:
 def many(kind: str, count: int) -> list[Any]:
     if kind == "saved":
         return [saved("torch.save", f"/data/{number}", tensors=1) for number in range(count)]
-    loaders = [loader(number=number, workers=2) for number in range(count)]
+    # of a data set that is divided among more ranks than there are, in parts that are all read
+    parts = {"replicas": 4, "replica": 3, "samples": 9} if kind == "parts" else {}
+    loaders = [loader(number=number, workers=2, **parts) for number in range(count)]
+    loaders += [loader(number=count, **{**parts, "replica": each}) for each in range(4) if parts]
     batch = {"kind": "batch", "index": 1, "size": 4, "digest": "a" * 16}
     return [*loaders, *({**batch, "loader": number} for number in range(count))]
 
 
-@pytest.mark.parametrize("kind", ["saved", "loader"])
+@pytest.mark.parametrize("kind", ["saved", "loader", "parts"])
 def test_many_records_of_a_rank_are_judged_in_time(kind: str) -> None:
     def judging(count: int) -> Work:
         made = many(kind, count)

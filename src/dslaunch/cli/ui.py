@@ -188,7 +188,7 @@ def show_traceback(
 
 def width() -> int | None:
     """Return the columns that a result must fit; None if unlimited, as in a file."""
-    if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
+    if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
         import shutil
 
         return shutil.get_terminal_size().columns

@@ -340,7 +340,7 @@ class _Reader:
     def _number(self, word: str) -> int | float:
         """Convert a number as `hjson` does: 5e8 is an integer, 1e12 is not."""
         try:
-            if word.lstrip("-").isdigit():
+            if word.lstrip("-").isdecimal():
                 return _bounded(int(word))
             number = float(word)
             return int(number) if int(number) == number and abs(number) < WHOLE else number

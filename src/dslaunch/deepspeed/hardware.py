@@ -77,7 +77,7 @@ def hardware_of(allocation: Allocation) -> tuple[NodeHardware, ...]:
 
 
 def _size(labels: Mapping[str, str]) -> int | None:
-    found = re.fullmatch(r"(\d+)\s*([KMGT]?)i?B?", labels.get("memory", ""))
+    found = re.fullmatch(r"(\d{1,18})\s*([KMGT]?)i?B?", labels.get("memory", ""))
     return int(found[1]) * _UNITS[found[2]] if found else None
 
 

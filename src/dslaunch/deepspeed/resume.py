@@ -74,7 +74,7 @@ def resumed_path(args: Sequence[Word]) -> str | None:
 def directory(args: Sequence[Word]) -> str | None:
     """Return the directory in which the script saves, from common options; numbers are
     intervals."""
-    given = {flag: v for flag, v in options(args) if v.lower() != "true" and not v.isdigit()}
+    given = {flag: v for flag, v in options(args) if v.lower() != "true" and not v.isdecimal()}
     return next((given[name] for name in DIRECTORIES if given.get(name)), None)
 
 
@@ -107,7 +107,7 @@ def _model_parallel(config: Mapping[str, Any], args: Sequence[Word]) -> str | No
         if isinstance(value, int) and value > 1:
             return f"{'.'.join(keys)} is {value}"
     for flag, text in options(args):
-        if flag in PARALLEL and text.isdigit() and int(text) > 1:
+        if flag in PARALLEL and text.isdecimal() and text.lstrip("0") not in ("", "1"):
             return f"--{flag} is {text}"
     return None
 

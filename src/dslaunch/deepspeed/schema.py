@@ -149,7 +149,7 @@ def _joined(steps: list[str]) -> str:
 def versions() -> tuple[str, ...]:
     """Return the versions with a table, oldest first."""
     names = (each.name.removesuffix(".json") for each in TABLES.iterdir())
-    return tuple(sorted((name for name in names if name[:1].isdigit()), key=number))
+    return tuple(sorted((name for name in names if name[:1].isdecimal()), key=number))
 
 
 def number(version: str) -> tuple[int, ...]:

@@ -151,14 +151,16 @@ def unread_parts(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield a sampler that divides the data among more ranks than there are, so that none reads
     some of its parts. Data that ranks share by intent is divided among fewer ranks."""
     full = rehearsed.full_ranks
-    loaders = [loader for rank in ranks for loader in rank.every(Loader)]
+    # a rank may have a loader for each of several parts
+    read_of: defaultdict[tuple[int | None, int | None], set[int | None]] = defaultdict(set)
+    for rank in ranks:
+        for loader in rank.every(Loader):
+            read_of[loader.replicas, loader.samples].add(loader.replica)
     for trained in ranks[0].trained_loaders:
         parts = trained.replicas
         if parts is None or parts <= full:
             continue
-        # a rank may have a loader for each of several parts
-        alike = [x for x in loaders if x.replicas == parts and x.samples == trained.samples]
-        read = len({loader.replica for loader in alike}) * full // len(ranks)
+        read = len(read_of[parts, trained.samples]) * full // len(ranks)
         if read < parts:
             where = ranks_text(rank.rank for rank in ranks)
             yield finding(

@@ -151,7 +151,7 @@ def aligned(lines: Sequence[Line]) -> str:
 
 
 def _number(cell: str) -> bool:
-    return cell in ("", "-") or cell.rstrip("*c ").replace(".", "").isdigit()
+    return cell in ("", "-") or cell.rstrip("*c ").replace(".", "").isdecimal()
 
 
 def _head(*, wide: bool) -> Line:

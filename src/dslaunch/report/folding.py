@@ -186,7 +186,7 @@ def _key(line: Line) -> _Key:
 
 def _without_time(text: str) -> str:
     # most lines need no search: they do not begin like a time
-    begins_like_one = text[:1] in "[IWEF" or text[:1].isdigit()
+    begins_like_one = text[:1] in "[IWEF" or text[:1].isdecimal()
     written = _WRITTEN.match(text) if begins_like_one else None
     rest = text[written.end() :] if written else ""
     return rest or text  # a line that is only a time tells the time

@@ -182,7 +182,7 @@ def options_of(args: Sequence[str], prefix: str = "") -> dict[str, str]:
     found: dict[str, list[str]] = {}
     position, option = 0, ""
     for arg in args:
-        is_number = arg[1:].replace(".", "", 1).isdigit()
+        is_number = arg[1:].replace(".", "", 1).isdecimal()
         if arg.startswith("-") and len(arg) > 1 and not is_number:
             option, equals, value = arg.partition("=")
             found.setdefault(prefix + option, []).extend([value] if equals else [])

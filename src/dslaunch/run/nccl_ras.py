@@ -16,9 +16,9 @@ from dslaunch.run.rank_views import RankView
 
 _MISSING = re.compile(r"^  Process (\d{1,7}) on node \S{1,64} managing GPU", re.MULTILINE)
 _BLOCK = re.compile(r"^  Communicator ranks have different (?:\w+ )?operation counts$")
-_GROUP = re.compile(r"^  \d+ ranks have (?:launched up to operation (\d+)|not launched any)")
+_GROUP = re.compile(r"^  \d+ ranks have (?:launched up to operation (\d{1,18})|not launched any)")
 _ONE = re.compile(
-    r"^  Rank \d+ has (?:launched up to operation (\d+)|not launched any operations)"
+    r"^  Rank \d+ has (?:launched up to operation (\d{1,18})|not launched any operations)"
     r" -- GPU \S+ managed by process (\d{1,7}) on node"
 )
 _OF_GROUP = re.compile(r"^  Rank \d+ -- GPU \S+ managed by process (\d{1,7}) on node")

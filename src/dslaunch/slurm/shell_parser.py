@@ -225,7 +225,7 @@ class _ShellParser:
                 quoted = not word.bare
                 self.documents.append((draft, word.value, quoted))
             draft.redirect = ""
-        elif self.chars[self.at : self.at + 1] in ("<", ">") and word.bare.isdigit():
+        elif self.chars[self.at : self.at + 1] in ("<", ">") and word.bare.isdecimal():
             pass  # 2> and its like
         elif self.blocks and self.blocks[-1].pattern and word.bare != "esac":
             pass

@@ -312,7 +312,7 @@ def _affinity(row: _Row, columns: int, rows: list[_Row], notes: list[Note]) -> A
     if any(word != "N/A" and _list(word) is None for word in tail):
         notes.append(note(MatrixNote.AFFINITY_DAMAGED, row=row.label))
         return Affinity()
-    return Affinity(cpus, numa, int(memory) if memory and memory.isdigit() else None)
+    return Affinity(cpus, numa, int(memory) if memory and memory.isdecimal() else None)
 
 
 def _list(word: str) -> str | None:

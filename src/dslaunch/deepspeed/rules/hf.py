@@ -86,7 +86,7 @@ def stage_in_quotes(config: LintedConfig) -> Iterator[Remark]:
     """DeepSpeed accepts a stage in quotes; accelerate and transformers do not."""
     path = "zero_optimization.stage"
     value = config.raw(path)
-    if config.reader == "native" or not isinstance(value, str) or not value.strip().isdigit():
+    if config.reader == "native" or not isinstance(value, str) or not value.strip().isdecimal():
         return
     stage = int(value) if len(value) < 3 else 0
     yield config.error(

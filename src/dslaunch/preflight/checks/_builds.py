@@ -81,4 +81,4 @@ def target(found: Installed) -> str:
 def driver(a: NodeAnswers) -> int | None:
     """The major version of NVIDIA's driver; None: it is not known. Raises UnansweredError."""
     version = (nvidia.gpus(a)[0].text("driver_version") or "").partition(".")[0]
-    return int(version) if version.isdigit() and len(version) < 6 else None
+    return int(version) if version.isdecimal() and len(version) < 6 else None

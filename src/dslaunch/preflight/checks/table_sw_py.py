@@ -280,7 +280,8 @@ def _certain(scope: Scope) -> bool:
 def _cuda_driver(a: NodeAnswers, cuda: str) -> Iterator[Finding]:
     """A driver that is too old for torch's CUDA, unless the image brings cuda-compat."""
     major = cuda.partition(".")[0]
-    least = builds.DRIVER_OF_CUDA.get(int(major)) if major.isdigit() else None
+    is_known = major.isdecimal() and len(major) < 4
+    least = builds.DRIVER_OF_CUDA.get(int(major)) if is_known else None
     has = builds.driver(a)
     if least is not None and has is not None and has < least:
         words = f"torch built with CUDA {cuda}, driver {has}"

@@ -196,7 +196,7 @@ def _by_fingerprint(words: list[str], found: str) -> ListedFingerprint | str:
     kind = ""
     if rest and rest[-1].startswith("(") and rest[-1].endswith(")"):
         kind = rest.pop()[1:-1].upper()
-    if rest and words[0].isdigit():
+    if rest and words[0].isdecimal():
         rest.pop(0)  # the number of bits
     names = _names(rest)
     if not names or rest == ["no", "comment"]:
