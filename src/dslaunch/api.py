@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from dslaunch.errors import ErrorCode, PlanError, UsageError
 from dslaunch.json_text import json_literal
 from dslaunch.registry import plugin_faults
-from dslaunch.run.timeouts import DEFAULTS, REHEARSAL_DEFAULTS, Timeouts
+from dslaunch.run.timeouts import DEFAULTS, REHEARSAL_DEFAULTS, Timeouts, check_timeout
 from dslaunch.run.view import ignore
 
 if TYPE_CHECKING:
@@ -325,6 +325,7 @@ def run_request(
     allocation = allocation or select(cluster)
     check_min_nodes(min_nodes, allocation)
     timeouts = timeouts or DEFAULTS
+    timeouts.check()
     if cluster.by_steps:
         # SLURM ends what a step has started with the step: nothing would be left to connect to
         timeouts = replace(timeouts, reconnect=0.0)
@@ -453,6 +454,7 @@ def rehearse(
     from dslaunch.run.rehearsal import RehearsalLimits
     from dslaunch.run.started_run import PlanView
 
+    check_timeout("time_limit", time_limit)
     request = run_request(
         cluster,
         job,
@@ -643,6 +645,7 @@ def slurm_job(
     from dslaunch.slurm.slurm_job import SlurmRequest, prepare_job
     from dslaunch.slurm.supervision import Supervision
 
+    check_timeout("hang_timeout", hang_timeout)
     request = SlurmRequest(
         selection=Selection(include, exclude, nodes, slots, _several("labels", labels)),
         cwd=_directory(cwd),

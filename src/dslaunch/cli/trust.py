@@ -71,7 +71,8 @@ def _rounds(
     cluster: Cluster, listed: Sequence[ListedFingerprint] | None, name: str
 ) -> tuple[list[Presented], list[NodeFailure]]:
     """Ask the hosts in the order of their routes: jump hosts are verified first."""
-    import paramiko  # noqa: F401 - here, before threads: its imports are circular  # isort: skip
+    # Paramiko, before threads: its imports are circular
+    import dslaunch.transport.ssh.paramiko_link  # noqa: F401
 
     hosts, unresolved = hosts_of(client_of(cluster.ssh), cluster.nodes)
     wrong = [

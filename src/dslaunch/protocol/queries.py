@@ -350,7 +350,7 @@ RUNS: Query[RecordedRuns] = Query(
 CLEAN: Query[Cleaned] = Query("clean", TypeAdapter(Cleaned), _of_that_run)
 JOURNAL: Query[JournalPiece] = Query("journal", TypeAdapter(JournalPiece))
 NCCL_RAS: Query[str | None] = Query("nccl_ras", adapter_of(Text | None))
-HANG: Query[KeptHang | None] = Query("hang", TypeAdapter(KeptHang | None))
+HANG: Query[KeptHang | None] = Query("hang", adapter_of(KeptHang | None))
 
 
 # ---------------------------------------------------------------- requests with one reply

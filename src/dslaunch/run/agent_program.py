@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dslaunch.transport import program
 
+_MAIN = "guardian"
 NO_AGENT, STOPPED = 3, 4
 """Exit codes if the agent to join is not running, or was suspended (and is resumed now); see
 `node/guardian.py`."""
@@ -25,6 +26,11 @@ class AgentStart:
     """Whether the launcher may reconnect also before the ranks have started."""
 
 
+def prepare() -> None:
+    """Pack the agent's modules, which takes as long as to log in to a node."""
+    program.prepare(_MAIN)
+
+
 def boot_text(agent: AgentStart, *, join: bool = False, hold: bool = False) -> tuple[bytes, ...]:
     """Return the pieces of what the shell line of `transport.program` reads.
 
@@ -40,4 +46,4 @@ def boot_text(agent: AgentStart, *, join: bool = False, hold: bool = False) -> t
         "join": join,
         "hold": hold,
     }
-    return program.text("guardian", arguments)
+    return program.text(_MAIN, arguments)

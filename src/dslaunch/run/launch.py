@@ -163,9 +163,11 @@ class RunController:
             contextlib.closing(self._open_transport()) as opened,
             contextlib.closing(self._start_agents(opened, inbox, count)) as starter,
         ):
-            # what is slow to import is imported while the nodes are being connected to
+            # what takes long is done while the nodes are being connected to
             import dslaunch.run.session  # noqa: F401 - made by the starter's threads
+            from dslaunch.run import agent_program
 
+            agent_program.prepare()
             starter.head_start(self.interrupts)
             self.view.begin(StartStep.CONNECTING, allocation.hosts)
             from dslaunch.run.start import start

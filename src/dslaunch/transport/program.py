@@ -102,6 +102,12 @@ def line(node: Node) -> str:
     )
 
 
+def prepare(main: str) -> None:
+    """Pack the modules of a program, which is done once, before a connection needs them."""
+    with _once:
+        packed_modules(main)
+
+
 def text(main: str, arguments: dict[str, Any]) -> tuple[bytes, ...]:
     """Return the pieces of what the line reads: a length and a loader, and the program.
 

@@ -17,14 +17,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import paramiko  # noqa: TID253 - this module is imported where a connection is opened
-from paramiko.packet import Packetizer  # noqa: TID253
-
 from dslaunch.transport import loop
 from dslaunch.transport.base import End
 from dslaunch.transport.channel import EXIT_TIMEOUT, PIECE, STDERR_KEPT, QueueingChannel
 from dslaunch.transport.outbox import Outbox
+from dslaunch.transport.ssh.absent import absent
 from dslaunch.transport.ssh.shared_keys import SharedKeys
+
+# this module is imported where a connection is opened
+with absent("invoke"):  # a third of the time, and only for a reader of ssh_config that is not used
+    import paramiko
+    from paramiko.packet import Packetizer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
