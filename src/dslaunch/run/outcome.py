@@ -96,7 +96,7 @@ class History:
     events: list[Event] = field(default_factory=list)
     stopped_at: float | None = None
     stop: EndReason | None = None
-    """Why somebody has asked the run to stop: an interrupt, a command, output that nobody reads."""
+    """Why the run was asked to stop: an interrupt, a command, output without a reader."""
     min_nodes: int | None = None
     """Of an elastic run: it continues with this many nodes, and its launcher handles the failures
     of ranks."""

@@ -172,7 +172,7 @@ class Supervisor:
             session.send(op="stop", grace=max(0.0, self.stop_deadline - time.monotonic()))
 
     def _stop_as_asked(self, reason: EndReason) -> None:
-        """Stop the run, unless somebody has asked for that before."""
+        """Stop the run, unless it was asked to stop before."""
         if self.history.stop is None:
             self.history.stop = reason
             self._stop(self.timeouts.grace, reason)
