@@ -245,7 +245,7 @@ class Agent:
         pids = self.ranks.pids() if self.ranks and not self.done else {}
         self.idle = self.activity.idle(pids.values()) if pids else 0.0
         for client in list(self.clients):
-            client.say({"event": "beat", "time": time.time(), "idle": self.idle})
+            client.beat(self.idle)
 
     # ------------------------------------------------------------ clients
 
@@ -362,7 +362,7 @@ class Agent:
 
     def do_clock(self, client: AgentClient, message: frames.Message) -> None:
         """Reply with the node's time."""
-        client.say({"reply": message["id"], "value": None, "time": time.time()})
+        client.reply(message["id"], None)
 
     def do_follow(self, client: AgentClient, message: frames.Message) -> None:
         """Send the journal from a frame on; with `hold`, the client is the launcher of the run."""
@@ -398,9 +398,8 @@ class Agent:
     def do_signal(self, client: AgentClient, message: frames.Message) -> None:
         """Send the ranks a signal, and reply which got it."""
         pids = self.ranks.pids() if self.ranks is not None and not self.done else {}
-        reply: frames.Message = {"reply": message["id"], "time": time.time()}
         try:
-            reply["value"] = rank_signals.deliver(
+            signaled = rank_signals.deliver(
                 pids,
                 message["number"],
                 message["ranks"],
@@ -408,8 +407,9 @@ class Agent:
                 check=message["check"],
             )
         except ValueError as error:
-            reply["error"] = str(error)
-        client.say(reply)
+            client.refuse(message["id"], str(error))
+        else:
+            client.reply(message["id"], signaled)
 
     def do_stacks(self, client: AgentClient, message: frames.Message) -> None:
         """Reply with the stacks of every rank; with `jobs`, as `do_usage`."""
@@ -501,8 +501,7 @@ class Agent:
 
     def do_received(self, client: AgentClient, message: frames.Message) -> None:
         """Reply how many pieces of an archive have arrived."""
-        received = self.shipping.received(message["archive"])
-        client.say({"reply": message["id"], "value": received, "time": time.time()})
+        client.reply(message["id"], self.shipping.received(message["archive"]))
 
     def do_hand_on(self, client: AgentClient, message: frames.Message) -> None:
         """Send an archive to another node while it arrives."""
@@ -534,11 +533,12 @@ class Agent:
             self.journal = FileJournal(os.path.join(directory, run_files.JOURNAL), KEPT_OUTPUT)
             self.links = links.make(message["link"], self)
         except OSError as error:
-            client.say({"reply": message["id"], "error": str(error), "time": time.time()})
+            client.refuse(message["id"], str(error))
             return
-        os.dup2(os.open(os.devnull, os.O_RDWR), 2)
-        reply = {"reply": message["id"], "value": {"directory": directory, "port": self.links.port}}
-        client.say({**reply, "time": time.time()})
+        discarded = os.open(os.devnull, os.O_RDWR)
+        os.dup2(discarded, 2)
+        os.close(discarded)
+        client.reply(message["id"], {"directory": directory, "port": self.links.port})
 
     def do_start(self, client: AgentClient, message: frames.Message) -> None:
         """Start the node's processes, unless an earlier message has: the launcher sends it again if

@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 
     from .hook_recorder import Recorder
 
+IGNORED = "_ddp_params_and_buffers_to_ignore"
+"""The attribute of a model with the names that DistributedDataParallel ignores."""
 MOST_CHECKED = 8
 """Parameters of an optimizer whose gradients are checked."""
 MOST_RATES = 8
@@ -109,10 +111,15 @@ def rates_of(optimizer: "Any") -> "List[float]":
 
 def _compared(parameters: "List[Any]") -> "List[Any]":
     """Return the parameters that are the same on all ranks if these train together. DeepSpeed and
-    Megatron mark those of experts, which each rank has for itself."""
+    Megatron mark those of experts, which each rank has for itself; DistributedDataParallel ignores
+    some by their names, such as the rows of a divided embedding."""
     if training.sharded:
         return []
-    compared = list(training.model.parameters()) if training.model is not None else parameters
+    compared = parameters
+    if training.model is not None:
+        ignored = getattr(training.model, IGNORED, ())
+        named = training.model.named_parameters()
+        compared = [each for name, each in named if name not in ignored]
     return [each for each in compared if getattr(each, "allreduce", True)]
 
 
@@ -125,6 +132,7 @@ def _watch_backward(recorder: "Recorder", module: "Any") -> None:
 
 def _differentiated(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
     training.backwards += 1
+    training.all_backwards += 1
     for identity, parameters in list(training.kept.items()):
         if all(each.grad is None or not each.grad.any() for each in parameters):
             del training.kept[identity]

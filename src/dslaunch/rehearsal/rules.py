@@ -28,10 +28,13 @@ from dslaunch.protocol.rehearsal import (
 )
 from dslaunch.rehearsal.checkpoints import checkpoints
 from dslaunch.rehearsal.data import (
+    DIFFERS,
+    apart,
     batches_differ,
     few_samples,
     same_data,
     same_order,
+    split_by_hand,
     unread_parts,
 )
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
@@ -42,8 +45,6 @@ from dslaunch.run.reasons import EndCode
 from dslaunch.run.rehearsal import Rehearsed
 
 Rule = Callable[[Rehearsed, Ranks], Iterator[Finding]]
-DIFFERS = 0.01
-"""Share of the change of a parameter from which on two ranks differ; rounding is far below."""
 FULL = 0.95
 """Share of the GPU memory from which on it is short."""
 MOST_HOSTS = 20
@@ -113,9 +114,9 @@ def _difference(ranks: Ranks, before: Sequence[Sequence[float]]) -> FindingKind:
     # some methods let ranks train alone for several steps, and average the parameters then
     if not is_wrapped and not has_exchanged and any(each.averages for each in done):
         return FindingKind.AVERAGED_LATER
-    if is_wrapped and _apart(before):
+    if is_wrapped and apart(before):
         return FindingKind.STARTS_APART
-    if has_exchanged and _apart(before):
+    if has_exchanged and apart(before):
         return FindingKind.STARTS_DIFFERENT
     is_unknown = all(step.collectives is None for step in steps)
     may_exchange = is_wrapped or has_exchanged or is_unknown or any(each.reduces for each in done)
@@ -153,15 +154,11 @@ def _differ(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]])
     return False
 
 
-def _apart(fingerprints: Sequence[Sequence[float]]) -> bool:
-    """Return whether ranks differ by more than rounding before any step."""
-    values = zip(*fingerprints, strict=True)
-    return any(max(each) - min(each) > DIFFERS * max(map(abs, each)) for each in values)
-
-
 def models_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield that ranks have models of different sizes."""
     del rehearsed
+    if split_by_hand(ranks):
+        return
     sizes = {rank.rank: _model_sizes(rank) for rank in ranks if not rank.splits_model(len(ranks))}
     known = {number: several for number, several in sizes.items() if several}
     # a rank may have wrapped fewer models so far
@@ -225,6 +222,8 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
         return FindingKind.OTHER_PARAMETERS
     if optimizer.gradients == 0:
         return FindingKind.NO_GRADIENTS
+    if optimizer.owned == 0:
+        return None  # fingerprints are of the model that was wrapped last, which another one trains
     trains = any(rate > 0 for step in steps for rate in step.lr)
     skips = any(step.skipped for step in steps)
     last = steps[-1].fingerprint

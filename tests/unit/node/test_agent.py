@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -183,3 +184,26 @@ def output_before_exit(connection: socket.socket) -> dict[int, bytes]:
                 output[frame.stream] = output.get(frame.stream, b"") + frame.data
             elif isinstance(frame, dict) and frame.get("event") == "exit":
                 return output
+
+
+def test_heartbeats_do_not_pile_up_for_a_client_that_reads_nothing() -> None:
+    ours, its = socket.socketpair()
+    with ours, its:
+        agent = Agent("r1", "n1", {"heartbeat": 1.0, "reconnect": 1.0}, os.getppid())
+        agent.welcome(its)
+        client = agent.clients[0]
+        for _ in range(10_000):  # more than any buffer of a socket takes
+            client.beat(idle=0.0)
+        assert 0 < beats_read(ours, client) < 10_000
+        client.beat(idle=0.0)
+        assert beats_read(ours, client) == 1
+
+
+def beats_read(connection: socket.socket, client: AgentClient) -> int:
+    """Read all that is pending; return how many heartbeats there were."""
+    data = b""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            data += connection.recv(1 << 20, socket.MSG_DONTWAIT)
+            client.write()
+    return data.count(b'"beat"')

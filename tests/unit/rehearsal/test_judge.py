@@ -477,6 +477,20 @@ def test_ranks_with_different_losses_train_on_parts_of_the_batches_that_they_all
     assert ("error", "rehearsal.same-data") not in codes(judged(*ranks))
 
 
+@pytest.mark.parametrize("other", [{"parameters": 200, "fingerprint": [1.0]}, {}], ids=str)
+def test_ranks_whose_own_code_divides_the_model_may_read_the_same_samples(other: Sent) -> None:
+    plain = [loader(replicas=None, replica=None, seed=None, sampler="SequentialSampler")]
+    same = [*plain, *batches("a", "b")]
+
+    def rank(number: int, collectives: int, **more: object) -> list[Sent]:
+        built = {**OPTIMIZER, "owned": None, "fingerprint": [float(number), 2.0], **more}
+        steps = [step(1, fingerprint=[], collectives=0), step(2, collectives=collectives)]
+        return [START, TORCH, group(number), built, *steps, *same, HELD]
+
+    assert judged(rank(0, 4), rank(1, 4, **other)).verdict is Verdict.WOULD_RUN
+    assert judged(rank(0, 0), rank(1, 0, **other)).verdict is Verdict.WOULD_FAIL
+
+
 def test_ranks_that_split_the_model_may_read_the_same_samples() -> None:
     split: Sent = {"kind": "splits-model"}
     ranks = [[*sound(rank), loader(), *batches("a", "b")] for rank in (0, 1)]
@@ -494,7 +508,17 @@ def rendezvous(rank: int, world: int = 2, address: str = "n0", **other: object) 
     [
         ([rendezvous(0, world=8), rendezvous(1, world=8)], "rehearsal.world-size"),
         ([rendezvous(0, address="::1"), rendezvous(1, address="::1")], "rehearsal.master-loopback"),
+        (
+            [rendezvous(rank, address="gpu17.old", resolves=False) for rank in range(2)],
+            "rehearsal.master-unknown",
+        ),
         ([rendezvous(0), rendezvous(0)], "rehearsal.same-rank"),
+        ([rendezvous(0, world=1), rendezvous(0, world=1)], "hang.rendezvous"),
+        (
+            [rendezvous(rank, port=2001, served=2000) for rank in range(2)],
+            "rehearsal.master-port",
+        ),
+        ([rendezvous(rank, port=2000, served=2000) for rank in range(2)], "hang.rendezvous"),
         ([rendezvous(0, port=2001), rendezvous(1, port=2002)], "rehearsal.ports-differ"),
         (
             [rendezvous(rank, file=f"{CWD}/meet") for rank in range(2)],
@@ -534,6 +558,13 @@ def test_a_rank_that_waits_for_held_ranks_has_made_uneven_steps() -> None:
 def test_an_optimizer_that_trains_nothing_is_an_error(optimizer: Sent) -> None:
     ranks = [[optimizer if r is OPTIMIZER else r for r in sound(rank)] for rank in range(2)]
     assert codes(judged(*ranks)) == {("error", "rehearsal.no-update")}
+
+
+def test_steps_of_another_model_than_the_last_wrapped_one_do_not_change_it() -> None:
+    critic = {**OPTIMIZER, "owned": 0, "fingerprint": [1.0, 2.0]}
+    steps = [step(number, fingerprint=[1.0, 2.0]) for number in (1, 2)]
+    rank = [*without(sound(0), "optimizer", "step"), critic, *steps]
+    assert judged(rank, rank).findings == ()
 
 
 def test_steps_that_deepspeed_skipped_change_no_parameters() -> None:
@@ -659,6 +690,18 @@ def test_samplers_with_different_seeds_overlap() -> None:
         [*sound(1), loader(seed=1), *batches("c", "d")],
     )
     assert codes(result) == {("error", "rehearsal.same-data")}
+
+
+def test_samplers_of_one_rank_may_have_different_seeds() -> None:
+    second = [loader(number=2, seed=7), *[{**each, "loader": 2} for each in batches("e", "f")]]
+    begun = [*sound(0), loader(seed=0), *batches("a", "b")]
+    behind = [*sound(1), loader(seed=0), *batches("c", "d")]
+    assert judged([*begun, *second], behind).findings == ()
+
+
+def test_a_plain_sampler_of_one_rank_reads_for_all() -> None:
+    plain = loader(sampler="RandomSampler", replicas=None, replica=None, seed=None)
+    assert judged([*sound(0), plain, *batches("a", "b")], sound(1)).findings == ()
 
 
 def test_workers_that_return_each_batch_again_are_an_error() -> None:

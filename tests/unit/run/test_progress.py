@@ -95,6 +95,13 @@ def test_an_unnamed_bar_after_a_complete_one_is_the_trainings() -> None:
     assert run.latest == Progress(10, 24, steps_per_second=2.0)
 
 
+def test_a_speed_that_no_training_has_is_not_taken_from_times() -> None:
+    run = RunProgress()
+    run.note(line("step 1 loss 3"))
+    run.note(line(f"step {10**14} loss 2", time=5e-324))
+    assert run.latest == Progress(step=10**14, loss=2.0)
+
+
 def test_the_speed_follows_from_the_times_of_the_lines() -> None:
     run = RunProgress()
     for step in range(1, 60):

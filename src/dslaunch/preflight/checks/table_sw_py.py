@@ -24,7 +24,7 @@ from dslaunch.preflight.checks import _builds as builds
 from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks._machine import NVIDIA
-from dslaunch.preflight.comparison import alike, deviations
+from dslaunch.preflight.comparison import alike, deviations, read_of_nodes
 from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.protocol.programs import Installed
 from dslaunch.protocol.values import Vendor
@@ -299,13 +299,10 @@ def _hides(a: NodeAnswers) -> str:
 
 def _compare_sw_versions(nodes: Nodes) -> Iterator[Finding]:
     said: dict[str, Installed] = {}
-    for host, a in nodes.items():
-        try:
-            found = job.installed(a)
-        except UnansweredError as error:
-            yield Finding("unknown", str(error), hosts=(host,))
-            continue
-        if found is None:
+    for host, found in read_of_nodes(nodes, job.installed):
+        if isinstance(found, UnansweredError):
+            yield Finding("unknown", str(found), hosts=(host,))
+        elif found is None:
             yield Finding("skip", job.NOT_ENTERED, hosts=(host,))
         else:
             said[host] = found
