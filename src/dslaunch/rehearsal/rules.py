@@ -450,12 +450,17 @@ def network(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     asked: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
         for each in rank.every(Host):
-            if each.name.endswith(HUBS):
+            if _is_below(each.name, HUBS):
                 asked[each.name].append(rank.rank)
     if asked:
         several = {rank for numbers in asked.values() for rank in numbers}
         hosts = ", ".join(first_few(sorted(asked), MOST_HOSTS))
         yield finding(FindingKind.NETWORK, ranks_text(several), hosts=hosts)
+
+
+def _is_below(host: str, domains: Sequence[str]) -> bool:
+    """Return whether a host is one of some domains, or in one."""
+    return any(host == domain or host.endswith(f".{domain}") for domain in domains)
 
 
 RULES: tuple[Rule, ...] = (

@@ -773,10 +773,13 @@ def test_a_gpu_that_is_almost_full_is_a_warning() -> None:
 
 
 def test_a_hub_is_a_note_and_other_hosts_are_only_measured() -> None:
-    hosts: list[Sent] = [{"kind": "host", "name": "huggingface.co"}, {"kind": "host", "name": "n9"}]
+    names = ("huggingface.co", "n9", "cdn-lfs.hf.co", "mygithub.com")
+    hosts: list[Sent] = [{"kind": "host", "name": name} for name in names]
     result = judged([*sound(0), *hosts], sound(1))
     assert codes(result) == {("info", "rehearsal.network")}
-    assert result.measured.hosts == ("huggingface.co", "n9")
+    (found,) = result.findings
+    assert found.values["hosts"] == "cdn-lfs.hf.co, huggingface.co"
+    assert set(result.measured.hosts) == set(names)
     assert result.verdict is Verdict.WOULD_RUN
 
 
