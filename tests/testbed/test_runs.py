@@ -274,7 +274,9 @@ def test_a_shell_that_prints_during_the_run_is_named_with_what_it_printed(
     ("ending", "code", "signal_number"),
     [
         pytest.param("import nowhere", 1, None, id="at import", marks=pytest.mark.long),
-        pytest.param("time.sleep(2); sys.exit(9)", 9, None, id="after two seconds"),
+        pytest.param(  # test_loopback.py has a rank that exits with a code
+            "time.sleep(2); sys.exit(9)", 9, None, id="after two seconds", marks=pytest.mark.long
+        ),
         pytest.param("os.kill(os.getpid(), 9)", 137, signal.SIGKILL, id="by SIGKILL"),
         pytest.param(
             "os.kill(os.getpid(), 11)", 139, signal.SIGSEGV, id="by SIGSEGV", marks=pytest.mark.long

@@ -206,13 +206,13 @@ def run(
     options.check_writable("--result", result)
     notifications.check_launcher_stays("--metrics", given=metrics is not None, detach=detach)
     notifications.check_launcher_stays("--notify", given=bool(notify), detach=detach)
+    end = RunEnd(result, requeue, notifications.targets_of(notify))
     if dry_run:
         _print_plan(request)
         return
     if not (force or slurm or transport):
         api.check_not_scheduled(cluster, os.environ)
     script_options.tell_of_own_options(words or [], "run", Path.cwd(), file=file)
-    end = RunEnd(result, requeue, notifications.targets_of(notify))
     try:
         if rehearse:
             _rehearse_first(request, json=json)

@@ -45,9 +45,9 @@ def test_a_recorded_line_is_read(case: dict[str, Any]) -> None:
     assert known == pytest.approx(expected, rel=1e-3, nan_ok=True)
 
 
-@pytest.mark.parametrize("text", SOUND)
-def test_only_lines_of_a_training_are_progress(text: str) -> None:
-    assert (ProgressReader().read(text) is not None) == text.startswith(TRAINING)
+def test_only_lines_of_a_training_are_progress() -> None:
+    read = [text for text in SOUND if ProgressReader().read(text) is not None]
+    assert read == [text for text in SOUND if text.startswith(TRAINING)]
 
 
 @given(st.text(max_size=300))
