@@ -104,7 +104,7 @@ class Session(Wire):
         self._inbox = inbox
         self._transport = transport
         self._confirmed = 0
-        """The number of the last frame that the node was told has arrived."""
+        """The number of the last frame whose arrival was confirmed."""
         self._unconfirmed = 0
         """Bytes that have arrived since."""
         self._began = time.monotonic()
