@@ -566,7 +566,7 @@ class Agent:
         if self.surveyor is not None:
             self.surveyor.end()
         if self.links is not None and message.get("link"):
-            self.links.dial(message["link"])
+            self.links.connect_to(message["link"])
         try:
             self.ranks.start(paths.absolute(message["cwd"]))
         except OSError as error:

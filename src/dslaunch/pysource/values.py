@@ -25,6 +25,8 @@ MOST_STEPS = 2_000
 too many combinations, the result is `Unread.UNKNOWN`."""
 MOST_JOINED = 100
 """Maximum number of combinations of two sets of possible texts."""
+LONGEST = 4096
+"""Maximum length of a joined text in characters: that of a path on Linux."""
 DEEPEST = 40
 """Maximum depth of nested expressions and of names that refer to names."""
 
@@ -386,12 +388,16 @@ def _joined(left: Iterator[Value], right: Sequence[Value], between: str) -> Iter
         if count > MOST_JOINED:
             yield Unread.UNKNOWN
             return
-        if not isinstance(first, StringValue) or not isinstance(second, StringValue):
-            yield Unread.UNKNOWN
-        elif between:
-            yield StringValue(posixpath.join(first.text, second.text))
+        if isinstance(first, StringValue) and isinstance(second, StringValue):
+            yield _joined_text(first.text, second.text, between)
         else:
-            yield StringValue(first.text + second.text)
+            yield Unread.UNKNOWN
+
+
+def _joined_text(first: str, second: str, between: str) -> Value:
+    if len(first) + len(second) > LONGEST:
+        return Unread.UNKNOWN
+    return StringValue(posixpath.join(first, second) if between else first + second)
 
 
 def _defaults(modules: Sequence[SourceModule]) -> dict[str, list[_Placed]]:

@@ -140,7 +140,7 @@ class Supervisor:
         assert event is not None
         self._react(event)
         if sent.event == "stopping":
-            self._stopped_by(sent.by or UNKNOWN_USER)
+            self._stop_as_asked(EndReason(EndCode.STOPPED, by=sent.by or UNKNOWN_USER))
         elif sent.event == "ending" and sent.process is None and self.stop_deadline is None:
             self._give_up(EndReason(EndCode.NODE_ENDED, session.host, error=sent.error))
 
@@ -171,10 +171,11 @@ class Supervisor:
         if self.stop_deadline is not None:
             session.send(op="stop", grace=max(0.0, self.stop_deadline - time.monotonic()))
 
-    def _stopped_by(self, who: str) -> None:
-        if not self.history.interrupted:
-            self.history.interrupted, self.history.stopped_by = True, who
-            self._stop(self.timeouts.grace, EndReason(EndCode.STOPPED, by=who))
+    def _stop_as_asked(self, reason: EndReason) -> None:
+        """Stop the run, unless it was asked to stop before."""
+        if self.history.stop is None:
+            self.history.stop = reason
+            self._stop(self.timeouts.grace, reason)
 
     def _lost(self, session: Session, failure: NodeFailure, gone: Gone | None = None) -> None:
         if self.running.pop(session.host, None) is None:
@@ -309,12 +310,10 @@ class Supervisor:
             self._happened(delivery.event())
 
     def _check_interrupts(self) -> None:
-        if self.interrupts.count and not self.history.interrupted:
-            self.history.interrupted = True
-            self.history.output_closed = self.watch.output_closed()
-            closed = self.history.output_closed
+        if self.interrupts.count:
+            closed = self.watch.output_closed()
             code = EndCode.OUTPUT_CLOSED if closed else EndCode.INTERRUPTED
-            self._stop(self.timeouts.grace, EndReason(code))
+            self._stop_as_asked(EndReason(code))
         if self.interrupts.count > 1 and not self.insisted:
             self.insisted = True
             self._stop(0, EndReason(EndCode.INTERRUPTED_TWICE))
