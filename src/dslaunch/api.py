@@ -51,6 +51,7 @@ Precision = Literal["bf16", "fp16", "fp32"]
 AttentionKind = Literal["sdpa", "eager"]
 PathText = str | os.PathLike[str]
 MOST_FACTOR = 1000
+"""The largest `buffer_factor`: a larger one is a slip."""
 
 
 def _directory(cwd: PathText | None) -> Path:
@@ -776,7 +777,7 @@ def estimate(
     """Estimate memory and traffic of every ZeRO stage and offload, and recommend the fastest.
 
     The model is a file, or `params` with `largest_layer`. Sizes are bytes, rates bytes per second.
-    Raises UsageError, ConfigError.
+    What is given comes before what the hardware has. Raises UsageError, ConfigError.
     """
     from dslaunch.deepspeed.activations import MicroBatch
     from dslaunch.deepspeed.communication import Bandwidth
@@ -788,10 +789,8 @@ def estimate(
     if buffer_factor > MOST_FACTOR:
         raise UsageError(f"--buffer-factor: {buffer_factor:g} is more than {MOST_FACTOR}")
     known = hardware or Hardware()
-    slots = [node.slots for node in known.nodes]
-    machines = Machines(nodes or 1, gpus_per_node or 1)
-    if slots:
-        machines = Machines(len(slots), min(slots))
+    fewest_gpus = min((node.slots for node in known.nodes), default=1)
+    machines = Machines(nodes or len(known.nodes) or 1, gpus_per_node or fewest_gpus)
     limits = Limits(
         gpu=gpu_memory or _least(node.gpu_memory for node in known.nodes),
         cpu=cpu_memory or _least(node.memory for node in known.nodes),
