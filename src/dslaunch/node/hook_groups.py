@@ -99,8 +99,20 @@ def collectives_begun() -> "Optional[int]":
     c10d = sys.modules.get(C10D)
     if c10d is None or not c10d.is_initialized():
         return None
-    groups = list(c10d._world.pg_map)
-    return sum(int(each._get_sequence_number_for_group()) for each in groups)
+    try:
+        return sum(map(_begun_in, list(c10d._world.pg_map)))
+    except RuntimeError:  # a backend that counts none, such as MPI
+        return None
+
+
+def _begun_in(group: "Any") -> int:
+    """Return how many collectives a group has begun. One with a backend for each kind of device
+    ("cpu:gloo,cuda:nccl") has no number itself, and raises RuntimeError."""
+    try:
+        return int(group._get_sequence_number_for_group())
+    except RuntimeError:
+        backends = [group._get_backend(device) for device in group._device_types]
+        return sum(int(each._get_sequence_number_for_group()) for each in backends)
 
 
 # ------------------------------------------------------------ ranks with uneven data

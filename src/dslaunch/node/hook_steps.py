@@ -1,6 +1,5 @@
 """Notes the steps of optimizers, and holds the rank after some: a part of `hook_rehearsal.py`."""
 
-import functools
 import sys
 import time
 
@@ -103,9 +102,10 @@ def parameters_of(optimizer: "Any") -> "List[Any]":
 
 
 def rates_of(optimizer: "Any") -> "List[float]":
-    """Return the finite learning rates of an optimizer."""
+    """Return the finite learning rates of an optimizer. Some compute them in each step, and have
+    None in their place (Adafactor)."""
     groups = optimizer.param_groups[:MOST_RATES]
-    rates = [float(group["lr"]) for group in groups if "lr" in group]
+    rates = [float(group["lr"]) for group in groups if group.get("lr") is not None]
     return [rate for rate in rates if is_finite(rate)]
 
 
@@ -147,18 +147,22 @@ def _differentiated(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
 
 def _after_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
     recorder = current()
-    identity = id(optimizer)
-    if recorder is None or training.engine is not None or identity in training.inner:
+    if recorder is None or training.engine is not None or id(optimizer) in training.inner:
         return
-    count = training.counts.get(identity, 0) + 1
-    training.counts[identity] = count
+    count = training.counts.get(id(optimizer), 0) + 1
+    training.counts[id(optimizer)] = count
+    note(_stepped, optimizer, count)
+
+
+def _stepped(recorder: "Recorder", optimizer: "Any", count: int) -> None:
+    """Note a step of an optimizer, if none has made as many."""
     parameters = parameters_of(optimizer)
     # those of the step before; a pass by other means than `backward` cannot have reset them
-    kept = training.backwards > 0 and training.kept.get(identity) is not None
-    training.kept[identity] = [p for p in parameters if p.grad is not None][:MOST_CHECKED]
+    kept = training.backwards > 0 and training.kept.get(id(optimizer)) is not None
+    training.kept[id(optimizer)] = [p for p in parameters if p.grad is not None][:MOST_CHECKED]
     if len(training.counts) < MOST_OPTIMIZERS and count == max(training.counts.values()):
-        stepped = functools.partial(note_step, kept=kept, optimizer=optimizer)
-        note(stepped, count, parameters, rates_of(optimizer))
+        rates = rates_of(optimizer)
+        note_step(recorder, count, parameters, rates, optimizer=optimizer, kept=kept)
 
 
 def note_step(

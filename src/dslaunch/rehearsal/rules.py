@@ -217,6 +217,10 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
     steps = rank.every(Step)
     if optimizer is None or not steps:
         return None
+    last = steps[-1].fingerprint
+    # the first step may be made without gradients, before the training
+    if last and last != optimizer.fingerprint:
+        return None
     # copies in float32, which get the gradients of the model and are copied into it, have gradients
     if optimizer.owned == 0 and optimizer.tensors and not optimizer.gradients:
         return FindingKind.OTHER_PARAMETERS
@@ -226,9 +230,7 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
         return None  # fingerprints are of the model that was wrapped last, which another one trains
     trains = any(rate > 0 for step in steps for rate in step.lr)
     skips = any(step.skipped for step in steps)
-    last = steps[-1].fingerprint
-    unchanged = bool(last) and last == optimizer.fingerprint
-    if not unchanged or not trains or skips:
+    if not last or not trains or skips:
         return None
     if _types(rank, optimizer) <= {"float32", "float64"}:
         return FindingKind.NO_UPDATE

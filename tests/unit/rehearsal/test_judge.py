@@ -546,18 +546,28 @@ def test_a_rank_that_waits_for_held_ranks_has_made_uneven_steps() -> None:
 # ------------------------------------------------------------ steps
 
 
+UNCHANGED: Sent = {**OPTIMIZER, "fingerprint": [3.0, 4.0]}
+"""As the parameters are after the second step."""
+
+
 @pytest.mark.parametrize(
     "optimizer",
     [
-        {**OPTIMIZER, "owned": 0, "gradients": 0},
-        {**OPTIMIZER, "gradients": 0},
-        {**OPTIMIZER, "fingerprint": [3.0, 4.0]},
+        {**UNCHANGED, "owned": 0, "gradients": 0},
+        {**UNCHANGED, "gradients": 0},
+        UNCHANGED,
     ],
     ids=["other-parameters", "no-gradients", "unchanged"],
 )
 def test_an_optimizer_that_trains_nothing_is_an_error(optimizer: Sent) -> None:
     ranks = [[optimizer if r is OPTIMIZER else r for r in sound(rank)] for rank in range(2)]
     assert codes(judged(*ranks)) == {("error", "rehearsal.no-update")}
+
+
+def test_a_first_step_without_gradients_is_no_error_if_the_next_one_trains() -> None:
+    prepared = {**OPTIMIZER, "gradients": 0}
+    ranks = [[prepared if r is OPTIMIZER else r for r in sound(rank)] for rank in range(2)]
+    assert judged(*ranks).findings == ()
 
 
 def test_steps_of_another_model_than_the_last_wrapped_one_do_not_change_it() -> None:
