@@ -86,7 +86,10 @@ class Agent:
         lives. `waits`: a launcher that has sent a message may reconnect also before it has started
         the ranks. `surveyor`: answers questions that may hang, before the start. `gpus`: reads the
         GPUs, if there are any."""
-        self.run, self.host, self.timeouts, self.surveyor = run, host, timeouts, surveyor
+        self.run = run
+        self.host = host
+        self.timeouts = timeouts
+        self.surveyor = surveyor
         self.waits = waits
         self.spoken_to = False
         """Whether a client has sent a message: one that leaves before may not have known us."""
@@ -125,9 +128,13 @@ class Agent:
         self.links: Optional[links.Links] = None
         self.door: Optional[bridge.Door] = None
         self.deadline: Optional[float] = None
+        """When ranks that were asked to end are killed; None: they were not asked."""
         self.done = False
+        """Whether all processes of the run have ended here."""
         self.done_at: Optional[float] = None
+        """When that was found out."""
         self.beaten = time.monotonic()
+        """When the last heartbeat was sent."""
         self.guardian = guardian
 
     # ------------------------------------------------------------ the loop

@@ -58,8 +58,12 @@ class Supervisor:
         usage: UsageRecorder | None = None,
         rehearsal: RehearsalMonitor | None = None,
     ) -> None:
-        self.inbox, self.watch = inbox, watch
-        self.interrupts, self.timeouts = interrupts, timeouts
+        """`usage`: records what the nodes use, unless None. `rehearsal`: ends the run once it has
+        shown enough; None: the run is no rehearsal."""
+        self.inbox = inbox
+        self.watch = watch
+        self.interrupts = interrupts
+        self.timeouts = timeouts
         self.usage = usage
         self.rehearsal = rehearsal
         self.slow_ranks = SlowRanks()
@@ -67,11 +71,16 @@ class Supervisor:
         """From the start of the ranks on."""
         self.sessions = sessions
         self.running = {session.host: session for session in sessions}
+        """The nodes that have neither ended their part nor been lost."""
         self.history = watch.history
         self.unconfirmed: list[str] = []
+        """The nodes that were lost before they confirmed the cleanup."""
         self.stacks: dict[str, Any] = {}
+        """Host -> rank -> processes, as of `node.stacks.collect`; once a hang has been found."""
         self.stop_deadline: float | None = None
+        """When ranks that were asked to end are killed, on the monotonic clock; None: none were."""
         self.insisted = False
+        """Whether the user has interrupted the run twice."""
         self.notices = 0
         """Notices that were forwarded to the ranks."""
         self.deliveries: list[Delivery] = []
