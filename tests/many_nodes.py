@@ -113,8 +113,7 @@ def _answer(
         for at, (host, asked) in enumerate(running.pending.asked.items()):
             different = cases.others and (at + number) % DIFFERENT == 0
             case = cases.others[at % len(cases.others)] if different else cases.usual
-            if not different:
-                _add_of_nodes(answers[host], asked)
+            _add_of_nodes(answers[host], asked)
             _add(answers[host], case, asked, at)
         nodes = {
             host: NodeRecording(_hello(host, 0), own, None, 0.0) for host, own in answers.items()
