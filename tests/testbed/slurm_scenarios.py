@@ -23,39 +23,11 @@ TOPICS = (IDENTITY, STATE, VERDICT, SITE, INSIDE, SCRIPT)
 OK, FAILED, USAGE, INVALID, LOST, TOOL, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 5, 6, 124, 130
 COMPLETED, RUNNING, CANCELLED, PENDING = "COMPLETED", "RUNNING", "CANCELLED", "PENDING"
 NO_JOB = ""
-TESTED_ALONE = frozenset((
-    # test_slurm.py
-    "waits for a job: the reason is shown",
-    "the job that it depends on fails",
-    "`stacks` of a running job",
-    "Ctrl-C",
-    "time limit",
-    "a rank exits with 3",
-    "a rank exits with 3: `status`",
-    "partition: nope",
-    "directives: --cpus-per-task=2 wins over cpus_per_task: 1",
-    "`init --slurm` without GRES",
+LONG = frozenset((
+    # a test of test_slurm.py and two of test_slurm_supervised.py
     "`init --slurm`: types of GPUs are labels",
-    "the job's output names its nodes",
-    # test_slurm_identity.py
-    "renamed while it runs",
-    "job_name: a JobState=FAILED b",
-    "`stop` with another TZ",
-    "`stop` with SLURM_TIME_FORMAT=relative",
-    "`stop` with a beginning of the job's number",
-    # test_slurm_verdicts.py
-    "requeued while it runs",
-    "rank 1 fails in the first start, rank 0 in the second",
-    "one task of an array fails",
-    "`attach` to a job that then fails",
-    "the output file cannot be opened",
-    "a rank takes more memory than the job has",
-    # test_slurm_supervised.py
     "--supervised: a rank exits with 3",
     "--supervised: ranks run to their end",
-))  # fmt: skip
-"""Scenarios that a test of another file has too, by itself."""
-LONG = TESTED_ALONE | frozenset((
     "directives: --clusters=other: followed to its end",
     "federation: followed to its end",
     "federation: `stop`",

@@ -384,7 +384,6 @@ def test_ctrl_c_cancels_the_job(site: Site) -> None:
     assert site.verdict()["code"] == "canceled"
 
 
-@pytest.mark.long  # a scenario of slurm_scenarios.py, which attaches to the job afterwards
 def test_a_job_continues_if_its_follower_is_killed(site: Site) -> None:
     with site.start("slurm", "c.yaml", "resumes.py") as running:
         until(lambda: "training 3" in site.output(""), 300, lambda: site.output(""))
@@ -521,7 +520,6 @@ def test_a_job_is_seen_read_and_stopped_like_any_other_run(site: Site) -> None:
     until(lambda: state() == "stopped", 300, state, pause=ASKING)
 
 
-@pytest.mark.long  # scenarios of slurm_scenarios.py
 def test_a_controller_that_is_away_is_waited_for(site: Site) -> None:
     with site.start("slurm", "c.yaml", "resumes.py") as running:
         until(lambda: "training 3" in site.output(""), 300, lambda: site.output(""))

@@ -174,7 +174,7 @@ def test_a_job_of_two_kinds_of_nodes_runs_as_one(slurm_cluster: VirtualCluster) 
     assert sorted(job.output.splitlines()) == ["node1 0,1,2,3", "node2 0,1,2,3", "node3 0,1"]
 
 
-@pytest.mark.long  # a scenario of slurm_scenarios.py
+@pytest.mark.long  # test_slurm.py follows a job meanwhile
 def test_jobs_outlive_a_controller_that_is_away(slurm_cluster: VirtualCluster) -> None:
     go = slurm_cluster.shared / "go"
     rank = f"echo ready; until [ -e /shared/{go.name} ]; do sleep .1; done"

@@ -348,15 +348,30 @@ class Agent:
                 client.write()
 
     def take(self, client: AgentClient, frame: frames.Frame) -> None:
-        """Carry out a client's message."""
+        """Carry out a client's message.
+
+        A command may be of another version of dslaunch: whatever it sends, it must not end the run.
+        """
         self.spoken_to = True
         if isinstance(frame, frames.Data):
             self.shipping.receive(client, frame)
         elif isinstance(frame, dict):
-            operation: Callable[[AgentClient, frames.Message], None] = getattr(
-                self, f"do_{frame['op']}", self.do_ping
-            )
-            operation(client, frame)
+            try:
+                self.operation(frame)(client, frame)
+            except Exception as error:
+                if client is self.holder:
+                    raise
+                if "id" in frame:
+                    client.refuse(frame["id"], f"invalid request: {error!r:.200}")
+                else:
+                    client.close()
+
+    def operation(self, message: frames.Message) -> Callable[[AgentClient, frames.Message], None]:
+        """Return what carries out a message; one of an unknown kind is a heartbeat."""
+        found: Callable[[AgentClient, frames.Message], None] = getattr(
+            self, f"do_{message['op']}", self.do_ping
+        )
+        return found
 
     def do_ping(self, client: AgentClient, message: frames.Message) -> None:
         """Do nothing: any message counts as a heartbeat."""

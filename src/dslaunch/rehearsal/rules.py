@@ -45,10 +45,16 @@ from dslaunch.run.reasons import EndCode
 from dslaunch.run.rehearsal import Rehearsed
 
 Rule = Callable[[Rehearsed, Ranks], Iterator[Finding]]
+ROUNDING = 1e-5
+"""Share of the largest change of a parameter up to which a difference may be rounding."""
 FULL = 0.95
 """Share of the GPU memory from which on it is short."""
 MOST_HOSTS = 20
 """Hosts that one finding names."""
+OF_LOGS = frozenset(
+    {"comet", "csv_monitor", "steps_per_print", "tensorboard", "wall_clock_breakdown", "wandb"}
+)
+"""Keys of a DeepSpeed config that say what is logged, which often only rank 0 does."""
 HUBS = ("huggingface.co", "hf.co", "modelscope.cn", "wandb.ai", "github.com", "s3.amazonaws.com")
 _BEFORE_THE_FIRST_STEP = (FindingKind.STARTS_APART, FindingKind.STARTS_DIFFERENT)
 
@@ -144,14 +150,21 @@ def _first_fingerprint(rank: RankRecords) -> tuple[float, ...]:
 
 
 def _differ(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> bool:
-    """Return whether ranks differ by more than rounding, compared with the change of a step."""
+    """Return whether ranks differ by more than rounding, compared with the change of a step: with
+    that of the same parameter, and of the one that changes most. The sum of some parameters never
+    changes but by rounding, such as that of the last bias before a softmax."""
     before_by_parameter = zip(*before, strict=True)
     after_by_parameter = zip(*after, strict=True)
+    differences, changes = [], []
     for old, new in zip(before_by_parameter, after_by_parameter, strict=True):
-        change = max(abs(n - o) for o, n in zip(old, new, strict=True))
-        if change > 0 and max(new) - min(new) > DIFFERS * change:
-            return True
-    return False
+        differences.append(max(new) - min(new))
+        changes.append(max(abs(n - o) for o, n in zip(old, new, strict=True)))
+    rounding = ROUNDING * max(changes, default=0.0)
+    return any(
+        difference > DIFFERS * change and difference > rounding
+        for difference, change in zip(differences, changes, strict=True)
+        if change > 0
+    )
 
 
 def models_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
@@ -180,17 +193,21 @@ def _model_sizes(rank: RankRecords) -> Sequence[int]:
 
 
 def configs_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
-    """Yield that ranks got different DeepSpeed configs."""
+    """Yield that ranks got different DeepSpeed configs, apart from what they log."""
     del rehearsed
-    texts: dict[int, str] = {}
-    for rank in ranks:
-        config = rank.last(GivenConfig)
-        if config is not None:
-            texts[rank.rank] = config.text
-    if len(set(texts.values())) > 1:
-        first = texts[min(texts)]
-        others = [rank for rank, text in texts.items() if text != first]
+    trained = {rank.rank: _trained_by(rank) for rank in ranks if rank.last(GivenConfig)}
+    first = next(iter(trained.values()), None)
+    others = [number for number, config in trained.items() if config != first]
+    if others:
         yield finding(FindingKind.CONFIGS_DIFFER, ranks_text(others))
+
+
+def _trained_by(rank: RankRecords) -> object:
+    """Return the DeepSpeed config of a rank without what it logs, or its text if it is no JSON."""
+    config = rank.config
+    if config is None:
+        return rank.last(GivenConfig)
+    return {key: value for key, value in config.items() if key not in OF_LOGS}
 
 
 # ------------------------------------------------------------ steps

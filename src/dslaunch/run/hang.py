@@ -369,12 +369,14 @@ def _mismatch(
     final: bool = False,
 ) -> HangVerdict:
     sides = sorted(sides, key=lambda side: (len(side.ranks), side.ranks))
-    named = sides[:1]
+    named, waiting = sides[:1], sides[1:]
     if _is_transfer(sides[0]):
         # both ranks of a transfer are in it; more of them, as in a pipeline, wait for these
         size = len(sides[0].ranks)
-        named = [side for side in sides if _is_transfer(side) and len(side.ranks) == size]
-    waiting = [side for side in sides if side not in named]
+        named, waiting = [], []
+        for side in sides:
+            is_named = _is_transfer(side) and len(side.ranks) == size
+            (named if is_named else waiting).append(side)
     return HangVerdict(
         code=HangCode.MISMATCH,
         ranks=tuple(situation.views[rank].source for side in named for rank in side.ranks),

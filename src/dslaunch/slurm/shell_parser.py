@@ -289,7 +289,8 @@ class _ShellParser:
         assignments = []
         words = list(draft.words)
         while words and ((one := assignment(words[0])) or sets_element(words[0])):
-            assignments += [one] if one else []
+            if one:
+                assignments.append(one)
             del words[0]
         return ShellCommand(
             assignments=tuple(assignments),

@@ -186,6 +186,19 @@ def output_before_exit(connection: socket.socket) -> dict[int, bytes]:
                 return output
 
 
+@pytest.mark.parametrize("request_", [{}, {"op": "usage"}, {"op": "received", "archive": 9}])
+def test_a_request_of_a_command_that_lacks_something_is_refused(request_: dict[str, Any]) -> None:
+    ours, its = socket.socketpair()
+    with ours, its:
+        agent = Agent("r1", "n1", {"heartbeat": 1.0, "reconnect": 1.0}, os.getppid())
+        agent.welcome(its)
+        agent.take(agent.clients[0], {"id": 7, **request_})
+        ours.recv(len(frames.GREETING), socket.MSG_WAITALL)
+        replies = [frame for frame in frames.Decoder().feed(ours.recv(1 << 16)) if "reply" in frame]
+        assert [reply["reply"] for reply in replies] == [7]
+        assert replies[0]["error"]
+
+
 def test_heartbeats_do_not_pile_up_for_a_client_that_reads_nothing() -> None:
     ours, its = socket.socketpair()
     with ours, its:

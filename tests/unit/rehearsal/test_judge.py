@@ -383,6 +383,14 @@ def test_parameters_that_differ_by_rounding_are_equal() -> None:
     assert judged(sound(0), rounded).findings == ()
 
 
+def test_a_parameter_whose_sum_changes_by_rounding_only_is_equal() -> None:
+    def rank(number: int) -> list[Sent]:
+        steps = [step(at, fingerprint=[1.0 + at, 2.0 + number * 1e-9]) for at in (1, 2)]
+        return [*without(sound(number), "step"), *steps]
+
+    assert judged(rank(1), rank(2)).findings == ()
+
+
 def test_parameters_of_tensor_parallel_ranks_are_not_compared() -> None:
     apart = [*without(sound(1), "step"), step(1), step(2, fingerprint=[9.0, 4.0])]
     parallel: Sent = {"kind": "group", "size": 2}
@@ -393,10 +401,18 @@ def test_parameters_of_tensor_parallel_ranks_are_not_compared() -> None:
 def test_models_and_configs_that_differ_are_errors() -> None:
     other = [*without(sound(1), "wrapped"), {**DDP, "parameters": 200}]
     config: Sent = {"kind": "deepspeed-config", "path": None, "text": "{}"}
-    result = judged([*sound(0), config], [*other, {**config, "text": '{"steps_per_print": 1}'}])
+    clipping: Sent = {**config, "text": '{"gradient_clipping": 1.0}'}
+    result = judged([*sound(0), config], [*other, clipping])
     assert {"rehearsal.model-differs", "rehearsal.config-differs"} <= {
         code for _, code in codes(result)
     }
+
+
+def test_configs_may_differ_in_what_is_logged() -> None:
+    config: Sent = {"kind": "deepspeed-config", "path": None, "text": "{}"}
+    logging: Sent = {**config, "text": '{"steps_per_print": 1, "tensorboard": {"enabled": true}}'}
+    result = judged([*sound(0), config], [*sound(1), logging])
+    assert "rehearsal.config-differs" not in {code for _, code in codes(result)}
 
 
 def test_models_that_differ_before_they_are_sharded_are_an_error() -> None:

@@ -1,6 +1,6 @@
 """Whatever happens to a site, a living job is never called ended, and a stranger's never touched.
 
-500 sequences of failures and of what users and administrators do, drawn from a seed each, against
+Sequences of failures and of what users and administrators do, drawn from a seed each, against
 `simulated_slurm`: dslaunch's own code submits, follows, stops and judges; only SLURM and the time
 are simulated.
 """

@@ -57,7 +57,10 @@ def switches(a: NodeAnswers) -> int:
 
 def _flow_gpu_fabric(a: NodeAnswers) -> NodeFlow:
     if nvidia.has_driver(a):
-        a = yield {"query": nvidia.QUERY, **({"service": SERVICE} if switches(a) else {})}
+        asked = {"query": nvidia.QUERY}
+        if switches(a):
+            asked["service"] = SERVICE
+        a = yield asked
     return nvidia.if_up(a, _gpu_fabric)
 
 
