@@ -25,8 +25,8 @@ from dslaunch.registry import LAUNCHERS
 def _compare_clock_skew(nodes: Nodes) -> Iterator[Finding]:
     """Against the middle one: our own clock may be the wrong one."""
     clocks = {host: a.clock for host, a in nodes.items() if a.clock is not None}
-    for host in nodes.keys() - clocks.keys():
-        yield Finding("unknown", "clock offset not measured", hosts=(host,))
+    unknown = tuple(host for host in nodes if host not in clocks)
+    yield Finding("unknown", "clock offset not measured", hosts=unknown)
     middle = median(offset for offset, _ in clocks.values()) if clocks else 0.0
     first = next(iter(nodes.values()))
     launcher = LAUNCHERS.find(first.scope.launcher)

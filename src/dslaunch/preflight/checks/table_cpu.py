@@ -99,8 +99,8 @@ def _compare_cpu_load(nodes: Nodes) -> Iterator[Finding]:
     """Against the others: all nodes that are equally busy make no straggler."""
     loads = by_host(nodes, _load)
     known = {host: load for host, load in loads.items() if load is not None}
-    for host in loads.keys() - known.keys():
-        yield Finding("unknown", "load not reported", hosts=(host,))
+    unknown = tuple(host for host in loads if host not in known)
+    yield Finding("unknown", "load not reported", hosts=unknown)
     middle = median(known.values()) if known else 0.0
     limit = next(iter(nodes.values())).limits["warn"]
     for host, load in known.items():

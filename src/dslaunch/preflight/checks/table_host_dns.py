@@ -42,8 +42,8 @@ def _flow_dns_resolve(scope: Scope) -> Flow:
 
 def _compare_dns_resolve(nodes: Nodes) -> Iterator[Finding]:
     said: dict[str, Names] = {h: a["names"] for h, a in nodes.items() if a.has("names")}
-    for host in nodes.keys() - said.keys():
-        yield Finding("unknown", "not asked, or its resolver did not answer", hosts=(host,))
+    unknown = tuple(host for host in nodes if host not in said)
+    yield Finding("unknown", "not asked, or its resolver did not answer", hosts=unknown)
     scope = next(iter(nodes.values())).scope
     needed = "mpi" in scope.purposes
     by_name = _by_name(nodes, said)
