@@ -113,6 +113,7 @@ def _answer(
         for at, (host, asked) in enumerate(running.pending.asked.items()):
             different = cases.others and (at + number) % DIFFERENT == 0
             case = cases.others[at % len(cases.others)] if different else cases.usual
+            _add_of_nodes(answers[host], asked)
             _add(answers[host], case, asked, at)
         nodes = {
             host: NodeRecording(_hello(host, 0), own, None, 0.0) for host, own in answers.items()
@@ -125,6 +126,23 @@ def _add(answers: dict[str, Any], case: Case, asked: Asked, at: int) -> None:
     for name, question in asked.items():
         if name in given:
             answers.setdefault(question.key, answer(given[name]))
+
+
+def _add_of_nodes(answers: dict[str, Any], asked: Asked) -> None:
+    """Add the answers to questions that name nodes; those of the cases are about others."""
+    for question in asked.values():
+        if question.kind == "resolve":
+            value: Any = {host: [_address(host)] for host in question.argument}
+        elif question.kind == "dial":
+            value = {host: {"local": "10.0.0.1"} for host in question.argument["targets"]}
+        else:
+            continue
+        answers.setdefault(question.key, {"value": value})
+
+
+def _address(host: str) -> str:
+    high, low = divmod(int(host.removeprefix("n")), 256)
+    return f"10.1.{high}.{low}"
 
 
 @cache

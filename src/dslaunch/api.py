@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from dslaunch.errors import ErrorCode, PlanError, UsageError
 from dslaunch.json_text import json_literal
 from dslaunch.registry import plugin_faults
-from dslaunch.run.timeouts import DEFAULTS, REHEARSAL_DEFAULTS, Timeouts
+from dslaunch.run.timeouts import DEFAULTS, REHEARSAL_DEFAULTS, Timeouts, check_timeout
 from dslaunch.run.view import ignore
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ Precision = Literal["bf16", "fp16", "fp32"]
 AttentionKind = Literal["sdpa", "eager"]
 PathText = str | os.PathLike[str]
 MOST_FACTOR = 1000
+"""The largest `buffer_factor`: a larger one is a slip."""
 
 
 def _directory(cwd: PathText | None) -> Path:
@@ -325,6 +326,7 @@ def run_request(
     allocation = allocation or select(cluster)
     check_min_nodes(min_nodes, allocation)
     timeouts = timeouts or DEFAULTS
+    timeouts.check()
     if cluster.by_steps:
         # SLURM ends what a step has started with the step: nothing would be left to connect to
         timeouts = replace(timeouts, reconnect=0.0)
@@ -453,6 +455,7 @@ def rehearse(
     from dslaunch.run.rehearsal import RehearsalLimits
     from dslaunch.run.started_run import PlanView
 
+    check_timeout("time_limit", time_limit)
     request = run_request(
         cluster,
         job,
@@ -643,6 +646,7 @@ def slurm_job(
     from dslaunch.slurm.slurm_job import SlurmRequest, prepare_job
     from dslaunch.slurm.supervision import Supervision
 
+    check_timeout("hang_timeout", hang_timeout)
     request = SlurmRequest(
         selection=Selection(include, exclude, nodes, slots, _several("labels", labels)),
         cwd=_directory(cwd),
@@ -773,7 +777,7 @@ def estimate(
     """Estimate memory and traffic of every ZeRO stage and offload, and recommend the fastest.
 
     The model is a file, or `params` with `largest_layer`. Sizes are bytes, rates bytes per second.
-    Raises UsageError, ConfigError.
+    What is given comes before what the hardware has. Raises UsageError, ConfigError.
     """
     from dslaunch.deepspeed.activations import MicroBatch
     from dslaunch.deepspeed.communication import Bandwidth
@@ -785,10 +789,8 @@ def estimate(
     if buffer_factor > MOST_FACTOR:
         raise UsageError(f"--buffer-factor: {buffer_factor:g} is more than {MOST_FACTOR}")
     known = hardware or Hardware()
-    slots = [node.slots for node in known.nodes]
-    machines = Machines(nodes or 1, gpus_per_node or 1)
-    if slots:
-        machines = Machines(len(slots), min(slots))
+    fewest_gpus = min((node.slots for node in known.nodes), default=1)
+    machines = Machines(nodes or len(known.nodes) or 1, gpus_per_node or fewest_gpus)
     limits = Limits(
         gpu=gpu_memory or _least(node.gpu_memory for node in known.nodes),
         cpu=cpu_memory or _least(node.memory for node in known.nodes),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/explanation/security.md"
 PLACES = ("", "src/dslaunch", "tests/hostile")
@@ -16,9 +14,10 @@ NAMED = sorted(
 )
 
 
-@pytest.mark.parametrize("name", [name for name in NAMED if not name.startswith(("/", "~"))])
-def test_files_that_the_security_page_names_exist(name: str) -> None:
-    assert any((ROOT / place / name).exists() for place in PLACES)
+def test_files_that_the_security_page_names_exist() -> None:
+    ours = [name for name in NAMED if not name.startswith(("/", "~"))]
+    missing = [name for name in ours if not any((ROOT / place / name).exists() for place in PLACES)]
+    assert missing == []
 
 
 def test_the_security_page_names_a_test_for_most_guarantees() -> None:

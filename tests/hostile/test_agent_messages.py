@@ -80,7 +80,7 @@ from dslaunch.run.view import ignore
 from dslaunch.run.watch import Watch, read_event
 from dslaunch.slurm.job_signals import ask_node
 from dslaunch.transport.wire import LostError
-from tests.growth import result_within
+from tests.growth import Work, grows, result_within
 from tests.hostile.mutations import Mutation, mutations, sample, text_sample
 
 SLOWEST = 2.0
@@ -473,6 +473,25 @@ def judge_hang(told: Mapping[str, RankAnswer]) -> None:
     hang_text(verdict)
     json.dumps(verdict.as_data())
     stacks.page(stacks.fold(shown), 80)
+
+
+@pytest.mark.parametrize("operation", ["broadcast", "send"])
+def test_groups_that_wait_for_each_other_are_judged_in_proportion(operation: str) -> None:
+    def told(rank: int, count: int) -> dict[str, Any]:
+        """What one of two ranks tells: its collectives, which the other has not entered."""
+        names = [f"{rank}-{at}" for at in range(count)]
+        groups = [{"name": name, "ranks": [2, 3]} for name in names]
+        entry = {**RECORDED["told"]["entries"][0], "operation": operation, "sizes": []}
+        entries = [{**entry, "group": name} for name in names]
+        return {**RECORDED, "told": {"groups": groups, "entries": entries}}
+
+    def judging(count: int) -> Work:
+        found = records(parse(COLLECTIVES, {"2": told(2, count), "3": told(3, count)}))
+        views = rank_views({}, found, {})
+        return lambda: hang_text(judge(views, now=2.0))
+
+    assert not grows(judging, 100)
+    assert len(str(judging(1000)())) < 2000
 
 
 class Telling(Scripted):

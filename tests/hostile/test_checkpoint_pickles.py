@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from dslaunch.cli.checkpoint import APP
 from dslaunch.errors import DslaunchError, PreflightError
-from dslaunch.node import shards
+from dslaunch.node import shards, torchfile
 from dslaunch.run.checkpoint_stores import LocalStore
 from dslaunch.run.checkpoints import look_here
 from dslaunch.run.consolidate import check_names, command, convert_here
@@ -343,7 +343,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 LIMITED = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
-from dslaunch.node import shards
+from dslaunch.node import shards, torchfile
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 told = shards.do({"do": "survey", "path": sys.argv[2]})
 name = told["checkpoints"][0]["files"][0]["path"]
@@ -392,6 +392,20 @@ def test_a_table_of_contents_of_many_entries_takes_little_memory(
     seconds, kilobytes = cost(tmp_path)
     assert kilobytes < 300_000
     assert seconds < MOST_SECONDS
+
+
+def test_entries_that_share_their_bytes_are_refused() -> None:
+    """Half a million of them, each as large as the file, would be read for days."""
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as archive:
+        for name in ("a/data.pkl", "a/data/0", "a/data/1"):
+            archive.writestr(name, bytes(100))
+    data = bytearray(written.getvalue())
+    assert len(torchfile.entries(io.BytesIO(data))) == 3
+    last = data.rindex(b"PK\1\2")
+    data[last + 42 : last + 46] = struct.pack("<I", 50)
+    with pytest.raises(ValueError):
+        torchfile.entries(io.BytesIO(data))
 
 
 def test_a_damaged_shard_is_reported_whichever_byte_is_wrong(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from dslaunch.node import agent_socket, directories, files, frames, private, processes, run_files
+from dslaunch.transport.ssh.temporary import temporary_parents
 from tests.hostile.neighbor import STRANGER, Victim, agents, give_away, ranks, until
 
 LIE = "printed by the stranger"
@@ -392,3 +394,13 @@ def test_a_record_that_a_stranger_made_is_not_read(victim: Victim) -> None:
         done = victim.dslaunch(*words)
         assert LIE not in done.stdout + done.stderr
         assert "ffff" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("mode", "is_used"), [(0o700, True), (0o1777, True), (0o777, False)])
+def test_ssh_has_no_temporary_file_where_others_can_replace_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, is_used: bool
+) -> None:
+    """A neighbor's socket in the place of ours would get the secrets of a run."""
+    tmp_path.chmod(mode)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert (str(tmp_path) in temporary_parents()) == is_used

@@ -269,7 +269,7 @@ def member(first: Coordinator) -> Iterator[Join]:
     def join(host: str = "v1", port: int | None = None, key: str | None = None) -> Member:
         keys = {host: key or KEYS[host]}
         made.append(Member({**LINK, "keys": keys}, Loop(host)))  # type: ignore[arg-type]
-        made[-1].dial({"address": "127.0.0.1", "port": port or first.port})
+        made[-1].connect_to({"address": "127.0.0.1", "port": port or first.port})
         return made[-1]
 
     yield join

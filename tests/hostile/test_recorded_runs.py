@@ -16,7 +16,8 @@ from xml.etree import ElementTree
 import pytest
 
 from dslaunch.run.recorded_events import read_events
-from dslaunch.run.run_directory import EVENTS, RESULT, RunDirectory
+from dslaunch.run.recorded_output import sample_output
+from dslaunch.run.run_directory import EVENTS, LOGS, RESULT, SOURCES, RunDirectory
 from dslaunch.run.run_inputs import FILE as INPUTS
 from dslaunch.run.run_inputs import RunInputs
 from dslaunch.run.run_record import FILE, RunRecord
@@ -134,6 +135,27 @@ def called(state: Path, *words: str) -> subprocess.CompletedProcess[str]:
     assert done.returncode in (0, 1), done.stderr
     assert harmful(done.stdout + done.stderr) == set()
     return done
+
+
+def test_output_is_read_from_the_logs_of_the_record_alone(tmp_path: Path) -> None:
+    """Whoever made a record gets no other file of its reader into a page about the run."""
+    (tmp_path / "secret").write_text("a secret\n")
+    record = RunDirectory(tmp_path / "runs" / RUN)
+    for rank in range(4):
+        record.output("n0", rank, b"its log\n", START, 1)
+    record.let_go()
+    logs = record.directory / LOGS
+    for rank in (1, 2):
+        (logs / f"n0.{rank}.log").unlink()
+    (logs / "n0.1.log").symlink_to(tmp_path / "secret")
+    os.mkfifo(logs / "n0.2.log")
+    names = ("../../../secret", "n0.1.log", "n0.2.log", "n0.3.log")
+    (record.directory / SOURCES).write_text("".join(f"{name}\n" for name in names))
+    found = [piece.data for piece in sample_output(record.directory, most=1000)]
+    assert found == [b"", b"", b"", b"its log\n"]
+    logs.rename(tmp_path / "logs")
+    logs.symlink_to(tmp_path / "logs")
+    assert not any(piece.data for piece in sample_output(record.directory, most=1000))
 
 
 def test_events_that_are_impossible_are_left_out(state: Path) -> None:

@@ -61,6 +61,7 @@ class Project:
     def end(self) -> dict[str, Any]:
         """End the run; return it as it is listed."""
         self.may_end.touch()
+        self.dslaunch("attach", "latest")  # until it has ended
         return self.until(lambda run: run["state"] == "succeeded")
 
     def journal(self, host: str) -> Path:

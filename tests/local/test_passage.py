@@ -192,7 +192,17 @@ def test_a_taken_port_is_refused_with_the_port(emulated: Emulated) -> None:
 
 @pytest.mark.torch
 @pytest.mark.deepspeed
-@pytest.mark.parametrize("launcher", ["direct", "torchrun", "elastic", "deepspeed", "accelerate"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "direct",
+        "elastic",
+        "deepspeed",
+        # both start ranks by the program that `elastic` has
+        pytest.param("torchrun", marks=pytest.mark.long),
+        pytest.param("accelerate", marks=pytest.mark.long),
+    ],
+)
 def test_a_program_of_the_working_directory_runs_as_every_rank(
     emulated: Emulated, launcher: str
 ) -> None:

@@ -32,6 +32,7 @@ HANGS = frozenset(
         "rehearsal.uneven-steps",
         "rehearsal.world-size",
         "rehearsal.master-loopback",
+        "rehearsal.master-port",
         "rehearsal.same-rank",
         "rehearsal.ports-differ",
         "rehearsal.file-not-shared",

@@ -25,7 +25,9 @@ from tests.rehearsal.jobs import (
 from tests.rehearsal.table import page, recorded
 
 ENDINGS = frozenset(built_in()) | {known.code for known in BY_EVIDENCE}
-OF_A_FAILURE = frozenset({"rehearsal.timeout", "rehearsal.model-differs"})
+OF_A_FAILURE = frozenset(
+    {"rehearsal.timeout", "rehearsal.model-differs", "rehearsal.master-unknown"}
+)
 """Findings that say more of a failure than its ending."""
 BEFORE_THE_RUN = rules().names | frozenset(checks.built_in()) | {code.value for code in ErrorCode}
 CODES = {

@@ -73,6 +73,7 @@ class Project:
         deadline = time.monotonic() + 300
         while kind not in [event["kind"] for event in self.events()]:
             assert time.monotonic() < deadline, self.events()
+            time.sleep(0.5)  # the CPUs are for the nodes
 
     def directory(self) -> str:
         """Return the run directory of the last run, which may go on or have been killed."""

@@ -24,6 +24,10 @@ OK, FAILED, USAGE, INVALID, LOST, TOOL, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 5, 
 COMPLETED, RUNNING, CANCELLED, PENDING = "COMPLETED", "RUNNING", "CANCELLED", "PENDING"
 NO_JOB = ""
 LONG = frozenset((
+    # a test of test_slurm.py and two of test_slurm_supervised.py
+    "`init --slurm`: types of GPUs are labels",
+    "--supervised: a rank exits with 3",
+    "--supervised: ranks run to their end",
     "directives: --clusters=other: followed to its end",
     "federation: followed to its end",
     "federation: `stop`",
@@ -59,7 +63,7 @@ class Scenario:
 
     @property
     def long(self) -> bool:
-        """Whether it takes long, and a shorter one shows most of it."""
+        """Whether another scenario or test, which takes less time, shows most of it."""
         return self.name in LONG
 
 

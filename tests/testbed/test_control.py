@@ -140,7 +140,11 @@ def test_secrets_are_not_in_what_a_detached_run_keeps(project: Project) -> None:
 # ---------------------------------------------------------------- connections that break
 
 
-@pytest.mark.parametrize("transport", ["fabric", "openssh"])
+# test_own_processes.py drops connections of the other transport, again and again
+FABRIC = pytest.param("fabric", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("transport", [FABRIC, "openssh"])
 def test_a_run_continues_after_a_reconnect(project: Project, transport: str) -> None:
     project.write("job.py", COUNTER)
     project.describe(transport=transport)
@@ -191,6 +195,7 @@ def test_a_spare_takes_the_place_of_a_lost_node(project: Project) -> None:
     assert {"node1:0│count 1", "node4:1│count 1", "node3:2│count 1"} <= set(out.splitlines())
 
 
+@pytest.mark.long  # as a supervised job does in test_slurm_supervised.py
 def test_a_run_continues_with_fewer_nodes_if_min_nodes_allows_it(project: Project) -> None:
     script = (
         "count = os.environ['DSLAUNCH_RESTART_COUNT']\nprint('world', os.environ['WORLD_SIZE'])\n"

@@ -26,6 +26,10 @@ IN_TIME = 60.0
 ALL_BUT_SSH = "1024-65535"
 
 
+USUAL = next(case for case in CASES if case.how == "lock")
+"""For every run of the tests, with 4 ranks: none of them uses a CPU until the verdict."""
+
+
 def parameter(case: Case, ranks: int) -> object:
     """One case with 4 ranks is for every run of the tests; the others are long."""
     marks = () if ranks == 4 else (pytest.mark.long,)
@@ -33,7 +37,7 @@ def parameter(case: Case, ranks: int) -> object:
 
 
 PARAMETERS = [
-    parameter(CASES[1], 4),
+    parameter(USUAL, 4),
     *(parameter(case, 8) for case in (*CASES, NETWORK, FORMING)),
     *(parameter(case, 64) for case in (*CASES, NETWORK, FORMING)),
 ]

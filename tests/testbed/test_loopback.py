@@ -55,18 +55,20 @@ def carries(pid: int, run: str) -> bool:
     return processes.environment(pid).get(b"DSLAUNCH_RUN_ID") == run.encode()
 
 
-def test_every_node_runs_its_rank(run: Callable[..., Done]) -> None:
-    done = run("import os; print('rank', os.environ['RANK'])")
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"node{r + 1}:{r}│rank {r}" for r in range(3)]
-
-
-def test_arguments_and_environment_arrive_unchanged(run: Callable[..., Done]) -> None:
+def test_every_node_runs_its_rank_with_arguments_and_environment_unchanged(
+    run: Callable[..., Done],
+) -> None:
     nasty = ["", "a b", "$HOME", "`id`", "'\"\\", "ünï\n2", "*"]
-    script = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['V']]))"
+    script = (
+        "import json, os, sys\n"
+        "print(json.dumps([os.environ['RANK'], sys.argv[1:], os.environ['V']]))\n"
+    )
     done = run(script, *nasty, V="$x 'y'\n")
-    seen = {line.partition("│")[2] for line in done.stdout.splitlines()}
-    assert [json.loads(text) for text in seen] == [[nasty, "$x 'y'\n"]]
+    assert done.returncode == 0, done.stderr
+    said = dict(line.split("│", maxsplit=1) for line in done.stdout.splitlines())
+    assert {place: json.loads(text) for place, text in said.items()} == {
+        f"node{rank + 1}:{rank}": [str(rank), nasty, "$x 'y'\n"] for rank in range(3)
+    }
 
 
 def test_one_failing_rank_ends_all(run: Callable[..., Done], tmp_path: Path) -> None:

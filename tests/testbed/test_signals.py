@@ -23,6 +23,8 @@ for _ in range(6000):
             break
     time.sleep(0.02)
 """
+LOOK = 1.0
+"""Seconds between two looks by a program that takes about as long."""
 
 
 def test_ranks_of_a_detached_run_save_at_a_signal(project: Project) -> None:
@@ -36,12 +38,11 @@ def test_ranks_of_a_detached_run_save_at_a_signal(project: Project) -> None:
         return sorted(re.findall(rf"(?:{word}) [\d ]+", output))
 
     try:
-        until(
-            lambda: printed("ready") == ["ready 0", "ready 1"], 300, lambda: str(printed("ready"))
-        )
+        both = ["ready 0", "ready 1"]
+        until(lambda: printed("ready") == both, 300, lambda: str(printed("ready")), pause=LOOK)
         sent = dslaunch(project, "signal", run, "USR1")
         assert sent.stdout == "sent SIGUSR1 to 2 ranks: 0-1\n", sent.stderr
-        until(lambda: printed("saved") == ["saved 0 1", "saved 1 1"], 300)
+        until(lambda: printed("saved") == ["saved 0 1", "saved 1 1"], 300, pause=LOOK)
         refused = dslaunch(project, "signal", run, "USR2", "--ranks", "0")
         assert (refused.returncode, "handler" in refused.stderr) == (1, True)
     finally:

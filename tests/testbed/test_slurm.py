@@ -310,7 +310,11 @@ def test_the_directory_of_the_output_is_made_before(site: Site) -> None:
 # ---------------------------------------------------------------- the end
 
 
-@pytest.mark.parametrize("launcher", ["direct", pytest.param("torchrun", marks=pytest.mark.torch)])
+TORCHRUN = pytest.param("torchrun", marks=(pytest.mark.torch, pytest.mark.long))
+"""Torch's launcher starts the ranks of the training above."""
+
+
+@pytest.mark.parametrize("launcher", ["direct", TORCHRUN])
 def test_the_first_rank_that_fails_is_named_and_its_code_handed_on(
     site: Site, launcher: str
 ) -> None:
@@ -477,16 +481,6 @@ def test_a_job_that_loses_a_node_starts_again_on_others(site: Site) -> None:
     until(lambda: site.output(number).count("up 2") == 2, 300, lambda: site.output(number))
     again = site.cluster.run(CONTROL, ["squeue", "-h", "-o", "%N", "-j", number]).stdout.strip()
     assert again == "node[1-2,4]"
-
-
-def test_an_array_is_three_jobs_and_the_worst_one_counts(site: Site) -> None:
-    site.describe("{host: node1, slots: 1}", array="0-2")
-    site.write("task.py", "import os, sys\nsys.exit(int(os.environ['SLURM_ARRAY_TASK_ID']) * 3)\n")
-    done = site.run("slurm", "c.yaml", "task.py")
-    assert done.returncode == 6, done.stderr
-    ends = {job["task"][-1]: (job["code"], job["exit_code"]) for job in site.outcome()["jobs"]}
-    assert ends == {"0": ("succeeded", 0), "1": ("failed", 3), "2": ("failed", 6)}
-    assert len(list(site.here.glob("task-*_*.out"))) == 3
 
 
 def test_a_job_that_depends_on_another_waits_for_it(site: Site) -> None:

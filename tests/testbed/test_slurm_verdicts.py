@@ -71,6 +71,7 @@ def test_an_array_fails_with_its_task_and_its_lines_name_it(site: Site) -> None:
         f"{number}_1": ("failed", 3),
         f"{number}_2": ("failed", 6),
     }
+    assert len(list(site.here.glob("task-*_*.out"))) == 3
 
 
 def test_an_output_that_no_node_can_open_is_named(site: Site) -> None:

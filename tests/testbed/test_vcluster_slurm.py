@@ -127,6 +127,7 @@ def test_an_urgent_job_requeues_another(slurm_cluster: VirtualCluster) -> None:
     job.says("restart 1", within=150)
 
 
+@pytest.mark.long  # test_slurm.py has jobs that end, and that start again, for a lost node
 def test_a_lost_node_fails_its_job_or_requeues_it(
     can_have_slurm: None, virtual_cluster: Start
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_job_of_two_kinds_of_nodes_runs_as_one(slurm_cluster: VirtualCluster) 
     assert sorted(job.output.splitlines()) == ["node1 0,1,2,3", "node2 0,1,2,3", "node3 0,1"]
 
 
+@pytest.mark.long  # test_slurm.py follows a job meanwhile
 def test_jobs_outlive_a_controller_that_is_away(slurm_cluster: VirtualCluster) -> None:
     go = slurm_cluster.shared / "go"
     rank = f"echo ready; until [ -e /shared/{go.name} ]; do sleep .1; done"
@@ -276,6 +278,7 @@ def die_with_kept_state(cluster: VirtualCluster) -> None:
     as_root(cluster, "cd /var/spool && rm -r slurmctld && mv before slurmctld")
 
 
+@pytest.mark.long  # a scenario of slurm_scenarios.py leaves such a cluster behind
 def test_settling_ends_steps_that_the_controller_does_not_know_of(
     slurm_cluster: VirtualCluster,
 ) -> None:
@@ -288,6 +291,7 @@ def test_settling_ends_steps_that_the_controller_does_not_know_of(
     assert ranks_of(slurm_cluster) == 0
 
 
+@pytest.mark.long  # a scenario of slurm_scenarios.py has such a number
 def test_settling_lets_a_number_be_used_again_that_a_dying_controller_forgot(
     slurm_cluster: VirtualCluster,
 ) -> None:

@@ -233,16 +233,17 @@ def checkout_files() -> list[str]:
     return [name for name in done.stdout.split("\0") if name and (CHECKOUT / name).is_file()]
 
 
-def test_two_builds_of_the_same_files_are_the_same_bytes(tmp_path: Path) -> None:
-    first = build(tmp_path / "first", umask=0o022)
-    second = build(tmp_path / "second", umask=0o077)
-    for one, other in zip(first, second, strict=True):
-        assert one.read_bytes() == other.read_bytes()
-
-
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return build(tmp_path_factory.mktemp("build") / "copy", umask=0o022)
+
+
+def test_two_builds_of_the_same_files_are_the_same_bytes(
+    archives: tuple[Path, Path], tmp_path: Path
+) -> None:
+    second = build(tmp_path / "second", umask=0o077)
+    for one, other in zip(archives, second, strict=True):
+        assert one.read_bytes() == other.read_bytes()
 
 
 def test_the_wheel_holds_the_package_and_its_license_only(archives: tuple[Path, Path]) -> None:

@@ -47,7 +47,8 @@ class ParameterHelp:
     def description(self) -> str:
         """Return the text, with the default and whether the option can be repeated."""
         notes = ["repeatable"] if self.repeatable else []
-        notes += [f"default: {self.default}"] if self.default else []
+        if self.default:
+            notes.append(f"default: {self.default}")
         return f"{self.text.removesuffix('.')} ({', '.join(notes)})." if notes else self.text
 
 

@@ -18,6 +18,7 @@ from dslaunch.cli.file_trust import check_trusted
 from dslaunch.cli.positional import FILE_ENDINGS, JobOptions, own_first, read_settings, split_words
 from dslaunch.errors import SelectionError, UsageError
 from dslaunch.registry import LAUNCHERS, TRANSPORTS
+from dslaunch.run.timeouts import LONGEST_TIMEOUT
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
@@ -175,13 +176,19 @@ NoPreflight = Annotated[
 ]
 Grace = Annotated[
     float,
-    typer.Option(metavar="SECONDS", min=0, help="Time between SIGTERM and SIGKILL for a rank."),
+    typer.Option(
+        metavar="SECONDS",
+        min=0,
+        max=LONGEST_TIMEOUT,
+        help="Time between SIGTERM and SIGKILL for a rank.",
+    ),
 ]
 HangTimeout = Annotated[
     float | None,
     typer.Option(
         metavar="SECONDS",
         min=1,
+        max=LONGEST_TIMEOUT,
         help="Stop the run when no rank has made progress for this time, and say why.",
     ),
 ]

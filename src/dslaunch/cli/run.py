@@ -27,7 +27,7 @@ from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setti
 from dslaunch.cli.positional import JobOptions
 from dslaunch.errors import DslaunchError, Interrupted, NodeError, PreflightError
 from dslaunch.json_text import json_text
-from dslaunch.run.timeouts import DEFAULTS, REHEARSAL_DEFAULTS, Timeouts
+from dslaunch.run.timeouts import DEFAULTS, LONGEST_TIMEOUT, REHEARSAL_DEFAULTS, Timeouts
 
 if TYPE_CHECKING:
     from dslaunch.report.json_view import JsonView
@@ -46,6 +46,7 @@ ExitTimeout = Annotated[
     typer.Option(
         metavar="SECONDS",
         min=0,
+        max=LONGEST_TIMEOUT,
         help="Time to wait for the other ranks after the first one exits successfully.",
     ),
 ]
@@ -102,6 +103,7 @@ ReconnectTimeout = Annotated[
         "--reconnect-timeout",
         metavar="SECONDS",
         min=0,
+        max=LONGEST_TIMEOUT,
         help="Time to restore a lost connection before the node is treated as lost.",
     ),
 ]
@@ -111,6 +113,7 @@ HeartbeatTimeout = Annotated[
         "--heartbeat-timeout",
         metavar="SECONDS",
         min=1,
+        max=LONGEST_TIMEOUT,
         help="Treat a node as unresponsive after this time without contact.",
     ),
 ]
@@ -203,13 +206,13 @@ def run(
     options.check_writable("--result", result)
     notifications.check_launcher_stays("--metrics", given=metrics is not None, detach=detach)
     notifications.check_launcher_stays("--notify", given=bool(notify), detach=detach)
+    end = RunEnd(result, requeue, notifications.targets_of(notify))
     if dry_run:
         _print_plan(request)
         return
     if not (force or slurm or transport):
         api.check_not_scheduled(cluster, os.environ)
     script_options.tell_of_own_options(words or [], "run", Path.cwd(), file=file)
-    end = RunEnd(result, requeue, notifications.targets_of(notify))
     try:
         if rehearse:
             _rehearse_first(request, json=json)

@@ -64,7 +64,7 @@ def own_options(args: Iterable[str], names: frozenset[str]) -> tuple[str, ...]:
 
 def defined_options(script: Path) -> frozenset[str]:
     """Return the options that a Python script defines, as far as its source shows."""
-    from dslaunch.pysource.values import read_module
+    from dslaunch.pysource.module import read_module
     from dslaunch.run.job_files import read_small
 
     text = read_small(script) if script.suffix == ".py" else None

@@ -9,6 +9,7 @@ import typer
 from dslaunch.cli import lookup, ui
 from dslaunch.cli.json_option import JsonObject
 from dslaunch.errors import NodeError
+from dslaunch.run.timeouts import LONGEST_TIMEOUT
 
 
 def stop(
@@ -19,6 +20,7 @@ def stop(
         typer.Option(
             metavar="SECONDS",
             min=0,
+            max=LONGEST_TIMEOUT,
             help="Time between SIGTERM and SIGKILL for a rank (default: 10; for a SLURM job: "
             "KillWait of the site).",
         ),

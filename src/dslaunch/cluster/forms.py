@@ -276,7 +276,9 @@ class ListOf:
             of["minItems"] = self.at_least
         if self.at_most:
             of["maxItems"] = self.at_most
-        return of | ({"uniqueItems": True} if self.unique else {})
+        if self.unique:
+            of["uniqueItems"] = True
+        return of
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,16 +425,17 @@ class Section:
     @classmethod
     def schema(cls) -> Schema:
         """Return the keys and what else holds."""
-        required = [name for name, each in cls.KEYS.items() if each.default is REQUIRED]
-        return {
+        of: Schema = {
             "title": cls.__name__,
             "description": str(cls.__doc__).strip(),
             "type": "object",
             "properties": {name: each.schema() for name, each in cls.KEYS.items()},
             "additionalProperties": False,
-            **({"required": required} if required else {}),
-            **cls.MORE,
         }
+        required = [name for name, each in cls.KEYS.items() if each.default is REQUIRED]
+        if required:
+            of["required"] = required
+        return of | cls.MORE
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self | None:

@@ -79,7 +79,8 @@ def _section(field: dict[str, Any]) -> str | None:
     if "$ref" in field:
         return str(field["$ref"]).rpartition("/")[2]
     inner = [*field.get("anyOf", ()), *field.get("oneOf", ())]
-    inner += [field["items"]] if "items" in field else []
+    if "items" in field:
+        inner.append(field["items"])
     inner += field.get("patternProperties", {}).values()
     return next(filter(None, map(_section, inner)), None)
 

@@ -217,7 +217,8 @@ def _open_secrets(file: ClusterFile, entries: list[tuple[Path, NodeEntry]]) -> I
             yield ("env_from", index), mistake(MistakeCode.EXPOSED_SECRET, name=name)
     environments: list[tuple[Path, Iterable[str]]] = [(("env",), file.env)]
     environments += [((*where, "env"), entry.env) for where, entry in entries if entry.env]
-    environments += [(("job", "env"), file.job.env)] if file.job else []
+    if file.job:
+        environments.append((("job", "env"), file.job.env))
     for where, names in environments:
         for name in names:
             if name in hidden:

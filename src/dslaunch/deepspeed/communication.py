@@ -63,7 +63,8 @@ def collectives(
     else:
         reduced = accumulation if strategy.stage == 2 else 1
         kinds = [("all-reduce", "all-reduce", total, reduced)]
-        kinds += [("all-gather", "all-gather", total, 1)] if strategy.stage else []
+        if strategy.stage:
+            kinds.append(("all-gather", "all-gather", total, 1))
     ring = settings.width * (machines.gpus - 1) / machines.gpus
     return tuple(
         Collective(operation, what, times, int(HOPS[operation] * times * size * ring))

@@ -144,7 +144,11 @@ def _fits(
         wanted["nvme"] = (limits.nvme, nvme)
     if any(limit is not None and need > share * limit for limit, need in wanted.values()):
         return "no", ()
-    needed = ["gpu", *(["cpu"] if offloads else []), *(["nvme"] if nvme else [])]
+    needed = ["gpu"]
+    if offloads:
+        needed.append("cpu")
+    if nvme:
+        needed.append("nvme")
     unknown = tuple(name for name in needed if wanted[name][0] is None)
     if unknown or limits.gpu is None:
         return "unknown", unknown

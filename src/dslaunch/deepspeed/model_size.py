@@ -19,6 +19,7 @@ from dslaunch.deepspeed.memory import Model
 from dslaunch.deepspeed.quantities import MOST
 from dslaunch.errors import ConfigError, DslaunchError, ErrorCode, Problem, ToolMissingError
 from dslaunch.json_text import json_literal
+from dslaunch.lint.user_text import read_file
 
 INDEX_SUFFIX, WEIGHTS_SUFFIX = ".safetensors.index.json", ".safetensors"
 MOST_HEADER = 100_000_000
@@ -77,7 +78,8 @@ def _object(text: str, name: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError((Problem(name, error.lineno, error.colno, "", error.msg),)) from None
+        why = f"not valid JSON: {error.msg}"
+        raise ConfigError((Problem(name, error.lineno, error.colno, "", why),)) from None
     except RecursionError:
         raise ConfigError((_problem(name, "too-deep", "nested too deeply"),)) from None
     except ValueError:  # int() accepts at most 4,300 digits
@@ -107,7 +109,7 @@ def _of_file(path: Path) -> Sized:
     if path.name.endswith(WEIGHTS_SUFFIX):
         sized = Sized(_model([_header(path)]), f"the header of {path}")
         return replace(sized, shape=_shape_beside(path))
-    return from_config(_text(path), str(path))
+    return from_config(read_file(path, MOST_HEADER), str(path))
 
 
 def _in_directory(path: Path) -> Path:
@@ -119,23 +121,9 @@ def _in_directory(path: Path) -> Path:
     raise ConfigError((problem,), hint=hint)
 
 
-def _text(path: Path) -> str:
-    """Return the text of a file of limited size. Raises ConfigError."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(MOST_HEADER + 1)
-    except OSError as error:
-        raise ConfigError((_problem(str(path), "unreadable", str(error.strerror)),)) from None
-    except UnicodeDecodeError:
-        raise ConfigError((_problem(str(path), "not-utf-8", "not UTF-8 text"),)) from None
-    if len(text) > MOST_HEADER:
-        raise ConfigError((_problem(str(path), "too-large", "file too large"),))
-    return text
-
-
 def _from_index(path: Path) -> Sized:
     """Count from the headers of the files in the index; without them, from its total size."""
-    index = _object(_text(path), str(path))
+    index = _object(read_file(path, MOST_HEADER), str(path))
     names = index.get("weight_map")
     if not isinstance(names, dict) or not names:
         raise ConfigError(
@@ -158,16 +146,16 @@ def _from_total(path: Path, index: dict[str, Any]) -> Sized:
         message = "cannot count the parameters without the weights"
         problem = _problem(str(path), "missing-weights", message, path="metadata")
         raise ConfigError((problem,), hint="add the config.json or the weights to its directory")
-    data = _object(_text(config), str(config))
+    data = _object(read_file(config, MOST_HEADER), str(config))
     width = WIDTHS.get(str(data.get("dtype") or data.get("torch_dtype")), 4)
-    counted = from_config(_text(config), str(config))
+    counted = from_config(read_file(config, MOST_HEADER), str(config))
     model = Model(size // width, counted.model.largest_layer)
     return Sized(model, f"{path}: {size} bytes of {width} each, largest layer by {config}")
 
 
 def _shape_beside(path: Path) -> Shape | None:
     try:
-        return from_config(_text(path.parent / "config.json"), "config.json").shape
+        return from_config(read_file(path.parent / "config.json", MOST_HEADER), "config.json").shape
     except DslaunchError:
         return None
 

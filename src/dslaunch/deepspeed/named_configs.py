@@ -12,19 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from dslaunch.deepspeed.storage import OPTIONS, SUFFIXES, SWITCH
+from dslaunch.pysource.module import CallSite, SourceModule, module_paths, read_module
 from dslaunch.pysource.values import (
     SOURCE,
     Argument,
-    CallSite,
     DictLiteral,
     Program,
-    SourceModule,
     StringValue,
     Unread,
     Value,
     entries,
-    module_paths,
-    read_module,
 )
 
 MOST_MODULES = 300

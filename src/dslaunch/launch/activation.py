@@ -33,7 +33,8 @@ def used(line: str) -> Used:
         if not _plain(name):
             continue
         if name in _SOURCES and rest:
-            files += rest[:1] if _plain(rest[0]) else []
+            if _plain(rest[0]):
+                files += rest[:1]
         else:
             commands.append(name)
     return Used(tuple(dict.fromkeys(commands)), tuple(dict.fromkeys(files)))

@@ -16,20 +16,19 @@ def read_file(path: Path, most: int = LARGEST) -> str:
         with path.open("rb") as file:
             data = file.read(most + 1)
     except OSError as error:
-        raise unreadable(str(path), str(error.strerror)) from None
+        raise _unreadable(str(path), "unreadable", str(error.strerror)) from None
     return decoded(data, str(path), most)
 
 
 def decoded(data: bytes, name: str, most: int = LARGEST) -> str:
     """Return what was read as text. Raises ConfigError."""
     if len(data) > most:
-        raise unreadable(name, f"more than {most:,} bytes, and no more are read")
+        raise _unreadable(name, "too-large", f"file too large: expected at most {most:,} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise unreadable(name, "no text in UTF-8") from None
+        raise _unreadable(name, "not-utf-8", "not UTF-8 text") from None
 
 
-def unreadable(name: str, why: str) -> ConfigError:
-    """Return the error for a file that cannot be read as a text."""
-    return ConfigError((Problem(name, 0, 0, "", why),))
+def _unreadable(name: str, rule: str, why: str) -> ConfigError:
+    return ConfigError((Problem(name, 0, 0, "", why, rule=rule),))

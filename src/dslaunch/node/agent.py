@@ -86,7 +86,10 @@ class Agent:
         lives. `waits`: a launcher that has sent a message may reconnect also before it has started
         the ranks. `surveyor`: answers questions that may hang, before the start. `gpus`: reads the
         GPUs, if there are any."""
-        self.run, self.host, self.timeouts, self.surveyor = run, host, timeouts, surveyor
+        self.run = run
+        self.host = host
+        self.timeouts = timeouts
+        self.surveyor = surveyor
         self.waits = waits
         self.spoken_to = False
         """Whether a client has sent a message: one that leaves before may not have known us."""
@@ -125,9 +128,13 @@ class Agent:
         self.links: Optional[links.Links] = None
         self.door: Optional[bridge.Door] = None
         self.deadline: Optional[float] = None
+        """When ranks that were asked to end are killed; None: they were not asked."""
         self.done = False
+        """Whether all processes of the run have ended here."""
         self.done_at: Optional[float] = None
+        """When that was found out."""
         self.beaten = time.monotonic()
+        """When the last heartbeat was sent."""
         self.guardian = guardian
 
     # ------------------------------------------------------------ the loop
@@ -245,7 +252,7 @@ class Agent:
         pids = self.ranks.pids() if self.ranks and not self.done else {}
         self.idle = self.activity.idle(pids.values()) if pids else 0.0
         for client in list(self.clients):
-            client.say({"event": "beat", "time": time.time(), "idle": self.idle})
+            client.beat(self.idle)
 
     # ------------------------------------------------------------ clients
 
@@ -341,15 +348,30 @@ class Agent:
                 client.write()
 
     def take(self, client: AgentClient, frame: frames.Frame) -> None:
-        """Carry out a client's message."""
+        """Carry out a client's message.
+
+        A command may be of another version of dslaunch: whatever it sends, it must not end the run.
+        """
         self.spoken_to = True
         if isinstance(frame, frames.Data):
             self.shipping.receive(client, frame)
         elif isinstance(frame, dict):
-            operation: Callable[[AgentClient, frames.Message], None] = getattr(
-                self, f"do_{frame['op']}", self.do_ping
-            )
-            operation(client, frame)
+            try:
+                self.operation(frame)(client, frame)
+            except Exception as error:
+                if client is self.holder:
+                    raise
+                if "id" in frame:
+                    client.refuse(frame["id"], f"invalid request: {error!r:.200}")
+                else:
+                    client.close()
+
+    def operation(self, message: frames.Message) -> Callable[[AgentClient, frames.Message], None]:
+        """Return what carries out a message; one of an unknown kind is a heartbeat."""
+        found: Callable[[AgentClient, frames.Message], None] = getattr(
+            self, f"do_{message['op']}", self.do_ping
+        )
+        return found
 
     def do_ping(self, client: AgentClient, message: frames.Message) -> None:
         """Do nothing: any message counts as a heartbeat."""
@@ -362,7 +384,7 @@ class Agent:
 
     def do_clock(self, client: AgentClient, message: frames.Message) -> None:
         """Reply with the node's time."""
-        client.say({"reply": message["id"], "value": None, "time": time.time()})
+        client.reply(message["id"], None)
 
     def do_follow(self, client: AgentClient, message: frames.Message) -> None:
         """Send the journal from a frame on; with `hold`, the client is the launcher of the run."""
@@ -398,9 +420,8 @@ class Agent:
     def do_signal(self, client: AgentClient, message: frames.Message) -> None:
         """Send the ranks a signal, and reply which got it."""
         pids = self.ranks.pids() if self.ranks is not None and not self.done else {}
-        reply: frames.Message = {"reply": message["id"], "time": time.time()}
         try:
-            reply["value"] = rank_signals.deliver(
+            signaled = rank_signals.deliver(
                 pids,
                 message["number"],
                 message["ranks"],
@@ -408,8 +429,9 @@ class Agent:
                 check=message["check"],
             )
         except ValueError as error:
-            reply["error"] = str(error)
-        client.say(reply)
+            client.refuse(message["id"], str(error))
+        else:
+            client.reply(message["id"], signaled)
 
     def do_stacks(self, client: AgentClient, message: frames.Message) -> None:
         """Reply with the stacks of every rank; with `jobs`, as `do_usage`."""
@@ -501,8 +523,7 @@ class Agent:
 
     def do_received(self, client: AgentClient, message: frames.Message) -> None:
         """Reply how many pieces of an archive have arrived."""
-        received = self.shipping.received(message["archive"])
-        client.say({"reply": message["id"], "value": received, "time": time.time()})
+        client.reply(message["id"], self.shipping.received(message["archive"]))
 
     def do_hand_on(self, client: AgentClient, message: frames.Message) -> None:
         """Send an archive to another node while it arrives."""
@@ -534,11 +555,12 @@ class Agent:
             self.journal = FileJournal(os.path.join(directory, run_files.JOURNAL), KEPT_OUTPUT)
             self.links = links.make(message["link"], self)
         except OSError as error:
-            client.say({"reply": message["id"], "error": str(error), "time": time.time()})
+            client.refuse(message["id"], str(error))
             return
-        os.dup2(os.open(os.devnull, os.O_RDWR), 2)
-        reply = {"reply": message["id"], "value": {"directory": directory, "port": self.links.port}}
-        client.say({**reply, "time": time.time()})
+        discarded = os.open(os.devnull, os.O_RDWR)
+        os.dup2(discarded, 2)
+        os.close(discarded)
+        client.reply(message["id"], {"directory": directory, "port": self.links.port})
 
     def do_start(self, client: AgentClient, message: frames.Message) -> None:
         """Start the node's processes, unless an earlier message has: the launcher sends it again if
@@ -566,7 +588,7 @@ class Agent:
         if self.surveyor is not None:
             self.surveyor.end()
         if self.links is not None and message.get("link"):
-            self.links.dial(message["link"])
+            self.links.connect_to(message["link"])
         try:
             self.ranks.start(paths.absolute(message["cwd"]))
         except OSError as error:

@@ -10,7 +10,7 @@ from dslaunch.node import frames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Deque, Optional
+    from typing import Any, Deque, Optional
 
     from dslaunch.node.agent import Agent
 
@@ -43,6 +43,20 @@ class AgentClient:
         """Send a message that is for this client alone."""
         self._outbox.append(frames.pack_message(message))
         self.write()
+
+    def reply(self, request: int, value: Any) -> None:
+        """Send the answer to a request, by its number."""
+        self.say({"reply": request, "value": value, "time": time.time()})
+
+    def refuse(self, request: int, why: str) -> None:
+        """Send why a request, by its number, has no answer."""
+        self.say({"reply": request, "error": why, "time": time.time()})
+
+    def beat(self, idle: float) -> None:
+        """Send a heartbeat, with the seconds for which the ranks have been idle; but not behind
+        what is still pending: for a client that reads nothing these would fill the memory."""
+        if not self._outbox:
+            self.say({"event": "beat", "time": time.time(), "idle": idle})
 
     def say_last(self, message: frames.Message) -> None:
         """Send what is pending and a last message, unless the client takes too long."""

@@ -31,8 +31,6 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 
 STATE = ".local/state/dslaunch"
 LASTING = "nodes"
-_UNMAPPED = 65534
-"""The owner that files of root have where a user namespace knows only this user."""
 _PROBE = "probe"
 _PROBE_BYTES = 64 * 1024
 
@@ -144,7 +142,7 @@ def _temporary_maker(above: str) -> Callable[[], str]:
 
 def _make_temporary(above: str) -> str:
     """Make the place in a directory that others share, or take the one that is there."""
-    _check_parent(above)
+    private.check_parent(above)
     with contextlib.suppress(OSError):
         private.make_directory(_usual(above))
         return _usual(above)
@@ -152,15 +150,6 @@ def _make_temporary(above: str) -> str:
     there = _fallbacks(above)
     prefix = os.path.basename(_usual(above)) + "-"
     return there[0] if there else tempfile.mkdtemp(prefix=prefix, dir=above)
-
-
-def _check_parent(above: str) -> None:
-    """Raise PermissionError where another user could replace what we make."""
-    about = os.stat(above)
-    if about.st_uid not in (0, os.geteuid(), _UNMAPPED):
-        raise PermissionError(1, "another user owns it", above)
-    if about.st_mode & 0o022 and not about.st_mode & stat.S_ISVTX:
-        raise PermissionError(1, "others can replace what is in it (no sticky bit)", above)
 
 
 def _make_in(place: str, run: str, host: str) -> str:

@@ -31,7 +31,9 @@ def _new_pass(loader: int, epoch: "Optional[int]") -> SimpleNamespace:
     `loader`: the number of the loader; 0: it was not noted. `epoch`: that on which the order
     depends; None: it depends on none.
     """
-    return SimpleNamespace(loader=loader, epoch=epoch, batches=0, noted=0)
+    return SimpleNamespace(
+        loader=loader, epoch=epoch, batches=0, noted=0, backwards=training.all_backwards
+    )
 
 
 def _watch_data(recorder: "Recorder", module: "Any") -> None:
@@ -79,10 +81,17 @@ def _iterated(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -
     before = loader.__dict__.get(_PASS)
     begun = _new_pass(loader.__dict__.get(_NUMBER, 0), _shuffled_epoch(loader))
     iterator.__dict__[_PASS] = loader.__dict__[_PASS] = begun
-    # one that was not finished may only have been a look at the first batch
-    finished = before is not None and before.batches and before.batches == _length(loader)
-    if finished and begun.epoch is not None and before.epoch == begun.epoch:
+    if begun.epoch is None or before is None or begun.epoch != before.epoch:
+        return
+    if _has_trained(before, loader) and sys.modules["torch"].is_grad_enabled():
         recorder.write("same-order", loader=begun.loader)
+
+
+def _has_trained(done: SimpleNamespace, loader: "Any") -> bool:
+    """Return whether a pass was an epoch of the training: one that was not finished may only have
+    been a look at the first batch, and one without backward passes may compute a mean."""
+    finished: bool = done.batches > 0 and done.batches == _length(loader)
+    return finished and training.all_backwards > done.backwards
 
 
 def _shuffled_epoch(loader: "Any") -> "Optional[int]":

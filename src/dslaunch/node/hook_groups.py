@@ -15,6 +15,11 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 C10D = "torch.distributed.distributed_c10d"
 MOST_GROUPS = MOST_MEMBERS = 64
 _TCP, _FILE = "tcp://", "file://"
+_OF_LAUNCHER = "TORCHELASTIC_USE_AGENT_STORE"
+"""The variable by which torchrun tells ranks that it is the master itself: no rank becomes one
+then (torch/distributed/rendezvous.py)."""
+_MASTER_PORT = variable("MASTER_PORT")
+"""As the launcher has set it: the script may change it."""
 
 
 def _watch_groups(recorder: "Recorder", module: "Any") -> None:
@@ -35,8 +40,27 @@ def _begins_rendezvous(recorder: "Recorder", args: "Any", kwargs: "Any") -> None
         file = path_of(method[len(_FILE) :])
     elif method in (None, "env://") and argument(args, kwargs, 5, "store") is None:
         address, port = os.environ.get("MASTER_ADDR"), variable("MASTER_PORT")
-    world = _joined_ranks(args, kwargs)
-    recorder.write("rendezvous", world=world, rank=rank, address=address, port=port, file=file)
+    recorder.write(
+        "rendezvous",
+        world=_joined_ranks(args, kwargs),
+        rank=rank,
+        address=address,
+        resolves=_resolves(address) if address else None,
+        port=port,
+        served=_MASTER_PORT if os.environ.get(_OF_LAUNCHER) == "True" else None,
+        file=file,
+    )
+
+
+def _resolves(address: str) -> bool:
+    """Return whether this node knows an address or a name, as PyTorch asks next."""
+    import socket  # PyTorch has imported it
+
+    try:
+        socket.getaddrinfo(address, None)
+    except (OSError, UnicodeError):
+        return False
+    return True
 
 
 def _joined_ranks(args: "Any", kwargs: "Any") -> "Optional[int]":
@@ -75,8 +99,20 @@ def collectives_begun() -> "Optional[int]":
     c10d = sys.modules.get(C10D)
     if c10d is None or not c10d.is_initialized():
         return None
-    groups = list(c10d._world.pg_map)
-    return sum(int(each._get_sequence_number_for_group()) for each in groups)
+    try:
+        return sum(map(_begun_in, list(c10d._world.pg_map)))
+    except RuntimeError:  # a backend that counts none, such as MPI
+        return None
+
+
+def _begun_in(group: "Any") -> int:
+    """Return how many collectives a group has begun. One with a backend for each kind of device
+    ("cpu:gloo,cuda:nccl") has no number itself, and raises RuntimeError."""
+    try:
+        return int(group._get_sequence_number_for_group())
+    except RuntimeError:
+        backends = [group._get_backend(device) for device in group._device_types]
+        return sum(int(each._get_sequence_number_for_group()) for each in backends)
 
 
 # ------------------------------------------------------------ ranks with uneven data

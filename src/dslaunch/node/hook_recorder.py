@@ -9,10 +9,11 @@ import functools
 import json
 import os
 import sys
+from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Callable, List, Optional
+    from typing import Any, Callable, List, Optional, Set
 
 MASK = "***"
 SHORTEST = 4
@@ -38,8 +39,8 @@ class Recorder:
         """Spellings of values that no record may have."""
         self.pid = os.getpid()
         self.records = self.bytes = 0
-        self.noting = False
-        """Whether a note is being made, which must not be noted itself."""
+        self.noting: Set[int] = set()
+        """Threads that make a note, which must not be noted itself."""
 
     def write(self, kind: str, **values: "Any") -> None:
         """Append a record. Raises OSError, TypeError, ValueError."""
@@ -88,16 +89,16 @@ def leave_out_compiling(is_compiling: "Callable[[], bool]") -> None:
 
 def note(work: "Callable[..., None]", *args: "Any") -> None:
     """Make a note; what fails there is noted instead."""
-    recorder = _current
-    if recorder is None or recorder.noting or _is_capturing():
+    recorder, thread = _current, get_ident()
+    if recorder is None or thread in recorder.noting or _is_capturing():
         return
-    recorder.noting = True
+    recorder.noting.add(thread)
     try:
         work(recorder, *args)
     except Exception as error:  # noqa: BLE001 - it must not become an error of the job
         _note_failure(recorder, work, error)
     finally:
-        recorder.noting = False
+        recorder.noting.discard(thread)
 
 
 def _note_failure(recorder: Recorder, work: "Callable[..., None]", error: Exception) -> None:

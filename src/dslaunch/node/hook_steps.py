@@ -1,6 +1,5 @@
 """Notes the steps of optimizers, and holds the rank after some: a part of `hook_rehearsal.py`."""
 
-import functools
 import sys
 import time
 
@@ -17,6 +16,8 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 
     from .hook_recorder import Recorder
 
+IGNORED = "_ddp_params_and_buffers_to_ignore"
+"""The attribute of a model with the names that DistributedDataParallel ignores."""
 MOST_CHECKED = 8
 """Parameters of an optimizer whose gradients are checked."""
 MOST_RATES = 8
@@ -101,18 +102,24 @@ def parameters_of(optimizer: "Any") -> "List[Any]":
 
 
 def rates_of(optimizer: "Any") -> "List[float]":
-    """Return the finite learning rates of an optimizer."""
+    """Return the finite learning rates of an optimizer. Some compute them in each step, and have
+    None in their place (Adafactor)."""
     groups = optimizer.param_groups[:MOST_RATES]
-    rates = [float(group["lr"]) for group in groups if "lr" in group]
+    rates = [float(group["lr"]) for group in groups if group.get("lr") is not None]
     return [rate for rate in rates if is_finite(rate)]
 
 
 def _compared(parameters: "List[Any]") -> "List[Any]":
     """Return the parameters that are the same on all ranks if these train together. DeepSpeed and
-    Megatron mark those of experts, which each rank has for itself."""
+    Megatron mark those of experts, which each rank has for itself; DistributedDataParallel ignores
+    some by their names, such as the rows of a divided embedding."""
     if training.sharded:
         return []
-    compared = list(training.model.parameters()) if training.model is not None else parameters
+    compared = parameters
+    if training.model is not None:
+        ignored = getattr(training.model, IGNORED, ())
+        named = training.model.named_parameters()
+        compared = [each for name, each in named if name not in ignored]
     return [each for each in compared if getattr(each, "allreduce", True)]
 
 
@@ -125,6 +132,7 @@ def _watch_backward(recorder: "Recorder", module: "Any") -> None:
 
 def _differentiated(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
     training.backwards += 1
+    training.all_backwards += 1
     for identity, parameters in list(training.kept.items()):
         if all(each.grad is None or not each.grad.any() for each in parameters):
             del training.kept[identity]
@@ -139,18 +147,22 @@ def _differentiated(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
 
 def _after_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
     recorder = current()
-    identity = id(optimizer)
-    if recorder is None or training.engine is not None or identity in training.inner:
+    if recorder is None or training.engine is not None or id(optimizer) in training.inner:
         return
-    count = training.counts.get(identity, 0) + 1
-    training.counts[identity] = count
+    count = training.counts.get(id(optimizer), 0) + 1
+    training.counts[id(optimizer)] = count
+    note(_stepped, optimizer, count)
+
+
+def _stepped(recorder: "Recorder", optimizer: "Any", count: int) -> None:
+    """Note a step of an optimizer, if none has made as many."""
     parameters = parameters_of(optimizer)
     # those of the step before; a pass by other means than `backward` cannot have reset them
-    kept = training.backwards > 0 and training.kept.get(identity) is not None
-    training.kept[identity] = [p for p in parameters if p.grad is not None][:MOST_CHECKED]
+    kept = training.backwards > 0 and training.kept.get(id(optimizer)) is not None
+    training.kept[id(optimizer)] = [p for p in parameters if p.grad is not None][:MOST_CHECKED]
     if len(training.counts) < MOST_OPTIMIZERS and count == max(training.counts.values()):
-        stepped = functools.partial(note_step, kept=kept, optimizer=optimizer)
-        note(stepped, count, parameters, rates_of(optimizer))
+        rates = rates_of(optimizer)
+        note_step(recorder, count, parameters, rates, optimizer=optimizer, kept=kept)
 
 
 def note_step(

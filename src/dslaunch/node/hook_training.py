@@ -29,6 +29,8 @@ class Training:
         """Where the last backward pass began, if that was one number."""
         self.backwards = 0
         """Backward passes since the last step."""
+        self.all_backwards = 0
+        """Backward passes so far."""
         self.kept: Dict[int, List[Any]] = {}
         """By the identity of an optimizer that has made a step: parameters with their gradients,
         until these have been reset."""

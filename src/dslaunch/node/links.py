@@ -68,8 +68,8 @@ class Links:
         if link["hang"] is not None:
             self.progress = RankProgress(agent, link["hang"])
 
-    def dial(self, link: Dict[str, Any]) -> None:
-        """Connect to the first node at `address` and `port`."""
+    def connect_to(self, first: Dict[str, Any]) -> None:
+        """Stay connected to the first node, at its `address` and `port`."""
 
     def note(self, message: Message) -> None:
         """Handle an event of this node."""
@@ -308,27 +308,31 @@ class Member(Links):
 
     def __init__(self, link: Dict[str, Any], agent: Agent) -> None:
         super().__init__(link, agent)
-        self.target: Optional[Dict[str, Any]] = None
+        self.first: Optional[Dict[str, Any]] = None
+        """The `address` and `port` of the first node, once the ranks have started."""
         self.member: Optional[MemberLink] = None
-        self.heard = self.dialled = time.monotonic()
+        self.heard = time.monotonic()
+        """When the first node last sent something."""
+        self.tried = self.heard
+        """When this node last tried to connect to it."""
         self.unsaid: List[Message] = []
+        """Reports that could not be sent yet."""
         self.recording = self.dialing = False
-        """Whether it records what its ranks do, or connects to the other nodes; the first node does
+        """Whether it records what its ranks do, or connects to all other nodes; the first node does
         not know of the end of that."""
         self.finished = self.known = False
         """Whether all processes of this node have ended, and whether the first node knows that or
         is lost."""
 
-    def dial(self, link: Dict[str, Any]) -> None:
+    def connect_to(self, first: Dict[str, Any]) -> None:
         """Connect to the first node, now and after each loss of the connection."""
-        self.target = link
-        self.connect()
+        self.first = first
+        self.connect(first)
 
-    def connect(self) -> None:
+    def connect(self, first: Dict[str, Any]) -> None:
         """Try to connect once, with a short timeout."""
-        assert self.target is not None
-        self.dialled = time.monotonic()
-        address = (self.target["address"], self.target["port"])
+        self.tried = time.monotonic()
+        address = (first["address"], first["port"])
         try:
             connection = socket.create_connection(address, timeout=1)
         except ConnectionRefusedError:
@@ -348,7 +352,7 @@ class Member(Links):
             for message in self.member.receive():
                 self.heard = time.monotonic()
                 self.obey(Order(message))
-            if self.member is not None and self.member.proved:
+            if self.is_proved:
                 self.flush()
         except Closed:
             # the first node closes a connection when it has read all of it
@@ -391,7 +395,7 @@ class Member(Links):
     def say(self, news: Message) -> None:
         """Send a report, after those that could not be sent before."""
         self.unsaid.append(news)
-        if self.member is not None and self.member.proved:
+        if self.is_proved:
             try:
                 self.flush()
             except Broken:
@@ -416,30 +420,34 @@ class Member(Links):
     def tick(self, now: float) -> None:
         """Send heartbeats and reconnect; end the node when the first node is unreachable too
         long."""
-        if self.target is None or self.known:
+        if self.first is None or self.known:
             return
-        if (
-            self.member is not None
-            and not self.member.proved
-            and now - self.dialled > PROOF_TIMEOUT
-        ):
+        if self.member is not None and not self.is_proved and now - self.tried > PROOF_TIMEOUT:
             self.drop()
-        if self.member is None and now - self.dialled > REDIAL:
-            self.connect()
-        if now - self.heard > self.timeout and not self.agent.done:
-            self.agent.end(
-                self.grace, f"the first node was lost: no heartbeat for {now - self.heard:.0f} s"
-            )
-        proved = self.member is not None and self.member.proved
+        if self.member is None and now - self.tried > REDIAL:
+            self.connect(self.first)
+        unheard = now - self.heard
+        if unheard > self.timeout and not self.agent.done:
+            why = f"the first node was lost: no heartbeat for {unheard:.0f} s"
+            self.agent.end(self.grace, why)
         if self.progress is not None:
             self.progress.tick(now)
-        if now - self.beaten > self.beat and proved and not self.finished:
+            self.report_answers(self.progress)
+        if self.is_proved and not self.finished and now - self.beaten > self.beat:
             self.beaten = now
             self.say(self.report())
-        if self.recording and self.progress is not None and self.progress.recorded:
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether there is a connection over which the first node has authenticated itself."""
+        return self.member is not None and self.member.proved
+
+    def report_answers(self, progress: RankProgress) -> None:
+        """Tell the first node when that is done which it has asked for."""
+        if self.recording and progress.recorded:
             self.recording = False
-            self.say({**self.report(), "port": self.progress.port})
-        if self.dialing and self.progress is not None and self.progress.dialed:
+            self.say({**self.report(), "port": progress.port})
+        if self.dialing and progress.dialed:
             self.dialing = False
             self.say({**self.report(), "dialed": True})
 

@@ -29,6 +29,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _OTHERS = 0o077
 """What group and others may do."""
+_UNMAPPED = 65534
+"""The owner that files of root have where a user namespace knows only this user."""
 
 
 def open_directory(path: str, within: Optional[int] = None) -> int:
@@ -82,6 +84,15 @@ def make_directory(path: str) -> None:
         os.close(fd)
     # checked again: some file systems ignore modes
     os.close(open_directory(path))
+
+
+def check_parent(above: str) -> None:
+    """Raise PermissionError for a directory in which another user could replace what we make."""
+    about = os.stat(above)
+    if about.st_uid not in (0, os.geteuid(), _UNMAPPED):
+        raise PermissionError(1, "another user owns it", above)
+    if about.st_mode & 0o022 and not about.st_mode & stat.S_ISVTX:
+        raise PermissionError(1, "others can replace what is in it (no sticky bit)", above)
 
 
 def open_file(name: str, flags: int, within: Optional[int] = None) -> int:

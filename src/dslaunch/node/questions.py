@@ -16,7 +16,7 @@ from dslaunch.node import accelerators, interfaces, network, paths, plain_json, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
-    from typing import Any, Callable, Dict, List, Optional
+    from typing import Any, Callable, Dict, Iterator, List, Optional
 
     Answer = Dict[str, Any]
 
@@ -69,12 +69,14 @@ def _read(patterns: List[str]) -> Dict[str, str]:
     """Return the texts of files in /proc and /sys, by path. Wildcards are allowed; missing files
     are left out."""
     found = {}
-    for path in (path for pattern in patterns for path in paths.matching(pattern)):
-        try:
-            with open(path, "rb") as file:
-                found[path] = file.read(paths.MOST_TEXT).decode(errors="replace").rstrip("\n")
-        except OSError:
-            continue
+    for pattern in patterns:
+        for path in paths.matching(pattern):
+            try:
+                with open(path, "rb") as file:
+                    data = file.read(paths.MOST_TEXT)
+            except OSError:
+                continue
+            found[path] = data.decode(errors="replace").rstrip("\n")
     return found
 
 
@@ -192,11 +194,10 @@ def _path(path: str) -> Answer:
     """Return what a path is: kind, owner, space, and its file system."""
     where = paths.absolute(path)
     status, space = os.stat(where), os.statvfs(where)
-    kind = "directory" if stat.S_ISDIR(status.st_mode) else "file"
     return {
         "path": where,
         "real": os.path.realpath(where),
-        "kind": kind if not stat.S_ISCHR(status.st_mode) else "device",
+        "kind": _kind(status.st_mode),
         "mode": stat.S_IMODE(status.st_mode),
         "uid": status.st_uid,
         "size": space.f_blocks * space.f_frsize,
@@ -206,6 +207,13 @@ def _path(path: str) -> Answer:
         "writable": os.access(where, os.W_OK),
         "mount": _mount(os.path.realpath(where)),
     }
+
+
+def _kind(mode: int) -> str:
+    """Return what a path with this mode is: all but directories and devices counts as a file."""
+    if stat.S_ISDIR(mode):
+        return "directory"
+    return "device" if stat.S_ISCHR(mode) else "file"
 
 
 def _above(path: str) -> Answer:
@@ -232,27 +240,32 @@ def _mount(path: str) -> Optional[Answer]:
 
 
 def _list(argument: Answer) -> List[Answer]:
-    """Return files below a directory whose names match: path, size, owner, age in seconds."""
-    found = []
+    """Return files below a directory whose names match: path, size, owner, age in seconds.
+
+    At most `most` of them, from at most `depth` levels of directories.
+    """
+    found: List[Answer] = []
     top = paths.absolute(argument["path"])
+    for path in _matching(top, argument["names"], argument.get("depth", 4)):
+        if len(found) == argument.get("most", 100):
+            break
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            continue  # removed meanwhile
+        age = round(time.time() - status.st_mtime, 1)
+        found.append({"path": path, "size": status.st_size, "uid": status.st_uid, "age": age})
+    return found
+
+
+def _matching(top: str, pattern: str, depth: int) -> Iterator[str]:
+    """Yield the paths of files below a directory whose names match."""
     for directory, below, names in os.walk(top):
-        below[:] = [] if directory[len(top) :].count("/") >= argument.get("depth", 4) else below
+        if directory[len(top) :].count("/") >= depth:
+            below.clear()  # os.walk goes into none of them then
         for name in names:
-            if not paths.fits(name, argument["names"]):
-                continue
-            try:
-                status = os.lstat(os.path.join(directory, name))
-            except FileNotFoundError:
-                continue  # removed meanwhile
-            found.append(
-                {
-                    "path": os.path.join(directory, name),
-                    "size": status.st_size,
-                    "uid": status.st_uid,
-                    "age": round(time.time() - status.st_mtime, 1),
-                }
-            )
-    return found[: argument.get("most", 100)]
+            if paths.fits(name, pattern):
+                yield os.path.join(directory, name)
 
 
 def _write(argument: Answer) -> None:
@@ -351,7 +364,14 @@ def clean() -> None:
 
 
 AT_ONCE = (
-    *("read", "limits", "environment", "present", "pci", "accelerators", "interfaces", "listen"),
+    "read",
+    "limits",
+    "environment",
+    "present",
+    "pci",
+    "accelerators",
+    "interfaces",
+    "listen",
 )
 """Kinds that cannot hang."""
 SLOW = ("run", "each", "job", "send_rate", "write_rate")

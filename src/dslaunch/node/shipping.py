@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from dslaunch.node import frames, paths
 
 TYPE_CHECKING = False
@@ -39,7 +37,7 @@ class Shipping:
             try:
                 self.agent.open_door()
             except OSError as error:
-                client.say({"reply": id, "error": str(error), "time": time.time()})
+                client.refuse(id, str(error))
 
     def receive(self, client: AgentClient, frame: frames.Data) -> None:
         """Add a piece to an archive, and unpack it after the last one."""

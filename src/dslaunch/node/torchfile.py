@@ -69,7 +69,20 @@ def entries(file: IO[bytes]) -> List[ZipEntry]:
         raise ValueError("the table of contents is damaged")
     if len({entry.name.lower() for entry in found}) != len(found):
         raise ValueError("two entries have the same name")
+    if _overlap(found):
+        raise ValueError("two entries overlap")
     return found
+
+
+def _overlap(entries: List[ZipEntry]) -> bool:
+    """Return whether entries share bytes: to read each of them could take as long as to read the
+    file as often as there are entries."""
+    end = 0
+    for entry in sorted(entries, key=lambda entry: entry.offset):
+        if entry.offset < end:
+            return True
+        end = entry.offset + _LOCAL.size + entry.size
+    return False
 
 
 def _table(file: IO[bytes]) -> Tuple[int, int, int]:

@@ -45,13 +45,12 @@ class NodeGroup:
         return self._parts[key]
 
     def _divided(self, key: str) -> tuple[NodeGroup, ...]:
-        answers = [self._nodes[host].recorded.get(key) for host in self.hosts]
-        compared = {id(answer): _compared(answer) for answer in answers}
-        if len(set(compared.values())) == 1:
-            return (self,)
         by_answer: dict[object, list[str]] = {}
-        for host, answer in zip(self.hosts, answers, strict=True):
-            by_answer.setdefault(compared[id(answer)], []).append(host)
+        for host in self.hosts:
+            answer = self._nodes[host].recorded.get(key)
+            by_answer.setdefault(_compared(answer), []).append(host)
+        if len(by_answer) == 1:
+            return (self,)
         return tuple(NodeGroup(self._nodes, tuple(hosts)) for hosts in by_answer.values())
 
 

@@ -89,5 +89,5 @@ def purposes(words: Sequence[str]) -> frozenset[str]:
     """What a job needs beside. Raises UsageError."""
     for word in words:
         if word not in PURPOSES:
-            raise UsageError(f"--for {word}: unknown need; known: {', '.join(PURPOSES)}")
+            raise UsageError(f"--for {word}: unknown purpose; known: {', '.join(PURPOSES)}")
     return frozenset(words)

@@ -73,7 +73,7 @@ def alike(
 
     def compare(nodes: Nodes) -> Iterator[Finding]:
         values: dict[str, str] = {}
-        for host, own in by_host(nodes, partial(_answered, value)).items():
+        for host, own in read_of_nodes(nodes, value):
             if isinstance(own, UnansweredError):
                 if whole:
                     yield Finding("unknown", str(own), hosts=(host,))
@@ -97,6 +97,21 @@ def alike(
             yield Finding("pass", found.format(value=common), hosts=tuple(fine))
 
     return compare
+
+
+def read_of_nodes(
+    nodes: Nodes, read: Callable[[NodeAnswers], R]
+) -> Iterator[tuple[str, R | UnansweredError]]:
+    """Yield each node with what is read of its answers, or why there is none. Nodes with equal
+    answers are read once."""
+    yield from by_host(nodes, partial(_answered, read)).items()
+
+
+def _answered(read: Callable[[NodeAnswers], R], a: NodeAnswers) -> R | UnansweredError:
+    try:
+        return read(a)
+    except UnansweredError as why:
+        return why
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +146,7 @@ def parts_alike(
 
     def compare(nodes: Nodes) -> Iterator[Finding]:
         found: dict[str, list[NodePart]] = {}
-        for host, own in by_host(nodes, partial(_answered, parts)).items():
+        for host, own in read_of_nodes(nodes, parts):
             if not isinstance(own, UnansweredError):
                 found[host] = own
             elif untold:
@@ -150,14 +165,6 @@ def parts_alike(
                 yield Finding("pass", fine, hosts=(host,))
 
     return compare
-
-
-def _answered(read: Callable[[NodeAnswers], R], a: NodeAnswers) -> R | UnansweredError:
-    """Return what is read of a node's answers, or why there is none."""
-    try:
-        return read(a)
-    except UnansweredError as why:
-        return why
 
 
 def _usual(found: Mapping[str, list[NodePart]], lower: bool) -> dict[str, Any]:

@@ -311,6 +311,8 @@ def _text(path: Path) -> str:
         return path.read_text("utf-8")
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
+    except UnicodeDecodeError:
+        raise _unreadable(path, "not recorded results: not UTF-8 text") from None
 
 
 def _unreadable(path: Path, why: str) -> ConfigError:

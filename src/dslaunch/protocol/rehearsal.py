@@ -70,10 +70,14 @@ class RendezvousBegun(Sent):
     """Ranks that it waits for; None: unknown."""
     address: Short | None
     """Where it looks for the master; None: unknown, or it looks for none."""
+    resolves: bool | None = None
+    """Whether the node knows this address; None: not asked."""
     rank: Count | None = None
     """The rank as which it joins; None: unknown."""
     port: Count | None = None
     """Of the master."""
+    served: Count | None = None
+    """The port at which the launcher is the master; None: rank 0 is the master, at any port."""
     file: Path | None = None
     """In which it looks for the others, instead of asking a master."""
 

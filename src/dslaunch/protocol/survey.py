@@ -267,7 +267,7 @@ class Kind:
 
 def _itself(argument: Any) -> list[str]:
     """Return the names that a question asks for, of an argument that may be read from a file."""
-    if not isinstance(argument, list | dict) or not all(isinstance(a, str) for a in argument):
+    if not isinstance(argument, list | dict) or not {str}.issuperset(map(type, argument)):
         raise InvalidAnswer("what was asked is no list of names")
     return list(argument)
 

@@ -12,6 +12,7 @@ import posixpath
 import re
 import threading
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, TypeAdapter
@@ -117,7 +118,9 @@ def _absolute_path(value: str) -> str:
     return value
 
 
+@lru_cache(maxsize=1 << 14)
 def _address(value: str) -> str:
+    """Accept an IP address. That of one node is in the answers of a dozen others."""
     try:
         ipaddress.ip_address(value)
     except ValueError:

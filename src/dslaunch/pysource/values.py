@@ -9,12 +9,13 @@ from __future__ import annotations
 import ast
 import posixpath
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import product
 
-from dslaunch.pysource.parse import dotted, parse
+from dslaunch.pysource.module import DEFINE_OPTION, CallSite, Scope, SourceModule, module_paths
+from dslaunch.pysource.parse import dotted
 
 SOURCE = "//job"
 """The program's directory in a path that is made from `__file__`. `posixpath` keeps two leading
@@ -24,6 +25,8 @@ MOST_STEPS = 2_000
 too many combinations, the result is `Unread.UNKNOWN`."""
 MOST_JOINED = 100
 """Maximum number of combinations of two sets of possible texts."""
+LONGEST = 4096
+"""Maximum length of a joined text in characters: that of a path on Linux."""
 DEEPEST = 40
 """Maximum depth of nested expressions and of names that refer to names."""
 
@@ -62,185 +65,35 @@ class DictLiteral:
 
 
 Value = StringValue | Argument | DictLiteral | Unread
-Scope = tuple[str, ...]
-"""The functions that enclose an expression, the outermost first; () at module level."""
 _Inner = Callable[[ast.expr], Iterator[Value]]
-_Placed = tuple["SourceModule", Scope, ast.expr]
+"""Evaluates a part of an expression."""
+_Placed = tuple[SourceModule, Scope, ast.expr]
 """An expression, with its module and its enclosing functions."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallSite:
-    """A call, with its position."""
-
-    module: str
-    scope: Scope
-    node: ast.Call
-
-    @property
-    def name(self) -> str:
-        """Return the dotted name of the callable, `deepspeed.initialize`; empty without a name."""
-        return dotted(self.node.func)
-
-    @property
-    def last_name(self) -> str:
-        """Return the last part of the name."""
-        return self.name.rpartition(".")[2]
-
-    @property
-    def keywords(self) -> dict[str, ast.expr]:
-        """Return the keyword arguments."""
-        return {each.arg: each.value for each in self.node.keywords if each.arg}
-
-
-@dataclass
-class SourceModule:
-    """The parts of one module that determine the values of its names."""
-
-    path: str
-    """Path relative to the program's directory."""
-    names: dict[tuple[Scope, str], list[ast.expr]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    """Assignments to a name in a function or at module level."""
-    imported: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Local name -> dotted module and the name in it; "": the module itself."""
-    functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=dict)
-    returned: dict[str, list[tuple[Scope, ast.expr]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    attributes: dict[str, list[tuple[Scope, ast.expr]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    """Assignments to `anything.NAME`, and to NAME in the body of a class."""
-    calls: list[CallSite] = field(default_factory=list)
-    keys: set[str] = field(default_factory=set)
-    """Strings in subscripts and keys of dictionaries."""
-
-    def options(self) -> Iterator[str]:
-        """Yield the options that the module defines with argparse or click."""
-        for call in self.calls:
-            if getattr(call.node.func, "attr", call.name) in DEFINE_OPTION:
-                for each in call.node.args:
-                    if isinstance(each, ast.Constant) and str(each.value).startswith("-"):
-                        yield str(each.value)
-
-
-DEFINE_OPTION = ("add_argument", "option", "Option", "DEFINE_string")
-
-
-def read_module(path: str, text: str) -> SourceModule | None:
-    """Analyze the source of a module; None: not valid for this interpreter."""
-    tree = parse(text)
-    if tree is None:
-        return None
-    reader = _ModuleVisitor(SourceModule(path))
-    try:
-        reader.visit(tree)
-    except RecursionError:
-        return None
-    return reader.module
-
-
-class _ModuleVisitor(ast.NodeVisitor):
-    """Collects assignments, functions, imports and calls with their enclosing functions."""
-
-    def __init__(self, module: SourceModule) -> None:
-        self.module = module
-        self.scope: Scope = ()
-        self.in_class = False
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        self._function(node)
-
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        for decorator in node.decorator_list:
-            self.visit(decorator)
-        self.module.functions.setdefault(node.name, node)
-        outer, self.scope = self.scope, (*self.scope, node.name)
-        was, self.in_class = self.in_class, False
-        for statement in node.body:
-            self.visit(statement)
-        self.scope, self.in_class = outer, was
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        was, self.in_class = self.in_class, True
-        self.generic_visit(node)
-        self.in_class = was
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        for target in node.targets:
-            self._assigned(target, node.value)
-        self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
-            self._assigned(node.target, node.value)
-            self.visit(node.value)
-
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
-        self._assigned(node.target, node.value)
-        self.visit(node.value)
-
-    def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
-        for item in node.items:
-            if item.optional_vars is not None:
-                self._assigned(item.optional_vars, item.context_expr)
-        self.generic_visit(node)
-
-    visit_AsyncWith = visit_With
-
-    def visit_Return(self, node: ast.Return) -> None:
-        if node.value is not None and self.scope:
-            self.module.returned[self.scope[-1]].append((self.scope, node.value))
-            self.visit(node.value)
-
-    def visit_Import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            local = alias.asname or alias.name.partition(".")[0]
-            whole = alias.name if alias.asname else local
-            self.module.imported[local] = (whole, "")
-            # `import a.b` binds `a`, and also imports the module `a.b`
-            self.module.imported.setdefault(alias.name, (alias.name, ""))
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        origin = node.module or ""
-        if node.level:
-            package = self.module.path.split("/")[: -node.level]
-            origin = ".".join([*package, origin] if origin else package)
-        for alias in node.names:
-            self.module.imported[alias.asname or alias.name] = (origin, alias.name)
-
-    def visit_Dict(self, node: ast.Dict) -> None:
-        self._keys(key for key in node.keys if key is not None)
-        self.generic_visit(node)
-
-    def visit_Subscript(self, node: ast.Subscript) -> None:
-        self._keys([node.slice])
-        self.generic_visit(node)
-
-    def _keys(self, nodes: Iterable[ast.expr]) -> None:
-        constants = [node.value for node in nodes if isinstance(node, ast.Constant)]
-        self.module.keys.update(value for value in constants if isinstance(value, str))
-
-    def visit_Call(self, node: ast.Call) -> None:
-        self.module.keys.update(each.arg for each in node.keywords if each.arg)
-        self.module.calls.append(CallSite(self.module.path, self.scope, node))
-        self.generic_visit(node)
-
-    def _assigned(self, target: ast.expr, value: ast.expr) -> None:
-        if isinstance(target, ast.Name):
-            self.module.names[self.scope, target.id].append(value)
-            if self.in_class:
-                self.module.attributes[target.id].append((self.scope, value))
-        elif isinstance(target, ast.Attribute):
-            self.module.attributes[target.attr].append((self.scope, value))
-        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-            for each, its in zip(target.elts, value.elts, strict=False):
-                self._assigned(each, its)
+_VARIABLE = ("os.environ.get", "os.getenv", "environ.get", "getenv")
+"""Functions that return an environment variable, or their second argument."""
+_JOIN = ("join", "Path", "PurePath", "PosixPath")
+"""Functions that join their arguments to a path."""
+_WORKING_DIRECTORY = ("getcwd", "cwd")
+_SAME_FILE = (
+    "abspath",
+    "realpath",
+    "normpath",
+    "expanduser",
+    "str",
+    "fspath",
+    "open",
+    "deepcopy",
+    "load",
+    "loads",
+    "safe_load",
+    "dict",
+)
+"""Functions whose result refers to the file of their first argument, or to its content."""
+_KNOWN_FUNCTIONS = (*_JOIN, *_WORKING_DIRECTORY, *_SAME_FILE, "dirname", "field")
+_SAME_FILE_METHODS = ("resolve", "absolute", "as_posix", "read_text", "read")
+"""Methods whose result refers to the file of their object, or to its content."""
+_UNKNOWN: ast.expr = ast.Constant(value=...)
+"""An expression whose value is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,25 +149,31 @@ class Program:
                 yield from _literal(node, lambda part: self._values(part, inside))
 
     def _named(self, name: str, site: _Site) -> Iterator[Value]:
-        module = site.module
         if name == "__file__":
-            yield StringValue(f"{SOURCE}/{module.path}")
+            yield StringValue(f"{SOURCE}/{site.module.path}")
             return
         # the names of the function first, then those of the enclosing functions
         for length in range(len(site.scope), -1, -1):
-            around = site.scope[:length]
-            found = [(module, around, value) for value in module.names.get((around, name), ())]
-            if not found:
-                found = self._parameter(name, module, around)
+            found = self._bound(name, site.module, site.scope[:length])
             if found:
                 yield from self._any(found, site.depth)
                 return
-        origin, its_name = module.imported.get(name, ("", ""))
-        other = self._module(origin, module)
-        if other is None or not its_name or site.depth > DEEPEST:
+        yield from self._imported(name, site)
+
+    def _bound(self, name: str, module: SourceModule, scope: Scope) -> list[_Placed]:
+        """Return what a name stands for in one scope, not in those around it."""
+        assigned = module.names.get((scope, name), ())
+        if assigned:
+            return [(module, scope, value) for value in assigned]
+        return self._parameter(name, module, scope)
+
+    def _imported(self, name: str, site: _Site) -> Iterator[Value]:
+        origin, name_there = site.module.imported.get(name, ("", ""))
+        other = self._module(origin, site.module)
+        if other is None or not name_there or site.depth > DEEPEST:
             yield Unread.UNKNOWN
             return
-        yield from self._named(its_name, _Site(other, depth=site.depth + 1))
+        yield from self._named(name_there, _Site(other, depth=site.depth + 1))
 
     def _any(self, found: Sequence[_Placed], depth: int) -> Iterator[Value]:
         """Yield the values of several expressions; unknown without expressions."""
@@ -328,22 +187,27 @@ class Program:
         function = module.functions.get(scope[-1]) if scope else None
         if function is None:
             return []
-        names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-        defaults = _parameter_defaults(function)
-        keywords = [each.arg for each in function.args.kwonlyargs]
-        if name not in (*names, *keywords):
+        positional = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+        keyword_only = [each.arg for each in function.args.kwonlyargs]
+        if name not in (*positional, *keyword_only):
             return []
-        found: list[_Placed] = []
+        arguments = list(self._arguments(function.name, name, positional))
+        if arguments:
+            return arguments
+        default = _parameter_defaults(function).get(name, _UNKNOWN)
+        return [(module, (), default)]
+
+    def _arguments(
+        self, function: str, parameter: str, positional: Sequence[str]
+    ) -> Iterator[_Placed]:
+        """Yield the arguments for a parameter in the calls of all functions with this name."""
         for caller in self.modules.values():
             for call in caller.calls:
-                if call.last_name != function.name:
+                if call.last_name != function:
                     continue
-                given = call.keywords | dict(zip(names, call.node.args, strict=False))
-                if name in given:
-                    found.append((caller, call.scope, given[name]))
-        if not found:
-            found.append((module, (), defaults.get(name, _UNKNOWN)))
-        return found
+                given = call.keywords | dict(zip(positional, call.node.args, strict=False))
+                if parameter in given:
+                    yield caller, call.scope, given[parameter]
 
     def _attribute(self, node: ast.Attribute, site: _Site) -> Iterator[Value]:
         if node.attr == "parent":
@@ -367,40 +231,41 @@ class Program:
 
     def _item(self, node: ast.expr, key: str, site: _Site) -> Iterator[Value]:
         for value in self._values(node, site):
-            item = entries(value).get(key) if isinstance(value, DictLiteral) else None
-            yield from self._values(item or _UNKNOWN, site)
+            items = entries(value) if isinstance(value, DictLiteral) else {}
+            yield from self._values(items.get(key, _UNKNOWN), site)
 
     def _called(self, node: ast.Call, site: _Site) -> Iterator[Value]:
         def inner(part: ast.expr) -> Iterator[Value]:
             return self._values(part, site)
 
-        whole = dotted(node.func)
+        function = dotted(node.func)
         arguments = [each for each in node.args if not isinstance(each, ast.Starred)]
-        if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
+        if isinstance(node.func, ast.Attribute):
             if node.func.attr == "joinpath":
                 return self._path([node.func.value, *arguments], inner)
-            return inner(node.func.value)
-        if whole in VARIABLE and arguments:
+            if node.func.attr in _SAME_FILE_METHODS:
+                return inner(node.func.value)
+        if function in _VARIABLE and arguments:
             return self._variable(arguments, inner)
-        if whole.rpartition(".")[2] in FUNCTIONS:
+        if function.rpartition(".")[2] in _KNOWN_FUNCTIONS:
             return self._known(node, arguments, inner)
-        return self._returned(whole, site)
+        return self._returned(function, site)
 
     def _known(
         self, node: ast.Call, arguments: Sequence[ast.expr], inner: _Inner
     ) -> Iterator[Value]:
-        """Yield the results of one of `FUNCTIONS`."""
+        """Yield the results of one of `_KNOWN_FUNCTIONS`."""
         name = dotted(node.func).rpartition(".")[2]
         if name == "dict" and not arguments:
             return iter((DictLiteral(node, node.lineno),))
-        if name in HERE:
+        if name in _WORKING_DIRECTORY:
             return iter((StringValue("."),))
         if name == "field":
             defaults = [each.value for each in node.keywords if each.arg == "default"]
             return inner(defaults[0] if defaults else _UNKNOWN)
         if not arguments:
             return iter((Unread.UNKNOWN,))
-        if name in JOINING:
+        if name in _JOIN:
             return self._path(arguments, inner)
         if name == "dirname":
             return map(_parent, inner(arguments[0]))
@@ -423,23 +288,29 @@ class Program:
 
     def _returned(self, name: str, site: _Site) -> Iterator[Value]:
         """Yield the results of a function of the program."""
-        module = site.module
-        first, _, rest = name.partition(".")
-        where, called = module, name
-        if first in module.imported:
-            origin, its_name = module.imported[first]
-            other = self._module(origin, module)
-            if other is None and its_name:
-                other, its_name = self._module(f"{origin}.{its_name}", module), ""
-            if other is None:
-                yield Unread.UNKNOWN
-                return
-            where, called = other, its_name or rest
-        values = where.returned.get(called.rpartition(".")[2], ())
-        if not values:
+        module, function = self._function(name, site.module)
+        results = () if module is None else module.returned.get(function, ())
+        if module is None or not results:
             yield Unread.UNKNOWN
-        for scope, value in values:
-            yield from self._values(value, _Site(where, scope, site.depth))
+            return
+        for scope, value in results:
+            yield from self._values(value, _Site(module, scope, site.depth))
+
+    def _function(self, name: str, caller: SourceModule) -> tuple[SourceModule | None, str]:
+        """Return the module of a function that is called by a dotted name, and its name there.
+
+        None: the module is not of the program.
+        """
+        first, _, rest = name.partition(".")
+        if first not in caller.imported:
+            return caller, name.rpartition(".")[2]
+        origin, name_there = caller.imported[first]
+        module = self._module(origin, caller)
+        if module is None and name_there:
+            # `from package import module`
+            module = self._module(f"{origin}.{name_there}", caller)
+            name_there = ""
+        return module, (name_there or rest).rpartition(".")[2]
 
     def _module(self, name: str, importer: SourceModule) -> SourceModule | None:
         """Return the module that an import of this dotted name in another module finds."""
@@ -447,30 +318,6 @@ class Program:
             if path in self.modules:
                 return self.modules[path]
         return None
-
-
-VARIABLE = ("os.environ.get", "os.getenv", "environ.get", "getenv")
-JOINING = ("join", "Path", "PurePath", "PosixPath")
-HERE = ("getcwd", "cwd")
-SAME = [
-    "abspath",
-    "realpath",
-    "normpath",
-    "expanduser",
-    "str",
-    "fspath",
-    "open",
-    "deepcopy",
-    "load",
-    "loads",
-    "safe_load",
-    "dict",
-]
-"""Functions whose result refers to the file of their argument, or to its content."""
-FUNCTIONS = (*JOINING, *HERE, *SAME, "dirname", "field")
-METHODS = ("joinpath", "resolve", "absolute", "as_posix", "read_text", "read")
-"""Methods whose result refers to the file of their object, or to its content."""
-_UNKNOWN: ast.expr = ast.Constant(value=...)
 
 
 def entries(settings: DictLiteral) -> dict[str, ast.expr]:
@@ -485,19 +332,6 @@ def entries(settings: DictLiteral) -> dict[str, ast.expr]:
         for key, value in pairs
         if isinstance(key, ast.Constant) and isinstance(key.value, str)
     }
-
-
-def module_paths(name: str, importer: str) -> Iterator[str]:
-    """Yield possible files of a dotted name, in the program's directory or that of the importer:
-    Python searches the directory of the script first."""
-    if not name:
-        return
-    relative = name.replace(".", "/")
-    beside = posixpath.dirname(importer)
-    for base in dict.fromkeys(("", beside)):
-        stem = posixpath.join(base, relative)
-        yield f"{stem}.py"
-        yield f"{stem}/__init__.py"
 
 
 def _literal(node: ast.expr, inner: _Inner) -> Iterator[Value]:
@@ -554,12 +388,16 @@ def _joined(left: Iterator[Value], right: Sequence[Value], between: str) -> Iter
         if count > MOST_JOINED:
             yield Unread.UNKNOWN
             return
-        if not isinstance(first, StringValue) or not isinstance(second, StringValue):
-            yield Unread.UNKNOWN
-        elif between:
-            yield StringValue(posixpath.join(first.text, second.text))
+        if isinstance(first, StringValue) and isinstance(second, StringValue):
+            yield _joined_text(first.text, second.text, between)
         else:
-            yield StringValue(first.text + second.text)
+            yield Unread.UNKNOWN
+
+
+def _joined_text(first: str, second: str, between: str) -> Value:
+    if len(first) + len(second) > LONGEST:
+        return Unread.UNKNOWN
+    return StringValue(posixpath.join(first, second) if between else first + second)
 
 
 def _defaults(modules: Sequence[SourceModule]) -> dict[str, list[_Placed]]:

@@ -3,24 +3,58 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from dslaunch.cluster.nodeset import ranks_text
-from dslaunch.protocol.rehearsal import Batch, Engine, Input, Loader, SameOrder, Step
+from dslaunch.protocol.rehearsal import (
+    Batch,
+    Engine,
+    Input,
+    Loader,
+    OptimizerBuilt,
+    SameOrder,
+    Step,
+    Wrapped,
+)
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.ranks import RankRecords, Ranks
 from dslaunch.run.rehearsal import Rehearsed
 
+DIFFERS = 0.01
+"""Share of a parameter, or of its change, from which on two ranks differ; rounding is far below."""
 LOSS_DIFFERS = 0.001
 """Share of the largest loss from which on ranks have different ones: of the same inputs and weights
 they differ by rounding alone, and the parts of a long sequence have similar ones."""
+
+
+def split_by_hand(ranks: Ranks) -> bool:
+    """Return whether ranks have parts of a model that their own code has divided: nothing wraps it,
+    steps exchange something, and all read the same samples, with other parameters from the
+    start."""
+    # what the first step has exchanged before it began is not known
+    exchanged = all(any(step.collectives for step in rank.every(Step)) for rank in ranks)
+    if not exchanged or any(rank.last(Wrapped) or rank.last(Engine) for rank in ranks):
+        return False
+    built = [rank.last(OptimizerBuilt) for rank in ranks]
+    parts = [each.fingerprint if each is not None else () for each in built]
+    return _all_equal(_common_digests(ranks)) and apart(parts)
+
+
+def apart(fingerprints: Sequence[Sequence[float]]) -> bool:
+    """Return whether ranks have other parameters, or parameters that differ by more than
+    rounding."""
+    if len({len(each) for each in fingerprints}) > 1:
+        return True
+    values = zip(*fingerprints, strict=True)
+    return any(max(each) - min(each) > DIFFERS * max(map(abs, each)) for each in values)
 
 
 def same_data(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield that ranks, or the workers of one, read the same samples."""
     del rehearsed
     world = len(ranks)
-    if world > 1 and not any(rank.splits_model(world) for rank in ranks):
+    divided = any(rank.splits_model(world) for rank in ranks) or split_by_hand(ranks)
+    if world > 1 and not divided:
         yield from _same_in_ranks(ranks)
     for rank in ranks:
         yield from _same_in_workers(rank)
@@ -28,12 +62,8 @@ def same_data(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 
 def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
     where = ranks_text(rank.rank for rank in ranks)
-    batches = [{(b.loader, b.index): b.digest for b in rank.every(Batch)} for rank in ranks]
-    common = set.intersection(*(set(each) for each in batches))
-    digests = [[each[key] for key in sorted(common)] for each in batches]
-    # samples that are all the same tell nothing
-    varied = len(set(digests[0])) > 1
-    if varied and all(each == digests[0] for each in digests):
+    digests = _common_digests(ranks)
+    if _all_equal(digests):
         split = _divide_batches(ranks)
         if not (split and _take_parts(ranks)):
             yield finding(FindingKind.SAME_DATA_LOADED if split else FindingKind.SAME_DATA, where)
@@ -50,16 +80,46 @@ def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
     if any(each.subset != divided.get(each.number, each.subset) for each in loaders):
         yield finding(FindingKind.SPLITS_DIFFER, where)
         return
-    if len({loader.seed for loader in loaders if loader.replicas is not None}) > 1:
+    if _shuffle_differently(ranks):
         yield finding(FindingKind.SEEDS_DIFFER, where)
         return
-    plain = [each for each in loaders if each.replicas is None and _is_plain(each.sampler)]
-    plain = [each for each in plain if each.batch_sampler == "BatchSampler" and each.samples]
-    if plain and len({each.samples for each in plain}) == 1:
-        first = plain[0]
+    plain = [next(filter(_draws_from_all, rank.trained_loaders), None) for rank in ranks]
+    first = plain[0]
+    samples = {each.samples if each is not None else None for each in plain}
+    if first is not None and len(samples) == 1:
         yield finding(
             FindingKind.PLAIN_SAMPLER, where, sampler=first.sampler, samples=first.samples or 0
         )
+
+
+def _draws_from_all(loader: Loader) -> bool:
+    """Return whether a loader reads all samples of its data set in each epoch."""
+    plain = loader.replicas is None and loader.sampler in ("RandomSampler", "SequentialSampler")
+    return plain and loader.batch_sampler == "BatchSampler" and bool(loader.samples)
+
+
+def _common_digests(ranks: Ranks) -> list[list[str]]:
+    """Return the digests of the batches of each rank, of those batches that all have read."""
+    batches = [{(b.loader, b.index): b.digest for b in rank.every(Batch)} for rank in ranks]
+    common = set.intersection(*(set(each) for each in batches))
+    return [[each[key] for key in sorted(common)] for each in batches]
+
+
+def _all_equal(digests: Sequence[Sequence[str]]) -> bool:
+    """Return whether all ranks have the same batches. Samples that are all the same tell
+    nothing."""
+    varied = len(set(digests[0])) > 1
+    return varied and all(each == digests[0] for each in digests)
+
+
+def _shuffle_differently(ranks: Ranks) -> bool:
+    """Return whether the samplers of ranks have no seed in common. Those of one rank may have
+    several, and a rank may have begun fewer of its loaders than another one."""
+    seeds = [
+        {loader.seed for loader in rank.trained_loaders if loader.replicas is not None}
+        for rank in ranks
+    ]
+    return all(seeds) and not set.intersection(*seeds)
 
 
 def _with_equal_batches(ranks: Ranks, digests: list[list[str]]) -> Ranks:
@@ -172,10 +232,6 @@ def unread_parts(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
                 read=read,
             )
             return
-
-
-def _is_plain(sampler: str) -> bool:
-    return sampler in ("RandomSampler", "SequentialSampler")
 
 
 def _same_in_workers(rank: RankRecords) -> Iterator[Finding]:

@@ -90,6 +90,19 @@ class FindingKind(Enum):
         "looks for the master at {address}, which is its own node on all nodes",
         "leave MASTER_ADDR to the launcher, which sets the first node's address",
     )
+    UNKNOWN_MASTER = (
+        "rehearsal.master-unknown",
+        "error",
+        "looks for the master at {address}, a name that is unknown there",
+        "leave MASTER_ADDR to the launcher, which sets the first node's address",
+    )
+    OTHER_PORT = (
+        "rehearsal.master-port",
+        "error",
+        "looks for the master at port {port}; the launcher is the master, at port {served}, and "
+        "no rank is one",
+        "leave out init_method, or use MASTER_PORT in it, which the launcher sets",
+    )
     SAME_RANK = (
         "rehearsal.same-rank",
         "error",

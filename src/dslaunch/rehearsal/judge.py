@@ -126,6 +126,8 @@ EXPLAINED: Mapping[str, frozenset[str]] = {
     for kind in (
         FindingKind.LACKS_RANKS,
         FindingKind.LACKS_MASTER,
+        FindingKind.UNKNOWN_MASTER,
+        FindingKind.OTHER_PORT,
         FindingKind.SAME_RANK,
         FindingKind.PORTS_DIFFER,
         FindingKind.FILE_NOT_SHARED,

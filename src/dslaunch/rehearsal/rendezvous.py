@@ -17,6 +17,7 @@ from dslaunch.run.rehearsal import (
     Rehearsed,
     lacks_master,
     lacks_ranks,
+    lacks_server,
     ports_of,
     rendezvous_begun,
     with_equal_ranks,
@@ -57,21 +58,29 @@ def _waiting(verdict: HangVerdict) -> str | None:
 
 
 def _lacking(rehearsed: Rehearsed, begun: Begun, seen: str | None) -> Iterator[Finding]:
-    """Yield the ranks that wait for more ranks than there are, or for a master on their node."""
+    """Yield the ranks that wait for more ranks than there are, or for a master that they cannot
+    find."""
     world = rehearsed.full_ranks
     ranks: dict[int, list[int]] = defaultdict(list)
-    master: dict[str, list[int]] = defaultdict(list)
+    masters: dict[tuple[FindingKind, str], list[int]] = defaultdict(list)
+    other_ports: dict[tuple[int, int], list[int]] = defaultdict(list)
     for rank, each in begun.items():
         if each.world is not None and lacks_ranks(each, world):
             ranks[each.world].append(rank)
         if each.address is not None and lacks_master(each, rehearsed.plan):
-            master[each.address].append(rank)
+            masters[FindingKind.LACKS_MASTER, each.address].append(rank)
+        if each.address is not None and each.resolves is False:
+            masters[FindingKind.UNKNOWN_MASTER, each.address].append(rank)
+        if each.port is not None and each.served is not None and lacks_server(each):
+            other_ports[each.port, each.served].append(rank)
     for wanted, several in ranks.items():
         where = ranks_text(several)
         yield finding(FindingKind.LACKS_RANKS, where, evidence=seen, world=wanted, ranks=world)
-    for address, several in master.items():
+    for (kind, address), several in masters.items():
+        yield finding(kind, ranks_text(several), evidence=seen, address=address)
+    for (port, served), several in other_ports.items():
         where = ranks_text(several)
-        yield finding(FindingKind.LACKS_MASTER, where, evidence=seen, address=address)
+        yield finding(FindingKind.OTHER_PORT, where, evidence=seen, port=port, served=served)
 
 
 def groups_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:

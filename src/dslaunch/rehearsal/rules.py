@@ -28,10 +28,13 @@ from dslaunch.protocol.rehearsal import (
 )
 from dslaunch.rehearsal.checkpoints import checkpoints
 from dslaunch.rehearsal.data import (
+    DIFFERS,
+    apart,
     batches_differ,
     few_samples,
     same_data,
     same_order,
+    split_by_hand,
     unread_parts,
 )
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
@@ -42,12 +45,16 @@ from dslaunch.run.reasons import EndCode
 from dslaunch.run.rehearsal import Rehearsed
 
 Rule = Callable[[Rehearsed, Ranks], Iterator[Finding]]
-DIFFERS = 0.01
-"""Share of the change of a parameter from which on two ranks differ; rounding is far below."""
+ROUNDING = 1e-5
+"""Share of the largest change of a parameter up to which a difference may be rounding."""
 FULL = 0.95
 """Share of the GPU memory from which on it is short."""
 MOST_HOSTS = 20
 """Hosts that one finding names."""
+OF_LOGS = frozenset(
+    {"comet", "csv_monitor", "steps_per_print", "tensorboard", "wall_clock_breakdown", "wandb"}
+)
+"""Keys of a DeepSpeed config that say what is logged, which often only rank 0 does."""
 HUBS = ("huggingface.co", "hf.co", "modelscope.cn", "wandb.ai", "github.com", "s3.amazonaws.com")
 _BEFORE_THE_FIRST_STEP = (FindingKind.STARTS_APART, FindingKind.STARTS_DIFFERENT)
 
@@ -113,9 +120,9 @@ def _difference(ranks: Ranks, before: Sequence[Sequence[float]]) -> FindingKind:
     # some methods let ranks train alone for several steps, and average the parameters then
     if not is_wrapped and not has_exchanged and any(each.averages for each in done):
         return FindingKind.AVERAGED_LATER
-    if is_wrapped and _apart(before):
+    if is_wrapped and apart(before):
         return FindingKind.STARTS_APART
-    if has_exchanged and _apart(before):
+    if has_exchanged and apart(before):
         return FindingKind.STARTS_DIFFERENT
     is_unknown = all(step.collectives is None for step in steps)
     may_exchange = is_wrapped or has_exchanged or is_unknown or any(each.reduces for each in done)
@@ -143,25 +150,28 @@ def _first_fingerprint(rank: RankRecords) -> tuple[float, ...]:
 
 
 def _differ(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> bool:
-    """Return whether ranks differ by more than rounding, compared with the change of a step."""
+    """Return whether ranks differ by more than rounding, compared with the change of a step: with
+    that of the same parameter, and of the one that changes most. The sum of some parameters never
+    changes but by rounding, such as that of the last bias before a softmax."""
     before_by_parameter = zip(*before, strict=True)
     after_by_parameter = zip(*after, strict=True)
+    differences, changes = [], []
     for old, new in zip(before_by_parameter, after_by_parameter, strict=True):
-        change = max(abs(n - o) for o, n in zip(old, new, strict=True))
-        if change > 0 and max(new) - min(new) > DIFFERS * change:
-            return True
-    return False
-
-
-def _apart(fingerprints: Sequence[Sequence[float]]) -> bool:
-    """Return whether ranks differ by more than rounding before any step."""
-    values = zip(*fingerprints, strict=True)
-    return any(max(each) - min(each) > DIFFERS * max(map(abs, each)) for each in values)
+        differences.append(max(new) - min(new))
+        changes.append(max(abs(n - o) for o, n in zip(old, new, strict=True)))
+    rounding = ROUNDING * max(changes, default=0.0)
+    return any(
+        difference > DIFFERS * change and difference > rounding
+        for difference, change in zip(differences, changes, strict=True)
+        if change > 0
+    )
 
 
 def models_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield that ranks have models of different sizes."""
     del rehearsed
+    if split_by_hand(ranks):
+        return
     sizes = {rank.rank: _model_sizes(rank) for rank in ranks if not rank.splits_model(len(ranks))}
     known = {number: several for number, several in sizes.items() if several}
     # a rank may have wrapped fewer models so far
@@ -183,17 +193,21 @@ def _model_sizes(rank: RankRecords) -> Sequence[int]:
 
 
 def configs_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
-    """Yield that ranks got different DeepSpeed configs."""
+    """Yield that ranks got different DeepSpeed configs, apart from what they log."""
     del rehearsed
-    texts: dict[int, str] = {}
-    for rank in ranks:
-        config = rank.last(GivenConfig)
-        if config is not None:
-            texts[rank.rank] = config.text
-    if len(set(texts.values())) > 1:
-        first = texts[min(texts)]
-        others = [rank for rank, text in texts.items() if text != first]
+    trained = {rank.rank: _trained_by(rank) for rank in ranks if rank.last(GivenConfig)}
+    first = next(iter(trained.values()), None)
+    others = [number for number, config in trained.items() if config != first]
+    if others:
         yield finding(FindingKind.CONFIGS_DIFFER, ranks_text(others))
+
+
+def _trained_by(rank: RankRecords) -> object:
+    """Return the DeepSpeed config of a rank without what it logs, or its text if it is no JSON."""
+    config = rank.config
+    if config is None:
+        return rank.last(GivenConfig)
+    return {key: value for key, value in config.items() if key not in OF_LOGS}
 
 
 # ------------------------------------------------------------ steps
@@ -220,16 +234,20 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
     steps = rank.every(Step)
     if optimizer is None or not steps:
         return None
+    last = steps[-1].fingerprint
+    # the first step may be made without gradients, before the training
+    if last and last != optimizer.fingerprint:
+        return None
     # copies in float32, which get the gradients of the model and are copied into it, have gradients
     if optimizer.owned == 0 and optimizer.tensors and not optimizer.gradients:
         return FindingKind.OTHER_PARAMETERS
     if optimizer.gradients == 0:
         return FindingKind.NO_GRADIENTS
+    if optimizer.owned == 0:
+        return None  # fingerprints are of the model that was wrapped last, which another one trains
     trains = any(rate > 0 for step in steps for rate in step.lr)
     skips = any(step.skipped for step in steps)
-    last = steps[-1].fingerprint
-    unchanged = bool(last) and last == optimizer.fingerprint
-    if not unchanged or not trains or skips:
+    if not last or not trains or skips:
         return None
     if _types(rank, optimizer) <= {"float32", "float64"}:
         return FindingKind.NO_UPDATE
@@ -449,12 +467,17 @@ def network(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     asked: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
         for each in rank.every(Host):
-            if each.name.endswith(HUBS):
+            if _is_below(each.name, HUBS):
                 asked[each.name].append(rank.rank)
     if asked:
         several = {rank for numbers in asked.values() for rank in numbers}
         hosts = ", ".join(first_few(sorted(asked), MOST_HOSTS))
         yield finding(FindingKind.NETWORK, ranks_text(several), hosts=hosts)
+
+
+def _is_below(host: str, domains: Sequence[str]) -> bool:
+    """Return whether a host is one of some domains, or in one."""
+    return any(host == domain or host.endswith(f".{domain}") for domain in domains)
 
 
 RULES: tuple[Rule, ...] = (

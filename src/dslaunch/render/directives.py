@@ -112,7 +112,8 @@ def _resources(slurm: Slurm, group: NodeGroup, more: str | None) -> Iterator[tup
     """Yield the GPUs of each node, and `more` generic resources (GRES), such as local disks."""
     gpus = f"{group.gpu}:{group.slots}" if group.gpu else str(group.slots)
     gres = [f"gpu:{gpus}"] if slurm.gpus == "gres" else []
-    gres += [more] if more else []
+    if more:
+        gres.append(more)
     if gres:
         yield "gres", ",".join(gres)
     if slurm.gpus == "gpus_per_node":

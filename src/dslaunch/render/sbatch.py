@@ -242,9 +242,11 @@ def _step(batch: Batch, groups: tuple[NodeGroup, ...], parts: list[NodeScript]) 
     fate = ["--no-kill", "--kill-on-bad-exit=0"] if elastic else ["--kill-on-bad-exit=1"]
     common = ["srun", *fate, f"--wait={STEP_WAIT}", "--label", "--export=ALL"]
     cpus = dict(batch.slurm.options).get("cpus_per_task")
-    common += [f"--cpus-per-task={cpus}"] if cpus else []
+    if cpus:
+        common.append(f"--cpus-per-task={cpus}")
     # one launcher per node is not an MPI program, so MpiDefault of the site does not apply
-    common += [] if batch.launch.launcher.task_per_rank else ["--mpi=none"]
+    if not batch.launch.launcher.task_per_rank:
+        common.append("--mpi=none")
     common += [word for word in batch.slurm.srun if word.startswith("--")]
     components = []
     run = [part for part in parts if part.name != "on_all"]

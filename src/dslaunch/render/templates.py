@@ -36,8 +36,10 @@ def render(name: str, /, *, directories: Sequence[Path] = (), **values: object) 
         raise PlanError(f"template `{error.name}` not found") from None
     except jinja2.TemplateError as error:
         raise PlanError(f"{_where(error, name)}: {error.message}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{name}: cannot be read: {error}") from None
+    except OSError as error:
+        raise PlanError(f"{name}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise PlanError(f"{name}: not UTF-8 text") from None
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise PlanError(f"{_where(error, name)}: {error}") from None
 

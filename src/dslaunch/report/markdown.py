@@ -25,7 +25,8 @@ def as_markdown(report: Report) -> str:
     rest = [f for f in report.findings if f.level not in BAD]
     name = one_line(report.scope.cluster.name).replace("`", "'")
     lines = [f"### Preflight of `{name}`, {when}", "", summary(report), ""]
-    lines += _table(bad) if bad else []
+    if bad:
+        lines += _table(bad)
     for finding in bad:
         if finding.fix:
             lines.append(f"- **{_text(finding.check)}**: {_text(finding.fix)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -17,21 +17,20 @@ from dslaunch.cluster.nodeset import fold, ranks_text
 from dslaunch.durations import clock_text, duration_text
 from dslaunch.plural import byte_count, counted
 from dslaunch.render.templates import render_page
-from dslaunch.report.curves_svg import Axes, CurvePoint, curve
 from dslaunch.report.event_text import secondary_text
 from dslaunch.report.page import SIGNS, WORDS
 from dslaunch.report.rehearsal import rehearsal_rows
+from dslaunch.report.run_charts import resource_charts, training_charts
 from dslaunch.report.status import status_text, unknown_text
 from dslaunch.report.straggler_text import straggler_rows
 from dslaunch.report.timeline import timeline
 from dslaunch.report.timeline_svg import drawing, legend
 from dslaunch.run.compare_runs import Change, config_changes, folded_values
 from dslaunch.run.outcome import SHOWN_LINES, Outcome, failed
-from dslaunch.run.progress_history import ProgressHistory, slowest_ranks, step_rates
+from dslaunch.run.progress_history import slowest_ranks
 from dslaunch.run.rehearsal_result import Verdict
 from dslaunch.run.run_state import State
 from dslaunch.run.secret_names import masked_args, masked_credentials, masked_value
-from dslaunch.run.usage_history import Measure, UsageCurve
 from dslaunch.terminal import without_color
 
 if TYPE_CHECKING:
@@ -107,15 +106,6 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
-    """A drawing with its caption."""
-
-    title: str
-    svg: str
-    caption: str
-
-
-@dataclass(frozen=True, slots=True)
 class ShownConfig:
     """A DeepSpeed config, and what dslaunch has changed in it."""
 
@@ -137,13 +127,16 @@ class ShownFinding:
 
 def run_page(details: RunDetails, rehearsal: Judged | None = None) -> str:
     """Return the page of a run. `rehearsal`: what it has shown if it was one."""
-    status, recorded = details.status, details.recorded
-    inputs, plan = recorded.inputs, recorded.plan
-    end = details.ended or details.time
+    status = details.status
+    recorded = details.recorded
     outcome = status.result
-    cause = None if outcome is None else outcome.cause
-    course = timeline(details.events, details.started, end, cause)
-    decisions = () if plan is None else plan.decisions
+    end = details.ended or details.time
+    first_failure = None if outcome is None else outcome.cause
+    course = timeline(details.events, details.started, end, first_failure)
+    decisions = () if recorded.plan is None else recorded.plan.decisions
+    inputs = recorded.inputs
+    findings = () if inputs is None else inputs.findings[:MOST_LISTED]
+    configs = () if inputs is None else inputs.configs[:MOST_CONFIGS]
     return render_page(
         "run.html.j2",
         title=_short(f"Run {details.name}"),
@@ -168,8 +161,8 @@ def run_page(details: RunDetails, rehearsal: Judged | None = None) -> str:
         decisions=[each for each in decisions if each.what != "warning"][:MOST_LISTED],
         reason=_reason,
         inputs=inputs,
-        findings=() if inputs is None else tuple(map(_finding, inputs.findings[:MOST_LISTED])),
-        configs=() if inputs is None else tuple(map(_config, inputs.configs[:MOST_CONFIGS])),
+        findings=[_finding(each) for each in findings],
+        configs=[_config(each) for each in configs],
         command=_command(details),
         arguments=_arguments(details),
         variables=_variables(details),
@@ -311,103 +304,6 @@ def _stacks(outcome: Outcome) -> str:
     from dslaunch.report import stacks
 
     return _short(stacks.page(stacks.fold(outcome.stacks), 110), MOST_STACKS)
-
-
-# ---------------------------------------------------------------- curves
-
-
-def training_charts(details: RunDetails) -> list[Chart]:
-    """Return the curves of the loss and of the steps per second."""
-    progress = details.progress
-    charts = []
-    losses = [CurvePoint(p.step, p.loss) for p in progress.points if p.loss is not None]
-    if losses:
-        axes = Axes("step", lambda value: f"{value:,.0f}", number_text)
-        lowest = min(losses, key=lambda point: point.y)
-        caption = (
-            f"of rank {progress.rank}; last {number_text(losses[-1].y)}, "
-            f"lowest {number_text(lowest.y)} at step {lowest.x:,.0f}"
-        )
-        charts.append(Chart("Loss", curve("Loss by step", losses, axes), caption))
-    rates = _rates(progress)
-    if len(rates) > 1:
-        start = details.started
-        points = [CurvePoint(at - start, rate) for at, rate in rates]
-        axes = Axes("time since the start", duration_text, number_text, from_zero=True)
-        caption = f"of rank {progress.rank}; last {number_text(points[-1].y)}"
-        svg = curve("Steps per second over time", points, axes)
-        charts.append(Chart("Steps per second", svg, caption))
-    return charts
-
-
-def _rates(progress: ProgressHistory) -> list[tuple[float, float]]:
-    """Return the steps per second as the rank printed them, else by the times of its lines."""
-    told = [(p.time, p.steps_per_second) for p in progress.points if p.steps_per_second is not None]
-    return told if len(told) > 1 else step_rates(progress.points)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """How a measure is shown."""
-
-    title: str
-    text: Callable[[float], str]
-    most: float | None = None
-
-
-def _percent(value: float) -> str:
-    return f"{value * 100:.0f} %"
-
-
-def _rate(value: float) -> str:
-    """Return bytes per second without the decimals of round numbers, which labels have no room
-    for."""
-    return f"{byte_count(round(value)).replace('.0 ', ' ')}/s"
-
-
-_MEASURES: Mapping[Measure, _Shown] = {
-    Measure.GPU_BUSY: _Shown("GPU utilization", _percent, 1.0),
-    Measure.GPU_MEMORY: _Shown("GPU memory", _percent, 1.0),
-    Measure.GPU_POWER: _Shown("GPU power", lambda value: f"{value:.0f} W"),
-    Measure.GPU_TEMPERATURE: _Shown("GPU temperature", lambda value: f"{value:.0f} °C"),
-    Measure.CPU: _Shown("CPU utilization", _percent, 1.0),
-    Measure.MEMORY: _Shown("Host memory", _percent, 1.0),
-    Measure.RECEIVED: _Shown("Network, received", _rate),
-    Measure.SENT: _Shown("Network, sent", _rate),
-    Measure.FABRIC_RECEIVED: _Shown("InfiniBand or RoCE, received", _rate),
-    Measure.FABRIC_SENT: _Shown("InfiniBand or RoCE, sent", _rate),
-    Measure.DISK_READ: _Shown("Disk, read", _rate),
-    Measure.DISK_WRITTEN: _Shown("Disk, written", _rate),
-    Measure.CPU_THROTTLED: _Shown("Held back by a CPU limit", _percent, 1.0),
-}
-
-
-def resource_charts(details: RunDetails) -> list[Chart]:
-    """Return a curve for each measure of the nodes."""
-    return [_resource_chart(each, details.started) for each in details.usage]
-
-
-def _resource_chart(usage: UsageCurve, start: float) -> Chart:
-    shown = _MEASURES[usage.measure]
-    points = [
-        CurvePoint(point.time - start, point.middle, point.low, point.high)
-        for point in usage.points
-    ]
-    axes = Axes("time since the start", duration_text, shown.text, from_zero=True, most=shown.most)
-    caption = f"of {usage.highest}"
-    if usage.nodes > 1 and usage.lowest == usage.highest:
-        caption = f"equal on all {usage.nodes} nodes"
-    elif usage.nodes > 1:
-        caption = f"lowest on {usage.lowest}, highest on {usage.highest}"
-    svg = curve(f"{shown.title} over time", points, axes)
-    return Chart(shown.title, svg, _short(caption))
-
-
-def number_text(value: float) -> str:
-    """Return a number with four significant digits: `2.113`, `0.000125`, `1,240`."""
-    if value and not 1e-4 <= abs(value) < 1e7:
-        return f"{value:.3g}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 # ---------------------------------------------------------------- what it was started from

@@ -218,7 +218,8 @@ def _note(told: Mapping[str, Any]) -> str:
     state = str(told.get("state", ""))
     call, on = told.get("syscall", ""), told.get("on", "")
     where = f"{call} of {on}" if call and on else call or told.get("wchan", "")
-    doing = [_STATES.get(state, f"state {state}" if state else ""), f"in {where}" if where else ""]
+    unknown = f"state {state}" if state else ""
+    doing = [_STATES.get(state, unknown), f"in {where}" if where else ""]
     known = ", ".join(filter(None, doing))
     return "; ".join(filter(None, [known, str(told.get("error", ""))])) or "no information"
 

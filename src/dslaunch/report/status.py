@@ -202,7 +202,8 @@ def _job_row(info: JobInfo) -> Row:
     now = time.time()
     start = estimated_start(info, now)
     texts = [standing_reason(standing_of(info))]
-    texts += [start_text(start, now)] if start is not None else []
+    if start is not None:
+        texts.append(start_text(start, now))
     why = ", ".join(filter(None, texts))
     return (name, info.state, info.nodes or "-", str(info.restarts + 1), why)
 

@@ -145,7 +145,7 @@ class Timeline:
 
 @dataclass(slots=True)
 class _Course:
-    """The spans and marks of one node or rank."""
+    """The spans and marks of one node."""
 
     spans: list[Span]
     marks: list[Mark]
@@ -168,16 +168,13 @@ def timeline(
     for event in events:
         if event.host is not None:
             of_node.setdefault(event.host, []).append(event)
-            if event.rank is not None:
+            if event.rank is not None and event.kind in _OF_PROCESSES:
                 of_rank.setdefault((event.host, event.rank), []).append(event)
     restarts = [event.time for event in events if event.restart is not None]
     nodes = {host: _node_course(own, end, restarts) for host, own in of_node.items()}
     ended = {host: _end_of_node(own, end) for host, own in of_node.items()}
-    ranks = {
-        source: _rank_course(own, ended[source[0]], restarts)
-        for source, own in sorted(of_rank.items(), key=lambda item: item[0][1])
-    }
-    node_rows, rank_rows = _node_rows(nodes), _rank_rows(ranks)
+    ranks = dict(sorted(of_rank.items(), key=lambda item: item[0][1]))
+    node_rows, rank_rows = _node_rows(nodes), _rank_rows(ranks, ended, restarts)
     moments = _moments(events)
     return Timeline(
         start=start,
@@ -269,34 +266,36 @@ def _node_marks(events: Iterable[Event]) -> list[Mark]:
     return marks
 
 
-def _rank_course(events: Sequence[Event], end: float, restarts: Sequence[float]) -> _Course:
-    """Return the course of a rank over all its attempts; `end`: the end of its node."""
-    course = _Course([], [])
+_OF_PROCESSES = frozenset({"started", "unstarted", "exit"})
+"""The events that make the course of a rank."""
+
+
+def _rank_spans(events: Sequence[Event], end: float, restarts: Sequence[float]) -> Iterable[Span]:
+    """Yield when a rank was running, over all its attempts; `end`: the end of its node."""
     started: float | None = None
     for event in events:
         if event.kind == "started":
             if started is not None:  # its end in the attempt before is not known
-                over = _end_of_attempt(started, event.time, restarts)
-                course.spans.append(Span(Phase.RUNNING, started, over))
+                yield Span(Phase.RUNNING, started, _end_of_attempt(started, event.time, restarts))
             started = event.time
-        elif event.kind == "unstarted":
-            course.marks.append(_mark(Sign.FAILED, event.time, event.error or ""))
         elif event.kind == "exit":
             begin = event.time if started is None else started
-            course.spans.append(Span(Phase.RUNNING, min(begin, event.time), event.time))
-            course.marks.append(_exit_mark(event))
+            yield Span(Phase.RUNNING, min(begin, event.time), event.time)
             started = None
     if started is not None and end > started:
-        over = _end_of_attempt(started, end, restarts)
-        course.spans.append(Span(Phase.RUNNING, started, over))
-    return course
+        yield Span(Phase.RUNNING, started, _end_of_attempt(started, end, restarts))
 
 
-def _exit_mark(event: Event) -> Mark:
+def _rank_sign(event: Event) -> tuple[Sign | None, str]:
+    """Return the sign of an event of a rank and how a process ended; None: it has no mark."""
+    if event.kind == "started":
+        return None, ""
+    if event.kind == "unstarted":
+        return Sign.FAILED, event.error or ""
     if not failed(event):
-        return _mark(Sign.SUCCEEDED, event.time)
+        return Sign.SUCCEEDED, ""
     sign = Sign.STOPPED if event.asked else Sign.FAILED
-    return _mark(sign, event.time, describe(event.code, event.signal))
+    return sign, describe(event.code, event.signal)
 
 
 def _mark(sign: Sign, at: float, text: str = "") -> Mark:
@@ -307,7 +306,8 @@ def _mark(sign: Sign, at: float, text: str = "") -> Mark:
 
 
 def _node_rows(courses: Mapping[str, _Course]) -> tuple[Row, ...]:
-    groups = _groups(courses, MOST_SINGLE_NODES)
+    signatures = {host: course.signature for host, course in courses.items()}
+    groups = _groups(signatures, MOST_SINGLE_NODES)
     rows = [
         _row(fold(hosts), _note(len(hosts), "node"), [courses[host] for host in hosts])
         for hosts in groups
@@ -315,16 +315,46 @@ def _node_rows(courses: Mapping[str, _Course]) -> tuple[Row, ...]:
     return tuple(_failed_first(rows, len(courses) > MOST_SINGLE_NODES))
 
 
-def _rank_rows(courses: Mapping[tuple[str, int], _Course]) -> tuple[Row, ...]:
-    groups = _groups(courses, MOST_SINGLE_RANKS)
+def _rank_rows(
+    of_rank: Mapping[tuple[str, int], Sequence[Event]],
+    ended: Mapping[str, float],
+    restarts: Sequence[float],
+) -> tuple[Row, ...]:
+    """Return the rows of ranks from their events; `ended`: when each node ended."""
+    signatures = {
+        source: tuple((event.kind, *_rank_sign(event)) for event in events)
+        for source, events in of_rank.items()
+    }
     rows = []
-    for sources in groups:
+    for sources in _groups(signatures, MOST_SINGLE_RANKS):
         hosts = list(dict.fromkeys(host for host, _ in sources))
         name = "rank" if len(sources) == 1 else "ranks"
         label = f"{name} {fold_numbers(rank for _, rank in sources)}"
         note = fold(hosts) if len(hosts) == 1 else counted(len(hosts), "node")
-        rows.append(_row(label, note, [courses[source] for source in sources]))
-    return tuple(_failed_first(rows, len(courses) > MOST_SINGLE_RANKS))
+        end = median(ended[host] for host, _ in sources)
+        several = [of_rank[source] for source in sources]
+        rows.append(_rank_row(label, note, several, end, restarts))
+    return tuple(_failed_first(rows, len(of_rank) > MOST_SINGLE_RANKS))
+
+
+def _rank_row(
+    label: str,
+    note: str,
+    several: Sequence[Sequence[Event]],
+    end: float,
+    restarts: Sequence[float],
+) -> Row:
+    """Return one row for ranks with equal events, from the medians of the events' times."""
+    typical: list[Event] = []
+    marks: list[Mark] = []
+    for equal in zip(*several, strict=True):
+        times = [event.time for event in equal]
+        middle = median(times)
+        typical.append(replace(equal[0], time=middle))
+        sign, text = _rank_sign(equal[0])
+        if sign is not None:
+            marks.append(Mark(sign, middle, min(times), max(times), text))
+    return Row(label, note, tuple(_rank_spans(typical, end, restarts)), tuple(marks))
 
 
 def _note(count: int, noun: str) -> str:
@@ -336,13 +366,13 @@ def _failed_first(rows: Iterable[Row], is_folded: bool) -> list[Row]:
     return sorted(rows, key=lambda row: not row.has_failed) if is_folded else list(rows)
 
 
-def _groups(courses: Mapping[Key, _Course], most_single: int) -> list[list[Key]]:
+def _groups(signatures: Mapping[Key, object], most_single: int) -> list[list[Key]]:
     """Return the keys with equal courses together, in their order; few are not grouped."""
-    if len(courses) <= most_single:
-        return [[key] for key in courses]
+    if len(signatures) <= most_single:
+        return [[key] for key in signatures]
     found: dict[object, list[Key]] = {}
-    for key, course in courses.items():
-        found.setdefault(course.signature, []).append(key)
+    for key, signature in signatures.items():
+        found.setdefault(signature, []).append(key)
     return list(found.values())
 
 

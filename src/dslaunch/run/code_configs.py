@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dslaunch.deepspeed.named_configs import NamedConfig, in_source, modules_of, named_in_code
 from dslaunch.deepspeed.resume import check_config, options
@@ -74,7 +74,7 @@ def _in_argument_files(job: Job, cwd: Path) -> Iterator[NamedConfig]:
     for path in _argument_files(job):
         text = read_small(cwd / path)
         for key, value in _entries(text or ""):
-            if key in FILE_KEYS and isinstance(value, str) and value.endswith(SUFFIXES):
+            if key in FILE_KEYS and value.endswith(SUFFIXES):
                 yield NamedConfig(path, 0, f"{key}: ...", posixpath.normpath(value))
 
 
@@ -85,20 +85,25 @@ def _argument_files(job: Job) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value for value in values if value.endswith(ARGUMENT_FILES)))
 
 
-def _entries(text: str) -> Iterator[tuple[str, Any]]:
-    """Yield the entries of a file of arguments, and of its sections."""
+def _entries(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the keys and values of a file of arguments, and of its sections, that are plain text.
+
+    The nodes are read, and no values are made of them: a merge of aliases could stand for any
+    number of entries.
+    """
     import yaml  # heavy: 50 ms, only for jobs with a file of arguments
 
     try:
-        data = yaml.safe_load(text)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
         return
-    if not isinstance(data, dict):
-        return
-    for key, value in data.items():
-        yield str(key), value
-        if isinstance(value, dict):
-            yield from ((str(inner), item) for inner, item in value.items())
+    sections = [root]
+    sections += [value for _, value in root.value] if isinstance(root, yaml.MappingNode) else []
+    for section in sections:
+        if isinstance(section, yaml.MappingNode):
+            for key, value in section.value:
+                if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode):
+                    yield key.value, value.value
 
 
 # ---------------------------------------------------------------- decisions

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from dslaunch.deepspeed.resume import is_on, options
 from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.devices import has_accelerator
-from dslaunch.pysource.values import CallSite, read_module
+from dslaunch.pysource.module import CallSite, read_module
 from dslaunch.registry import LAUNCHERS
 from dslaunch.run.job_files import program_text
 

@@ -18,7 +18,6 @@ from dslaunch.run.interrupts import Interrupts, Until, never
 from dslaunch.run.journal_tail import MOST_KEPT, PIECE, NoteFailure, largest_window, newest
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reach import ANSWER_TIMEOUT, ReachedNodes, answer_of
-from dslaunch.run.reasons import EndCode
 from dslaunch.run.session import Arrival, Lost, Session
 from dslaunch.run.status import gave_up
 from dslaunch.run.watch import Watch, read_event
@@ -87,9 +86,7 @@ class Follower:
 
     def _note(self, event: Event) -> None:
         if event.kind == "stopping" and event.reason is not None:
-            self.watch.history.interrupted = True
-            self.watch.history.stopped_by = event.reason.by
-            self.watch.history.output_closed = event.reason.code is EndCode.OUTPUT_CLOSED
+            self.watch.history.stop = event.reason
         if event.kind == "ended" and event.host is not None:
             self.open.discard(event.host)
 

@@ -25,10 +25,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from dslaunch.run.collectives import Collective, RankState
+from dslaunch.run.collectives import Collective, Group, RankState
 from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place, Side
 from dslaunch.run.rank_hang import BY_RANK, bad_workers, code_of, halted
 from dslaunch.run.rank_views import LIBRARY, RankView, own_place, place
@@ -60,17 +60,29 @@ class _Wait:
     missing: tuple[int, ...]
     """The members that have not."""
 
+    @property
+    def began(self) -> float:
+        """Return when its first member entered it, in seconds since the epoch."""
+        return min(entry.entered for entry in self.entered.values())
 
-@dataclass(slots=True)
+    @property
+    def group_name(self) -> str:
+        """Return what a user knows the group by."""
+        return self.description or self.group
+
+
+@dataclass(frozen=True, slots=True)
 class _Situation:
     """The views, and what follows from the records of all ranks together."""
 
     views: Mapping[int, RankView]
-    members: Mapping[str, set[int]] = field(default_factory=dict)
+    members: Mapping[str, set[int]]
     """The ranks of each process group, by its name."""
-    waits: list[_Wait] = field(default_factory=list)
-    behind: Sequence[int] = ()
+    waits: list[_Wait]
+    behind: Sequence[int]
     """Ranks that the others wait for by NCCL's report, which has no names of groups and lines."""
+    now: float | None
+    """Seconds since the epoch; None: unknown."""
 
     @property
     def waiting(self) -> set[int]:
@@ -86,84 +98,99 @@ def judge(
     """Return why the ranks make no progress. `now`: seconds since the epoch, for `since`. `behind`:
     ranks that the others wait for by NCCL's report, which counts where no recorder shows any."""
     members = _members(views)
-    situation = _Situation(views, members, _waits(views, members), behind)
-    not_running = [view for view in views.values() if halted(view) is not None]
-    if situation.waits:
-        involved = {rank for each in situation.waits for rank in (*each.missing, *each.entered)}
-        not_running = [view for view in not_running if view.rank in involved]
+    situation = _Situation(views, members, _waits(views, members), behind, now)
+    not_running = _not_running(situation)
     if not_running and situation.waiting:
-        return _about_ranks(situation, not_running, now)
-    different = _different_operations(situation, now)
+        return _about_ranks(situation, not_running)
+    different = _different_operations(situation)
     if different is not None:
         connects = may_be_network(different) and _forms_known_group(situation)
         return _as_network(different) if connects else different
     roots = _roots(situation)
     if roots:
-        return _about_ranks(situation, [views[rank] for rank in roots], now)
+        return _about_ranks(situation, roots)
     if situation.behind:
-        return _about_ranks(situation, [views[rank] for rank in situation.behind], now)
+        return _about_ranks(situation, situation.behind)
     if situation.waits:
-        return _all_have_entered(situation, now)
+        return _all_have_entered(situation)
     if situation.waiting:
         return _all_seen_waiting(situation)
     if not_running:
-        return _about_ranks(situation, _unlike_most(views, not_running), now)
+        return _about_ranks(situation, _unlike_most(views, not_running))
     return _without_collectives(situation)
 
 
-def _unlike_most(
-    views: Mapping[int, RankView], not_running: Sequence[RankView]
-) -> Sequence[RankView]:
+def _not_running(situation: _Situation) -> list[int]:
+    """Return the ranks that do not run; if there are collectives that ranks wait in, of their
+    members."""
+    halted_ranks = [rank for rank, view in situation.views.items() if halted(view) is not None]
+    if not situation.waits:
+        return halted_ranks
+    involved = {rank for each in situation.waits for rank in (*each.missing, *each.entered)}
+    return [rank for rank in halted_ranks if rank in involved]
+
+
+def _unlike_most(views: Mapping[int, RankView], not_running: Sequence[int]) -> Sequence[int]:
     """Return what is to be named where no rank waits for another one: the ranks that do not run, or
     the last ones that do, if the others have ended their programs."""
-    last = [view for view in views.values() if halted(view) is None]
-    ended = [view for view in not_running if halted(view) is HangCode.DEAD]
+    last = [rank for rank, view in views.items() if halted(view) is None]
+    ended = [rank for rank in not_running if halted(views[rank]) is HangCode.DEAD]
     return last if last and len(ended) >= len(last) else not_running
+
+
+def _named_groups(views: Mapping[int, RankView]) -> Iterator[tuple[int, str, Group]]:
+    """Yield the process groups that have a name, as each rank knows them: rank, name, group."""
+    for rank, view in views.items():
+        groups = view.record.groups if view.record is not None else ()
+        for group in groups:
+            if group.name is not None:
+                yield rank, group.name, group
 
 
 def _members(views: Mapping[int, RankView]) -> dict[str, set[int]]:
     """Return the ranks of each process group, by its name, as any rank knows them."""
     members: dict[str, set[int]] = {}
-    for view in views.values():
-        for group in view.record.groups if view.record is not None else ():
-            if group.name is not None:
-                members.setdefault(group.name, set()).update(group.ranks or {view.rank})
+    for rank, name, group in _named_groups(views):
+        members.setdefault(name, set()).update(group.ranks or {rank})
     return members
 
 
 def _waits(views: Mapping[int, RankView], members: Mapping[str, set[int]]) -> list[_Wait]:
     """Return the oldest collective of each group that some member has not completed, the one that
     was entered first first."""
-    descriptions = {
-        group.name: group.description
-        for view in views.values()
-        for group in (view.record.groups if view.record is not None else ())
-        if group.name is not None
-    }
+    descriptions = {name: group.description for _, name, group in _named_groups(views)}
     recorded = {rank: _by_group(view) for rank, view in views.items()}
     found = []
     for name, ranks in members.items():
         known = sorted(ranks & views.keys())
         entries = {rank: recorded[rank].get(name, ()) for rank in known}
-        waiting = [
-            entry.seq for several in entries.values() for entry in several if not entry.completed
-        ]
-        if not waiting:
-            continue
-        number = min(waiting)
-        entered = {
-            rank: entry
-            for rank, several in entries.items()
-            if (entry := next((each for each in several if each.seq == number), None)) is not None
-        }
-        # one that has not answered has not entered it
-        missing = [
-            rank
-            for rank, several in entries.items()
-            if not any(entry.seq >= number for entry in several)
-        ]
-        found.append(_Wait(name, descriptions[name], number, entered, tuple(missing)))
-    return sorted(found, key=lambda each: min(e.entered for e in each.entered.values()))
+        oldest = _oldest_wait(name, descriptions[name], entries)
+        if oldest is not None:
+            found.append(oldest)
+    return sorted(found, key=lambda each: each.began)
+
+
+def _oldest_wait(
+    group: str, description: str, entries: Mapping[int, Sequence[Collective]]
+) -> _Wait | None:
+    """Return the oldest collective of a group that some member has not completed; None: there is
+    none. `entries`: what each member has recorded in this group; one that has not answered has
+    recorded nothing, and entered nothing."""
+    uncompleted = [
+        entry.seq for several in entries.values() for entry in several if not entry.completed
+    ]
+    if not uncompleted:
+        return None
+    number = min(uncompleted)
+    entered: dict[int, Collective] = {}
+    missing = []
+    for rank, several in entries.items():
+        own = next((entry for entry in several if entry.seq == number), None)
+        if own is not None:
+            entered[rank] = own
+        elif all(entry.seq < number for entry in several):
+            missing.append(rank)
+    return _Wait(group, description, number, entered, tuple(missing))
 
 
 def _by_group(view: RankView) -> Mapping[str, Sequence[Collective]]:
@@ -213,14 +240,14 @@ def _roots(situation: _Situation) -> list[int]:
     return sorted(situation.views.keys() - waiting)
 
 
-def _different_operations(situation: _Situation, now: float | None) -> HangVerdict | None:
+def _different_operations(situation: _Situation) -> HangVerdict | None:
     """Return the verdict if ranks have entered different collectives, under the same number or in
     groups that wait for each other."""
     for each in situation.waits:
         sides = _sides(each, situation)
         if len(sides) > 1:
             final = len({side.operation for side in sides}) > 1
-            return _mismatch(each, sides, situation, now, final=final)
+            return _mismatch(each, sides, situation, final=final)
     if not situation.waits or _roots(situation):
         return None
     crossed = _crossed(situation.waits)
@@ -228,8 +255,8 @@ def _different_operations(situation: _Situation, now: float | None) -> HangVerdi
     if len(sides) > 1:
         # operations that were begun asynchronously do not keep a rank from the others
         final = all(_is_blocked(situation.views[rank]) for s in sides for rank in s.ranks)
-        return _mismatch(crossed[0], sides, situation, now, final=final)
-    return _in_other_operations(situation, now)
+        return _mismatch(crossed[0], sides, situation, final=final)
+    return _in_other_operations(situation)
 
 
 def _crossed(waits: Sequence[_Wait]) -> list[_Wait]:
@@ -271,19 +298,17 @@ def _own_groups(view: RankView) -> frozenset[str | None]:
     return frozenset(group.name for group in groups)
 
 
-def _in_other_operations(situation: _Situation, now: float | None) -> HangVerdict | None:
+def _in_other_operations(situation: _Situation) -> HangVerdict | None:
     """Return the verdict if those that have not entered a collective wait for others themselves,
     in operations that only their stacks show."""
     for each in situation.waits:
         seen = [rank for rank in each.missing if _seen_waiting(situation.views[rank])]
         if seen:
-            return _mismatch_with_seen(each, seen, situation, now)
+            return _mismatch_with_seen(each, seen, situation)
     return None
 
 
-def _mismatch_with_seen(
-    each: _Wait, seen: Sequence[int], situation: _Situation, now: float | None
-) -> HangVerdict:
+def _mismatch_with_seen(each: _Wait, seen: Sequence[int], situation: _Situation) -> HangVerdict:
     """Return the verdict if the stacks of ranks show that they are in other operations."""
     others: dict[str, list[int]] = {}
     for rank in seen:
@@ -297,7 +322,7 @@ def _mismatch_with_seen(
     # a group is made by all ranks together, and these cannot while they wait in a collective
     joining = others.keys() <= _JOINING
     final = joining and all(_is_idle(situation.views[rank]) for rank in each.entered)
-    return _mismatch(each, sides, situation, now, final=final)
+    return _mismatch(each, sides, situation, final=final)
 
 
 def _sides(each: _Wait, situation: _Situation) -> list[Side]:
@@ -308,7 +333,7 @@ def _sides(each: _Wait, situation: _Situation) -> list[Side]:
         Side(
             ranks=tuple(ranks),
             operation=each.entered[ranks[0]].operation,
-            group=each.description or each.group,
+            group=each.group_name,
             sizes=each.entered[ranks[0]].sizes,
             dtypes=each.entered[ranks[0]].dtypes,
             place=_place_in(situation.views[ranks[0]], each.entered[ranks[0]]),
@@ -340,17 +365,18 @@ def _mismatch(
     each: _Wait,
     sides: list[Side],
     situation: _Situation,
-    now: float | None,
     *,
     final: bool = False,
 ) -> HangVerdict:
     sides = sorted(sides, key=lambda side: (len(side.ranks), side.ranks))
-    named = sides[:1]
+    named, waiting = sides[:1], sides[1:]
     if _is_transfer(sides[0]):
         # both ranks of a transfer are in it; more of them, as in a pipeline, wait for these
         size = len(sides[0].ranks)
-        named = [side for side in sides if _is_transfer(side) and len(side.ranks) == size]
-    waiting = [side for side in sides if side not in named]
+        named, waiting = [], []
+        for side in sides:
+            is_named = _is_transfer(side) and len(side.ranks) == size
+            (named if is_named else waiting).append(side)
     return HangVerdict(
         code=HangCode.MISMATCH,
         ranks=tuple(situation.views[rank].source for side in named for rank in side.ranks),
@@ -361,7 +387,7 @@ def _mismatch(
         number=each.number,
         waiting_place=sides[-1].place,
         sides=tuple(sides),
-        since=_since(each, now),
+        since=_since(each, situation.now),
         final=final or None,
     )
 
@@ -370,13 +396,13 @@ def _is_transfer(side: Side) -> bool:
     return _BETWEEN_TWO.fullmatch(side.operation) is not None
 
 
-def _all_have_entered(situation: _Situation, now: float | None) -> HangVerdict:
+def _all_have_entered(situation: _Situation) -> HangVerdict:
     """Return the verdict for a collective that all members have entered equally. Members of other
     groups may wait for them."""
     each = next((each for each in situation.waits if not each.missing), situation.waits[0])
     hosts = {situation.views[rank].host for rank in each.entered}
     code = HangCode.NETWORK if len(hosts) > 1 else HangCode.UNKNOWN
-    return _waited_for(situation, HangVerdict(code), each, now)
+    return _waited_for(situation, HangVerdict(code), each)
 
 
 def _all_seen_waiting(situation: _Situation) -> HangVerdict:
@@ -446,9 +472,7 @@ def _seen_waited_for(situation: _Situation, verdict: HangVerdict) -> HangVerdict
     )
 
 
-def _waited_for(
-    situation: _Situation, verdict: HangVerdict, each: _Wait, now: float | None
-) -> HangVerdict:
+def _waited_for(situation: _Situation, verdict: HangVerdict, each: _Wait) -> HangVerdict:
     """Return the verdict with the collective that is waited for."""
     guilty = {rank for _, rank in verdict.ranks}
     waiting = tuple(
@@ -460,17 +484,15 @@ def _waited_for(
         verdict,
         waiting=waiting,
         operation=entry.operation,
-        group=each.description or each.group,
+        group=each.group_name,
         number=each.number,
         waiting_place=where,
-        since=_since(each, now),
+        since=_since(each, situation.now),
     )
 
 
 def _since(each: _Wait, now: float | None) -> float | None:
-    if now is None:
-        return None
-    return max(0.0, now - min(entry.entered for entry in each.entered.values()))
+    return None if now is None else max(0.0, now - each.began)
 
 
 def _place_in(view: RankView, entry: Collective) -> Place | None:
@@ -490,13 +512,11 @@ def _place_of(view: RankView) -> Place | None:
 # ---------------------------------------------------------------- single ranks
 
 
-def _about_ranks(
-    situation: _Situation, guilty: Sequence[RankView], now: float | None
-) -> HangVerdict:
+def _about_ranks(situation: _Situation, ranks: Sequence[int]) -> HangVerdict:
     """Return the verdict about ranks that the others wait for."""
-    codes = {view.rank: code_of(view) for view in guilty}
+    codes = {rank: code_of(situation.views[rank]) for rank in ranks}
     code = next(each for each in BY_RANK if each in codes.values())
-    those = [view for view in guilty if codes[view.rank] is code]
+    those = [situation.views[rank] for rank in ranks if codes[rank] is code]
     first = those[0]
     process = first.process
     seen = process.wait if process is not None else None
@@ -513,7 +533,7 @@ def _about_ranks(
     numbers = {view.rank for view in those}
     relevant = [each for each in situation.waits if numbers & {*each.missing, *each.entered}]
     if relevant:
-        return _waited_for(situation, verdict, relevant[0], now)
+        return _waited_for(situation, verdict, relevant[0])
     return _seen_waited_for(situation, verdict)
 
 
@@ -525,7 +545,7 @@ def _without_collectives(situation: _Situation) -> HangVerdict:
     code, count = codes.most_common(1)[0]
     sources = tuple(view.source for view in situation.views.values() if code_of(view) is code)
     if count == len(situation.views) and code not in (HangCode.BUSY, HangCode.NOT_ENTERED):
-        return _about_ranks(situation, list(situation.views.values()), None)
+        return _about_ranks(situation, list(situation.views))
     first = situation.views[sources[0][1]].process
     return HangVerdict(
         code=HangCode.SLOW,

@@ -14,6 +14,8 @@ from dslaunch.run.exit_text import signal_name
 from dslaunch.run.hang_verdict import GpuError, HangCode, HangVerdict, Place, Side
 from dslaunch.run.waits import WaitKind
 
+MOST_SIDES = 8
+"""Sides of a mismatch that are named: a node may report thousands."""
 MOST_SIZES = 3
 """Sizes of tensors that are shown of one side of a mismatch."""
 _ABOUT: Mapping[HangCode, str] = {
@@ -99,8 +101,10 @@ def hang_hint(verdict: HangVerdict) -> str:
 def hang_text(verdict: HangVerdict) -> str:
     """Return what the ranks wait for, in one line."""
     if verdict.sides or verdict.code is HangCode.MISMATCH:
-        sides = "; ".join(_side(side, verdict) for side in verdict.sides)
-        return sides + _filled(_AFTER_SIDES.get(verdict.code, ""), verdict)
+        sides = [_side(side, verdict) for side in verdict.sides[:MOST_SIDES]]
+        more = len(verdict.sides) - MOST_SIDES
+        sides += [f"and {more} more"] if more > 0 else []
+        return "; ".join(sides) + _filled(_AFTER_SIDES.get(verdict.code, ""), verdict)
     waiting = _waiting(verdict)
     texts = _ABOUT if waiting and verdict.code in _ABOUT else {**_ABOUT, **_WITHOUT_COLLECTIVE}
     return "; ".join(part for part in (waiting, _filled(texts[verdict.code], verdict)) if part)

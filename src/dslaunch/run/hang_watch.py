@@ -150,9 +150,17 @@ class HangWatch:
         self.limit, self.notice = limit, notice
         shortest = notice if limit is None else min(limit, notice)
         self.interval = max(min(LOOK, shortest / LOOKS), LEAST)
-        self._clock, now = clock, clock()
-        self._numbers, self._cpu = Numbers(now), CpuWaits()
-        self._heard = self._looked = self._started = self._compared = now
+        self._clock = clock
+        now = clock()
+        self._started = now
+        self._numbers = Numbers(now)
+        self._cpu = CpuWaits()
+        self._heard = now
+        """When a rank last printed."""
+        self._looked = now
+        """When the nodes were last asked for the numbers."""
+        self._compared = now
+        """When numbers last arrived and were compared."""
         self._near = near
         self._asked: AskedRecords = Asked()
         self._inquiry: _Inquiry | None = None
@@ -169,20 +177,36 @@ class HangWatch:
         """Ask the nodes when it is time, and return what is new. Never waits."""
         now = self._clock()
         self._look_at_numbers(sessions, now)
-        if self._shown_at is not None and self._numbers.moved != self._shown_at:
-            seconds, self._shown_at = self._numbers.moved - self._shown_at, None
-            return Continued(seconds)
+        continued = self._continued()
+        if continued is not None:
+            return continued
         if self._inquiry is not None:
             return self._conclude(self._inquiry, ended, now)
-        over = self.limit is not None and self._cpu.own(self._quiet(sessions, now)) > self.limit
-        stalled = self._numbers.are_known and self._numbers.waiting
-        unmoved = now - self._numbers.moved > self.notice
-        show = stalled and unmoved and self._shown_at is None and now >= self._again
-        if sessions and (over or show):
+        over = self._is_over(self._quiet(sessions, now))
+        if sessions and (over or self._is_to_be_shown(now)):
             self._inquiry = _Inquiry(
                 sessions, now, over=over, near=self._near, started=self._started
             )
         return None
+
+    def _continued(self) -> Continued | None:
+        """Return that collectives complete again, once, after a stall that was shown."""
+        stalled_at = self._shown_at
+        if stalled_at is None or stalled_at == self._numbers.moved:
+            return None
+        self._shown_at = None
+        return Continued(self._numbers.moved - stalled_at)
+
+    def _is_over(self, quiet: float) -> bool:
+        """Return whether a run must end that has made no progress for so many seconds."""
+        return self.limit is not None and self._cpu.own(quiet) > self.limit
+
+    def _is_to_be_shown(self, now: float) -> bool:
+        """Return whether ranks wait in a collective for so long that it may be a stall to show."""
+        if self._shown_at is not None or now < self._again:
+            return False
+        is_waiting = self._numbers.are_known and self._numbers.waiting
+        return is_waiting and now - self._numbers.moved > self.notice
 
     def _quiet(self, sessions: Sequence[Session], now: float) -> float:
         """Return for how many seconds no rank has made progress."""
@@ -209,10 +233,8 @@ class HangWatch:
         unmoved = now - self._numbers.moved
         quiet = self._quiet(inquiry.sessions, now)
         # while the nodes answered there may have been progress
-        if inquiry.over and self.limit is not None and self._cpu.own(quiet) <= self.limit:
-            self._inquiry = None
-            return None
-        if not inquiry.over and unmoved <= self.notice:
+        is_still_so = self._is_over(quiet) if inquiry.over else unmoved > self.notice
+        if not is_still_so:
             self._inquiry = None
             return None
         stall = inquiry.result(ended, now)

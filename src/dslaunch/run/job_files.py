@@ -18,7 +18,7 @@ from typing import IO
 from dslaunch.errors import ErrorCode, PlanError
 from dslaunch.launch.job import Job
 from dslaunch.pysource.imports import Imports, imports_of
-from dslaunch.pysource.values import module_paths
+from dslaunch.pysource.module import module_paths
 from dslaunch.run.run_directory import own_directories
 from dslaunch.texts import closest
 

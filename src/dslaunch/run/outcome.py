@@ -95,11 +95,8 @@ class History:
 
     events: list[Event] = field(default_factory=list)
     stopped_at: float | None = None
-    interrupted: bool = False
-    stopped_by: str | None = None
-    """Who else asked the run to stop."""
-    output_closed: bool = False
-    """Whether it was interrupted because the reader of its output has exited."""
+    stop: EndReason | None = None
+    """Why the run was asked to stop: an interrupt, a command, output without a reader."""
     min_nodes: int | None = None
     """Of an elastic run: it continues with this many nodes, and its launcher handles the failures
     of ranks."""
@@ -174,8 +171,8 @@ def judge(history: History, *, last_lines: Mapping[RankSource, list[str]]) -> Ou
     why = _diagnoses(history, last_lines)
     unasked = [e for e in history.events if _is_unasked(e, history.stopped_at)]
     cause = _behind(root_cause(unasked, why), history, why)
-    if history.interrupted and not _came_first(cause, history.stopped_at):
-        return _interrupted(history)
+    if history.stop is not None and not _came_first(cause, history.stopped_at):
+        return Outcome("interrupted", 130, history.stop)
     if cause is None:
         return _without_failure(history)
     succeeded = _nodes_succeeded(unasked)
@@ -193,16 +190,6 @@ def _diagnoses(
         source: _diagnosis(event, last_lines.get(source, []), offloads=history.offloads)
         for source, event in failures.items()
     }
-
-
-def _interrupted(history: History) -> Outcome:
-    if history.stopped_by:
-        reason = EndReason(EndCode.STOPPED, by=history.stopped_by)
-    elif history.output_closed:
-        reason = EndReason(EndCode.OUTPUT_CLOSED)
-    else:
-        reason = EndReason(EndCode.INTERRUPTED)
-    return Outcome("interrupted", 130, reason)
 
 
 def _without_failure(history: History) -> Outcome:

@@ -212,30 +212,44 @@ class _Found:
 
 
 def _read(text: str, formats: Sequence[re.Pattern[str]]) -> _Found | None:
+    """Return the progress in a line, without impossible values; None: it has none."""
     found = _said(text, formats)
-    progress = None if found is None else possible(found.progress)
-    return None if found is None or progress is None else replace(found, progress=progress)
+    if found is None:
+        return None
+    progress = possible(found.progress)
+    return None if progress is None else replace(found, progress=progress)
 
 
 def _said(text: str, formats: Sequence[re.Pattern[str]]) -> _Found | None:
     """Read a line as it is, with impossible values."""
     line = without_color(text[:LONGEST])
+    given = _by_formats(line, formats)
+    if given is not None:
+        return _Found(given)
+    if not may_tell(line):
+        return None
+    bar = _BAR.search(line) or _RICH_BAR.search(line)
+    if bar is None:
+        written = _written(line, at_bar=False)
+        return None if written is None else _Found(written)
+    found = _bar(line, bar)
+    if found is None:
+        return None
+    beside = line[: bar.start()] + line[bar.end() :]
+    written = _written(beside, at_bar=True)
+    if written is None:
+        return found
+    return replace(found, progress=found.progress.updated(written))
+
+
+def _by_formats(line: str, formats: Sequence[re.Pattern[str]]) -> Progress | None:
+    """Return what the first format of the cluster file finds in a line."""
     for pattern in formats:
         match = pattern.search(line[:LONGEST_LINE])
         progress = None if match is None else _of_format(match)
         if progress is not None:
-            return _Found(progress)
-    if not may_tell(line):
-        return None
-    bar = _BAR.search(line) or _RICH_BAR.search(line)
-    beside = line if bar is None else line[: bar.start()] + line[bar.end() :]
-    found = _bar(line, bar) if bar is not None else None
-    if bar is not None and found is None:
-        return None
-    written = _written(beside, at_bar=found is not None)
-    if found is None:
-        return None if written is None else _Found(written)
-    return found if written is None else replace(found, progress=found.progress.updated(written))
+            return progress
+    return None
 
 
 def _bar(line: str, bar: re.Match[str]) -> _Found | None:
@@ -290,10 +304,16 @@ def _step(line: str, *, in_epoch: bool) -> tuple[int | None, int | None]:
     if not found:
         return None, None
     chosen = next((match for match in found if match["global"]), found[-1])
-    step = int(chosen["step"].replace(",", ""))
-    lasts = [int(m["last"]) for m in found if m["last"] and int(m["step"].replace(",", "")) == step]
-    is_global = chosen["global"] is not None or not in_epoch
-    return step, lasts[0] if lasts and is_global else None
+    step = _number_of(chosen)
+    within_epoch = in_epoch and chosen["global"] is None
+    if within_epoch:
+        return step, None
+    lasts = (int(match["last"]) for match in found if match["last"] and _number_of(match) == step)
+    return step, next(lasts, None)
+
+
+def _number_of(step: re.Match[str]) -> int:
+    return int(step["step"].replace(",", ""))
 
 
 def _figures(line: str) -> Iterator[tuple[str, float]]:
@@ -369,16 +389,18 @@ class _Rank:
             self.steps.clear()  # the next epoch, or a restart
         if not self.steps or progress.step > self.steps[-1][1]:
             self.steps.append((when, progress.step))
-        if progress.steps_per_second is None and (seconds := self.step_time) is not None:
-            self.progress = replace(self.progress, steps_per_second=1 / seconds)
+        if progress.steps_per_second is None:
+            measured = Progress(steps_per_second=self._steps_per_second())
+            self.progress = self.progress.updated(measured)
 
-    @property
-    def step_time(self) -> float | None:
-        """Return the seconds of a step, by the times of the newest lines; None: unknown."""
+    def _steps_per_second(self) -> float | None:
+        """Return the speed by the times of the newest lines; None: unknown, or impossible."""
         if len(self.steps) < 2:
             return None
-        (began, first), (ended, last) = self.steps[0], self.steps[-1]
-        return (ended - began) / (last - first) if ended > began else None
+        began, first = self.steps[0]
+        ended, last = self.steps[-1]
+        seconds = ended - began
+        return _speed((last - first) / seconds) if seconds > 0 else None
 
 
 class RunProgress:

@@ -7,6 +7,7 @@ reading can begin at its end: of a large record only the last pieces are touched
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import time
@@ -17,6 +18,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from dslaunch.node import private
 from dslaunch.run.run_directory import (
     ARRIVAL,
     LOGS,
@@ -64,6 +66,7 @@ class RecordedOutput:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._sources: list[str] = []
+        self._log_directory: int | None = None
         self._logs: OrderedDict[int, int] = OrderedDict()
 
     def __enter__(self) -> RecordedOutput:
@@ -73,6 +76,9 @@ class RecordedOutput:
         for fd in self._logs.values():
             os.close(fd)
         self._logs.clear()
+        if self._log_directory is not None:
+            os.close(self._log_directory)
+            self._log_directory = None
 
     def sources(self) -> tuple[tuple[str, int | None], ...]:
         """Return the ranks and launchers with output: host, and rank or None."""
@@ -160,19 +166,31 @@ class RecordedOutput:
             self._sources = text.splitlines()
 
     def _size(self, log: int) -> int:
+        if self.source(log) is None:
+            return 0
         try:
-            return self._path(log).stat().st_size if self.source(log) is not None else 0
+            name, within = self._place(log)
+            return os.lstat(name, dir_fd=within).st_size
         except OSError:
             return 0
 
-    def _path(self, log: int) -> Path:
-        return self.directory / LOGS / self._sources[log]
+    def _place(self, log: int) -> tuple[str, int]:
+        """Return the name of a log, and the open directory that it is in. Raises OSError, also for
+        a name that leads out of it: another user may have made the record."""
+        if self._log_directory is None:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._log_directory = os.open(self.directory / LOGS, flags)
+        name = self._sources[log]
+        if "/" in name or "\0" in name:
+            raise PermissionError(errno.EPERM, "not a name of a log", name)
+        return name, self._log_directory
 
     def _open(self, log: int) -> int:
         if log not in self._logs:
             if len(self._logs) >= OPEN_LOGS:
                 os.close(self._logs.popitem(last=False)[1])
-            self._logs[log] = os.open(self._path(log), os.O_RDONLY | os.O_CLOEXEC)
+            name, within = self._place(log)
+            self._logs[log] = private.open_file(name, os.O_RDONLY, within)
         self._logs.move_to_end(log)
         return self._logs[log]
 

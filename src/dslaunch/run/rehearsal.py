@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ from dslaunch.protocol.rehearsal import (
     StepsDone,
 )
 from dslaunch.run.asked import Asked
-from dslaunch.run.hang_verdict import HangCode
+from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.timeouts import REHEARSAL_STALL
 
@@ -40,13 +40,15 @@ if TYPE_CHECKING:
     from dslaunch.launch.facts import Facts
     from dslaunch.launch.plan import Plan
     from dslaunch.lint import Remark
-    from dslaunch.run.hang_verdict import HangVerdict
     from dslaunch.run.hang_watch import Stall
     from dslaunch.run.outcome import Outcome
     from dslaunch.run.session import Session
 
 INTERVAL = 0.5
 """Seconds between two questions for new records."""
+RENDEZVOUS_WAIT = 2 * REHEARSAL_STALL
+"""Seconds after which ranks that cannot meet are ended: they may write a line for each attempt, so
+that they are never without progress."""
 SETTLE = 30.0
 """Seconds after the last step for what follows it, such as a checkpoint, until the next step."""
 MOST_BUILDING = 1800.0
@@ -122,6 +124,11 @@ def lacks_master(begun: RendezvousBegun, plan: Plan) -> bool:
     return own and len(plan.nodes) > 1 and not is_loopback(plan.rendezvous.address)
 
 
+def lacks_server(begun: RendezvousBegun) -> bool:
+    """Return whether a rank looks for the master at a port at which none is."""
+    return None not in (begun.port, begun.served) and begun.port != begun.served
+
+
 def rendezvous_begun(records: Mapping[int, Iterable[Record]]) -> dict[int, RendezvousBegun]:
     """Return what each rank waits for, by rank: the last rendezvous that it has begun. `records`:
     of each rank."""
@@ -134,10 +141,11 @@ def rendezvous_begun(records: Mapping[int, Iterable[Record]]) -> dict[int, Rende
 
 
 def with_equal_ranks(begun: Mapping[int, RendezvousBegun]) -> dict[int, list[int]]:
-    """Return the ranks that join as the same rank, by this one. `begun`: by rank."""
+    """Return the ranks that join as the same rank, by this one. `begun`: by rank. A group of one
+    rank has no other one to wait for."""
     joining: dict[int, list[int]] = defaultdict(list)
     for rank, each in begun.items():
-        if each.rank is not None:
+        if each.rank is not None and each.world != 1:
             joining[each.rank].append(rank)
     return {number: ranks for number, ranks in joining.items() if len(ranks) > 1}
 
@@ -151,9 +159,14 @@ class RehearsalMonitor:
     """Reads the records of the ranks again and again, and decides when the rehearsal is over."""
 
     def __init__(
-        self, limits: RehearsalLimits, plan: Plan, hang_timeout: float | None = None
+        self,
+        limits: RehearsalLimits,
+        plan: Plan,
+        hang_timeout: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`hang_timeout`: seconds without progress after which ranks are ended; None: never."""
+        self._clock = clock
         self.limits = limits
         self._plan = plan
         self._hang_timeout = hang_timeout
@@ -167,18 +180,20 @@ class RehearsalMonitor:
         """Kernels that each rank is building."""
         self._building = 0.0
         """Seconds in which a rank was building one."""
-        self._began = time.monotonic()
+        self._began = self._clock()
         self._looked_at = self._began
         self._asked_at: float | None = None
         self._asked: Asked[Mapping[str, NewRecords]] = Asked()
         self._positions: dict[int, int] = {}
+        self._joining_since: float | None = None
+        """Since when all ranks have waited for each other; None: some do not."""
         self._done_at: float | None = None
         """When all ranks had made their steps."""
 
     @property
     def seconds(self) -> float:
         """Return how long it has taken so far."""
-        return time.monotonic() - self._began
+        return self._clock() - self._began
 
     @property
     def held(self) -> frozenset[int]:
@@ -205,7 +220,7 @@ class RehearsalMonitor:
         `sessions`: of the nodes whose ranks are running.
         """
         several = list(sessions)
-        now = time.monotonic()
+        now = self._clock()
         if any(self._builds.values()):
             self._building += now - self._looked_at
         self._looked_at = now
@@ -217,17 +232,17 @@ class RehearsalMonitor:
 
     def collect(self, sessions: Iterable[Session]) -> None:
         """Read all records that are left, when the ranks have ended."""
-        deadline = time.monotonic() + COLLECT_TIMEOUT
+        deadline = self._clock() + COLLECT_TIMEOUT
         several = list(sessions)
         before: dict[int, int] | None = None
-        while before != self._positions and time.monotonic() < deadline:
+        while before != self._positions and self._clock() < deadline:
             before = dict(self._positions)
             self._wait(deadline)
             self._ask([session for session in several if not session.over])
             self._wait(deadline)
 
     def _wait(self, deadline: float) -> None:
-        self._asked.wait(deadline - time.monotonic())
+        self._asked.wait(deadline - self._clock())
         self._take_answers()
 
     def _ask(self, sessions: Iterable[Session]) -> None:
@@ -261,7 +276,7 @@ class RehearsalMonitor:
     def _reason(self, ranks: list[int]) -> EndReason | None:
         if not ranks:
             return None
-        now, steps = time.monotonic(), self.limits.steps
+        now, steps = self._clock(), self.limits.steps
         if self._done_at is None and all(self._has(rank, StepsDone) for rank in ranks):
             self._done_at = now
         held = [self._has(rank, Held) for rank in ranks]
@@ -273,6 +288,9 @@ class RehearsalMonitor:
             return EndReason(EndCode.REHEARSAL_SPAWNS)
         if not is_failing and (settled or (any(held) and all(over))):
             return EndReason(EndCode.REHEARSED, steps=steps)
+        if not is_failing and self._never_meet(ranks, now):
+            verdict = HangVerdict(HangCode.RENDEZVOUS, waiting=tuple(ranks))
+            return EndReason(EndCode.HANG, seconds=RENDEZVOUS_WAIT, hang=verdict)
         if self.seconds - min(self._building, MOST_BUILDING) <= self.limits.time_limit:
             return None
         if self._done_at is not None:
@@ -287,6 +305,19 @@ class RehearsalMonitor:
         if self._has(rank, ProcessGroup) or self._has(rank, Step):
             return False
         return any(each.waits for each in self.records[rank] if isinstance(each, Spawned))
+
+    def _never_meet(self, ranks: list[int], now: float) -> bool:
+        """Return whether the ranks have waited for each other, and for what is not there."""
+        joining = all(
+            self._has(rank, RendezvousBegun) and not self._has(rank, ProcessGroup) for rank in ranks
+        )
+        if not joining:
+            self._joining_since = None
+            return False
+        if self._joining_since is None:
+            self._joining_since = now
+        waited = now - self._joining_since > RENDEZVOUS_WAIT
+        return waited and self._has_impossible_rendezvous()
 
     def _has(self, rank: int, kind: type[Record]) -> bool:
         return kind in self._kinds[rank]
@@ -329,7 +360,11 @@ class RehearsalMonitor:
     def _has_impossible_rendezvous(self) -> bool:
         """Return whether ranks wait for ranks or a master that the run lacks, or do not look for
         each other at one place."""
-        plan = self._plan
         begun = rendezvous_begun(self.records)
-        lacking = (lacks_ranks(b, plan.world_size) or lacks_master(b, plan) for b in begun.values())
-        return any(lacking) or bool(with_equal_ranks(begun)) or len(ports_of(begun)) > 1
+        lacking = any(self._is_impossible(each) for each in begun.values())
+        return lacking or bool(with_equal_ranks(begun)) or len(ports_of(begun)) > 1
+
+    def _is_impossible(self, begun: RendezvousBegun) -> bool:
+        if lacks_ranks(begun, self._plan.world_size) or lacks_master(begun, self._plan):
+            return True
+        return begun.resolves is False or lacks_server(begun)

@@ -100,11 +100,17 @@ class Session(Wire):
         self._clock = MeasuredClock()
         self.idle = 0.0
         """Seconds without output or computation of its ranks, as last reported."""
-        self._agent, self._inbox, self._transport = agent, inbox, transport
+        self._agent = agent
+        self._inbox = inbox
+        self._transport = transport
         self._confirmed = 0
+        """The number of the last frame whose arrival was confirmed."""
         self._unconfirmed = 0
-        self._began = self._heard_at = time.monotonic()
-        """When the connection was made, and when the node last sent something."""
+        """Bytes that have arrived since."""
+        self._began = time.monotonic()
+        """When the connection was made."""
+        self._heard_at = self._began
+        """When the node last sent something."""
         self._gone: Gone | None = None
         self._back: Back | None = None
         """What to report once the agent has sent something over the new connection."""
@@ -112,7 +118,10 @@ class Session(Wire):
         """Since when it has been unreachable, on the monotonic clock; None: it is reachable."""
         self._exit_by = 0.0
         """Until when a dismissed agent may exit, on the monotonic clock."""
-        self._holding, self._following = agent.waits, False
+        self._holding = agent.waits
+        """Whether a lost connection is made again."""
+        self._following = False
+        """Whether events and output were requested."""
         self._sending = threading.RLock()
         """So that a request is sent once over a connection: when it is made, or again."""
         self._start: Mapping[str, Any] | None = None

@@ -156,14 +156,21 @@ class SshRun(RunHandle):
         """Ask its nodes, unless the launcher has recorded everything. Raises DslaunchError."""
         local = self.local
         if local is not None and local.result is not None and not local.record.detached:
-            events = read_last_attempt(local.directory)
-            return replace(
-                self.summary(Reports()),
-                nodes=recorded_nodes(local.record, events),
-                progress=self.progress(),
-                slower=slower_ranks(events),
-            )
-        cluster = self.cluster
+            return self._recorded_status(local)
+        return self._asked_status()
+
+    def _recorded_status(self, local: LocalRun) -> RunStatus:
+        events = read_last_attempt(local.directory)
+        return replace(
+            self.summary(Reports()),
+            nodes=recorded_nodes(local.record, events),
+            progress=self.progress(),
+            slower=slower_ranks(events),
+        )
+
+    def _asked_status(self) -> RunStatus:
+        """Return the state that its nodes report now. Raises DslaunchError."""
+        local, cluster = self.local, self.cluster
         with reach(cluster, _nodes(cluster, self.hosts)) as reached:
             runs = node_runs(reached)
             asked = RunsOfCluster(runs, reached, cluster.progress)
@@ -175,7 +182,7 @@ class SshRun(RunHandle):
                 if local is not None and not reached.failures:
                     _note_end(local, explained)
             reports = Reports(runs, dict(reached.failures))
-        if self.local is None and self.agents not in runs:
+        if local is None and self.agents not in runs:
             raise DslaunchError(f"run {self.name}: unknown to all nodes")
         events = read_last_attempt(local.directory) if local is not None else []
         summary = self.summary(reports)

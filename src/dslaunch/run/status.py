@@ -152,9 +152,8 @@ def history_of(events: Iterable[Event]) -> History:
     """Return a history of the nodes' events, in the order of our clock."""
     history = History(sorted(events, key=lambda event: event.time))
     for event in history.events:
-        if event.kind == "stopping" and event.reason:
-            history.interrupted, history.stopped_by = True, event.reason.by
-            history.output_closed = event.reason.code is EndCode.OUTPUT_CLOSED
+        if event.kind == "stopping" and event.reason is not None:
+            history.stop = event.reason
             history.stopped_at = history.stopped_at or event.time
     history.gave_up = gave_up(history.events)
     return history

@@ -58,8 +58,12 @@ class Supervisor:
         usage: UsageRecorder | None = None,
         rehearsal: RehearsalMonitor | None = None,
     ) -> None:
-        self.inbox, self.watch = inbox, watch
-        self.interrupts, self.timeouts = interrupts, timeouts
+        """`usage`: records what the nodes use, unless None. `rehearsal`: ends the run once it has
+        shown enough; None: the run is no rehearsal."""
+        self.inbox = inbox
+        self.watch = watch
+        self.interrupts = interrupts
+        self.timeouts = timeouts
         self.usage = usage
         self.rehearsal = rehearsal
         self.slow_ranks = SlowRanks()
@@ -67,11 +71,16 @@ class Supervisor:
         """From the start of the ranks on."""
         self.sessions = sessions
         self.running = {session.host: session for session in sessions}
+        """The nodes that have neither ended their part nor been lost."""
         self.history = watch.history
         self.unconfirmed: list[str] = []
+        """The nodes that were lost before they confirmed the cleanup."""
         self.stacks: dict[str, Any] = {}
+        """Host -> rank -> processes, as of `node.stacks.collect`; once a hang has been found."""
         self.stop_deadline: float | None = None
+        """When ranks that were asked to end are killed, on the monotonic clock; None: none were."""
         self.insisted = False
+        """Whether the user has interrupted the run twice."""
         self.notices = 0
         """Notices that were forwarded to the ranks."""
         self.deliveries: list[Delivery] = []
@@ -140,7 +149,7 @@ class Supervisor:
         assert event is not None
         self._react(event)
         if sent.event == "stopping":
-            self._stopped_by(sent.by or UNKNOWN_USER)
+            self._stop_as_asked(EndReason(EndCode.STOPPED, by=sent.by or UNKNOWN_USER))
         elif sent.event == "ending" and sent.process is None and self.stop_deadline is None:
             self._give_up(EndReason(EndCode.NODE_ENDED, session.host, error=sent.error))
 
@@ -171,10 +180,11 @@ class Supervisor:
         if self.stop_deadline is not None:
             session.send(op="stop", grace=max(0.0, self.stop_deadline - time.monotonic()))
 
-    def _stopped_by(self, who: str) -> None:
-        if not self.history.interrupted:
-            self.history.interrupted, self.history.stopped_by = True, who
-            self._stop(self.timeouts.grace, EndReason(EndCode.STOPPED, by=who))
+    def _stop_as_asked(self, reason: EndReason) -> None:
+        """Stop the run, unless it was asked to stop before."""
+        if self.history.stop is None:
+            self.history.stop = reason
+            self._stop(self.timeouts.grace, reason)
 
     def _lost(self, session: Session, failure: NodeFailure, gone: Gone | None = None) -> None:
         if self.running.pop(session.host, None) is None:
@@ -309,12 +319,10 @@ class Supervisor:
             self._happened(delivery.event())
 
     def _check_interrupts(self) -> None:
-        if self.interrupts.count and not self.history.interrupted:
-            self.history.interrupted = True
-            self.history.output_closed = self.watch.output_closed()
-            closed = self.history.output_closed
+        if self.interrupts.count:
+            closed = self.watch.output_closed()
             code = EndCode.OUTPUT_CLOSED if closed else EndCode.INTERRUPTED
-            self._stop(self.timeouts.grace, EndReason(code))
+            self._stop_as_asked(EndReason(code))
         if self.interrupts.count > 1 and not self.insisted:
             self.insisted = True
             self._stop(0, EndReason(EndCode.INTERRUPTED_TWICE))

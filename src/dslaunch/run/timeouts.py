@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dslaunch.errors import ErrorCode, UsageError
+
+LONGEST_TIMEOUT = 1_000_000.0
+"""Seconds, 11 days: the maximum of each timeout. poll(2) counts milliseconds in 32 bits, which end
+after 24 days; infinity is no number in JSON, which the nodes are sent."""
 REHEARSAL_STALL = 10.0
 """Seconds without progress in a rehearsal after which it is asked what the ranks wait for, and then
 again after as long: it ends at once if others wait for a rank that is held, or if the ranks are
@@ -24,6 +29,28 @@ class Timeouts:
     """For reconnecting, before the node, or the run, is given up."""
     hang_timeout: float | None = None
     """Without progress of any rank (`hang_watch.py`), before the run is stopped; None: no limit."""
+
+    def check(self) -> None:
+        """Raise UsageError for a timeout that is not a number of seconds, or too long."""
+        check_timeout("grace", self.grace)
+        check_timeout("exit_timeout", self.exit_timeout)
+        check_timeout("heartbeat_timeout", self.heartbeat)
+        check_timeout("reconnect_timeout", self.reconnect)
+        check_timeout("hang_timeout", self.hang_timeout)
+
+
+def check_timeout(name: str, seconds: float | None) -> None:
+    """Raise UsageError for a timeout that is not a number of seconds, or too long; None is no
+    timeout."""
+    if seconds is None or 0 <= seconds <= LONGEST_TIMEOUT:
+        return
+    raise UsageError.coded(
+        ErrorCode.INVALID_OPTION,
+        option=name,
+        expected=f"0 to {LONGEST_TIMEOUT:,.0f} seconds",
+        value=f"{seconds:g}",
+        example=f"{name}=600",
+    )
 
 
 DEFAULTS = Timeouts()

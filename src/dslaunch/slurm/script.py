@@ -77,25 +77,32 @@ class Script:
         self.blanked = BLOCK.search(self.text) is not None
         self.text = _glued(self.text)
         self.begins = [0, *(match.end() for match in re.finditer("\n", self.text))]
-        for_shell = self.interpreter in SHELLS  # a batch script may be Python
-        every = read(ShellText.of_file(self.text)) if for_shell else []
-        first = min((c.place for c in every), default=len(self.text))
-        quoted = [extent for command in every for extent in _extents(command)]
-        sent = _sent_functions(every)
-        self.commands = [c for c in every if not c.outside and c.function not in sent]
-        self.functions = {}
-        for command in self.commands:
-            self.functions.setdefault(command.function, []).append(command)
-        self.functions.pop("", None)
+        is_shell = self.interpreter in SHELLS  # a batch script may be Python
+        every = read(ShellText.of_file(self.text)) if is_shell else []
+        self._set_directives(every)
+        self._set_commands(every)
+
+    def _set_directives(self, commands: list[ShellCommand]) -> None:
+        """Note the directives before and after the first command."""
         begins = [begin for begin in self.begins if DIRECTIVE.match(self.text, begin)]
         found = [_line(self.text, begin) for begin in begins]
+        first = min((command.place for command in commands), default=len(self.text))
         self.lines = tuple(line for line in found if line.place < first)
         behind = [line for line in found if line.place > first]
-        self.late = tuple(
-            line for line in behind if not any(a <= line.place < b for a, b in quoted)
-        )
+        words = [extent for command in commands for extent in _extents(command)]
+        self.late = tuple(line for line in behind if not _is_within(line.place, words))
+
+    def _set_commands(self, commands: list[ShellCommand]) -> None:
+        """Note the commands that may run in the job, by function too, and their assignments."""
+        sent = _sent_functions(commands)
+        self.commands = [
+            command for command in commands if not command.outside and command.function not in sent
+        ]
+        self.functions = {}
         self.assigned = {}
         for command in self.commands:
+            if command.function:
+                self.functions.setdefault(command.function, []).append(command)
             for one in command.all_assignments():
                 self.assigned.setdefault(one.name, []).append(one)
 
@@ -224,18 +231,21 @@ class Script:
             return None
         parts: list[str] = []
         for piece in word.pieces:
-            if not self._spend(piece):
+            text = self._constant_piece(piece, depth)
+            if text is None:
                 return None
-            if isinstance(piece, Literal):
-                parts.append(piece.text)
-                continue
-            given = self.last(piece.name, piece.place) if not piece.operation else None
-            once = given is not None and len(self.assigned[piece.name]) == 1
-            said = self.constant(given.value, depth + 1) if given and once else None
-            if said is None or (given and given.append):
-                return None
-            parts.append(said)
+            parts.append(text)
         return "".join(parts)
+
+    def _constant_piece(self, piece: Piece, depth: int) -> str | None:
+        if not self._spend(piece):
+            return None
+        if isinstance(piece, Literal):
+            return piece.text
+        given = None if piece.operation else self.last(piece.name, piece.place)
+        if given is None or given.append or len(self.assigned[piece.name]) > 1:
+            return None
+        return self.constant(given.value, depth + 1)
 
     def expanded(self, words: tuple[Word, ...]) -> tuple[Word, ...]:
         """Return words with variables expanded, also exported ones on a node: unquoted ones are
@@ -252,12 +262,14 @@ class Script:
         yield from _split(pieces, word)
 
     def _array(self, word: Word) -> tuple[Word, ...] | None:
-        if len(word.pieces) != 1 or not isinstance(piece := word.pieces[0], Expansion):
+        """Return the elements of the array of which a word has all; None: it is another word."""
+        piece = word.pieces[0] if len(word.pieces) == 1 else None
+        if not isinstance(piece, Expansion) or not piece.name or piece.shell != 0:
             return None
-        known = piece.name and piece.shell == 0
-        given = self.last(piece.name, piece.place) if known else None
-        whole = given and piece.raw in [form % piece.name for form in ALL_ELEMENTS]
-        if given is None or not whole or given.value.array is None:
+        if piece.raw not in [form % piece.name for form in ALL_ELEMENTS]:
+            return None
+        given = self.last(piece.name, piece.place)
+        if given is None or given.value.array is None:
             return None
         elements: list[Word] = []
         for one in self._since_set(piece.name, piece.place):
@@ -283,27 +295,41 @@ class Script:
         return self.left > 0
 
     def _pieces(self, piece: Piece, depth: int) -> Iterator[Piece]:
-        given = None
-        may = self._spend(piece)
-        if may and isinstance(piece, Expansion) and (document := _document(piece)):
+        """Yield what a piece becomes when variables are expanded; itself if that is unknown."""
+        if not self._spend(piece) or not isinstance(piece, Expansion):
+            yield piece
+            return
+        document = _document(piece)
+        if document is not None:
             self.left -= len(document.chars)
             yield from document.pieces()
             return
-        if may and isinstance(piece, Expansion) and piece.name and not piece.operation:
-            seen = piece.shell == 0 or self.exported(piece.name)
-            given = self.last(piece.name, piece.place) if seen else None
-        if given is None or depth > DEEPEST or given.value.array is not None:
+        values = self._values(piece) if depth <= DEEPEST else ()
+        if not values:
             yield piece
             return
-        quote = '"' if isinstance(piece, Expansion) and piece.quoted else "split"
+        quote = '"' if piece.quoted else "split"
+        inner = (inside for value in values for inside in value.pieces)
+        for inside in inner:
+            for result in self._pieces(inside, depth + 1):
+                if isinstance(result, Literal):
+                    yield Literal(result.text, result.places, quote)
+                else:
+                    yield result
+
+    def _values(self, piece: Expansion) -> tuple[Word, ...]:
+        """Return the words of which the value of a variable consists: those of its last `=`, and of
+        a `+=` right after it. Empty: it is unknown, or an array."""
+        if not piece.name or piece.operation:
+            return ()
+        is_seen = piece.shell == 0 or self.exported(piece.name)
+        if not is_seen:
+            return ()
+        given = self.last(piece.name, piece.place)
+        if given is None or given.value.array is not None:
+            return ()
         before = self.last(given.name, given.place) if given.append else None
-        for one in (before, given) if before else (given,):
-            for inside in one.value.pieces:
-                for result in self._pieces(inside, depth + 1):
-                    if isinstance(result, Literal):
-                        yield Literal(result.text, result.places, quote)
-                    else:
-                        yield result
+        return (given.value,) if before is None else (before.value, given.value)
 
 
 def _document(expansion: Expansion) -> ShellText | None:
@@ -343,6 +369,10 @@ def _extents(command: ShellCommand) -> Iterator[tuple[int, int]]:
         yield command.document.places[0], command.document.places[-1]
 
 
+def _is_within(place: int, extents: list[tuple[int, int]]) -> bool:
+    return any(begin <= place < end for begin, end in extents)
+
+
 def directive_line(directive: str) -> tuple[str, DirectiveLine]:
     """Parse the text after one `#SBATCH`; places are those in the returned text."""
     text = f"#SBATCH {directive}"
@@ -364,27 +394,40 @@ def _line(text: str, begin: int) -> DirectiveLine:
 
 
 def _directive_words(text: str, at: int, end: int) -> tuple[list[Word], int]:
-    """Return the words of a directive by SLURM's rules: quotes and backslashes as in a shell,
-    without expansions, and `#` starts a comment anywhere (src/sbatch/opt.c, _get_argument)."""
+    """Return the words of a directive by SLURM's rules, in which `#` starts a comment anywhere
+    (src/sbatch/opt.c, _get_argument), and the place of a `#` right behind a word; -1 for none."""
     words: list[Word] = []
     while at < end and text[at] != "#":
         if text[at].isspace():
             at += 1
-            continue
-        start, quote, places = at, "", []
-        while at < end and (quote or not (text[at].isspace() or text[at] == "#")):
-            if text[at] in "'\"" and quote in ("", text[at]):
-                quote = "" if quote else text[at]
-            elif text[at] == "\\" and quote != "'" and at + 1 < end:
-                at += 1
-                places.append(at)
-            else:
-                places.append(at)
-            at += 1
-        said = "".join(text[place] for place in places)
-        words.append(Word((Literal(said, tuple(places), ""),), start, at))
-    glued = at < end and not text[at - 1].isspace()
-    return words, at if glued else -1
+        else:
+            words.append(_directive_word(text, at, end))
+            at = words[-1].end
+    is_glued = at < end and not text[at - 1].isspace()
+    return words, at if is_glued else -1
+
+
+def _directive_word(text: str, start: int, end: int) -> Word:
+    """Return the word that begins at a place: with quotes and backslashes as in a shell, without
+    expansions."""
+    at = start
+    quote = ""
+    places: list[int] = []
+    while at < end:
+        char = text[at]
+        if not quote and (char.isspace() or char == "#"):
+            break
+        if char == quote:
+            quote = ""
+        elif char in "'\"" and not quote:
+            quote = char
+        else:
+            if char == "\\" and quote != "'" and at + 1 < end:
+                at += 1  # the character after it stands for itself
+            places.append(at)
+        at += 1
+    value = "".join(text[place] for place in places)
+    return Word((Literal(value, tuple(places), ""),), start, at)
 
 
 def _set(arguments: tuple[str, ...], letter: str, name: str, *, on: bool) -> bool:

@@ -10,6 +10,7 @@ import bisect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from itertools import chain, groupby
 
 from dslaunch.slurm.shell_words import (
@@ -45,6 +46,15 @@ DEEPEST = 20
 
 DEEPEST_BRACES = 4
 """The same for `${A:-${B:-...}}`."""
+
+
+class JobTest(Enum):
+    """When a test of the variables of a job is true."""
+
+    INSIDE = auto()
+    """Only in a job."""
+    OUTSIDE = auto()
+    """Only outside a job."""
 
 
 def read(text: ShellText, shell: int = 0) -> list[ShellCommand]:
@@ -101,19 +111,28 @@ class _Block:
 
 class _ShellParser:
     def __init__(self, text: ShellText, shell: int, nesting: int = 0) -> None:
-        self.text, self.chars, self.shell = text, text.chars, shell
+        self.text = text
+        self.chars = text.chars
+        self.shell = shell
         self.nesting = nesting
         """The number of enclosing `${NAME:-...}`."""
         self.at = 0
+        """The index of the next character to parse."""
         self.blocks: list[_Block] = []
+        """The enclosing compound commands, the innermost last."""
         self.defines = ""
         """The function whose body is next."""
         self.before = ""
+        """The operator before the command that is being parsed."""
         self.draft = _Draft()
         self.found: list[ShellCommand] = []
-        self.documents: list[tuple[_Draft, str, bool]] = []
-        self.bodies: dict[int, ShellText] = {}
         self.drafts: list[_Draft] = []
+        """Those of the commands in `found`."""
+        self.documents: list[tuple[_Draft, str, bool]] = []
+        """The here-documents that begin after this line: their commands, delimiters, and whether
+        the delimiter is quoted."""
+        self.bodies: dict[int, ShellText] = {}
+        """The here-documents, by the `id` of their drafts."""
         self.in_array = False
         self.lines: dict[str, list[tuple[int, int]]] = {}
         """The places of lines, by their text without surrounding blanks; computed on demand."""
@@ -151,15 +170,18 @@ class _ShellParser:
     def operator(self, match: re.Match[str]) -> None:
         operator = match[0]
         words = self.draft.words
-        if operator == "(" and not words and self.chars.startswith("((", self.at):  # (( sum ))
+        is_arithmetic = not words and self.chars.startswith("((", self.at)
+        if is_arithmetic:  # (( sum ))
             self.at = self.closing(self.at)
             return
         self.at = match.end()
-        if words and words[0].bare == "[[" and words[-1].bare != "]]":  # no operators in there
+        in_test = bool(words) and words[0].bare == "[[" and words[-1].bare != "]]"
+        if in_test:  # no operators in there
             return
+        is_definition = operator == "(" and 1 <= len(words) <= 2 and words[-1].bare != ""
         if operator in REDIRECTS:
             self.draft.redirect = operator
-        elif operator == "(" and words and words[-1].bare and len(words) <= 2:  # NAME ( )
+        elif is_definition:  # NAME ( )
             self.at = self.chars.find(")", self.at) + 1 or len(self.chars)
             self.defines = words[-1].bare
             self.draft = _Draft()
@@ -196,11 +218,12 @@ class _ShellParser:
     def outside(self) -> bool:
         """Return whether the next command runs only outside a job: in such a branch, or after
         `[ -z "$SLURM_JOB_ID" ] &&`."""
-        block = self.blocks[-1] if self.blocks else None
-        last = self.found[-1] if self.found and self.before in ("&&", "||") else None
-        wanted = {"&&": "outside", "||": "inside"}.get(self.before)
-        behind = last is not None and asks_for_job(last) == wanted
-        return behind or (block is not None and block.outside)
+        if self.blocks and self.blocks[-1].outside:
+            return True
+        if not self.found or self.before not in ("&&", "||"):
+            return False
+        wanted = JobTest.OUTSIDE if self.before == "&&" else JobTest.INSIDE
+        return asks_for_job(self.found[-1]) is wanted
 
     def reserve(self, word: str) -> None:
         """Handle a reserved word: open a block, close it, or start its next branch."""
@@ -211,9 +234,9 @@ class _ShellParser:
             self.close(pairs[word])
         elif word in ("then", "elif", "else") and self.blocks and self.blocks[-1].opened == "if":
             block = self.blocks[-1]
-            asked = asks_for_job(block.conditions[0]) if len(block.conditions) == 1 else ""
-            wanted = "outside" if word == "then" else "inside"
-            block.outside = block.around or asked == wanted
+            asked = asks_for_job(block.conditions[0]) if len(block.conditions) == 1 else None
+            wanted = JobTest.OUTSIDE if word == "then" else JobTest.INSIDE
+            block.outside = block.around or asked is wanted
             block.condition = word == "elif"
             if word == "elif":
                 block.conditions = []
@@ -266,7 +289,8 @@ class _ShellParser:
         assignments = []
         words = list(draft.words)
         while words and ((one := assignment(words[0])) or sets_element(words[0])):
-            assignments += [one] if one else []
+            if one:
+                assignments.append(one)
             del words[0]
         return ShellCommand(
             assignments=tuple(assignments),
@@ -478,11 +502,10 @@ def sets_element(word: Word) -> bool:
     return plain and bool(ELEMENT.match(word.value)) and "]=" in word.value
 
 
-def asks_for_job(command: ShellCommand) -> str:
-    """Return `outside` for a test that is true only outside a job, such as `[ -z "$SLURM_JOB_ID"
-    ]`; `inside` for one that is true only in a job; empty for any other."""
+def asks_for_job(command: ShellCommand) -> JobTest | None:
+    """Return when a test is true, such as `[ -z "$SLURM_JOB_ID" ]`; None for any other command."""
     if command.name not in ("[", "[[", "test"):
-        return ""
+        return None
     words = [word for word in command.words[1:] if word.bare not in ("]", "]]")]
     negated = command.keyword == "!"
     if words and words[0].bare == "!":
@@ -490,13 +513,13 @@ def asks_for_job(command: ShellCommand) -> str:
         del words[0]
     expansions = [expansion for word in words for expansion in word.expansions]
     if len(expansions) != 1 or not IN_JOB.fullmatch(expansions[0].name):
-        return ""
+        return None
     form = ["$" if word.expansions else word.value for word in words]
     if form in (["-z", "$"], ["$", "=", ""], ["$", "==", ""]):
-        return "inside" if negated else "outside"
+        return JobTest.INSIDE if negated else JobTest.OUTSIDE
     if form in (["-n", "$"], ["$"], ["$", "!=", ""]):
-        return "outside" if negated else "inside"
-    return ""
+        return JobTest.OUTSIDE if negated else JobTest.INSIDE
+    return None
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:

@@ -126,12 +126,15 @@ def read_launches(script: Script) -> Reading:
     nested: list[ShellCommand] = []
     own = {id(command) for command in script.commands}
     for command, words in _started(script):
-        nested += [] if id(command) in own else [command]
+        if id(command) not in own:
+            nested.append(command)
         at = _srun(words)
-        step = _step(command, words, at) if at is not None else None
-        steps += [step] if step else []
-        rest = step.program if step else words
-        launches += _launches(script, rest, command, step, 0)
+        if at is None:
+            launches += _launches(script, words, command, None, 0)
+        else:
+            step = _step(command, words, at)
+            steps.append(step)
+            launches += _launches(script, step.program, command, step, 0)
     return Reading(script, tuple(steps), tuple(launches), tuple(nested))
 
 
@@ -151,7 +154,7 @@ def _called(
 ) -> Iterator[tuple[ShellCommand, tuple[Word, ...]]]:
     name = words[0].constant if words else None
     text = _shell_text(words) if _srun(words) is None else None
-    if depth >= DEEPEST_CALL or words[:1] == () or name in NOT_STARTING:
+    if depth >= DEEPEST_CALL or not words or name in NOT_STARTING:
         yield command, words
     elif _takes_arguments(script, name) and name != command.function:
         yield from _body(script, command, words, depth)
@@ -271,8 +274,9 @@ def _joined(words: Sequence[Word]) -> Word:
     """Return the text that `eval` runs: its words, separated by spaces."""
     pieces: list[Piece] = []
     for word in words:
-        blank = Literal(" ", (word.place,), "")
-        pieces += [blank, *word.pieces] if pieces else word.pieces
+        if pieces:
+            pieces.append(Literal(" ", (word.place,), ""))
+        pieces += word.pieces
     return Word(tuple(pieces), words[0].place, words[-1].end)
 
 

@@ -301,23 +301,27 @@ class VirtualCluster:
         its client's end when it sends its next packet, and each one comes later than the last.
         """
         deadline = time.monotonic() + within
-        while left := self._busy():
-            running = [process for found in left.values() for process in found]
+        while busy := self._busy():
+            running = [process for found in busy.values() for process in found]
             only_sessions = all(" ".join(p.argv).startswith("sshd: ") for p in running)
             if time.monotonic() >= deadline + (SESSION_ENDS if only_sessions else 0):
                 break
             time.sleep(0.05)
+        looked = {name: self.processes(name) for name in busy}
+        left = {name: found for name, found in looked.items() if found}
         for name, found in left.items():
             pids = [str(process.pid) for process in found]
             self.run(name, ["sh", "-c", 'kill -KILL "$@"', "sh", *pids], user="root")
         return left
 
-    def _busy(self) -> dict[str, list[NodeProcess]]:
-        """Looks from outside first, which starts no process."""
-        seen = self.seen().items()
-        busy = [name for name, there in seen if any(not is_system(p.pid, p.argv) for p in there)]
-        found = {name: self.processes(name) for name in busy}
-        return {name: running for name, running in found.items() if running}
+    def _busy(self) -> dict[str, list[outside.Seen]]:
+        """What runs on nodes beside what they always have; looks from outside, which starts no
+        process."""
+        running = {
+            name: [process for process in there if not is_system(process.pid, process.argv)]
+            for name, there in self.seen().items()
+        }
+        return {name: found for name, found in running.items() if found}
 
     # ------------------------------------------------------------ faults
 

@@ -123,7 +123,7 @@ def test_what_cannot_be_is_said_without_a_traceback(words: tuple[str, ...]) -> N
     ("words", "said"),
     [
         (("lint", "missing.json"), "missing.json: No such file or directory"),
-        (("lint", "/dev/zero"), "/dev/zero: more than 16,777,216 bytes"),
+        (("lint", "/dev/zero"), "/dev/zero: file too large: expected at most 16,777,216 bytes"),
         (("diff", "ds.json", "."), ".: Is a directory"),
         (("lint", "ds.json", "--facts", "ds.json"), "ds.json: not recorded results: "),
         (("lint", "ds.json", "--facts", "facts.json"), "facts.json: 0.slots: Input should be a "),

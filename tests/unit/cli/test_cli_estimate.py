@@ -126,7 +126,7 @@ def test_what_is_wrong_is_said_in_a_line(
     ("model", "why"),
     [
         ("nowhere", "No such file or directory"),
-        ("/dev/zero", "file too large"),
+        ("/dev/zero", "file too large: expected at most 100,000,000 bytes"),
     ],
 )
 def test_a_model_that_cannot_be_read_has_code_3(dslaunch: Call, model: str, why: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from dslaunch.cli.command_help import CommandHelp, every_help, help_text
+from dslaunch.cli.command_help import every_help, help_text
 from dslaunch.cli.commands import ENTRIES, CommandKind, leaves, load
 from dslaunch.cli.main import app
 
@@ -45,38 +45,34 @@ LONGEST_SUMMARY = 60
 
 
 LEAVES = tuple(leaves())
+OPTIONS = tuple((command.words, option) for command in EVERY for option in command.options)
+"""Every option of every command, with the words of the command."""
 
 
-def commands() -> list[Any]:
-    return [pytest.param(command, id=command.words) for command in EVERY]
+def test_a_placeholder_names_what_is_expected_and_no_python_type():
+    for words, option in OPTIONS:
+        assert option.metavar in METAVARS | {""}, (words, option.names)
 
 
-@pytest.mark.parametrize("command", commands())
-def test_a_placeholder_names_what_is_expected_and_no_python_type(command: CommandHelp):
-    for option in command.options:
-        assert option.metavar in METAVARS | {""}, option.names
-
-
-@pytest.mark.parametrize(("words", "command"), LEAVES, ids=[words for words, _ in LEAVES])
-def test_every_option_with_a_value_has_a_placeholder(words: str, command: Any):
-    for parameter in command.params:
+def test_every_option_with_a_value_has_a_placeholder():
+    for words, parameter in ((words, each) for words, leaf in LEAVES for each in leaf.params):
         if parameter.param_type_name == "option" and not (parameter.is_flag or parameter.count):
             assert parameter.metavar in METAVARS, f"{words} {parameter.opts}"
         elif parameter.param_type_name == "argument":
-            assert parameter.metavar and parameter.help
+            assert parameter.metavar and parameter.help, words
 
 
-@pytest.mark.parametrize("command", commands())
-def test_an_option_is_explained_by_sentences_that_start_in_upper_case(command: CommandHelp):
-    for option in command.options:
-        assert re.match(r"[A-Z`]", option.text), option.text
-        assert option.text.endswith("."), option.text
+def test_an_option_is_explained_by_sentences_that_start_in_upper_case():
+    for words, option in OPTIONS:
+        assert re.match(r"[A-Z`]", option.text), (words, option.text)
+        assert option.text.endswith("."), (words, option.text)
 
 
-@pytest.mark.parametrize("command", commands())
-def test_a_summary_is_shorter_than_sixty_characters(command: CommandHelp):
-    assert 0 < len(command.summary) < LONGEST_SUMMARY or command.words == "dslaunch"
-    assert not command.summary.endswith(".")
+def test_a_summary_is_shorter_than_sixty_characters():
+    for command in EVERY:
+        length = len(command.summary)
+        assert 0 < length < LONGEST_SUMMARY or command.words == "dslaunch", command.words
+        assert not command.summary.endswith("."), command.words
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
@@ -85,24 +81,24 @@ def test_the_list_of_commands_has_the_summary_of_the_command(entry: Any):
     assert found.summary == entry.summary
 
 
-@pytest.mark.parametrize("command", commands())
-def test_the_help_of_a_command_ends_with_an_example_of_it(command: CommandHelp):
-    assert command.example.startswith(command.words)
+def test_the_help_of_a_command_ends_with_an_example_of_it():
+    for command in EVERY:
+        assert command.example.startswith(command.words)
 
 
-@pytest.mark.parametrize("command", commands())
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_no_text_of_the_help_is_cut(command: CommandHelp, width: int):
-    shown = " ".join(help_text(command, width).split())
-    for option in (*command.options, *command.arguments):
-        assert " ".join(option.description.split()) in shown
-    for _, listed in command.groups:
-        assert all(f"{name} {summary}" in shown for name, summary in listed)
+def test_no_text_of_the_help_is_cut(width: int):
+    for command in EVERY:
+        shown = " ".join(help_text(command, width).split())
+        for option in (*command.options, *command.arguments):
+            assert " ".join(option.description.split()) in shown, command.words
+        for _, listed in command.groups:
+            assert all(f"{name} {summary}" in shown for name, summary in listed), command.words
 
 
-@pytest.mark.parametrize("command", commands())
-def test_the_help_fits_into_eighty_columns(command: CommandHelp):
-    assert max(map(len, help_text(command, 80).splitlines())) <= 80
+def test_the_help_fits_into_eighty_columns():
+    for command in EVERY:
+        assert max(map(len, help_text(command, 80).splitlines())) <= 80, command.words
 
 
 def test_the_program_lists_its_commands_in_groups(dslaunch: Dslaunch):

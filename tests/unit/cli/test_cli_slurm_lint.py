@@ -152,7 +152,7 @@ def test_bash_runs_nothing_of_a_script(
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "No such file or directory"), (b"\xff\xfe", "no text in UTF-8")],
+    [(None, "No such file or directory"), (b"\xff\xfe", "not UTF-8 text")],
 )
 def test_what_cannot_be_read_is_a_line_of_words(
     directory: Path, dslaunch: Dslaunch, content: bytes | None, said: str
@@ -165,7 +165,7 @@ def test_what_cannot_be_read_is_a_line_of_words(
 
 def test_a_text_without_end_is_not_read_to_the_end(dslaunch: Dslaunch) -> None:
     done = dslaunch("slurm", "lint", "/dev/zero")
-    assert (done.returncode, "more than 4,194,304 bytes" in done.stderr) == (3, True)
+    assert (done.returncode, "at most 4,194,304 bytes" in done.stderr) == (3, True)
 
 
 def test_good_practice_of_a_script_is_shown(directory: Path, dslaunch: Dslaunch) -> None:

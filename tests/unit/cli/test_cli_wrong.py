@@ -100,6 +100,16 @@ WRONG: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...] = (
         "--grace", "--exit-timeout", "--heartbeat-timeout", "--reconnect-timeout",
         "--hang-timeout", "--restarts",
     )),
+    *(((*RUN, option, seconds, "train.py"), 2, (option, seconds)) for seconds in ("nan", "inf")
+        for option in (
+            "--grace", "--exit-timeout", "--heartbeat-timeout", "--reconnect-timeout",
+            "--hang-timeout",
+        )),
+    (("rehearse", "--time-limit", "inf", C, "train.py"), 2, ("--time-limit", "inf")),
+    ((*SLURM, "--hang-timeout", "inf", "train.py"), 2, ("--hang-timeout", "inf")),
+    (("stop", "--grace", "inf", "gone"), 2, ("--grace", "inf")),
+    (("top", "--interval", "inf", "gone"), 2, ("--interval", "inf")),
+    ((*RUN, "--dry-run", "--notify", "http://x.org", "train.py"), 2, ("--notify", "https")),
     ((*RUN, "-d", "--restarts", "2", "train.py"), 2, ("--detach", "--restarts")),
     ((*RUN, "--slurm", "train.py"), 2, ("SLURM", "salloc")),
     ((*RUN, "--launcher"), 2, ("--launcher", "dslaunch run -h")),

@@ -227,6 +227,12 @@ def test_circles_and_depth_end(text: str) -> None:
     assert not found or not all(each.known for each in found)
 
 
+def test_a_text_that_is_longer_than_a_path_is_unknown() -> None:
+    """A long text in hundreds of places of another one would fill the memory."""
+    text = f"A = '{'x' * 100_000}'\n" + INITIALIZE.format(f"f'{'{A}' * 1000}'")
+    assert [each.known for each in named(text)] == [False]
+
+
 def test_modules_that_import_each_other_end() -> None:
     others = {"a.py": "from b import C\n", "b.py": "from a import C\n"}
     (found,) = named("from a import C\n" + INITIALIZE.format("C"), others)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -183,3 +184,39 @@ def output_before_exit(connection: socket.socket) -> dict[int, bytes]:
                 output[frame.stream] = output.get(frame.stream, b"") + frame.data
             elif isinstance(frame, dict) and frame.get("event") == "exit":
                 return output
+
+
+@pytest.mark.parametrize("request_", [{}, {"op": "usage"}, {"op": "received", "archive": 9}])
+def test_a_request_of_a_command_that_lacks_something_is_refused(request_: dict[str, Any]) -> None:
+    ours, its = socket.socketpair()
+    with ours, its:
+        agent = Agent("r1", "n1", {"heartbeat": 1.0, "reconnect": 1.0}, os.getppid())
+        agent.welcome(its)
+        agent.take(agent.clients[0], {"id": 7, **request_})
+        ours.recv(len(frames.GREETING), socket.MSG_WAITALL)
+        replies = [frame for frame in frames.Decoder().feed(ours.recv(1 << 16)) if "reply" in frame]
+        assert [reply["reply"] for reply in replies] == [7]
+        assert replies[0]["error"]
+
+
+def test_heartbeats_do_not_pile_up_for_a_client_that_reads_nothing() -> None:
+    ours, its = socket.socketpair()
+    with ours, its:
+        agent = Agent("r1", "n1", {"heartbeat": 1.0, "reconnect": 1.0}, os.getppid())
+        agent.welcome(its)
+        client = agent.clients[0]
+        for _ in range(10_000):  # more than any buffer of a socket takes
+            client.beat(idle=0.0)
+        assert 0 < beats_read(ours, client) < 10_000
+        client.beat(idle=0.0)
+        assert beats_read(ours, client) == 1
+
+
+def beats_read(connection: socket.socket, client: AgentClient) -> int:
+    """Read all that is pending; return how many heartbeats there were."""
+    data = b""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            data += connection.recv(1 << 20, socket.MSG_DONTWAIT)
+            client.write()
+    return data.count(b'"beat"')

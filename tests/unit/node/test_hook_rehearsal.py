@@ -7,13 +7,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from dslaunch.node import hook_code, rank_hooks, rehearsal
+from dslaunch.node import hook_code, hook_recorder, rank_hooks, rehearsal
 from dslaunch.node.redact import FIXED, Secrets
 from dslaunch.protocol.rehearsal import Record
 
@@ -192,6 +193,23 @@ def test_a_program_in_the_place_of_a_rank_is_recorded_from_its_start(run: Run) -
 )
 def test_averaging_of_parameters_is_known_by_the_code(code: str, averages: bool) -> None:
     assert hook_code.averages_parameters(ast.parse(code)) is averages
+
+
+def test_a_note_is_made_while_another_thread_makes_one_and_not_within_one(tmp_path: Path) -> None:
+    def note_in_thread(_: hook_recorder.Recorder) -> None:
+        hook_recorder.note(lambda recorder: recorder.write("nested"))
+        args = (lambda recorder: recorder.write("of-thread"),)
+        thread = threading.Thread(target=hook_recorder.note, args=args)
+        thread.start()
+        thread.join()
+
+    file = tmp_path / "0.jsonl"
+    hook_recorder.record_with(hook_recorder.Recorder(str(file), 2, None, []))
+    try:
+        hook_recorder.note(note_in_thread)
+    finally:
+        hook_recorder.record_with(None)
+    assert [json.loads(line)["kind"] for line in file.read_text().splitlines()] == ["of-thread"]
 
 
 def test_records_are_private(run: Run, tmp_path: Path) -> None:

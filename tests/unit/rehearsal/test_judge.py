@@ -383,6 +383,14 @@ def test_parameters_that_differ_by_rounding_are_equal() -> None:
     assert judged(sound(0), rounded).findings == ()
 
 
+def test_a_parameter_whose_sum_changes_by_rounding_only_is_equal() -> None:
+    def rank(number: int) -> list[Sent]:
+        steps = [step(at, fingerprint=[1.0 + at, 2.0 + number * 1e-9]) for at in (1, 2)]
+        return [*without(sound(number), "step"), *steps]
+
+    assert judged(rank(1), rank(2)).findings == ()
+
+
 def test_parameters_of_tensor_parallel_ranks_are_not_compared() -> None:
     apart = [*without(sound(1), "step"), step(1), step(2, fingerprint=[9.0, 4.0])]
     parallel: Sent = {"kind": "group", "size": 2}
@@ -393,10 +401,18 @@ def test_parameters_of_tensor_parallel_ranks_are_not_compared() -> None:
 def test_models_and_configs_that_differ_are_errors() -> None:
     other = [*without(sound(1), "wrapped"), {**DDP, "parameters": 200}]
     config: Sent = {"kind": "deepspeed-config", "path": None, "text": "{}"}
-    result = judged([*sound(0), config], [*other, {**config, "text": '{"steps_per_print": 1}'}])
+    clipping: Sent = {**config, "text": '{"gradient_clipping": 1.0}'}
+    result = judged([*sound(0), config], [*other, clipping])
     assert {"rehearsal.model-differs", "rehearsal.config-differs"} <= {
         code for _, code in codes(result)
     }
+
+
+def test_configs_may_differ_in_what_is_logged() -> None:
+    config: Sent = {"kind": "deepspeed-config", "path": None, "text": "{}"}
+    logging: Sent = {**config, "text": '{"steps_per_print": 1, "tensorboard": {"enabled": true}}'}
+    result = judged([*sound(0), config], [*sound(1), logging])
+    assert "rehearsal.config-differs" not in {code for _, code in codes(result)}
 
 
 def test_models_that_differ_before_they_are_sharded_are_an_error() -> None:
@@ -477,6 +493,20 @@ def test_ranks_with_different_losses_train_on_parts_of_the_batches_that_they_all
     assert ("error", "rehearsal.same-data") not in codes(judged(*ranks))
 
 
+@pytest.mark.parametrize("other", [{"parameters": 200, "fingerprint": [1.0]}, {}], ids=str)
+def test_ranks_whose_own_code_divides_the_model_may_read_the_same_samples(other: Sent) -> None:
+    plain = [loader(replicas=None, replica=None, seed=None, sampler="SequentialSampler")]
+    same = [*plain, *batches("a", "b")]
+
+    def rank(number: int, collectives: int, **more: object) -> list[Sent]:
+        built = {**OPTIMIZER, "owned": None, "fingerprint": [float(number), 2.0], **more}
+        steps = [step(1, fingerprint=[], collectives=0), step(2, collectives=collectives)]
+        return [START, TORCH, group(number), built, *steps, *same, HELD]
+
+    assert judged(rank(0, 4), rank(1, 4, **other)).verdict is Verdict.WOULD_RUN
+    assert judged(rank(0, 0), rank(1, 0, **other)).verdict is Verdict.WOULD_FAIL
+
+
 def test_ranks_that_split_the_model_may_read_the_same_samples() -> None:
     split: Sent = {"kind": "splits-model"}
     ranks = [[*sound(rank), loader(), *batches("a", "b")] for rank in (0, 1)]
@@ -494,7 +524,17 @@ def rendezvous(rank: int, world: int = 2, address: str = "n0", **other: object) 
     [
         ([rendezvous(0, world=8), rendezvous(1, world=8)], "rehearsal.world-size"),
         ([rendezvous(0, address="::1"), rendezvous(1, address="::1")], "rehearsal.master-loopback"),
+        (
+            [rendezvous(rank, address="gpu17.old", resolves=False) for rank in range(2)],
+            "rehearsal.master-unknown",
+        ),
         ([rendezvous(0), rendezvous(0)], "rehearsal.same-rank"),
+        ([rendezvous(0, world=1), rendezvous(0, world=1)], "hang.rendezvous"),
+        (
+            [rendezvous(rank, port=2001, served=2000) for rank in range(2)],
+            "rehearsal.master-port",
+        ),
+        ([rendezvous(rank, port=2000, served=2000) for rank in range(2)], "hang.rendezvous"),
         ([rendezvous(0, port=2001), rendezvous(1, port=2002)], "rehearsal.ports-differ"),
         (
             [rendezvous(rank, file=f"{CWD}/meet") for rank in range(2)],
@@ -522,18 +562,35 @@ def test_a_rank_that_waits_for_held_ranks_has_made_uneven_steps() -> None:
 # ------------------------------------------------------------ steps
 
 
+UNCHANGED: Sent = {**OPTIMIZER, "fingerprint": [3.0, 4.0]}
+"""As the parameters are after the second step."""
+
+
 @pytest.mark.parametrize(
     "optimizer",
     [
-        {**OPTIMIZER, "owned": 0, "gradients": 0},
-        {**OPTIMIZER, "gradients": 0},
-        {**OPTIMIZER, "fingerprint": [3.0, 4.0]},
+        {**UNCHANGED, "owned": 0, "gradients": 0},
+        {**UNCHANGED, "gradients": 0},
+        UNCHANGED,
     ],
     ids=["other-parameters", "no-gradients", "unchanged"],
 )
 def test_an_optimizer_that_trains_nothing_is_an_error(optimizer: Sent) -> None:
     ranks = [[optimizer if r is OPTIMIZER else r for r in sound(rank)] for rank in range(2)]
     assert codes(judged(*ranks)) == {("error", "rehearsal.no-update")}
+
+
+def test_a_first_step_without_gradients_is_no_error_if_the_next_one_trains() -> None:
+    prepared = {**OPTIMIZER, "gradients": 0}
+    ranks = [[prepared if r is OPTIMIZER else r for r in sound(rank)] for rank in range(2)]
+    assert judged(*ranks).findings == ()
+
+
+def test_steps_of_another_model_than_the_last_wrapped_one_do_not_change_it() -> None:
+    critic = {**OPTIMIZER, "owned": 0, "fingerprint": [1.0, 2.0]}
+    steps = [step(number, fingerprint=[1.0, 2.0]) for number in (1, 2)]
+    rank = [*without(sound(0), "optimizer", "step"), critic, *steps]
+    assert judged(rank, rank).findings == ()
 
 
 def test_steps_that_deepspeed_skipped_change_no_parameters() -> None:
@@ -661,6 +718,18 @@ def test_samplers_with_different_seeds_overlap() -> None:
     assert codes(result) == {("error", "rehearsal.same-data")}
 
 
+def test_samplers_of_one_rank_may_have_different_seeds() -> None:
+    second = [loader(number=2, seed=7), *[{**each, "loader": 2} for each in batches("e", "f")]]
+    begun = [*sound(0), loader(seed=0), *batches("a", "b")]
+    behind = [*sound(1), loader(seed=0), *batches("c", "d")]
+    assert judged([*begun, *second], behind).findings == ()
+
+
+def test_a_plain_sampler_of_one_rank_reads_for_all() -> None:
+    plain = loader(sampler="RandomSampler", replicas=None, replica=None, seed=None)
+    assert judged([*sound(0), plain, *batches("a", "b")], sound(1)).findings == ()
+
+
 def test_workers_that_return_each_batch_again_are_an_error() -> None:
     stream = loader(workers=2, samples=None, batches=None, replicas=None, seed=None, sampler="X")
     result = judged(
@@ -720,10 +789,13 @@ def test_a_gpu_that_is_almost_full_is_a_warning() -> None:
 
 
 def test_a_hub_is_a_note_and_other_hosts_are_only_measured() -> None:
-    hosts: list[Sent] = [{"kind": "host", "name": "huggingface.co"}, {"kind": "host", "name": "n9"}]
+    names = ("huggingface.co", "n9", "cdn-lfs.hf.co", "mygithub.com")
+    hosts: list[Sent] = [{"kind": "host", "name": name} for name in names]
     result = judged([*sound(0), *hosts], sound(1))
     assert codes(result) == {("info", "rehearsal.network")}
-    assert result.measured.hosts == ("huggingface.co", "n9")
+    (found,) = result.findings
+    assert found.values["hosts"] == "cdn-lfs.hf.co, huggingface.co"
+    assert set(result.measured.hosts) == set(names)
     assert result.verdict is Verdict.WOULD_RUN
 
 

@@ -66,5 +66,5 @@ def test_a_template_that_is_not_there_is_named() -> None:
 
 def test_a_template_that_is_no_text_is_reported(tmp_path: Path) -> None:
     (tmp_path / "own.j2").write_bytes(b"\xff")
-    with pytest.raises(PlanError, match=r"own\.j2: cannot be read"):
+    with pytest.raises(PlanError, match=r"own\.j2: not UTF-8 text"):
         render("own.j2", directories=[tmp_path])

@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 import pytest
 from tests.unit.report.recorded_runs import details_of, hosts_of, record
 
-from dslaunch.report.run_page import number_text, run_page
+from dslaunch.report.run_charts import number_text
+from dslaunch.report.run_page import run_page
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.progress_history import ProgressHistory, ProgressPoint, RankPace

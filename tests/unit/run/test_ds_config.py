@@ -10,6 +10,7 @@ from dslaunch.cluster.model import Allocation, Node
 from dslaunch.errors import ErrorCode, PlanError
 from dslaunch.launch.decisions import DecisionCode
 from dslaunch.launch.job import Job
+from dslaunch.run.code_configs import configs_in_code
 from dslaunch.run.ds_config import config_errors, offloads_to_host, refuse, warnings
 
 SIX_RANKS = Allocation.of([(Node(f"n{i}", (0, 1, 2)), (0, 1, 2)) for i in range(2)])
@@ -105,3 +106,18 @@ def test_a_config_that_code_names_is_read_too_less_what_code_may_fill_in(tmp_pat
     (tmp_path / "ds.json").write_text('{"train_batch_size": 8, "zero_optimisation": {}}')
     errors = config_errors(Job("train.py"), tmp_path, SIX_RANKS, [tmp_path / "ds.json"])
     assert [error.path for error in errors] == ["zero_optimisation"]
+
+
+def test_a_config_in_a_file_of_arguments_is_found(tmp_path: Path) -> None:
+    (tmp_path / "args.yaml").write_text("deepspeed: a.json\ntrain:\n  deepspeed: b.json\n")
+    found = configs_in_code(Job("train.py", ("args.yaml",)), tmp_path, None)
+    assert [each.path for each in found] == ["a.json", "b.json"]
+
+
+def test_a_file_of_arguments_is_read_without_what_its_aliases_stand_for(tmp_path: Path) -> None:
+    """Nine merges of nine merges of nine entries, and so on: 9^40 entries."""
+    levels = ["k0: &k0 {a: 1}"]
+    levels += [f"k{at}: &k{at} {{<<: [{', '.join([f'*k{at - 1}'] * 9)}]}}" for at in range(1, 40)]
+    (tmp_path / "args.yaml").write_text("\n".join([*levels, "deepspeed: a.json"]))
+    found = configs_in_code(Job("train.py", ("args.yaml",)), tmp_path, None)
+    assert [each.path for each in found] == ["a.json"]

@@ -11,6 +11,7 @@ from dslaunch.run.reasons import EndCode, EndReason
 
 SILENT = Event(3, "lost", "n2", failure="lost", error="silence")
 LOST = EndReason(EndCode.NODE_LOST, "n2", failure="lost", error="silence")
+INTERRUPT = EndReason(EndCode.INTERRUPTED)
 
 
 def exits(
@@ -57,12 +58,12 @@ def test_what_ends_after_we_began_to_end_it_is_a_secondary_failure() -> None:
 
 
 def test_an_interrupted_run_is_interrupted_although_its_ranks_die_of_signals() -> None:
-    outcome = verdict(exits(6, 0, None, 15, asked=True), stopped_at=5, interrupted=True)
-    assert (outcome.status, outcome.exit_code) == ("interrupted", 130)
+    outcome = verdict(exits(6, 0, None, 15, asked=True), stopped_at=5, stop=INTERRUPT)
+    assert (outcome.status, outcome.exit_code, outcome.reason) == ("interrupted", 130, INTERRUPT)
 
 
 def test_a_failure_before_the_interrupt_stays_the_cause() -> None:
-    outcome = verdict(exits(4, 1, 7), stopped_at=5, interrupted=True)
+    outcome = verdict(exits(4, 1, 7), stopped_at=5, stop=INTERRUPT)
     assert outcome.exit_code == 7
 
 

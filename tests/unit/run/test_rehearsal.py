@@ -13,7 +13,7 @@ from dslaunch.protocol.values import parse
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.hang_watch import Stall
 from dslaunch.run.reasons import EndCode, EndReason
-from dslaunch.run.rehearsal import RehearsalLimits, RehearsalMonitor
+from dslaunch.run.rehearsal import RENDEZVOUS_WAIT, RehearsalLimits, RehearsalMonitor
 from dslaunch.run.session import Session
 
 START: dict[str, Any] = {
@@ -175,3 +175,19 @@ def test_the_time_limit_does_not_count_the_building_of_kernels() -> None:
     assert before < monitor.limits.time_limit
     for _ in range(3):
         assert monitor.look(sessions) is None
+
+
+@pytest.mark.parametrize(("resolves", "over"), [(False, EndCode.HANG), (True, None)])
+def test_ranks_that_never_find_the_master_are_ended_though_they_write_of_each_attempt(
+    resolves: bool, over: EndCode | None
+) -> None:
+    now = [0.0]
+    plan = Plan("test", "direct", 2, Rendezvous("n1", 29500), ())
+    monitor = RehearsalMonitor(RehearsalLimits(), plan, clock=lambda: now[0])
+    joining = [START, {**RENDEZVOUS, "resolves": resolves}]
+    sessions = [cast(Session, Answering(joining, joining))]
+    monitor.look(sessions)  # it asks
+    assert monitor.look(sessions) is None
+    now[0] = RENDEZVOUS_WAIT + 1
+    reason = monitor.look(sessions)
+    assert (reason.code if reason is not None else None) == over

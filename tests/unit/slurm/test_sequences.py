@@ -1,6 +1,6 @@
 """Whatever happens to a site, a living job is never called ended, and a stranger's never touched.
 
-500 sequences of failures and of what users and administrators do, drawn from a seed each, against
+Sequences of failures and of what users and administrators do, drawn from a seed each, against
 `simulated_slurm`: dslaunch's own code submits, follows, stops and judges; only SLURM and the time
 are simulated.
 """
@@ -51,7 +51,8 @@ from dslaunch.slurm.states import GONE, JobInfo
 from dslaunch.slurm.submit import submit
 from dslaunch.slurm.verdict import Ending, JobVerdict
 
-SEQUENCES = 500
+SEQUENCES, USUAL = 500, 250
+"""How many there are, and how many of them are for every run of the tests."""
 AT_ONCE = 25
 STRANGERS_LINE = "a stranger's line"
 CALM_AFTER = (60.0, 400.0)
@@ -360,7 +361,13 @@ def follow(story: Story) -> None:
     story.check_verdicts(verdicts(following, story.made), found)
 
 
-@pytest.mark.parametrize("first", range(0, SEQUENCES, AT_ONCE))
+def chunk(first: int) -> object:
+    """The first of `AT_ONCE` sequences."""
+    marks = () if first < USUAL else (pytest.mark.long,)
+    return pytest.param(first, marks=marks)
+
+
+@pytest.mark.parametrize("first", [chunk(first) for first in range(0, SEQUENCES, AT_ONCE)])
 def test_no_sequence_of_failures_ends_a_living_job_or_touches_a_strangers(
     first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,6 +159,10 @@ def _of_one_machine(text: str) -> bool:
 
 def own_interface(a: NodeAnswers) -> HeldAddress | None:
     """The interface with the address that the other nodes dial. Raises UnansweredError."""
+    return a.once(_own_interface)
+
+
+def _own_interface(a: NodeAnswers) -> HeldAddress | None:
     mine = address(a)
     return next((i for i in a.value(INTERFACES) if i["address"] == mine), None)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dslaunch.plural import counted
+from dslaunch.preflight.alike import by_host
 from dslaunch.preflight.check import (
     Asked,
     Finding,
@@ -278,7 +279,8 @@ def if_up(a: NodeAnswers, judge: NodeJudge) -> Iterable[Finding]:
 
 def up(nodes: Nodes) -> dict[str, NodeAnswers]:
     """The nodes whose driver answers."""
-    return {host: a for host, a in nodes.items() if driver(a) is Driver.UP}
+    states = by_host(nodes, driver)
+    return {host: nodes[host] for host, state in states.items() if state is Driver.UP}
 
 
 Predicate = Callable[[NvidiaGpu, Mapping[str, float]], object]

@@ -139,9 +139,8 @@ def _judge(nodes: Nodes, heard: Mapping[str, Mapping[str, Any]]) -> Iterator[Fin
                 errors[host, to] = CallFailure.parse(answer["error"])
     # a set: with a list this would take time with the square of the nodes
     unanswered = set(nodes).difference(heard) if len(nodes) > 1 else set()
-    for host in nodes:
-        if host in unanswered:
-            yield Finding("unknown", "did not connect to the other nodes", hosts=(host,))
+    silent = tuple(host for host in nodes if host in unanswered)
+    yield Finding("unknown", "did not connect to the other nodes", hosts=silent)
     yield from blamed(errors)
     failed = {host for pair in errors for host in pair}
     fine = tuple(host for host in heard if host not in failed)

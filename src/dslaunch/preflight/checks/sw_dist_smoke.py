@@ -275,9 +275,12 @@ def _figures(job: SmokeJob, parts: dict[str, SmokeResult], hosts: tuple[str, ...
     mine = {job.hosts.index(host) for host in hosts}
     partners = [(parts[host].pairs or {}).items() for host in hosts]
     pairs = [rate for rates in partners for partner, rate in rates if partner in mine]
-    words += [f"each node alone {span(singles)}"] if singles else []
-    words += [f"pairs of nodes {span(pairs)}"] if pairs else []
-    words += [f"all {speed(min(p.whole for p in parts.values()))}"] if job.world > 1 else []
+    if singles:
+        words.append(f"each node alone {span(singles)}")
+    if pairs:
+        words.append(f"pairs of nodes {span(pairs)}")
+    if job.world > 1:
+        words.append(f"all {speed(min(p.whole for p in parts.values()))}")
     return "; ".join(words)
 
 

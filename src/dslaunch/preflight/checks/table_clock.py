@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from enum import Enum
 from statistics import median
 
-from dslaunch.preflight.check import Check, Finding, NodeAnswers, Nodes, Question, passed, skipped
+from dslaunch.preflight.check import (
+    Check,
+    Finding,
+    Level,
+    NodeAnswers,
+    Nodes,
+    Question,
+    passed,
+    skipped,
+)
 from dslaunch.preflight.flow import NodeFlow, compared, each
 from dslaunch.protocol.survey import Ran
 from dslaunch.registry import LAUNCHERS
@@ -16,26 +25,24 @@ from dslaunch.registry import LAUNCHERS
 def _compare_clock_skew(nodes: Nodes) -> Iterator[Finding]:
     """Against the middle one: our own clock may be the wrong one."""
     clocks = {host: a.clock for host, a in nodes.items() if a.clock is not None}
-    for host in nodes.keys() - clocks.keys():
-        yield Finding("unknown", "clock offset not measured", hosts=(host,))
+    unknown = tuple(host for host in nodes if host not in clocks)
+    yield Finding("unknown", "clock offset not measured", hosts=unknown)
     middle = median(offset for offset, _ in clocks.values()) if clocks else 0.0
-    for host, (offset, error) in clocks.items():
-        yield _skew_of(host, offset - middle, error, nodes)
-
-
-def _skew_of(host: str, ahead: float, error: float, nodes: Nodes) -> Finding:
-    a = nodes[host]
-    launcher = LAUNCHERS.find(a.scope.launcher)
+    first = next(iter(nodes.values()))
+    launcher = LAUNCHERS.find(first.scope.launcher)
     by_clock = launcher is not None and launcher.compares_clocks
-    limit = a.limits["elastic" if by_clock else "fail"]
-    off = max(0.0, abs(ahead) - error)
-    if off < a.limits["warn"]:
-        return Finding(
-            "pass", f"clock within {a.limits['warn']:g} s of the other nodes", hosts=(host,)
-        )
-    found = f"clock {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the other nodes"
-    expected = f"less than {a.limits['warn']:g} s"
-    return Finding("fail" if off >= limit else "warn", found, expected, hosts=(host,))
+    warn, fail = first.limits["warn"], first.limits["elastic" if by_clock else "fail"]
+    fine = []
+    for host, (offset, error) in clocks.items():
+        ahead = offset - middle
+        off = max(0.0, abs(ahead) - error)
+        if off < warn:
+            fine.append(host)
+            continue
+        found = f"clock {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the other nodes"
+        level: Level = "fail" if off >= fail else "warn"
+        yield Finding(level, found, f"less than {warn:g} s", hosts=(host,))
+    yield Finding("pass", f"clock within {warn:g} s of the other nodes", hosts=tuple(fine))
 
 
 NOT_FOUND = 127

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from dslaunch.plural import counted
+from dslaunch.preflight.alike import by_host
 from dslaunch.preflight.check import (
     Check,
     Finding,
@@ -96,13 +97,13 @@ def _load(a: NodeAnswers) -> float | None:
 
 def _compare_cpu_load(nodes: Nodes) -> Iterator[Finding]:
     """Against the others: all nodes that are equally busy make no straggler."""
-    loads = {host: _load(a) for host, a in nodes.items()}
+    loads = by_host(nodes, _load)
     known = {host: load for host, load in loads.items() if load is not None}
-    for host in loads.keys() - known.keys():
-        yield Finding("unknown", "load not reported", hosts=(host,))
+    unknown = tuple(host for host in loads if host not in known)
+    yield Finding("unknown", "load not reported", hosts=unknown)
     middle = median(known.values()) if known else 0.0
+    limit = next(iter(nodes.values())).limits["warn"]
     for host, load in known.items():
-        limit = nodes[host].limits["warn"]
         found = f"{load:.1f} runnable processes per core"
         if load <= limit:
             yield Finding("pass", "not busy", hosts=(host,))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from dslaunch.launch.devices import NAMES
 from dslaunch.plural import counted
 from dslaunch.preflight import kernel_log, xid
+from dslaunch.preflight.alike import by_host
 from dslaunch.preflight.check import (
     Check,
     Finding,
@@ -71,7 +72,8 @@ def _gpu_count(a: NodeAnswers) -> Iterator[Finding]:
 
 def _compare_gpu_count(nodes: Nodes) -> Iterator[Finding]:
     """A node without any GPU among nodes that have some."""
-    without = tuple(h for h, a in nodes.items() if nvidia.driver(a) is nvidia.Driver.ABSENT)
+    states = by_host(nodes, nvidia.driver)
+    without = tuple(host for host, state in states.items() if state is nvidia.Driver.ABSENT)
     if without and nvidia.up(nodes):
         hosts = tuple(host for host in without if nodes[host].has("pci"))
         if hosts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from dslaunch.preflight.check import (
@@ -57,23 +57,27 @@ def switches(a: NodeAnswers) -> int:
 
 def _flow_gpu_fabric(a: NodeAnswers) -> NodeFlow:
     if nvidia.has_driver(a):
-        a = yield {"query": nvidia.QUERY, **({"service": SERVICE} if switches(a) else {})}
+        asked = {"query": nvidia.QUERY}
+        if switches(a):
+            asked["service"] = SERVICE
+        a = yield asked
     return nvidia.if_up(a, _gpu_fabric)
 
 
 def _gpu_fabric(a: NodeAnswers) -> Iterator[Finding]:
-    states: dict[tuple[str, str], list[int]] = {}
+    gpus_of: dict[tuple[str, str], list[int]] = {}
     for gpu in nvidia.gpus(a):
         state = gpu.text("fabric.state")
-        if state not in (None, "Not Supported"):
-            states.setdefault((state or "", gpu.text("fabric.status") or "?"), []).append(gpu.index)
-    for (state, status), gpus in states.items():
-        if (state, status) != ("Completed", "Success"):
-            words = f"GPU {nvidia.listed(gpus)}: fabric {state}, {status}"
-            yield Finding("fail", words, "Completed, Success")
-    if any(state != ("Completed", "Success") for state in states):
+        if state is not None and state != "Not Supported":
+            status = gpu.text("fabric.status") or "?"
+            gpus_of.setdefault((state, status), []).append(gpu.index)
+    is_ready = bool(gpus_of.pop(("Completed", "Success"), ()))
+    for (state, status), gpus in gpus_of.items():
+        words = f"GPU {nvidia.listed(gpus)}: fabric {state}, {status}"
+        yield Finding("fail", words, "Completed, Success")
+    if gpus_of:
         return
-    if states:
+    if is_ready:
         yield passed("NVSwitch fabric is ready")
     elif switches(a):
         yield from _fabric_service(a)
@@ -176,32 +180,34 @@ def _gpu_p2p(a: NodeAnswers) -> Iterator[Finding]:
     elif any(said == "DR" for _, _, said in known.p2p):
         yield Finding("warn", _pairs(known.p2p), "OK")
     elif known.p2p and len(known.p2p) < pairs:
-        yield Finding(
-            "warn", f"no peer access between some GPUs: {_pairs(known.p2p)}", "OK between all GPUs"
-        )
+        words = f"no peer access between some GPUs: {_pairs(known.p2p)}"
+        yield Finding("warn", words, "OK between all GPUs")
     elif known.p2p:
-        yield Finding(
-            "info",
-            (
-                f"no peer access between GPUs: {MEANING[known.p2p[0][2]]}; NCCL copies "
-                "through host memory"
-            ),
-        )
+        _, _, status = known.p2p[0]
+        why = MEANING.get(status, status)
+        words = f"no peer access between GPUs: {why}; NCCL copies through host memory"
+        yield Finding("info", words)
     else:
         yield passed("peer access between all GPUs")
 
 
-def _pairs(pairs: list[tuple[str, str, str]] | tuple[tuple[str, str, str], ...]) -> str:
+def _pairs(pairs: Sequence[tuple[str, str, str]]) -> str:
+    """Return pairs of GPUs with their status, the first ones in words."""
     words = "; ".join(f"{x}-{y} {said} ({MEANING.get(said, said)})" for x, y, said in pairs[:TOLD])
     return words + (f"; and {len(pairs) - TOLD} more" if len(pairs) > TOLD else "")
 
 
-def _topo_gpu_links(a: NodeAnswers) -> Iterator[Finding]:
+def _matrix(a: NodeAnswers) -> Topology:
+    """Return the links of GPUs and NICs. Raises UnansweredError if there is no matrix of them."""
     known = wiring.topology(a)
     if known.status == "none":
-        raise UnansweredError(
-            known.trouble.message if known.trouble else "`nvidia-smi topo -m` printed no matrix"
-        )
+        none = "`nvidia-smi topo -m` printed no matrix"
+        raise UnansweredError(known.trouble.message if known.trouble else none)
+    return known
+
+
+def _topo_gpu_links(a: NodeAnswers) -> Iterator[Finding]:
+    known = _matrix(a)
     missing = wiring.pairs_without_nvlink(a, known)
     if missing:
         words = "; ".join(f"{one}-{two} is {link}" for one, two, link in missing[:TOLD])
@@ -221,11 +227,7 @@ def _usual(known: Topology) -> str:
 
 
 def _topo_nic_affinity(a: NodeAnswers) -> Iterator[Finding]:
-    known = wiring.topology(a)
-    if known.status == "none":
-        raise UnansweredError(
-            known.trouble.message if known.trouble else "`nvidia-smi topo -m` printed no matrix"
-        )
+    known = _matrix(a)
     near = [each for each in nearest(known) if each.link]
     if len(a.scope.nodes) < 2 or not near:
         yield skipped("one node" if near else "no RDMA adapter")
@@ -239,9 +241,8 @@ def _topo_nic_affinity(a: NodeAnswers) -> Iterator[Finding]:
         words = f"GPU {nvidia.listed(gpus)}: share {nic}, while other NICs are near no GPU"
         yield Finding("warn", words, "one NIC per GPU")
     if not (far or shared):
-        yield passed(
-            f"a NIC at distance {'/'.join(sorted({n.link for n in near if n.link}))} of each GPU"
-        )
+        distances = "/".join(sorted({each.link for each in near if each.link}))
+        yield passed(f"a NIC at distance {distances} of each GPU")
 
 
 def _shared_cards(near: list[Near]) -> dict[str, list[int]]:
@@ -268,12 +269,10 @@ def _compare_topo_uniform(nodes: Nodes) -> Iterator[Finding]:
     far = {host for host, t in known.items() if wiring.far_from_cards(t)}
     found = compare(known)
     bad: set[str] = {node.host for node in found.unread}
+    reported = {Aspect.GPU_LINKS: broken, Aspect.NIC_LINKS: far}
     for odd in found.odd:
-        told = odd.aspect in ELSEWHERE or odd.host in {
-            Aspect.GPU_LINKS: broken,
-            Aspect.NIC_LINKS: far,
-        }.get(odd.aspect, ())
-        if not told:
+        is_told = odd.aspect in ELSEWHERE or odd.host in reported.get(odd.aspect, ())
+        if not is_told:
             bad.add(odd.host)
             words = f"{odd.aspect}: {odd.text}"
             yield Finding("warn", words, "as on most nodes", hosts=(odd.host,))

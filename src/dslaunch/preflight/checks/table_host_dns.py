@@ -26,6 +26,7 @@ from dslaunch.preflight.flow import compared, judged
 from dslaunch.registry import LAUNCHERS
 
 Names = Mapping[str, list[str]]
+Addresses = frozenset[str]
 
 
 def _here(scope: Scope) -> Asked:
@@ -41,8 +42,8 @@ def _flow_dns_resolve(scope: Scope) -> Flow:
 
 def _compare_dns_resolve(nodes: Nodes) -> Iterator[Finding]:
     said: dict[str, Names] = {h: a["names"] for h, a in nodes.items() if a.has("names")}
-    for host in nodes.keys() - said.keys():
-        yield Finding("unknown", "not asked, or its resolver did not answer", hosts=(host,))
+    unknown = tuple(host for host in nodes if host not in said)
+    yield Finding("unknown", "not asked, or its resolver did not answer", hosts=unknown)
     scope = next(iter(nodes.values())).scope
     needed = "mpi" in scope.purposes
     by_name = _by_name(nodes, said)
@@ -58,21 +59,23 @@ def _compare_dns_resolve(nodes: Nodes) -> Iterator[Finding]:
     yield from _seen_here(scope, nodes, by_name)
 
 
-def _by_name(nodes: Nodes, said: Mapping[str, Names]) -> dict[str, dict[str, set[str]]]:
+def _by_name(nodes: Nodes, said: Mapping[str, Names]) -> dict[str, dict[str, Addresses]]:
     """Return the addresses of each name on each other node that was asked for it; none where the
     name does not resolve. `host.names` judges the node's own answer."""
-    found: dict[str, dict[str, set[str]]] = {}
+    found: dict[str, dict[str, Addresses]] = {}
     for host, names in said.items():
         for name in nodes[host].asked["names"].argument:
             if name != host:
-                found.setdefault(name, {})[host] = set(names.get(name, ()))
+                found.setdefault(name, {})[host] = frozenset(names.get(name, ()))
     return found
 
 
 def _known_as(
-    name: str, found: Mapping[str, set[str]], bad: Level, *, needed: bool
+    name: str, found: Mapping[str, Addresses], bad: Level, *, needed: bool
 ) -> Iterator[Finding]:
     """Yield how the other nodes resolve a name. `needed`: each of them has to."""
+    if len(set(found.values())) == 1 and _is_usual(next(iter(found.values()))):
+        return  # as with most names
     none = tuple(host for host, addresses in found.items() if not addresses)
     loop = tuple(
         host for host, addresses in found.items() if addresses and all(map(_loop, addresses))
@@ -92,9 +95,13 @@ def _known_as(
         yield Finding(bad, f"{name} resolves to another address", expected, hosts=other)
 
 
-def _most(found: Mapping[str, set[str]]) -> frozenset[str]:
+def _is_usual(addresses: Addresses) -> bool:
+    return bool(addresses) and not any(map(_loop, addresses))
+
+
+def _most(found: Mapping[str, Addresses]) -> Addresses:
     """The addresses that most have; with equal numbers the first."""
-    counts = Counter(map(frozenset, found.values()))
+    counts = Counter(found.values())
     return max(
         counts,
         key=lambda mine: sum(number for more, number in counts.items() if mine & more),
@@ -111,7 +118,7 @@ def _loop(text: str) -> bool:
 
 
 def _seen_here(
-    scope: Scope, nodes: Nodes, by_name: Mapping[str, Mapping[str, set[str]]]
+    scope: Scope, nodes: Nodes, by_name: Mapping[str, Mapping[str, Addresses]]
 ) -> Iterator[Finding]:
     """This machine may be in another network and resolve other addresses correctly: information
     only."""
@@ -122,7 +129,7 @@ def _seen_here(
         return
     odd = []
     for name in nodes:
-        there = set().union(*by_name.get(name, {}).values())
+        there = frozenset().union(*by_name.get(name, {}).values())
         if there and here.get(name) and not there & set(here[name]):
             odd.append(name)
     if odd:
@@ -171,7 +178,7 @@ MACHINE_ID = Question("read", ["/etc/machine-id"])
 
 
 def _compare_host_unique(nodes: Nodes) -> Iterator[Finding]:
-    if any(a.scope.cluster.same_machine for a in nodes.values()):
+    if next(iter(nodes.values())).scope.cluster.same_machine:
         yield Finding("skip", "emulated nodes share one machine", hosts=tuple(nodes))
         return
     same = _groups({h: f"{a.hello['boot']} {a.hello['network']}" for h, a in nodes.items()})

@@ -205,6 +205,9 @@ CHECKS = {
             lambda scope: {"shm": path_question(PLACE), "nvidia": NVIDIA, "in": CONTAINER},
         ),
         limits={"fail": 128, "gpu": 512, "warn": 1024},
-        limits_mean="MiB below which it warns: without GPUs, with GPUs, and per rank",
+        limits_mean=(
+            "MiB below which it fails, without and with GPUs; MiB per rank below which it warns, "
+            "with GPUs"
+        ),
     ),
 }

@@ -62,9 +62,11 @@ def argv(node: Node, cluster: Cluster) -> list[str]:
     for option in ("BatchMode=yes", "StrictHostKeyChecking=yes", wait):
         words += ["-o", option]
     for flag, file in (("-F", cluster.ssh.config_file), ("-i", node.identity_file)):
-        words += [flag, str(Path(file).expanduser())] if file else []
+        if file:
+            words += [flag, str(Path(file).expanduser())]
     for flag, value in (("-l", node.user), ("-p", node.port), ("-J", node.jump)):
-        words += [flag, str(value)] if value is not None else []
+        if value is not None:
+            words += [flag, str(value)]
     return [*words, node.host, f"echo {WORD}"]
 
 

@@ -40,7 +40,8 @@ ALLOWED = ("0", "")
 def _sw_environment(a: NodeAnswers) -> Iterator[Finding]:
     found: dict[str, str] = a["variables"]
     for name in LAUNCHER:
-        if name in found and not (name == "CUDA_LAUNCH_BLOCKING" and found[name] in ALLOWED):
+        is_off = name == "CUDA_LAUNCH_BLOCKING" and found.get(name) in ALLOWED
+        if name in found and not is_off:
             yield Finding("warn", f"{name}={found[name][:60]} is set at login", "not set")
     theirs = {name: value for name, value in found.items() if name not in LAUNCHER}
     remarks = {r.path: r for r in nccl.check(theirs, "the environment of the login")}
@@ -165,21 +166,23 @@ def _compare_digests(scope: Scope, said: Mapping[str, Digests]) -> Iterator[Find
         return
     wanted = {path: here.get(path) or _most_common(path, said) for path, _ in scope.files}
     bad = {
-        h: [p for p, digest in wanted.items() if found.get(p) != digest]
-        for h, found in said.items()
+        host: [path for path, digest in wanted.items() if digests.get(path) != digest]
+        for host, digests in said.items()
     }
-    if all(bad.values()) and len({str(sorted(d.items())) for d in said.values()}) == 1:
-        yield Finding(
-            "info", f"{_some(bad[hosts[0]])} differs from the file on this machine", hosts=hosts
-        )
+    first = said[hosts[0]]
+    are_alike = all(digests == first for digests in said.values())
+    if are_alike and bad[hosts[0]]:
+        words = f"{_some(bad[hosts[0]])} differs from the file on this machine"
+        yield Finding("info", words, hosts=hosts)
         return
+    expected = "the file on this machine" if here else "as on the other nodes"
     for host, paths in bad.items():
         missing = [path for path in paths if said[host].get(path) is None]
         other = [path for path in paths if path not in missing]
-        for words, which in (("missing", missing), ("another version", other)):
-            if which:
-                expected = "the file on this machine" if here else "as on the other nodes"
-                yield Finding("fail", f"{_some(which)}: {words}", expected, hosts=(host,))
+        if missing:
+            yield Finding("fail", f"{_some(missing)}: missing", expected, hosts=(host,))
+        if other:
+            yield Finding("fail", f"{_some(other)}: another version", expected, hosts=(host,))
     words = "same code as on this machine" if here else "same code"
     yield Finding("pass", words, hosts=tuple(host for host, paths in bad.items() if not paths))
 

@@ -24,7 +24,7 @@ from dslaunch.preflight.checks import _builds as builds
 from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks._machine import NVIDIA
-from dslaunch.preflight.comparison import alike, deviations
+from dslaunch.preflight.comparison import alike, deviations, read_of_nodes
 from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.protocol.programs import Installed
 from dslaunch.protocol.values import Vendor
@@ -32,6 +32,11 @@ from dslaunch.pysource.imports import USUAL
 
 LONGEST = 8192
 """Characters that are searched; what NVIDIA installs has 3,000."""
+_TOOLKIT_VERSIONS = (
+    re.compile(r'"cuda"\s*:\s*\{[^{}]*?"version"\s*:\s*"(\d+\.\d+)', re.DOTALL),
+    re.compile(r"CUDA Version (\d+\.\d+)"),
+)
+"""As version.json and version.txt have it."""
 TOOLKIT = Question("read", ["/usr/local/cuda/version.json", "/usr/local/cuda/version.txt"])
 
 INTERCHANGEABLE: Mapping[str, tuple[int, ...]] = {
@@ -46,8 +51,11 @@ toolkit 12.7."""
 def toolkit(files: Mapping[str, str]) -> str:
     """The toolkit's version, as `12.4`; empty if none is installed where most are."""
     text = "\n".join(files.values())[:LONGEST]
-    found = re.search(r'"cuda"\s*:\s*\{[^{}]*?"version"\s*:\s*"(\d+\.\d+)', text, re.S)
-    return (found or re.search(r"CUDA Version (\d+\.\d+)", text) or [None, ""])[1] or ""
+    for form in _TOOLKIT_VERSIONS:
+        found = form.search(text)
+        if found is not None:
+            return found[1]
+    return ""
 
 
 def of_torch(found: Installed) -> str:
@@ -85,24 +93,25 @@ def _sw_cuda_toolkit(a: NodeAnswers) -> Iterator[Finding]:
         yield skipped(job.NOT_ENTERED)
         return
     there, wanted = toolkit(a["toolkit"]), of_torch(found)
-    if not there or not wanted:
-        yield skipped(
-            "CUDA toolkit not found in /usr/local/cuda"
-            if not there
-            else "CUDA version of torch not reported"
-        )
-        return
+    if there and wanted:
+        yield _toolkit_finding(there, wanted)
+    elif there:
+        yield skipped("CUDA version of torch not reported")
+    else:
+        yield skipped("CUDA toolkit not found in /usr/local/cuda")
+
+
+def _toolkit_finding(there: str, wanted: str) -> Finding:
     fit = toolkit_fits(there, wanted)
     if fit is None:
         words = f"CUDA toolkit {there}, torch built with CUDA {wanted} of unknown minor version"
-        yield Finding("unknown", words)
-    elif not fit:
+        return Finding("unknown", words)
+    if not fit:
         words = f"CUDA toolkit {there}, torch built with {wanted}"
-        yield Finding("warn", words, f"CUDA {wanted}")
-    elif "." in wanted and there != wanted:
-        yield passed(f"CUDA toolkit {there}, torch built with {wanted}: compatible")
-    else:
-        yield passed(f"CUDA toolkit {there} is compatible with torch")
+        return Finding("warn", words, f"CUDA {wanted}")
+    if "." in wanted and there != wanted:
+        return passed(f"CUDA toolkit {there}, torch built with {wanted}: compatible")
+    return passed(f"CUDA toolkit {there} is compatible with torch")
 
 
 NVCC = "/usr/local/cuda/bin/nvcc"
@@ -299,13 +308,10 @@ def _hides(a: NodeAnswers) -> str:
 
 def _compare_sw_versions(nodes: Nodes) -> Iterator[Finding]:
     said: dict[str, Installed] = {}
-    for host, a in nodes.items():
-        try:
-            found = job.installed(a)
-        except UnansweredError as error:
-            yield Finding("unknown", str(error), hosts=(host,))
-            continue
-        if found is None:
+    for host, found in read_of_nodes(nodes, job.installed):
+        if isinstance(found, UnansweredError):
+            yield Finding("unknown", str(found), hosts=(host,))
+        elif found is None:
             yield Finding("skip", job.NOT_ENTERED, hosts=(host,))
         else:
             said[host] = found

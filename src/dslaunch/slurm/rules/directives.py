@@ -168,7 +168,6 @@ def placeholder(script: Script, line: DirectiveLine) -> str:
 
 
 def _strays(script: Script, line: DirectiveLine) -> Iterator[Remark]:
-    values = [option.text for option in line.options]
     unknown = {option.end for option in line.options if option.name not in SBATCH.names()}
     for word in line.strays:
         before = script.text[line.place : word.place].rstrip()
@@ -183,7 +182,7 @@ def _strays(script: Script, line: DirectiveLine) -> Iterator[Remark]:
                 fix="write options as --name=value, and start comments with #",
             )
     for option in line.options:
-        if option.text.startswith("=") and values:
+        if option.text.startswith("="):
             yield script.remark(
                 "stray-word",
                 "error",

@@ -18,13 +18,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from dslaunch.errors import NodeError, NodeFailure
+from dslaunch.errors import NodeError, NodeFailure, UsageError
 from dslaunch.transport.classify import Scene, Symptom, failure, symptom_in, symptom_of
 from dslaunch.transport.process import end_process
 from dslaunch.transport.retry import when_throttled
 from dslaunch.transport.ssh import strict
 from dslaunch.transport.ssh.known_hosts import type_name
 from dslaunch.transport.ssh.route import Hop, expand, parse_hop
+from dslaunch.transport.ssh.temporary import temporary_parents
 from dslaunch.transport.ssh.trust import PublicKey, SshServer
 
 if TYPE_CHECKING:
@@ -46,7 +47,14 @@ class Gatherer:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Gatherer:
-        place = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dslaunch-trust-"))
+        parent = next(iter(temporary_parents()), None)
+        if parent is None:
+            raise UsageError(
+                "no directory for temporary files",
+                hint="set $TMPDIR to a directory that you own and in which no other user can write",
+            )
+        directory = tempfile.TemporaryDirectory(prefix="dslaunch-trust-", dir=parent)
+        place = self._stack.enter_context(directory)
         self._config = Path(place) / "config"
         wait = str(max(1, round(self._ssh.connect_timeout)))
         text = strict.text(self._ssh.config_file, {"ConnectTimeout": wait})

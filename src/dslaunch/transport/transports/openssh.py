@@ -34,6 +34,7 @@ from dslaunch.transport.ssh import strict
 from dslaunch.transport.ssh.files import KnownHosts, client_of
 from dslaunch.transport.ssh.route import Hop, RouteError, route
 from dslaunch.transport.ssh.scene import scene_at
+from dslaunch.transport.ssh.temporary import temporary_parents
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node, Ssh
@@ -191,7 +192,7 @@ def _is_ready(master: subprocess.Popen[bytes], socket: Path, timeout: float) -> 
 
 def _private_directory() -> Path:
     """Return a new private directory whose path ssh takes unchanged for a socket."""
-    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
+    for parent in temporary_parents():
         with contextlib.suppress(OSError):
             directory = Path(tempfile.mkdtemp(prefix="dslaunch-ssh-", dir=parent))
             if PLAIN_PATH.fullmatch(str(directory)) and len(str(directory)) <= LONGEST_SOCKET:
@@ -199,7 +200,7 @@ def _private_directory() -> Path:
             directory.rmdir()
     raise ToolMissingError(
         "transport `openssh` needs a temporary directory with a short and plain path",
-        hint="set $TMPDIR to a writable directory that you own",
+        hint="set $TMPDIR to a directory that you own and in which no other user can write",
     )
 
 

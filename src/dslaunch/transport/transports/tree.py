@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -166,6 +165,36 @@ class Relay:
         self._use.close()
 
 
+class ParentLogins:
+    """Which nodes can log in to others, as far as they have tried."""
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._working: set[str] = set()
+        """The nodes that have logged in to a child."""
+        self._failures: dict[str, list[FailureKind]] = {}
+        """Logins that failed for another reason than the child's absence, by parent."""
+
+    def note_success(self, parent: str) -> None:
+        """Take note that a node has logged in to a child."""
+        with self._changing:
+            self._working.add(parent)
+
+    def note_failure(self, parent: str, kind: FailureKind) -> None:
+        """Take note that a node could not log in to a child."""
+        if kind not in OF_THE_CHILD:
+            with self._changing:
+                self._failures.setdefault(parent, []).append(kind)
+
+    def why_unfit(self, parent: str) -> FailureKind | None:
+        """Return why a node is not tried as a parent any more, its last failure; None: it may be
+        tried."""
+        with self._changing:
+            failures = self._failures.get(parent, [])
+            is_unfit = len(failures) >= UNFIT_AFTER and parent not in self._working
+            return failures[-1] if is_unfit else None
+
+
 class TreeTransport:
     """Connects to the nodes of a cluster over a tree; `flat` makes the launcher's own logins."""
 
@@ -182,10 +211,7 @@ class TreeTransport:
         """Connections to inner nodes for their first use."""
         self._relays: dict[str, Future[Relay]] = {}
         self._detours: list[Detour] = []
-        self._logins: Counter[str] = Counter()
-        """Successful logins, by parent."""
-        self._refusals: dict[str, list[FailureKind]] = {}
-        """Logins that failed for another reason than the child's absence, by parent."""
+        self._parents = ParentLogins()
         self._closed = threading.Event()
         self._watching = False
 
@@ -302,13 +328,13 @@ class TreeTransport:
     def _reach(self, node: Node) -> Connection:
         """Connect through a parent, else directly. Raises NodeError."""
         for parent in self._candidates(node.host):
-            kind = self._unfit(parent)
+            kind = self._parents.why_unfit(parent)
             if kind is None:
                 try:
                     return self._through(parent, node)
                 except NodeError as error:
                     kind = error.failures[0].kind
-                    self._count_refusal(parent, kind)
+                    self._parents.note_failure(parent, kind)
                 except _NoParentError:
                     kind = "lost"
             _log.info("detour", node=node.host, parent=parent, kind=kind)
@@ -334,7 +360,7 @@ class TreeTransport:
 
     def _works(self, host: str) -> bool:
         """Return whether a node is, or may become, the parent of further nodes."""
-        if self._unfit(host) is not None:
+        if self._parents.why_unfit(host) is not None:
             return False
         future = self._relays.get(host)
         if future is None or not future.done():
@@ -363,21 +389,8 @@ class TreeTransport:
                 raise _NoParentError(parent) from error
 
         connection = when_throttled(log_in)
-        with self._changing:
-            self._logins[parent] += 1
+        self._parents.note_success(parent)
         return connection
-
-    def _count_refusal(self, parent: str, kind: FailureKind) -> None:
-        if kind not in OF_THE_CHILD:
-            with self._changing:
-                self._refusals.setdefault(parent, []).append(kind)
-
-    def _unfit(self, parent: str) -> FailureKind | None:
-        """Return why a node is not tried as a parent any more: it never logged in anywhere."""
-        with self._changing:
-            refusals = self._refusals.get(parent, [])
-            is_unfit = len(refusals) >= UNFIT_AFTER and not self._logins[parent]
-            return refusals[-1] if is_unfit else None
 
 
 class _NoParentError(Exception):

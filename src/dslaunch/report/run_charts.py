@@ -1,0 +1,128 @@
+"""The curves of a run on its page: loss, steps per second, and the usage of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dslaunch.durations import duration_text
+from dslaunch.plural import byte_count
+from dslaunch.report.curves_svg import Axes, CurvePoint, curve
+from dslaunch.run.progress_history import ProgressHistory, step_rates
+from dslaunch.run.usage_history import Measure, UsageCurve
+
+if TYPE_CHECKING:
+    from dslaunch.run.run_details import RunDetails
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A drawing with its caption."""
+
+    title: str
+    svg: str
+    caption: str
+
+
+def training_charts(details: RunDetails) -> list[Chart]:
+    """Return the curves of the loss and of the steps per second."""
+    progress = details.progress
+    charts = []
+    losses = [CurvePoint(p.step, p.loss) for p in progress.points if p.loss is not None]
+    if losses:
+        charts.append(_loss_chart(progress.rank, losses))
+    rates = [CurvePoint(at - details.started, rate) for at, rate in _rates(progress)]
+    if len(rates) > 1:
+        charts.append(_rate_chart(progress.rank, rates))
+    return charts
+
+
+def _loss_chart(rank: int | None, losses: Sequence[CurvePoint]) -> Chart:
+    axes = Axes("step", lambda value: f"{value:,.0f}", number_text)
+    lowest = min(losses, key=lambda point: point.y)
+    caption = (
+        f"of rank {rank}; last {number_text(losses[-1].y)}, "
+        f"lowest {number_text(lowest.y)} at step {lowest.x:,.0f}"
+    )
+    return Chart("Loss", curve("Loss by step", losses, axes), caption)
+
+
+def _rate_chart(rank: int | None, rates: Sequence[CurvePoint]) -> Chart:
+    axes = Axes("time since the start", duration_text, number_text, from_zero=True)
+    caption = f"of rank {rank}; last {number_text(rates[-1].y)}"
+    svg = curve("Steps per second over time", rates, axes)
+    return Chart("Steps per second", svg, caption)
+
+
+def _rates(progress: ProgressHistory) -> list[tuple[float, float]]:
+    """Return the steps per second as the rank printed them, else by the times of its lines."""
+    told = [(p.time, p.steps_per_second) for p in progress.points if p.steps_per_second is not None]
+    return told if len(told) > 1 else step_rates(progress.points)
+
+
+@dataclass(frozen=True, slots=True)
+class _MeasureStyle:
+    """How a measure is shown."""
+
+    title: str
+    text: Callable[[float], str]
+    most: float | None = None
+
+
+def _percent(value: float) -> str:
+    return f"{value * 100:.0f} %"
+
+
+def _rate(value: float) -> str:
+    """Return bytes per second without the decimals of round numbers, which labels have no room
+    for."""
+    return f"{byte_count(round(value)).replace('.0 ', ' ')}/s"
+
+
+_MEASURES: Mapping[Measure, _MeasureStyle] = {
+    Measure.GPU_BUSY: _MeasureStyle("GPU utilization", _percent, 1.0),
+    Measure.GPU_MEMORY: _MeasureStyle("GPU memory", _percent, 1.0),
+    Measure.GPU_POWER: _MeasureStyle("GPU power", lambda value: f"{value:.0f} W"),
+    Measure.GPU_TEMPERATURE: _MeasureStyle("GPU temperature", lambda value: f"{value:.0f} °C"),
+    Measure.CPU: _MeasureStyle("CPU utilization", _percent, 1.0),
+    Measure.MEMORY: _MeasureStyle("Host memory", _percent, 1.0),
+    Measure.RECEIVED: _MeasureStyle("Network, received", _rate),
+    Measure.SENT: _MeasureStyle("Network, sent", _rate),
+    Measure.FABRIC_RECEIVED: _MeasureStyle("InfiniBand or RoCE, received", _rate),
+    Measure.FABRIC_SENT: _MeasureStyle("InfiniBand or RoCE, sent", _rate),
+    Measure.DISK_READ: _MeasureStyle("Disk, read", _rate),
+    Measure.DISK_WRITTEN: _MeasureStyle("Disk, written", _rate),
+    Measure.CPU_THROTTLED: _MeasureStyle("Held back by a CPU limit", _percent, 1.0),
+}
+
+
+def resource_charts(details: RunDetails) -> list[Chart]:
+    """Return a curve for each measure of the nodes."""
+    return [_resource_chart(each, details.started) for each in details.usage]
+
+
+def _resource_chart(usage: UsageCurve, start: float) -> Chart:
+    shown = _MEASURES[usage.measure]
+    points = [
+        CurvePoint(point.time - start, point.middle, point.low, point.high)
+        for point in usage.points
+    ]
+    axes = Axes("time since the start", duration_text, shown.text, from_zero=True, most=shown.most)
+    svg = curve(f"{shown.title} over time", points, axes)
+    return Chart(shown.title, svg, _usage_caption(usage))
+
+
+def _usage_caption(usage: UsageCurve) -> str:
+    if usage.nodes < 2:
+        return f"of {usage.highest}"
+    if usage.lowest == usage.highest:
+        return f"equal on all {usage.nodes} nodes"
+    return f"lowest on {usage.lowest}, highest on {usage.highest}"
+
+
+def number_text(value: float) -> str:
+    """Return a number with four significant digits: `2.113`, `0.000125`, `1,240`."""
+    if value and not 1e-4 <= abs(value) < 1e7:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
