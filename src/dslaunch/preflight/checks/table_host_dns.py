@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from dslaunch.preflight.check import (
@@ -46,27 +46,68 @@ def _compare_dns_resolve(nodes: Nodes) -> Iterator[Finding]:
     yield Finding("unknown", "not asked, or its resolver did not answer", hosts=unknown)
     scope = next(iter(nodes.values())).scope
     needed = "mpi" in scope.purposes
-    by_name = _by_name(nodes, said)
-    odd: set[str] = set()
+    asked = {host: _others(nodes[host]) for host in said}
+    none = _resolving_none(said, asked)
+    by_name = _by_name({host: said[host] for host in said if host not in none}, asked)
+    findings: list[Finding] = []
+    if none and (needed or _resolves_any(by_name)):
+        every_address = all(node.address is not None for node in scope.nodes)
+        findings.append(
+            Finding(
+                _level(every_address, needed=needed),
+                "resolves no name of the other nodes",
+                "their addresses",
+                hosts=none,
+            )
+        )
     for node in scope.nodes:
-        bad: Level = "info" if node.address else "warn"
-        level: Level = "fail" if needed else bad
-        for finding in _known_as(node.host, by_name.get(node.host, {}), level, needed=needed):
-            odd |= set(finding.hosts) if finding.level != "info" else set()
-            yield finding
+        level = _level(node.address is not None, needed=needed)
+        findings += _known_as(node.host, by_name.get(node.host, {}), level, needed=needed)
+    yield from findings
+    odd = {host for finding in findings if finding.level != "info" for host in finding.hosts}
     fine = tuple(host for host in said if host not in odd)
     yield Finding("pass", "resolves the nodes' names like the other nodes", hosts=fine)
     yield from _seen_here(scope, nodes, by_name)
 
 
-def _by_name(nodes: Nodes, said: Mapping[str, Names]) -> dict[str, dict[str, Addresses]]:
+def _level(has_address: bool, *, needed: bool) -> Level:
+    """Return how bad it is if a name is not resolved: without effect on ranks where the cluster
+    file has the address, unless the names themselves are `needed`."""
+    if needed:
+        return "fail"
+    return "info" if has_address else "warn"
+
+
+def _others(node: NodeAnswers) -> list[str]:
+    """Return the names of other nodes that a node was asked for; `host.names` judges its own."""
+    return [name for name in node.asked["names"].argument if name != node.host]
+
+
+def _resolving_none(
+    said: Mapping[str, Names], asked: Mapping[str, Sequence[str]]
+) -> tuple[str, ...]:
+    """Return the nodes that resolve none of several names: one broken resolver is one problem, and
+    not one for each name."""
+    return tuple(
+        host
+        for host, names in said.items()
+        if len(asked[host]) > 1 and not any(names.get(name) for name in asked[host])
+    )
+
+
+def _resolves_any(by_name: Mapping[str, Mapping[str, Addresses]]) -> bool:
+    return any(addresses for found in by_name.values() for addresses in found.values())
+
+
+def _by_name(
+    said: Mapping[str, Names], asked: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Addresses]]:
     """Return the addresses of each name on each other node that was asked for it; none where the
-    name does not resolve. `host.names` judges the node's own answer."""
+    name does not resolve."""
     found: dict[str, dict[str, Addresses]] = {}
     for host, names in said.items():
-        for name in nodes[host].asked["names"].argument:
-            if name != host:
-                found.setdefault(name, {})[host] = frozenset(names.get(name, ()))
+        for name in asked[host]:
+            found.setdefault(name, {})[host] = frozenset(names.get(name, ()))
     return found
 
 
