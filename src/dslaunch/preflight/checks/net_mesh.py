@@ -137,10 +137,9 @@ def _judge(nodes: Nodes, heard: Mapping[str, Mapping[str, Any]]) -> Iterator[Fin
         for to, answer in answers.items():
             if "error" in answer:
                 errors[host, to] = CallFailure.parse(answer["error"])
-    # a set: with a list this would take time with the square of the nodes
-    unanswered = set(nodes).difference(heard) if len(nodes) > 1 else set()
-    silent = tuple(host for host in nodes if host in unanswered)
-    yield Finding("unknown", "did not connect to the other nodes", hosts=silent)
+    if len(nodes) > 1:
+        silent = tuple(host for host in nodes if host not in heard)
+        yield Finding("unknown", "did not connect to the other nodes", hosts=silent)
     yield from blamed(errors)
     failed = {host for pair in errors for host in pair}
     fine = tuple(host for host in heard if host not in failed)
@@ -167,9 +166,8 @@ def blamed(errors: Mapping[tuple[str, str], CallFailure]) -> Iterator[Finding]:
             return
         into = {pair: why for pair, why in mine.items() if pair[1] == host}
         why = Counter((into or mine).values()).most_common(1)[0][0]
-        others = len({h for pair in mine for h in pair} - {host})
-        one = next(iter({h for pair in mine for h in pair} - {host}))
-        whom = f"{others} other nodes" if others > 1 else one
+        others = sorted({end for pair in mine for end in pair} - {host})
+        whom = others[0] if len(others) == 1 else f"{len(others)} other nodes"
         trouble = f"{whom} cannot connect to it" if into else f"cannot connect to {whom}"
         fix, see = OF_MTU if why.reason is UnansweredReason.LARGE_PACKETS_LOST else ("", "")
         yield Finding(
