@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 PING_INTERVAL = 5.0
 """Seconds between two heartbeats of ours, at most."""
-HEAD_START = 0.3
-"""Seconds at most: near nodes are connected to by then."""
 CLOSED_AT_ONCE = 32
 """Sessions that are closed at the same time."""
 
@@ -54,14 +52,6 @@ class AgentStarter:
         """Done as soon as that node is connected and its agent started; a NodeError if it cannot
         be reached."""
         threading.Thread(target=self._ping, args=(ping_interval,), name="ping", daemon=True).start()
-
-    def head_start(self, interrupts: Interrupts) -> None:
-        """Do nothing else for a moment: where this interpreter computes the key exchanges, one
-        thread at a time, the sooner they are over the sooner the nodes' processors are at work.
-
-        Raises Interrupted.
-        """
-        interrupts.wait([*self.begun.values()], HEAD_START)
 
     def wait(
         self, interrupts: Interrupts, notify: Callable[[], object] = lambda: None

@@ -168,7 +168,6 @@ class RunController:
             from dslaunch.run import agent_program
 
             agent_program.prepare()
-            starter.head_start(self.interrupts)
             self.view.begin(StartStep.CONNECTING, allocation.hosts)
             from dslaunch.run.start import start
 
