@@ -132,10 +132,10 @@ def exponent(first: tuple[float, float], second: tuple[float, float]) -> float:
 
 
 MEASURED = Costs(
-    cpu=Line(fixed=0.8, each=0.0034),
+    cpu=Line(fixed=0.7, each=0.0037),
     start_cpu=Line(fixed=0.8, each=0.0027),
-    memory=Line(fixed=49, each=0.05),
-    behind_relay=0.0011,
+    memory=Line(fixed=49, each=0.048),
+    behind_relay=0.0007,
     ssh_cpu=0.0055,
     ssh_memory=0.19,
     login=0.1,
