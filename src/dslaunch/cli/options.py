@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -174,23 +174,20 @@ NoSync = Annotated[
 NoPreflight = Annotated[
     bool, typer.Option("--no-preflight", help="Skip the quick checks of the nodes.")
 ]
-Grace = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS",
-        min=0,
-        max=LONGEST_TIMEOUT,
-        help="Time between SIGTERM and SIGKILL for a rank.",
-    ),
-]
+
+
+def seconds(text: str, *names: str, least: float) -> Any:
+    """Return the option for a time, at least `least` and at most LONGEST_TIMEOUT seconds.
+
+    `text`: its help. Without `names`, it has the name of its parameter.
+    """
+    return typer.Option(*names, metavar="SECONDS", min=least, max=LONGEST_TIMEOUT, help=text)
+
+
+Grace = Annotated[float, seconds("Time between SIGTERM and SIGKILL for a rank.", least=0)]
 HangTimeout = Annotated[
     float | None,
-    typer.Option(
-        metavar="SECONDS",
-        min=1,
-        max=LONGEST_TIMEOUT,
-        help="Stop the run when no rank has made progress for this time, and say why.",
-    ),
+    seconds("Stop the run when no rank has made progress for this time, and say why.", least=1),
 ]
 
 

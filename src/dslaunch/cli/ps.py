@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch import api
-from dslaunch.cli import ui
+from dslaunch.cli import options, ui
 from dslaunch.cli.json_option import JsonList
 from dslaunch.cli.moments import moment
 from dslaunch.cli.options import (
@@ -79,7 +79,7 @@ def ps(
     ] = False,
     interval: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=0.5, help="Time between two updates of --watch."),
+        options.seconds("Time between two updates of --watch.", least=0.5),
     ] = 2.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only names.")] = False,
     json: JsonList = False,

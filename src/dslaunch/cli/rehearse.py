@@ -17,7 +17,7 @@ from dslaunch.cli import interruption, options, run_views, script_options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
 from dslaunch.cli.positional import JobOptions
 from dslaunch.cluster.select import select
-from dslaunch.run.timeouts import DEFAULTS, LONGEST_TIMEOUT, REHEARSAL_DEFAULTS, Timeouts
+from dslaunch.run.timeouts import DEFAULTS, REHEARSAL_DEFAULTS, Timeouts
 
 if TYPE_CHECKING:
     from dslaunch.rehearsal.judge import Rehearsal
@@ -31,13 +31,7 @@ Steps = Annotated[
 ]
 TimeLimit = Annotated[
     float,
-    typer.Option(
-        "--time-limit",
-        metavar="SECONDS",
-        min=1,
-        max=LONGEST_TIMEOUT,
-        help="Stop after this time.",
-    ),
+    options.seconds("Stop after this time.", "--time-limit", least=1),
 ]
 FullNodes = Annotated[
     int | None,

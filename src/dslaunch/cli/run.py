@@ -27,7 +27,7 @@ from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setti
 from dslaunch.cli.positional import JobOptions
 from dslaunch.errors import DslaunchError, Interrupted, NodeError, PreflightError
 from dslaunch.json_text import json_text
-from dslaunch.run.timeouts import DEFAULTS, LONGEST_TIMEOUT, REHEARSAL_DEFAULTS, Timeouts
+from dslaunch.run.timeouts import DEFAULTS, REHEARSAL_DEFAULTS, Timeouts
 
 if TYPE_CHECKING:
     from dslaunch.report.json_view import JsonView
@@ -43,11 +43,8 @@ DryRun = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only why the run failed.")]
 ExitTimeout = Annotated[
     float,
-    typer.Option(
-        metavar="SECONDS",
-        min=0,
-        max=LONGEST_TIMEOUT,
-        help="Time to wait for the other ranks after the first one exits successfully.",
+    options.seconds(
+        "Time to wait for the other ranks after the first one exits successfully.", least=0
     ),
 ]
 Detach = Annotated[
@@ -99,22 +96,18 @@ Rehearse = Annotated[
 ]
 ReconnectTimeout = Annotated[
     float,
-    typer.Option(
+    options.seconds(
+        "Time to restore a lost connection before the node is treated as lost.",
         "--reconnect-timeout",
-        metavar="SECONDS",
-        min=0,
-        max=LONGEST_TIMEOUT,
-        help="Time to restore a lost connection before the node is treated as lost.",
+        least=0,
     ),
 ]
 HeartbeatTimeout = Annotated[
     float,
-    typer.Option(
+    options.seconds(
+        "Treat a node as unresponsive after this time without contact.",
         "--heartbeat-timeout",
-        metavar="SECONDS",
-        min=1,
-        max=LONGEST_TIMEOUT,
-        help="Treat a node as unresponsive after this time without contact.",
+        least=1,
     ),
 ]
 CONTEXT = options.SCRIPT_LAST

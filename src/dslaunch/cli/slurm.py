@@ -16,7 +16,6 @@ from dslaunch.cli.json_option import JsonEvents
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots
 from dslaunch.cli.positional import JobOptions
 from dslaunch.errors import DslaunchError, PlanError, UsageError
-from dslaunch.run.timeouts import LONGEST_TIMEOUT
 from dslaunch.terminal import one_line
 
 if TYPE_CHECKING:
@@ -88,11 +87,8 @@ Restarts = Annotated[
 ]
 HangTimeout = Annotated[
     float | None,
-    typer.Option(
-        metavar="SECONDS",
-        min=1,
-        max=LONGEST_TIMEOUT,
-        help="With --supervised: stop when no rank has made progress for this time.",
+    options.seconds(
+        "With --supervised: stop when no rank has made progress for this time.", least=1
     ),
 ]
 NoPreflight = Annotated[

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dslaunch.cli import lookup, ui
+from dslaunch.cli import lookup, options, ui
 from dslaunch.errors import NodeError
 from dslaunch.report.stacks import fold, page
 
@@ -16,7 +16,7 @@ def stacks(
     file: lookup.ClusterOfRun = None,
     timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=1, help="Time to wait for the answer of a node."),
+        options.seconds("Time to wait for the answer of a node.", least=1),
     ] = 15.0,
     json: Annotated[bool, typer.Option("--json", help="Print all stacks as JSON.")] = False,
 ) -> None:

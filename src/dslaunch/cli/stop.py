@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from dslaunch.cli import lookup, ui
+from dslaunch.cli import lookup, options, ui
 from dslaunch.cli.json_option import JsonObject
 from dslaunch.errors import NodeError
-from dslaunch.run.timeouts import LONGEST_TIMEOUT
 
 
 def stop(
@@ -17,12 +16,10 @@ def stop(
     file: lookup.ClusterOfRun = None,
     grace: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
-            min=0,
-            max=LONGEST_TIMEOUT,
-            help="Time between SIGTERM and SIGKILL for a rank (default: 10; for a SLURM job: "
+        options.seconds(
+            "Time between SIGTERM and SIGKILL for a rank (default: 10; for a SLURM job: "
             "KillWait of the site).",
+            least=0,
         ),
     ] = None,
     json: JsonObject = False,

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dslaunch.cli import lookup, ui
+from dslaunch.cli import lookup, options, ui
 from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.run.log_selection import LogSelection
-from dslaunch.run.timeouts import LONGEST_TIMEOUT
 
 if TYPE_CHECKING:
     from dslaunch.report.usage_table import Choice
@@ -35,12 +34,7 @@ def top(
     file: lookup.ClusterOfRun = None,
     interval: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS",
-            min=1,
-            max=LONGEST_TIMEOUT,
-            help="Time between two measurements.",
-        ),
+        options.seconds("Time between two measurements.", least=1),
     ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Measure once, print, and exit.")] = False,
     sort: Annotated[str, typer.Option(metavar="NAME", help=f"Sort rows by {SORT_NAMES}.")] = "node",

@@ -109,6 +109,8 @@ WRONG: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...] = (
     ((*SLURM, "--hang-timeout", "inf", "train.py"), 2, ("--hang-timeout", "inf")),
     (("stop", "--grace", "inf", "gone"), 2, ("--grace", "inf")),
     (("top", "--interval", "inf", "gone"), 2, ("--interval", "inf")),
+    (("ps", "--watch", "--interval", "inf"), 2, ("--interval", "inf")),
+    (("stacks", "--timeout", "inf", "gone"), 2, ("--timeout", "inf")),
     ((*RUN, "--dry-run", "--notify", "http://x.org", "train.py"), 2, ("--notify", "https")),
     ((*RUN, "-d", "--restarts", "2", "train.py"), 2, ("--detach", "--restarts")),
     ((*RUN, "--slurm", "train.py"), 2, ("SLURM", "salloc")),
