@@ -119,18 +119,26 @@ def write(name: str, text: str, within: int) -> None:
 
 
 def append(name: str, data: bytes, within: int) -> None:
-    """Append all of the data to a file that only this user can read, or nothing on a full disk.
-
-    Raises OSError.
-    """
+    """Append to a file that only this user can read, as `append_whole` does. Raises OSError."""
     fd = open_file(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, within)
     try:
-        written = os.write(fd, data)
-        if written < len(data):
-            os.ftruncate(fd, os.fstat(fd).st_size - written)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+        append_whole(fd, data)
     finally:
         os.close(fd)
+
+
+def append_whole(fd: int, data: bytes) -> None:
+    """Append all of the data to an open file, or nothing on a full disk: what follows, once there
+    is space again, must not be taken for the rest of it. Raises OSError."""
+    written = os.write(fd, data)
+    if written < len(data):
+        take_back(fd, written)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def take_back(fd: int, size: int) -> None:
+    """Remove the last bytes of an open file. Raises OSError."""
+    os.ftruncate(fd, os.fstat(fd).st_size - size)
 
 
 def remove_tree(name: str, within: int) -> None:

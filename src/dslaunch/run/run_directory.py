@@ -114,7 +114,7 @@ class RunDirectory:
     def event(self, event: Event) -> None:
         """Append an event."""
         try:
-            _append(self._events, json_text(event.as_data()).encode() + b"\n")
+            private.append_whole(self._events.fileno(), json_text(event.as_data()).encode() + b"\n")
         except OSError as error:
             self.failure = error
 
@@ -124,14 +124,14 @@ class RunDirectory:
         try:
             log = self._log(name)
             if name not in self._numbers:
-                _append(self._sources, name.encode() + b"\n")
+                private.append_whole(self._sources.fileno(), name.encode() + b"\n")
                 self._numbers[name] = len(self._numbers)
             entry = arrival(when, self._numbers[name], stream, len(data))
-            _append(log, data)
+            private.append_whole(log.fileno(), data)
             try:
-                _append(self._order, entry)
+                private.append_whole(self._order.fileno(), entry)
             except OSError:
-                _take_back(log, len(data))
+                private.take_back(log.fileno(), len(data))
                 raise
         except OSError as error:
             self.failure = error
@@ -158,23 +158,6 @@ class RunDirectory:
             self._logs[name] = _private(f"{self._log_directory}/{name}")
         self._logs.move_to_end(name)
         return self._logs[name]
-
-
-def _append(file: FileIO, data: bytes) -> None:
-    """Append all of the data, or nothing: what follows is found by the sizes of what is before it,
-    also once a full disk has space again.
-
-    Raises OSError.
-    """
-    written = file.write(data)
-    if written != len(data):
-        _take_back(file, written)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _take_back(file: FileIO, size: int) -> None:
-    """Remove the last bytes of a file. Raises OSError."""
-    file.truncate(file.seek(0, os.SEEK_END) - size)
 
 
 def arrival(when: float, log: int, stream: int, size: int) -> bytes:
@@ -229,7 +212,7 @@ def write_private(path: Path, text: str) -> None:
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.unlink(missing_ok=True)
     with _private(new) as file:
-        _append(file, text.encode())
+        private.append_whole(file.fileno(), text.encode())
     new.replace(path)
 
 
