@@ -146,9 +146,10 @@ def _from_total(path: Path, index: dict[str, Any]) -> Sized:
         message = "cannot count the parameters without the weights"
         problem = _problem(str(path), "missing-weights", message, path="metadata")
         raise ConfigError((problem,), hint="add the config.json or the weights to its directory")
-    data = _object(read_file(config, MOST_HEADER), str(config))
+    text = read_file(config, MOST_HEADER)
+    data = _object(text, str(config))
     width = WIDTHS.get(str(data.get("dtype") or data.get("torch_dtype")), 4)
-    counted = from_config(read_file(config, MOST_HEADER), str(config))
+    counted = from_config(text, str(config))
     model = Model(size // width, counted.model.largest_layer)
     return Sized(model, f"{path}: {size} bytes of {width} each, largest layer by {config}")
 

@@ -98,7 +98,8 @@ def _entries(text: str) -> Iterator[tuple[str, str]]:
     except (yaml.YAMLError, ValueError, RecursionError):
         return
     sections = [root]
-    sections += [value for _, value in root.value] if isinstance(root, yaml.MappingNode) else []
+    if isinstance(root, yaml.MappingNode):
+        sections += [value for _, value in root.value]
     for section in sections:
         if isinstance(section, yaml.MappingNode):
             for key, value in section.value:

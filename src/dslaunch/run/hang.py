@@ -372,11 +372,8 @@ def _mismatch(
     named, waiting = sides[:1], sides[1:]
     if _is_transfer(sides[0]):
         # both ranks of a transfer are in it; more of them, as in a pipeline, wait for these
-        size = len(sides[0].ranks)
-        named, waiting = [], []
-        for side in sides:
-            is_named = _is_transfer(side) and len(side.ranks) == size
-            (named if is_named else waiting).append(side)
+        named = [side for side in sides if _is_transfer_of(side, len(sides[0].ranks))]
+        waiting = [side for side in sides if not _is_transfer_of(side, len(sides[0].ranks))]
     return HangVerdict(
         code=HangCode.MISMATCH,
         ranks=tuple(situation.views[rank].source for side in named for rank in side.ranks),
@@ -394,6 +391,10 @@ def _mismatch(
 
 def _is_transfer(side: Side) -> bool:
     return _BETWEEN_TWO.fullmatch(side.operation) is not None
+
+
+def _is_transfer_of(side: Side, ranks: int) -> bool:
+    return _is_transfer(side) and len(side.ranks) == ranks
 
 
 def _all_have_entered(situation: _Situation) -> HangVerdict:

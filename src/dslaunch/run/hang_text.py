@@ -103,7 +103,8 @@ def hang_text(verdict: HangVerdict) -> str:
     if verdict.sides or verdict.code is HangCode.MISMATCH:
         sides = [_side(side, verdict) for side in verdict.sides[:MOST_SIDES]]
         more = len(verdict.sides) - MOST_SIDES
-        sides += [f"and {more} more"] if more > 0 else []
+        if more > 0:
+            sides.append(f"and {more} more")
         return "; ".join(sides) + _filled(_AFTER_SIDES.get(verdict.code, ""), verdict)
     waiting = _waiting(verdict)
     texts = _ABOUT if waiting and verdict.code in _ABOUT else {**_ABOUT, **_WITHOUT_COLLECTIVE}

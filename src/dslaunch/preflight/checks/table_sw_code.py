@@ -146,9 +146,10 @@ def _compare_code_files(nodes: Nodes) -> Iterator[Finding]:
         yield Finding("skip", "no script given", hosts=tuple(nodes))
         return
     said: dict[str, Digests] = {h: a["digests"] for h, a in nodes.items() if a.has("digests")}
-    for host in [host for host in nodes if host not in said]:
-        why = nodes[host].why(nodes[host].asked["digests"])
-        yield Finding("unknown", why or "not asked", hosts=(host,))
+    for host, a in nodes.items():
+        if host not in said:
+            why = a.why(a.asked["digests"])
+            yield Finding("unknown", why or "not asked", hosts=(host,))
     if said:
         yield from _compare_digests(scope, said)
 

@@ -47,7 +47,7 @@ class Gatherer:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Gatherer:
-        parent = next(iter(temporary_parents()), None)
+        parent = next(temporary_parents(), None)
         if parent is None:
             raise UsageError(
                 "no directory for temporary files",
