@@ -16,8 +16,8 @@ ALIKE = 0.75
 _PYDANTIC = (
     (r"Input should be a valid integer.*", "not an integer"),
     (r"Input should be a valid number.*", "not a number"),
-    (r"Input should be greater than or equal to (.+)", r"less than \1"),
-    (r"Input should be less than or equal to (.+)", r"greater than \1"),
+    (r"Input should be greater than or equal to (.+)", r"expected at least \1"),
+    (r"Input should be less than or equal to (.+)", r"expected at most \1"),
     (r"Input should be (.+)", r"expected \1"),
 )
 """Messages of pydantic, which checks the values, and how dslaunch says the same."""
