@@ -98,7 +98,7 @@ def node_states(text: str) -> dict[str, SlurmNodeState]:
     for line in text.splitlines():
         fields: dict[str, str] = {}
         for name, value in _FIELD.findall(line):
-            fields.setdefault(name, value)  # what people write, such as the reason, stands behind
+            fields.setdefault(name, value)  # free text, such as the reason, comes later
         reason = line.partition(" Reason=")[2].strip()
         if reason.endswith("]"):  # who set it, and when
             reason = reason.rpartition(" [")[0].strip()
