@@ -31,7 +31,7 @@ from dslaunch.run.run_directory import (
     runs_directory,
 )
 from dslaunch.run.secret import Secret, read_secrets
-from dslaunch.run.view import StartStep, ignore
+from dslaunch.run.view import ignore
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
@@ -164,11 +164,10 @@ class RunController:
             contextlib.closing(self._start_agents(opened, inbox, count)) as starter,
         ):
             # what takes long is done while the nodes are being connected to
-            import dslaunch.run.session  # noqa: F401 - made by the starter's threads
             from dslaunch.run import agent_program
 
             agent_program.prepare()
-            self.view.begin(StartStep.CONNECTING, allocation.hosts)
+            import dslaunch.run.session  # noqa: F401 - made by the starter's threads
             from dslaunch.run.start import start
 
             return start(self, count, starter, inbox)

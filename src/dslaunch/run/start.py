@@ -12,7 +12,6 @@ from dslaunch.launch.facts import facts_to_json
 from dslaunch.launch.plan import plan_to_json
 from dslaunch.launch.planner import make_plan
 from dslaunch.run.attempt_inputs import attempt_inputs
-from dslaunch.run.detach import control, detach
 from dslaunch.run.detours import detour_decisions
 from dslaunch.run.ds_config import config_errors, offloads_to_host, refuse, warnings
 from dslaunch.run.events import Event
@@ -23,7 +22,6 @@ from dslaunch.run.request import agent_run, job_of_attempt
 from dslaunch.run.resume import Attempt, prepare_resume
 from dslaunch.run.run_directory import numbered
 from dslaunch.run.shipping import NodeLogins, ship
-from dslaunch.run.supervisor import Supervisor
 from dslaunch.run.view import StartStep
 from dslaunch.run.watch import Watch
 
@@ -93,6 +91,7 @@ def _prepared(controller: RunController, count: int, starter: AgentStarter) -> _
     in_code = config_files(question, request.cwd)
     errors = _config_errors(controller, job, in_code)
     gate = Gate(question, job, starter.begun, request.cwd) if request.preflight else None
+    _import_what_follows(detached=request.detached)
     sessions = _greeted(controller, starter)
     if count:
         question = replace(question, before=agent_run(controller.run, count - 1))
@@ -142,6 +141,21 @@ def _prepared(controller: RunController, count: int, starter: AgentStarter) -> _
         offloads=offloads_to_host(request.job, request.cwd, in_code),
         resume=resume,
     )
+
+
+def _import_what_follows(*, detached: bool) -> None:
+    """Import what is needed only later, while the agents start and answer the gate.
+
+    The functions that use these modules import them too: imported with this module, they would
+    delay the questions of the gate by a tenth of a second.
+    """
+    import dslaunch.run.run_record
+
+    if detached:
+        import dslaunch.run.detach
+    else:
+        import dslaunch.run.supervisor
+        import dslaunch.run.usage_recorder  # noqa: F401
 
 
 def _config_errors(
@@ -276,6 +290,8 @@ def _watch(controller: RunController, ready: _Ready) -> Watch:
 
 def _detached(controller: RunController, ready: _Ready, watch: Watch, inbox: Inbox) -> Outcome:
     """Start the ranks, and leave them to their nodes."""
+    from dslaunch.run.detach import control, detach
+
     network = controller.request.cluster.network
     return detach(
         sessions=ready.sessions,
@@ -290,6 +306,8 @@ def _detached(controller: RunController, ready: _Ready, watch: Watch, inbox: Inb
 
 def _supervised(controller: RunController, ready: _Ready, watch: Watch, inbox: Inbox) -> Outcome:
     """Start the ranks and stay to their end; of a rehearsal, keep what it has shown."""
+    from dslaunch.run.supervisor import Supervisor
+
     request = controller.request
     monitor = None
     if request.rehearsal is not None:
