@@ -1,4 +1,4 @@
-"""The message that starts the ranks of a node, from the plan."""
+"""Start the ranks of all nodes: the message to each, from the plan."""
 
 from __future__ import annotations
 
@@ -10,10 +10,34 @@ from dslaunch.cluster.nodeset import fold_in_order
 from dslaunch.run.output_interval import output_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from dslaunch.launch.plan import NodePlan, Plan
+    from dslaunch.run.rehearsal import RehearsalLimits
     from dslaunch.run.secret import Secret
+    from dslaunch.run.session import Session
+
+
+def start_ranks(
+    sessions: Sequence[Session],
+    plan: Plan,
+    secrets: dict[str, Secret],
+    *,
+    notice: int | None,
+    rehearsal: RehearsalLimits | None,
+) -> None:
+    """Start the plan on all nodes, and request what the ranks print.
+
+    `notice`: the signal that announces the end; `rehearsal`: when a rehearsal ends.
+    """
+    more: dict[str, Any] = {"notice": notice}
+    if rehearsal is not None:
+        more["rehearsal"] = rehearsal.start_message()
+    starts = start_messages(plan, secrets)
+    for session, node, start in zip(sessions, plan.nodes, starts, strict=True):
+        session.expect(node.ranks)
+        session.follow(hold=True)
+        session.start_ranks({**start, **more})
 
 
 def start_messages(plan: Plan, secrets: dict[str, Secret]) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Supervise a run: start all nodes, watch them, and stop everything when the run must end."""
+"""Supervise a run: watch all nodes, and stop everything when the run must end."""
 
 from __future__ import annotations
 
@@ -22,16 +22,13 @@ from dslaunch.run.rank_stacks import gather_stacks
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.session import Arrival, Away, Back, Lost, Session
 from dslaunch.run.slow_ranks import SlowRanks
-from dslaunch.run.start_message import start_messages
 from dslaunch.run.timeouts import Timeouts
 from dslaunch.run.watch import UNKNOWN_USER, Watch
 from dslaunch.transport import loop
 
 if TYPE_CHECKING:
-    from dslaunch.launch.plan import Plan
     from dslaunch.run.inbox import Inbox
     from dslaunch.run.rehearsal import RehearsalMonitor
-    from dslaunch.run.secret import Secret
     from dslaunch.run.usage_recorder import UsageRecorder
 
 POLL = 0.1
@@ -88,19 +85,12 @@ class Supervisor:
         self._heartbeats_checked = 0.0
         """When, on the monotonic clock."""
 
-    def run(self, plan: Plan, secrets: dict[str, Secret]) -> Outcome:
-        """Start the plan on all nodes and stay until it has ended everywhere."""
-        starts = start_messages(plan, secrets)
-        for session, node, start in zip(self.sessions, plan.nodes, starts, strict=True):
-            session.expect(node.ranks)
-            session.follow(hold=True)
-            if self.rehearsal is not None:
-                start["rehearsal"] = self.rehearsal.limits.start_message()
-            session.start_ranks({**start, "notice": self.interrupts.notice})
+    def run(self, *, near: str) -> Outcome:
+        """Stay until what was started has ended on all nodes. `near`: the master's address."""
         limit = self.timeouts.hang_timeout
         if self.rehearsal is not None:
             limit = self.rehearsal.next_inspection()
-        self.hangs = HangWatch(limit, near=plan.rendezvous.address)
+        self.hangs = HangWatch(limit, near=near)
         while self.running:
             self._take_arrivals()
             self._look()
