@@ -133,7 +133,7 @@ class Ranks:
 
     def listen(self, pipe: Pipe) -> None:
         """Read the pipe whenever it is readable."""
-        self.agent.listen(pipe.fd, lambda: self.read(pipe))
+        self.agent.loop.watch(pipe.fd, lambda: self.read(pipe))
 
     def say(self, event: str, rank: int, **more: Any) -> None:
         """Report an event of one rank, or of the launcher."""
@@ -165,7 +165,7 @@ class Ranks:
 
     def drop(self, pipe: Pipe) -> None:
         """Close a pipe that is at its end."""
-        self.agent.ignore(pipe.fd)
+        self.agent.loop.ignore(pipe.fd)
         self.pipes.remove(pipe)
         pipe.close()
 
@@ -186,7 +186,7 @@ class Ranks:
         if not self.paused:
             self.paused = True
             for pipe in self.pipes:
-                self.agent.ignore(pipe.fd)
+                self.agent.loop.ignore(pipe.fd)
 
     def resume(self) -> None:
         """Continue reading."""
@@ -325,12 +325,12 @@ class Ranks:
             fd = os.pidfd_open(pid)
         except OSError:  # it has ended already, or Linux < 5.3
             return False
-        self.agent.listen(fd, lambda: self.told(rank, fd))
+        self.agent.loop.watch(fd, lambda: self.told(rank, fd))
         return True
 
     def told(self, rank: int, fd: int) -> None:
         """Handle a readable pidfd: the rank has ended."""
-        self.agent.ignore(fd)
+        self.agent.loop.ignore(fd)
         os.close(fd)
         self.look_at(rank)
         if rank not in self.ended:
@@ -354,7 +354,7 @@ class Ranks:
         bad = bool(code) or number is not None
         more = {"evidence": self.evidence(rank, number)} if bad else {}
         # an end after the request to end is no root cause, whatever its status and time
-        asked = self.agent.deadline is not None
+        asked = self.agent.is_ending
         self.say("exit", rank, code=code, signal=number, asked=asked, **more)
 
     def evidence(self, rank: int, number: Optional[int]) -> Dict[str, Any]:
