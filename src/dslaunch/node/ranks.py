@@ -24,8 +24,8 @@ SWEEP_INTERVAL = 0.1
 """Seconds between two searches for the ranks of a launcher."""
 JOIN_INTERVAL = 1.5
 """Rare: each time the kernel walks its whole table of connections, which takes milliseconds."""
-LONGEST_PID, MOST_ANCESTORS = 10, 64
-"""Digits of a process number; generations between a launcher and a rank."""
+LONGEST_PID = 10
+"""Digits of a process number."""
 MOST_OF_ERROR = 64 * 1024
 """Bytes that are kept of what torch's `record` writes about an exception."""
 
@@ -281,20 +281,10 @@ class Ranks:
     def born(self, rank: int, data: bytes) -> None:
         """Handle a launcher's rank that reports its process, also after it was started again."""
         for word in data.split():
-            if len(word) <= LONGEST_PID and word.isdigit() and self.is_below(int(word)):
+            # it may have ended
+            is_number = len(word) <= LONGEST_PID and word.isdigit()
+            if is_number and processes.is_below(int(word), self.children):
                 self.find(rank, int(word))
-
-    def is_below(self, pid: int) -> bool:
-        """Return whether a process that reported itself, and may have ended, is a descendant of the
-        launcher."""
-        for _ in range(MOST_ANCESTORS):
-            if pid in self.children:
-                return True
-            fields = processes.stat(pid)
-            if fields is None:
-                return False
-            pid = int(fields[1])
-        return False
 
     def find(self, rank: int, pid: int) -> None:
         """Record a new rank of a launcher. One that was started again replaces the first, whose end

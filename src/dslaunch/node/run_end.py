@@ -60,9 +60,9 @@ class RunEnd:
         living = self._living()
         if living and self.deadline is None:
             self.deadline = time.monotonic() + STRAY_GRACE
-            processes.send(living, signal.SIGTERM)
+            processes.send(living, signal.SIGTERM, self._is_of_run)
         elif living and self.deadline is not None and time.monotonic() >= self.deadline:
-            processes.send(living, signal.SIGKILL)
+            processes.send(living, signal.SIGKILL, self._is_of_run)
             if self.group is not None:
                 cgroup.kill(self.group)
         elif not living and not ranks.running():
@@ -80,6 +80,11 @@ class RunEnd:
         found = processes.descendants(os.getpid())
         found |= processes.tagged(self._agent.run, self._agent.host)
         return found if self.group is None else found | processes.alive(cgroup.members(self.group))
+
+    def _is_of_run(self, pid: int) -> bool:
+        is_known = processes.is_below(pid, (os.getpid(),))
+        is_known = is_known or processes.is_tagged(pid, self._agent.run, self._agent.host)
+        return is_known or (self.group is not None and pid in cgroup.members(self.group))
 
     def _finish(self) -> None:
         """Report that all processes have ended, with those that still live nevertheless."""
