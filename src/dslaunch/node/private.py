@@ -30,9 +30,9 @@ _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _OTHERS = 0o077
 """What group and others may do."""
 UNMAPPED_USER = 65534
-"""The owner of a file whose real one has no number here: of root's files where a user namespace
-knows only this user, and of what root creates on a network file system that trusts no root. Linux
-calls it the overflow user, most systems `nobody`."""
+"""The owner of a file whose real one has no number here (Linux: the overflow user): of root's files
+where a user namespace knows only this user, and of what root creates on a network file system that
+trusts no root."""
 
 
 def open_directory(path: str, within: Optional[int] = None) -> int:
