@@ -29,9 +29,20 @@ from dslaunch.preflight.flow import judged
 
 def _gpu_driver_up(a: NodeAnswers) -> Iterator[Finding]:
     if nvidia.driver(a) is nvidia.Driver.ABSENT:
-        yield skipped(nvidia.Driver.ABSENT.value)
+        held = nvidia.held_gpus(a)
+        yield from (_held(name, count) for name, count in held.items())
+        if not held:
+            yield skipped(nvidia.Driver.ABSENT.value)
     elif wrong := nvidia.trouble(a):
         yield wrong
+
+
+def _held(driver: str, count: int) -> Finding:
+    """Return that CUDA cannot use GPUs of another driver: the display's, or one for virtual
+    machines."""
+    found = f"{counted(count, 'NVIDIA GPU')} with the driver {driver}, which CUDA cannot use"
+    fix = f"if jobs are to use them: install NVIDIA's driver in place of {driver}, and reboot"
+    return Finding("warn", found, "the driver nvidia", fix, "lspci -k -d 10de:")
 
 
 def _mig_devices(a: NodeAnswers) -> int | None:
