@@ -52,7 +52,7 @@ def make(name: str, cluster: Cluster, nodes: Sequence[Node] | None = None) -> Lo
 def import_client(name: str) -> None:
     """Import what the connections of a transport need, while they are being made.
 
-    Whoever has other work for the processor does this first: each login waits for the import.
+    To be called before other work that needs the processor: each login waits for the import.
     """
     client = TRANSPORTS.get(name).client
     if client:
