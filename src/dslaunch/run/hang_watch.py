@@ -26,8 +26,9 @@ from dslaunch.run.collectives import (
     ask_for_collectives,
 )
 from dslaunch.run.gpu_errors import with_gpu_errors
-from dslaunch.run.hang import judge, may_be_network, with_unreachable
+from dslaunch.run.hang import judge
 from dslaunch.run.hang_evidence import HangEvidence, ask_for_evidence, evidence_of
+from dslaunch.run.hang_network import may_be_network, with_unreachable
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.nccl_ras import ranks_waited_for
 from dslaunch.run.node_pairs import NodePairs

@@ -28,7 +28,8 @@ from dslaunch.run.collectives import (
 )
 from dslaunch.run.events import Event
 from dslaunch.run.faulty import faulty_nodes
-from dslaunch.run.hang import judge, may_be_network, with_unreachable
+from dslaunch.run.hang import judge
+from dslaunch.run.hang_network import may_be_network, with_unreachable
 from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place
 from dslaunch.run.hang_watch import Numbers
 from dslaunch.run.local_runs import read_outcome
