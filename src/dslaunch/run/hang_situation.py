@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dslaunch.run.group_waits import GroupWait
 from dslaunch.run.rank_views import RankView
-from dslaunch.run.seen_waits import is_seen_waiting
+from dslaunch.run.seen_waits import in_native_code, is_elsewhere, is_seen_waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,23 @@ class Situation:
     @property
     def waiting(self) -> set[int]:
         """Return the ranks that are in a collective that others of its group are not in, or that
-        does not complete."""
-        recorded = {rank for each in self.waits for rank in each.entered}
-        return recorded | {rank for rank, view in self.views.items() if is_seen_waiting(view)}
+        does not complete; if there is none, most ranks if only these wait in native code."""
+        recorded = {
+            rank
+            for each in self.waits
+            for rank, entry in each.entered.items()
+            if not entry.completed and not is_elsewhere(self.views[rank])
+        }
+        seen = {rank for rank, view in self.views.items() if is_seen_waiting(view)}
+        return recorded | seen or self._most_in_native_code
+
+    @property
+    def _most_in_native_code(self) -> set[int]:
+        """Return the ranks that wait in native code, if these are most and not all: PyTorch waits
+        there for its store, and for transfers that were begun asynchronously."""
+        inside = in_native_code(self.views)
+        all_ranks = len(self.views)
+        return inside if all_ranks / 2 < len(inside) < all_ranks else set()
 
     @property
     def roots(self) -> list[int]:
