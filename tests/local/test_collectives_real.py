@@ -124,9 +124,9 @@ def test_ranks_answer_which_collective_they_are_in(ranks: Ranks) -> None:
     assert (default.description, default.ranks, default.completed) == ("default_pg", (0, 1), 1)
     assert (alone.description, alone.ranks, alone.enqueued) == ("alone-1", (1,), 1)
     assert other.current is None
-    builds = ranks.ask("status")
-    assert [builds[rank].compiled is not None for rank in range(2)] == [False, True]
-    assert builds[1].transferred > 0
+    found = ranks.ask_until("status", lambda found: found[1].compiled is not None)
+    assert found[0].compiled is None
+    assert found[1].transferred > 0
 
     status = ranks.ask("status")
     assert [(each.enqueued, each.completed) for each in status[0].groups] == [(2, 1)]

@@ -62,7 +62,7 @@ TIMEOUT = 2.0
 """Seconds for a client to send its request, and to read the answer."""
 _SYMBOLIZER = "torch._inductor.codecache"
 MOST_CALLS = 300
-"""Of a thread that are looked at for a compiler: it is far from the innermost one."""
+"""Of a thread that are searched for a compiler: it is far from the innermost one."""
 _COMPILERS = (
     # torch.compile, of which the part for the backward pass may run on its own
     ("torch/_dynamo/convert_frame.py", ("__call__", "_compile", "compile_inner")),
