@@ -177,10 +177,7 @@ def render(
     allocation = allocation or select(cluster)
     decided = _assumed(cluster, allocation, master_addr, master_port, directory)
     launch = Launch(cluster.name, allocation, located(job, directory), decided)
-    rendered = formats.render(name, launch)
-    assumed = (each for each in decided.decisions if each.assumed)
-    told = tuple(each for each in assumed if _is_in(rendered.text, each.value))
-    return replace(rendered, decisions=told)
+    return formats.render(name, launch)
 
 
 def _assumed(
@@ -202,12 +199,6 @@ def _assumed(
     decisions = (given if each.code in MASTER_ASSUMED else each for each in decided.decisions)
     rendezvous = replace(decided.rendezvous, address=address)
     return replace(decided, rendezvous=rendezvous, decisions=tuple(decisions))
-
-
-def _is_in(text: str, value: str) -> bool:
-    """Return whether a decision has a part in the text; address and port may stand apart in it."""
-    address, _, port = value.rpartition(":")
-    return value in text or (bool(address) and address in text and port in text)
 
 
 # ---------------------------------------------------------------- preflight

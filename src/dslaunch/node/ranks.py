@@ -24,8 +24,8 @@ SWEEP_INTERVAL = 0.1
 """Seconds between two searches for the ranks of a launcher."""
 JOIN_INTERVAL = 1.5
 """Rare: each time the kernel walks its whole table of connections, which takes milliseconds."""
-LONGEST_PID, MOST_ANCESTORS = 10, 64
-"""Digits of a process number; generations between a launcher and a rank."""
+LONGEST_PID = 10
+"""Digits of a process number."""
 MOST_OF_ERROR = 64 * 1024
 """Bytes that are kept of what torch's `record` writes about an exception."""
 
@@ -133,7 +133,7 @@ class Ranks:
 
     def listen(self, pipe: Pipe) -> None:
         """Read the pipe whenever it is readable."""
-        self.agent.listen(pipe.fd, lambda: self.read(pipe))
+        self.agent.loop.watch(pipe.fd, lambda: self.read(pipe))
 
     def say(self, event: str, rank: int, **more: Any) -> None:
         """Report an event of one rank, or of the launcher."""
@@ -165,7 +165,7 @@ class Ranks:
 
     def drop(self, pipe: Pipe) -> None:
         """Close a pipe that is at its end."""
-        self.agent.ignore(pipe.fd)
+        self.agent.loop.ignore(pipe.fd)
         self.pipes.remove(pipe)
         pipe.close()
 
@@ -186,7 +186,7 @@ class Ranks:
         if not self.paused:
             self.paused = True
             for pipe in self.pipes:
-                self.agent.ignore(pipe.fd)
+                self.agent.loop.ignore(pipe.fd)
 
     def resume(self) -> None:
         """Continue reading."""
@@ -281,20 +281,10 @@ class Ranks:
     def born(self, rank: int, data: bytes) -> None:
         """Handle a launcher's rank that reports its process, also after it was started again."""
         for word in data.split():
-            if len(word) <= LONGEST_PID and word.isdigit() and self.is_below(int(word)):
+            # it may have ended
+            is_number = len(word) <= LONGEST_PID and word.isdigit()
+            if is_number and processes.is_below(int(word), self.children):
                 self.find(rank, int(word))
-
-    def is_below(self, pid: int) -> bool:
-        """Return whether a process that reported itself, and may have ended, is a descendant of the
-        launcher."""
-        for _ in range(MOST_ANCESTORS):
-            if pid in self.children:
-                return True
-            fields = processes.stat(pid)
-            if fields is None:
-                return False
-            pid = int(fields[1])
-        return False
 
     def find(self, rank: int, pid: int) -> None:
         """Record a new rank of a launcher. One that was started again replaces the first, whose end
@@ -325,12 +315,12 @@ class Ranks:
             fd = os.pidfd_open(pid)
         except OSError:  # it has ended already, or Linux < 5.3
             return False
-        self.agent.listen(fd, lambda: self.told(rank, fd))
+        self.agent.loop.watch(fd, lambda: self.told(rank, fd))
         return True
 
     def told(self, rank: int, fd: int) -> None:
         """Handle a readable pidfd: the rank has ended."""
-        self.agent.ignore(fd)
+        self.agent.loop.ignore(fd)
         os.close(fd)
         self.look_at(rank)
         if rank not in self.ended:
@@ -354,7 +344,7 @@ class Ranks:
         bad = bool(code) or number is not None
         more = {"evidence": self.evidence(rank, number)} if bad else {}
         # an end after the request to end is no root cause, whatever its status and time
-        asked = self.agent.deadline is not None
+        asked = self.agent.is_ending
         self.say("exit", rank, code=code, signal=number, asked=asked, **more)
 
     def evidence(self, rank: int, number: Optional[int]) -> Dict[str, Any]:

@@ -16,6 +16,7 @@ from dslaunch.preflight.check import (
     Nodes,
     Question,
     Scope,
+    UnansweredError,
     passed,
     skipped,
 )
@@ -33,6 +34,7 @@ from dslaunch.preflight.comparison import deviations
 from dslaunch.preflight.flow import NodeFlow, each, judged
 from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.protocol.survey import Mount, PathStatus
+from dslaunch.terminal import printable
 
 ENOUGH_INODES = 10_000
 """Free inodes that are enough on a file system of any size."""
@@ -182,7 +184,10 @@ def _flow_fs_quota(a: NodeAnswers) -> NodeFlow:
 
 
 def _fs_quota(a: NodeAnswers) -> Iterator[Finding]:
-    for place, used, limit in usage(a.value(QUOTA)["out"]):
+    ran = a.value(QUOTA)
+    if ran["code"] and ran["err"].strip():  # without a message, something is over quota: quota(1)
+        yield Finding("unknown", f"quota failed: {printable(ran['err'].strip().splitlines()[0])}")
+    for place, used, limit in usage(ran["out"]):
         share = 100 * used / limit
         if share > a.limits["warn"]:
             level: Level = "fail" if share >= 100 else "warn"
@@ -264,8 +269,10 @@ def _nvme_path(a: NodeAnswers) -> Iterator[Finding]:
     if trouble:
         yield Finding(level, trouble, "a directory on a local NVMe disk")
         return
-    error = a.why(_write(path)) if need else ""
-    if error:
+    if need and not a.answered(_write(path)):
+        error = a.why(_write(path))
+        if not error:  # recorded answers to a preflight that had no need of it
+            raise UnansweredError("no write with O_DIRECT was tried", UnansweredReason.NOT_ASKED)
         words = f"{path}: write with O_DIRECT failed: {error[0].lower() + error[1:]}"
         yield Finding("fail", words, "O_DIRECT")
         return
