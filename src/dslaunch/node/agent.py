@@ -298,7 +298,7 @@ class Agent:
         for rank, stream, when, data in pieces:
             self.journal.append(frames.OUTPUT, frames.output_body(rank, stream, when, data))
         if self.journal.waiting > JOURNAL_FULL and self.ranks:
-            self.ranks.pause()
+            self.ranks.output.pause()
         self.publish()
 
     def release(self, number: int) -> None:
@@ -306,7 +306,7 @@ class Agent:
         reading was stopped."""
         self.journal.release(number)
         if self.journal.waiting < JOURNAL_LOW and self.ranks:
-            self.ranks.resume()
+            self.ranks.output.resume()
 
     def publish(self) -> None:
         """Send what is new to all clients that follow."""

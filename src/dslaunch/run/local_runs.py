@@ -23,7 +23,7 @@ from dslaunch.run.run_directory import (
     CLUSTER,
     RESULT,
     is_held,
-    open_record,
+    open_recorded,
     runs_directory,
     write_private,
 )
@@ -59,7 +59,7 @@ class LocalRun:
         """Return the cluster as it was when the run began. Raises UsageError."""
         path = self.directory / CLUSTER
         try:
-            with open_record(path) as file:
+            with open_recorded(path) as file:
                 return TypeAdapter(Cluster).validate_json(file.read())
         except (OSError, ValueError):
             raise UsageError(
@@ -197,7 +197,7 @@ def read_outcome(text: bytes) -> Outcome:
 def recorded_outcome(directory: Path) -> Outcome | None:
     """Return how a run ended; None: its end was not recorded, or the record is damaged."""
     try:
-        with open_record(directory / RESULT) as file:
+        with open_recorded(directory / RESULT) as file:
             return read_outcome(file.read())
     except (OSError, ValueError):
         return None

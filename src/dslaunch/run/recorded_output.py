@@ -27,7 +27,7 @@ from dslaunch.run.run_directory import (
     SOURCES,
     arrivals,
     log_source,
-    open_record,
+    open_recorded,
 )
 
 POLL = 0.2
@@ -122,7 +122,7 @@ class RecordedOutput:
         until = end.entries
         if not until:
             return
-        with open_record(self.directory / ORDER) as file:
+        with open_recorded(self.directory / ORDER) as file:
             while until > 0:
                 first = max(0, until - BLOCK)
                 file.seek(first * ARRIVAL.size)
@@ -142,7 +142,7 @@ class RecordedOutput:
         while `follow` returns true, and yields None before each wait."""
         offsets = dict(begin.offsets)
         try:
-            file = open_record(self.directory / ORDER)
+            file = open_recorded(self.directory / ORDER)
         except OSError:
             return
         with file:
@@ -162,7 +162,7 @@ class RecordedOutput:
                 time.sleep(POLL)
 
     def _read_sources(self) -> None:
-        with contextlib.suppress(OSError), open_record(self.directory / SOURCES) as file:
+        with contextlib.suppress(OSError), open_recorded(self.directory / SOURCES) as file:
             self._sources = file.read().decode("utf-8", "replace").splitlines()
 
     def _size(self, log: int) -> int:

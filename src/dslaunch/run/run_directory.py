@@ -232,12 +232,12 @@ def read_private(path: Path, most: int) -> bytes:
 
 
 def read_begin(path: Path, most: int) -> bytes:
-    """Return the first bytes of a file of this user, as `open_record` opens it. Raises OSError."""
-    with open_record(path) as file:
+    """Return the first bytes of a file of this user; see `open_recorded`. Raises OSError."""
+    with open_recorded(path) as file:
         return file.read(most)
 
 
-def open_record(path: Path) -> BinaryIO:
+def open_recorded(path: Path) -> BinaryIO:
     """Open a file of this user, which others may read and write, for reading.
 
     Raises OSError, also for a link and for what is not a regular file: to open a named pipe would

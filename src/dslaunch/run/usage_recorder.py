@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dslaunch.node import private
-from dslaunch.run.run_directory import open_record, write_private
+from dslaunch.run.run_directory import open_recorded, write_private
 from dslaunch.run.usage import USAGE, NodeUsage, parse_usage, usage_line
 from dslaunch.run.usage_monitor import UsageMonitor, UsageSample
 from dslaunch.run.view import ignore
@@ -70,7 +70,7 @@ class UsageFile:
         """Remove every second measurement of each node. Raises OSError."""
         seen: Counter[str] = Counter()
         kept = []
-        with open_record(self.path) as file:
+        with open_recorded(self.path) as file:
             lines = file.read().splitlines(keepends=True)
         for line in lines:
             usage = parse_usage(line)

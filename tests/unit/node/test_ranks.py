@@ -129,7 +129,7 @@ def test_restarted_ranks_are_each_found_read_and_reported_once(
         events = [(event, code) for event, of, code in agent.said if of == rank]
         assert events == [("started", None), ("exit", first), ("started", None), ("exit", 0)]
     assert agent.outputs == dict.fromkeys((0, 1), b"attempt 0\nattempt 1\n")
-    assert ranks.polled == (set() if told else {0, 1})
+    assert ranks.launched.polled == (set() if told else {0, 1})
 
 
 def test_an_end_that_is_reported_too_early_is_searched_again(
@@ -150,13 +150,13 @@ def test_without_a_reader_the_pipes_of_found_ranks_are_not_read(
     start: Callable[[str], Ranks], agent: FakeAgent
 ) -> None:
     ranks = start("[(0, 0)]")
-    ranks.pause()
+    ranks.output.pause()
     until = time.monotonic() + 300
-    while len(ranks.found) < 2:
+    while len(ranks.launched.found) < 2:
         assert time.monotonic() < until
         ranks.watch()
     assert agent.outputs == {}
-    ranks.resume()
+    ranks.output.resume()
     watched(ranks, agent)
     assert agent.outputs == {0: b"attempt 0\n", 1: b"attempt 0\n"}
 
@@ -178,6 +178,6 @@ def test_a_rank_cannot_say_that_it_is_another_process(
     said: bytes, start: Callable[[str], Ranks], agent: FakeAgent
 ) -> None:
     ranks = start("[(0, 0)]")
-    ranks.born(0, said + b"%d\n" % os.getpid())
-    assert ranks.found == {}
+    ranks.launched.born(0, said + b"%d\n" % os.getpid())
+    assert ranks.launched.found == {}
     watched(ranks, agent)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from dslaunch.launch.command import quote_in_line
+from dslaunch.launch.command import below_home, quote_in_line
 from dslaunch.preflight.check import NodeAnswers, Question, QuestionPerNode, Scope
 from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.protocol.survey import HeldAddress
@@ -98,10 +98,10 @@ def path_question(path: str) -> Question:
 def path_word(path: str) -> str:
     """Return a path as a word of a command to copy. A leading `~` is not quoted: the shell expands
     it on the node."""
-    start, _, below = path.partition("/")
-    if start != "~":
+    below = below_home(path)
+    if below is None:
         return quote_in_line(path)
-    return f"~/{quote_in_line(below)}" if below else "~"
+    return f"~/{quote_in_line(below[1:])}" if below[1:] else "~"
 
 
 def is_missing(a: NodeAnswers, path: str) -> bool:

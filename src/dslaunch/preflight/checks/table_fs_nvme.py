@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
+from itertools import islice
 
 from dslaunch.preflight.alike import by_host
 from dslaunch.preflight.check import (
@@ -97,23 +98,23 @@ MOST_MOUNTS = 24
 UNRESPONSIVE = (UnansweredReason.TIMEOUT, UnansweredReason.FILE_SERVER_GONE)
 
 
-def _network_mounts(a: NodeAnswers) -> dict[str, str]:
-    """The node's network mounts, and what they are."""
-    if not a.has("mounts"):
-        return {}
-    found = dict(mounts(a["mounts"].get(MOUNTS.argument[0], "")))
-    network = {point: kind for point, kind in found.items() if kind in NETWORK_TYPES}
-    return dict(list(network.items())[:MOST_MOUNTS])
+@lru_cache(maxsize=256)
+def network_mounts(text: str) -> tuple[str, ...]:
+    """Return the first network mounts of /proc/self/mountinfo. A flow that asks about them runs
+    once more with the answers."""
+    network = (point for point, kind in dict(mounts(text)).items() if kind in NETWORK_TYPES)
+    return tuple(islice(network, MOST_MOUNTS))
 
 
 def _flow_fs_hung(a: NodeAnswers) -> NodeFlow:
-    network = _network_mounts(a)
+    table = a["mounts"].get(MOUNTS.argument[0], "") if a.has("mounts") else ""
+    network = network_mounts(table)
     if network:
         a = yield {path: path_question(path) for path in network}
     return _fs_hung(a, network)
 
 
-def _fs_hung(a: NodeAnswers, network: Mapping[str, str]) -> Iterator[Finding]:
+def _fs_hung(a: NodeAnswers, network: Sequence[str]) -> Iterator[Finding]:
     own = paths(a.scope)
     every = dict.fromkeys([*own, *network])
     hung = [path for path in every if a.reason(path_question(path)) in UNRESPONSIVE]
