@@ -31,7 +31,7 @@ from dslaunch.cli.run_options import (
     read_job,
     with_master_port,
 )
-from dslaunch.errors import DslaunchError, Interrupted, NodeError, PreflightError
+from dslaunch.errors import DslaunchError, ErrorCode, Interrupted, NodeError, PreflightError
 from dslaunch.json_text import json_text
 from dslaunch.run.timeouts import DEFAULTS, REHEARSAL_DEFAULTS, Timeouts
 
@@ -240,9 +240,10 @@ def _print_plan(request: RunRequest) -> None:
 
 
 def _rehearse_first(request: RunRequest, *, json: bool) -> None:
-    """Rehearse a job and show the result; exit unless the job would run."""
+    """Rehearse a job and show the result. Raises DslaunchError unless the job would run."""
     from dslaunch.cli.rehearse import page, rehearsed
     from dslaunch.run.rehearsal import RehearsalLimits
+    from dslaunch.run.rehearsal_result import Verdict
 
     timeouts = request.timeouts
     if timeouts.hang_timeout is None:
@@ -253,8 +254,12 @@ def _rehearse_first(request: RunRequest, *, json: bool) -> None:
         ui.result(json_text({"kind": "rehearsal"} | rehearsal.as_data()))
     else:
         ui.result(page(request, rehearsal), colors=True)
-    if rehearsal.exit_code:
-        raise typer.Exit(rehearsal.exit_code)
+    if rehearsal.outcome.status == "interrupted":
+        raise Interrupted("interrupted")
+    if rehearsal.verdict is Verdict.WOULD_FAIL:
+        raise DslaunchError.coded(ErrorCode.WOULD_FAIL)
+    if rehearsal.verdict is Verdict.NOT_REHEARSED:
+        raise DslaunchError.coded(ErrorCode.NOT_REHEARSED)
 
 
 @dataclass(frozen=True, slots=True)
