@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -208,17 +209,36 @@ def output_before_exit(connection: socket.socket) -> dict[int, bytes]:
                 return output
 
 
+@pytest.mark.parametrize("holds", [True, False], ids=["launcher", "command"])
 @pytest.mark.parametrize("request_", [{}, {"op": "usage"}, {"op": "received", "archive": 9}])
-def test_a_request_of_a_command_that_lacks_something_is_refused(request_: dict[str, Any]) -> None:
+def test_a_request_that_lacks_something_is_refused(request_: dict[str, Any], holds: bool) -> None:
+    assert reply_to(request_, holds=holds)["error"]
+
+
+def test_a_request_is_refused_where_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a container whose limit of processes the ranks have reached: the run goes on."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert reply_to({"op": "usage", "output": 0}, holds=True)["error"]
+
+
+def reply_to(request_: dict[str, Any], *, holds: bool) -> dict[str, Any]:
+    """What an agent replies to a request of its launcher, or of a command."""
     ours, its = socket.socketpair()
     with ours, its:
         agent = Agent("r1", "n1", {"heartbeat": 1.0, "reconnect": 1.0}, os.getppid())
-        agent.welcome(its)
+        agent.welcome(its, holds=holds)
         agent.take(agent.clients[0], {"id": 7, **request_})
         ours.recv(len(frames.GREETING), socket.MSG_WAITALL)
-        replies = [frame for frame in frames.Decoder().feed(ours.recv(1 << 16)) if "reply" in frame]
-        assert [reply["reply"] for reply in replies] == [7]
-        assert replies[0]["error"]
+        sent = frames.Decoder().feed(ours.recv(1 << 16))
+        (reply,) = (frame for frame in sent if isinstance(frame, dict) and "reply" in frame)
+        assert reply["reply"] == 7
+        return reply
 
 
 def test_heartbeats_do_not_pile_up_for_a_client_that_reads_nothing() -> None:
