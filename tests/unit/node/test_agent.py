@@ -15,11 +15,11 @@ from typing import Any, cast
 
 import pytest
 
-from dslaunch.node import frames, peer
+from dslaunch.node import frames, peer, processes
 from dslaunch.node.agent import Agent
 from dslaunch.node.client import AgentClient
 
-BOUND = 60
+BOUND = 300
 """Seconds for what takes a fraction of one."""
 AGENT = """\
 import socket, sys
@@ -89,6 +89,38 @@ def test_a_signal_is_handled_between_two_turns_of_the_loop() -> None:
     """In the midst of a message that is written, its handler would write another one."""
     done = subprocess.run([sys.executable, "-c", SIGNALED], capture_output=True, timeout=BOUND)
     assert done.stdout == b"True\n"
+
+
+GUARDED = '''\
+import os, signal, subprocess, sys
+from dslaunch.node import guardian, processes
+agent = os.fork()
+if agent == 0:
+    signal.pause()
+left = f"""
+import os, signal
+print('up', flush=True)
+while True:
+    if not os.path.exists('/proc/{agent}'):
+        os.kill({os.getpid()}, signal.SIGTERM)
+"""
+tags = {processes.RUN_ID: sys.argv[1], processes.HOST: "n1"}
+command = [sys.executable, "-c", left]
+child = subprocess.Popen(command, env={**os.environ, **tags}, stdout=subprocess.PIPE)
+child.stdout.readline()
+os.kill(agent, signal.SIGKILL)
+guardian.guard(agent, sys.argv[1], "n1")
+'''
+
+
+def test_a_guardian_that_is_to_end_first_ends_what_a_dead_agent_has_left(tmp_path: Path) -> None:
+    """The process that is left sends it signals, from the agent's death to its own."""
+    places = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    run = f"guarded-{os.getpid()}"  # it ends all that carries this name on the machine
+    command = [sys.executable, "-c", GUARDED, run]
+    done = subprocess.run(command, env={**os.environ, **places}, timeout=BOUND, capture_output=True)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert processes.tagged(run, "n1") == set()
 
 
 def test_agent_removes_its_directory_before_it_hangs_up(
