@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from dslaunch.launch.command import below_home, quote_in_line
@@ -52,6 +52,12 @@ NETWORK_TYPES = frozenset(
 """File systems whose server may fail while the node lives; proc(5) names."""
 ALL_PAIRS = 32
 """Up to so many nodes every node measures and looks up every other one."""
+
+
+def has_active_port(states: Mapping[str, str]) -> bool:
+    """Return whether a port for RDMA is active, by an answer to INFINIBAND: `4: ACTIVE`. NCCL uses
+    no other ports."""
+    return any(state.endswith(": ACTIVE") for state in states.values())
 
 
 def linux_release(a: NodeAnswers) -> tuple[int, int]:
