@@ -186,8 +186,10 @@ class Agent:
 
     def prepare(self, first: socket.socket) -> None:
         """Set up signals and the loop, and greet the first client."""
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            # a handler that does nothing: ranks would inherit it if they were ignored
+            signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self.asked_to_end())
         signal.signal(signal.SIGCHLD, lambda *_: None)
         wake, self.wake = os.pipe()
