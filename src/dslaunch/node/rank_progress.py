@@ -9,6 +9,7 @@ the run's directory, and judged where a launcher reads it (`run/kept_hang.py`).
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 
@@ -190,7 +191,13 @@ class _Work(threading.Thread):
         self._work = work
         self.found: Any = None
         """What the work has returned; None: it is not finished, or has failed."""
-        self.start()
+        with contextlib.suppress(RuntimeError):  # no more threads can be started
+            self.start()
+
+    def join(self, timeout: Optional[float] = None) -> None:
+        """Wait for the work, if it has begun."""
+        if self.ident is not None:
+            super().join(timeout)
 
     def run(self) -> None:
         """Do the work. What ranks answer must not end the agent, whatever it is."""
