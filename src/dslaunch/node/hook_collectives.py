@@ -60,7 +60,20 @@ MOST_TENSORS, MOST_DIMENSIONS = 8, 8
 MOST_NAME = 200
 TIMEOUT = 2.0
 """Seconds for a client to send its request, and to read the answer."""
+REST = 0.5
+"""Seconds without service after a client could not be accepted."""
 _SYMBOLIZER = "torch._inductor.codecache"
+MOST_CALLS = 300
+"""Of a thread that are searched for a compiler: it is far from the innermost one."""
+_COMPILERS = (
+    # torch.compile, of which the part for the backward pass may run on its own
+    ("torch/_dynamo/convert_frame.py", ("__call__", "_compile", "compile_inner")),
+    ("torch/_inductor/compile_fx.py", ("compile_fx_inner", "fx_codegen_and_compile")),
+    ("triton/compiler/compiler.py", ("compile",)),
+    # extensions, also those of DeepSpeed
+    ("torch/utils/cpp_extension.py", ("load", "load_inline", "_jit_compile")),
+)
+"""Functions in whose calls something is compiled. Others in these files run the result."""
 _RECORDERS = ("_dump_fr_trace", "_dump_nccl_trace")
 _OUR_OWN = 0o077
 
@@ -114,7 +127,7 @@ def _serve_in_thread(directory: str) -> None:
 
     # a child that kept it would hold connections that it never accepts
     os.register_at_fork(after_in_child=close_copy)
-    _thread.start_new_thread(_serve, (server,))
+    _thread.start_new_thread(serve, (server,))
 
 
 def _listen(directory: str) -> socket.socket:
@@ -135,13 +148,17 @@ def _listen(directory: str) -> socket.socket:
         os.close(within)
 
 
-def _serve(server: socket.socket) -> None:
+def serve(server: socket.socket) -> None:
     """Answer one client after another, until the socket is closed."""
     try:
         own = os.fstat(server.fileno())
         # the program may close all descriptors, and open another one with this number
         while os.path.samestat(os.fstat(server.fileno()), own):
-            client, _ = server.accept()
+            try:
+                client, _ = server.accept()
+            except OSError:  # the program has as many files open as it may have, for the moment
+                time.sleep(REST)
+                continue
             with contextlib.suppress(Exception), client:  # whatever fails, the next one is served
                 _converse(client)
     except Exception:  # noqa: BLE001 - must not become an error of the job
@@ -191,8 +208,9 @@ def answer(what: str) -> "Dict[str, Any]":
     `now`: its time. `initialized`: whether there is a default group. `groups`: `id`, which is this
     process's own, `name`, `description`, `backend`, `ranks`, and the numbers of the last collective
     that was `enqueued`, `started` and `completed`; what is unknown is missing, and for `status` all
-    but `id` and the numbers. `entries`, for `full`: the last of each group, the oldest first, with
-    their `frames`, the innermost first. `error`: why there is no recorder.
+    but `id` and the numbers. `compiles`, for `status`: whether a thread compiles. `entries`, for
+    `full`: the last of each group, the oldest first, with their `frames`, the innermost first.
+    `error`: why there is no recorder.
     """
     told: "Dict[str, Any]" = {"now": time.time()}
     world = _groups()
@@ -201,13 +219,30 @@ def answer(what: str) -> "Dict[str, Any]":
     if not dumps:
         return {**told, "groups": world, "error": "this PyTorch has no recorder"}
     if what == "status":
-        return {**told, "groups": _numbered(dumps, [])}
+        return {**told, "groups": _numbered(dumps, []), "compiles": _compiles()}
     entries = [entry for dump in dumps for entry in dump.get("entries", ())]
     told["groups"] = _numbered(dumps, _named(world, entries))
     entries.sort(key=lambda entry: entry["time_created_ns"])
     entries = _last_of_each_group(entries)
     start = f"{os.getcwd()}/"
     return {**told, "entries": [_entry(entry, start) for entry in entries]}
+
+
+def _compiles() -> bool:
+    """Return whether a thread is inside a compiler, or waits for one."""
+    return any(map(_is_compiler, sys._current_frames().values()))
+
+
+def _is_compiler(frame: "Any") -> bool:
+    """Return whether this call, or one that led to it, is a compiler's."""
+    for _ in range(MOST_CALLS):
+        if frame is None:
+            return False
+        code = frame.f_code
+        if any(code.co_filename.endswith(f) and code.co_name in c for f, c in _COMPILERS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def times(since: float) -> "Dict[str, Any]":
