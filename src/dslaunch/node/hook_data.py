@@ -1,6 +1,7 @@
 """Notes data loaders and their batches: a part of `hook_rehearsal.py`."""
 
 import sys
+import weakref
 from types import SimpleNamespace
 
 from .hook_content import (
@@ -16,7 +17,7 @@ from .hook_training import training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Optional
+    from typing import Any, List, Optional
 
     from .hook_recorder import Recorder
 
@@ -32,14 +33,19 @@ def _new_pass(loader: int, epoch: "Optional[int]") -> SimpleNamespace:
     depends; None: it depends on none.
     """
     return SimpleNamespace(
-        loader=loader, epoch=epoch, batches=0, noted=0, backwards=training.all_backwards
+        loader=loader,
+        epoch=epoch,
+        batches=0,
+        noted=0,
+        backwards=training.all_backwards,
+        ended=False,
     )
 
 
 def _watch_data(recorder: "Recorder", module: "Any") -> None:
     watch(module.DataLoader, "__init__", after=_loader)
     watch(module._BaseDataLoaderIter, "__init__", after=_iterated)
-    watch(module._BaseDataLoaderIter, "__next__", after=_batch)
+    watch(module._BaseDataLoaderIter, "__next__", before=_asked, after=_batch)
 
 
 def _loader(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
@@ -81,6 +87,8 @@ def _iterated(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -
     before = loader.__dict__.get(_PASS)
     begun = _new_pass(loader.__dict__.get(_NUMBER, 0), _shuffled_epoch(loader))
     iterator.__dict__[_PASS] = loader.__dict__[_PASS] = begun
+    alive = [each for each in training.passes if each() is not None]
+    training.passes = [*alive, weakref.ref(iterator)]
     if begun.epoch is None or before is None or begun.epoch != before.epoch:
         return
     if _has_trained(before, loader) and sys.modules["torch"].is_grad_enabled():
@@ -101,11 +109,19 @@ def _shuffled_epoch(loader: "Any") -> "Optional[int]":
     return integer(getattr(sampler, "epoch", None)) if shuffles else None
 
 
+def _asked(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    """Note that an iterator is asked for a batch. If it returns none, the pass has ended."""
+    within = args[0].__dict__.get(_PASS)
+    if within is not None:
+        within.ended = True
+
+
 def _batch(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
     torch = sys.modules["torch"]
     within = args[0].__dict__.get(_PASS)
     if within is None:
         return
+    within.ended = False
     within.batches += 1
     if within.noted >= MOST_BATCHES or not torch.is_grad_enabled():
         return
@@ -120,6 +136,15 @@ def _batch(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> N
         size=sample_count(tensors),
         digest=digest_of_tensors(tensors),
     )
+
+
+def loaders_being_read() -> "List[int]":
+    """Return the numbers of the data loaders that have returned a batch in a pass that has neither
+    ended nor been left, as that of the training's loop."""
+    iterators = [reference() for reference in training.passes]
+    passes = [each.__dict__[_PASS] for each in iterators if each is not None]
+    reading = {each.loader for each in passes if each.batches and not each.ended}
+    return sorted(reading)[:MOST_LOADERS]
 
 
 def _length(value: "Any") -> "Optional[int]":

@@ -45,9 +45,10 @@ def _sharded(recorder: "Recorder", args: "Any", kwargs: "Any", place: int) -> No
 
 
 def note_input(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
-    """Note what the wrapped model gets."""
+    """Note what the wrapped model gets to train on."""
     torch = sys.modules["torch"]
-    if training.inputs >= MOST_BATCHES or not torch.is_grad_enabled():
+    trains = args[0].training and torch.is_grad_enabled()
+    if training.inputs >= MOST_BATCHES or not trains:
         return
     tensors = tensors_in([list(args[1:]), kwargs], torch)
     if tensors:

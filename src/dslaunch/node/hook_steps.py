@@ -5,6 +5,7 @@ import time
 
 from .hook_code import averages_parameters, names_reductions, own_code
 from .hook_content import fingerprint, is_finite
+from .hook_data import loaders_being_read
 from .hook_groups import collectives_begun
 from .hook_models import evaluates, gpu_total, local_part, sizes
 from .hook_recorder import argument, class_name, current, integer, note, watch
@@ -195,6 +196,7 @@ def note_step(
         collectives=_new_collectives(),
         fingerprint=fingerprint(_compared(parameters)) if count <= recorder.steps else [],
         evaluates=evaluates(training.model),
+        loaders=loaders_being_read(),
         **_memory(),
         **more,
     )

@@ -38,6 +38,8 @@ class Training:
         """The time of the last step, or of the begin of the first one, in monotonic seconds."""
         self.collectives: Optional[int] = None
         """Collectives that had begun by then; None: unknown."""
+        self.passes: List[Any] = []
+        """Weak references to the iterators of data loaders that may be read further."""
         self.groups = self.loaders = self.inputs = 0
         """Groups and data loaders that were made, and inputs of the model that were noted."""
 

@@ -273,6 +273,8 @@ class Step(Sent):
     """Whether its gradients were added to those of the step before."""
     evaluates: bool = False
     """Whether the model is in evaluation mode, in which some of its layers work otherwise."""
+    loaders: Annotated[Several[Count], Field(max_length=MOST_NUMBERS)] = ()
+    """Numbers of the data loaders that were being read."""
 
 
 class SchedulerUse(Sent):

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.protocol.rehearsal import (
-    Batch,
     Engine,
     Input,
     Loader,
@@ -68,7 +67,7 @@ def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
         if not (split and _take_parts(ranks)):
             yield finding(FindingKind.SAME_DATA_LOADED if split else FindingKind.SAME_DATA, where)
         return
-    if not any(rank.every(Batch) for rank in ranks) and _get_equal_inputs(ranks):
+    if not any(rank.trained_batches for rank in ranks) and _get_equal_inputs(ranks):
         yield finding(FindingKind.SAME_INPUTS, where)
         return
     equal = _with_equal_batches(ranks, digests)
@@ -100,7 +99,7 @@ def _draws_from_all(loader: Loader) -> bool:
 
 def _common_digests(ranks: Ranks) -> list[list[str]]:
     """Return the digests of the batches of each rank, of those batches that all have read."""
-    batches = [{(b.loader, b.index): b.digest for b in rank.every(Batch)} for rank in ranks]
+    batches = [{(b.loader, b.index): b.digest for b in rank.trained_batches} for rank in ranks]
     common = set.intersection(*(set(each) for each in batches))
     return [[each[key] for key in sorted(common)] for each in batches]
 
@@ -153,7 +152,7 @@ def _take_parts(ranks: Ranks) -> bool:
     """Return whether the inputs of the models are so small that a batch has one for each rank. What
     is augmented at random differs too, and is as large as the batch."""
     inputs = [each.size for rank in ranks for each in rank.every(Input)]
-    batches = [each.size for rank in ranks for each in rank.every(Batch)]
+    batches = [each.size for rank in ranks for each in rank.trained_batches]
     sizes = [size for size in inputs if size is not None]
     if not sizes or len(sizes) < len(inputs) or not batches:
         return False
@@ -237,7 +236,7 @@ def unread_parts(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 def _same_in_workers(rank: RankRecords) -> Iterator[Finding]:
     """Yield that the workers of a loader return each batch again: a, a, b."""
     digests_of: defaultdict[int, list[str]] = defaultdict(list)
-    for batch in rank.every(Batch):
+    for batch in rank.trained_batches:
         digests_of[batch.loader].append(batch.digest)
     for loader in rank.trained_loaders:
         digests = digests_of[loader.number]
