@@ -54,10 +54,17 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_HEXADECIMAL]
 
 
+def local_part(tensor: "Any") -> "Any":
+    """Return the part of a tensor that this rank has: all of it, unless it is a DTensor. Reading a
+    DTensor itself would exchange its parts between the ranks."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
 def fingerprint(parameters: "List[Any]") -> "List[float]":
     """Return sums of some elements of some parameters; empty: some are not finite."""
     every = max(1, -(-len(parameters) // MOST_TENSORS))
-    chosen = [each.detach().reshape(-1)[:MOST_ELEMENTS] for each in parameters[::every]]
+    parts = [local_part(each.detach()) for each in parameters[::every]]
+    chosen = [each.reshape(-1)[:MOST_ELEMENTS] for each in parts]
     sums = [float(each.double().sum()) for each in chosen if each.numel()]
     return sums if all(map(is_finite, sums)) else []
 

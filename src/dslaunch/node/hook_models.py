@@ -105,11 +105,6 @@ def elements(parameter: "Any") -> int:
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 
-def local_part(tensor: "Any") -> "Any":
-    """Return the part of a tensor that this rank has: all of it, unless it is a DTensor."""
-    return getattr(tensor, "_local_tensor", tensor)
-
-
 def evaluates(model: "Any") -> bool:
     """Return whether a model is in evaluation mode, and layers of it work otherwise then."""
     if model is None or model.training:

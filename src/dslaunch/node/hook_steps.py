@@ -3,11 +3,11 @@
 import sys
 import time
 
-from .hook_code import averages_parameters, names_reductions, own_code
-from .hook_content import fingerprint, is_finite
+from .hook_code import averages_parameters, names_reductions, own_code, passes_activations
+from .hook_content import fingerprint, is_finite, local_part
 from .hook_data import loaders_being_read
-from .hook_groups import collectives_begun
-from .hook_models import evaluates, gpu_total, local_part, sizes
+from .hook_groups import collectives_begun, splits_model
+from .hook_models import evaluates, gpu_total, sizes
 from .hook_recorder import argument, class_name, current, integer, note, watch
 from .hook_training import training
 
@@ -76,6 +76,8 @@ def _begin(recorder: "Recorder", optimizer: "Any", has_gradients: bool) -> None:
         inside = {id(each) for each in training.model.parameters()}
         owned = sum(id(each) in inside for each in parameters)
     gradients = sum(each.grad is not None for each in parameters)
+    if not training.sharded and any(local_part(each) is not each for each in parameters):
+        splits_model(recorder)
     begin_steps(parameters)
     recorder.write(
         "optimizer",
@@ -135,12 +137,12 @@ def _differentiated(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
     training.backwards += 1
     training.all_backwards += 1
     for identity, parameters in list(training.kept.items()):
-        if all(each.grad is None or not each.grad.any() for each in parameters):
+        if all(each.grad is None or not local_part(each.grad).any() for each in parameters):
             del training.kept[identity]
     tensors = argument(args, kwargs, 0, "tensors")
     first = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
     if first is not None and first.numel() == 1:
-        training.loss = float(first.detach())
+        training.loss = float(local_part(first.detach()))
 
 
 # ------------------------------------------------------------ after a step
@@ -207,7 +209,8 @@ def note_step(
         codes = own_code()
         reduces = any(names_reductions(code) for code in codes)
         averages = any(averages_parameters(code) for code in codes)
-        recorder.write("steps-done", step=count, reduces=reduces, averages=averages)
+        passes = any(passes_activations(code) for code in codes)
+        recorder.write("steps-done", step=count, reduces=reduces, averages=averages, passes=passes)
 
 
 def _new_collectives() -> "Optional[int]":

@@ -94,6 +94,14 @@ class ProcessGroup(Sent):
     """Seconds; None: the default."""
 
 
+class JoinedRpc(Sent):
+    """It has joined the ranks that call each other's functions (`torch.distributed.rpc`)."""
+
+    kind: Literal["joined-rpc"]
+    world: Count
+    """Ranks that have joined."""
+
+
 class Group(Sent):
     """A further group is made."""
 
@@ -305,6 +313,8 @@ class StepsDone(Sent):
     """Whether the script's code names a collective that may exchange parameters in a later step."""
     averages: bool = False
     """Whether it exchanges the parameters themselves, as ranks do that train alone for a while."""
+    passes: bool = False
+    """Whether it may pass activations between ranks that have different parts of a model."""
 
 
 class Held(Sent):
@@ -322,6 +332,15 @@ class GivenConfig(Sent):
     text: Text
     simulated: Count | None = None
     """The `train_batch_size` that DeepSpeed got instead, for the number of ranks here."""
+
+
+class UnfilledConfig(Sent):
+    """A DeepSpeed config as Accelerate or Transformers got it, which fills in `auto`."""
+
+    kind: Literal["unfilled-config"]
+    path: Path | None
+    """None: it was given as a dict."""
+    text: Text
 
 
 class Engine(Sent):
@@ -412,6 +431,7 @@ Record = (
     | TorchImported
     | RendezvousBegun
     | ProcessGroup
+    | JoinedRpc
     | Group
     | Wrapped
     | OptimizerBuilt
@@ -431,6 +451,7 @@ Record = (
     | StepsDone
     | Held
     | GivenConfig
+    | UnfilledConfig
     | Engine
     | TrainerArguments
     | AcceleratorBuilt

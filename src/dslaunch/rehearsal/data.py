@@ -13,6 +13,7 @@ from dslaunch.protocol.rehearsal import (
     OptimizerBuilt,
     SameOrder,
     Step,
+    StepsDone,
     Wrapped,
 )
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
@@ -21,6 +22,8 @@ from dslaunch.run.rehearsal import Rehearsed
 
 DIFFERS = 0.01
 """Share of a parameter, or of its change, from which on two ranks differ; rounding is far below."""
+ROUNDING = 1e-5
+"""Share of the largest change of a parameter up to which a difference may be rounding."""
 LOSS_DIFFERS = 0.001
 """Share of the largest loss from which on ranks have different ones: of the same inputs and weights
 they differ by rounding alone, and the parts of a long sequence have similar ones."""
@@ -28,15 +31,37 @@ they differ by rounding alone, and the parts of a long sequence have similar one
 
 def split_by_hand(ranks: Ranks) -> bool:
     """Return whether ranks have parts of a model that their own code has divided: nothing wraps it,
-    steps exchange something, and all read the same samples, with other parameters from the
-    start."""
+    steps exchange something and change each part in another way, and the code passes activations on
+    or all read the same samples, with other parameters from the start."""
     # what the first step has exchanged before it began is not known
     exchanged = all(any(step.collectives for step in rank.every(Step)) for rank in ranks)
     if not exchanged or any(rank.last(Wrapped) or rank.last(Engine) for rank in ranks):
         return False
     built = [rank.last(OptimizerBuilt) for rank in ranks]
     parts = [each.fingerprint if each is not None else () for each in built]
+    if _change_alike(ranks, parts):
+        return False
+    if any(done.passes for rank in ranks for done in rank.every(StepsDone)):
+        return True
     return _all_equal(_common_digests(ranks)) and apart(parts)
+
+
+def _change_alike(ranks: Ranks, before: Sequence[Sequence[float]]) -> bool:
+    """Return whether the first step changes the parameters of all ranks in the same way, as it does
+    where they exchange their gradients."""
+    after = [next((step.fingerprint for step in rank.every(Step)), ()) for rank in ranks]
+    if len({len(each) for each in (*before, *after)}) > 1 or not after[0]:
+        return False
+    by_rank = [
+        [new - old for old, new in zip(*both, strict=True)]
+        for both in zip(before, after, strict=True)
+    ]
+    rounding = ROUNDING * max(abs(change) for changes in by_rank for change in changes)
+    by_parameter = zip(*by_rank, strict=True)
+    return all(
+        max(changes) - min(changes) <= max(DIFFERS * max(map(abs, changes)), rounding)
+        for changes in by_parameter
+    )
 
 
 def apart(fingerprints: Sequence[Sequence[float]]) -> bool:

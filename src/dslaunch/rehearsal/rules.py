@@ -16,6 +16,7 @@ from dslaunch.protocol.rehearsal import (
     Engine,
     GivenConfig,
     Host,
+    JoinedRpc,
     OptimizerBuilt,
     ProcessGroup,
     Schedulers,
@@ -29,6 +30,7 @@ from dslaunch.protocol.rehearsal import (
 from dslaunch.rehearsal.checkpoints import checkpoints
 from dslaunch.rehearsal.data import (
     DIFFERS,
+    ROUNDING,
     apart,
     batches_differ,
     few_samples,
@@ -45,8 +47,6 @@ from dslaunch.run.reasons import EndCode
 from dslaunch.run.rehearsal import Rehearsed
 
 Rule = Callable[[Rehearsed, Ranks], Iterator[Finding]]
-ROUNDING = 1e-5
-"""Share of the largest change of a parameter up to which a difference may be rounding."""
 FULL = 0.95
 """Share of the GPU memory from which on it is short."""
 MOST_HOSTS = 20
@@ -67,8 +67,8 @@ def not_distributed(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     wanted = rehearsed.plan.world_size
     alone: dict[int, list[int]] = defaultdict(list)
     for rank in ranks:
-        group = rank.last(ProcessGroup)
-        world = group.world if group is not None else 1
+        joined = [each for each in (rank.last(ProcessGroup), rank.last(JoinedRpc)) if each]
+        world = max((each.world for each in joined), default=1)
         if rank.steps and world < wanted:
             alone[world].append(rank.rank)
     for world, several in alone.items():
@@ -93,6 +93,8 @@ def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     del rehearsed
     world = len(ranks)
     if world < 2 or not all(_joined(rank) and _may_compare(rank, world) for rank in ranks):
+        return
+    if split_by_hand(ranks):
         return
     step = min(rank.steps for rank in ranks)
     before = [_first_fingerprint(rank) for rank in ranks]
