@@ -12,16 +12,18 @@ from .hook_content import (
     sample_count,
     tensors_in,
 )
-from .hook_recorder import argument, class_name, integer, watch
+from .hook_recorder import LONGEST_NAME, argument, class_name, integer, watch
 from .hook_training import training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, List, Optional
+    from typing import Any, Dict, List, Optional
 
     from .hook_recorder import Recorder
 
 MOST_LOADERS = 64
+MOST_ATTRIBUTES = 32
+"""Attributes of a sampler, or of a data set that is a stream."""
 _NUMBER, _PASS = "_dslaunch_number", "_dslaunch_pass"
 """Attributes: a loader's number, and its last pass; an iterator's pass."""
 
@@ -147,6 +149,50 @@ def loaders_being_read() -> "List[int]":
     return sorted(reading)[:MOST_LOADERS]
 
 
+# ------------------------------------------------------------ loaders that Accelerate divides
+
+
+def _watch_prepared(recorder: "Recorder", module: "Any") -> None:
+    watch(module, "prepare_data_loader", before=_prepared)
+
+
+def _prepared(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    """Note what decides which samples of a loader a rank gets, before Accelerate divides them."""
+    loader = argument(args, kwargs, 0, "dataloader")
+    parts = integer(argument(args, kwargs, 2, "num_processes"))
+    part = integer(argument(args, kwargs, 3, "process_index"))
+    is_left_whole = kwargs.get("already_sharded") or kwargs.get("shard_iterable_dataset") is False
+    if parts is None or part is None or is_left_whole:
+        return
+    is_stream = _length(loader.dataset) is None
+    source = loader.dataset if is_stream else getattr(loader, "sampler", None)
+    recorder.write(
+        "prepared-loader",
+        source=class_name(source),
+        part=part,
+        parts=parts,
+        samples=_length(loader.dataset),
+        drawn=None if is_stream else _length(source),
+        numbers=_numbers_of(source),
+        chosen=_chosen_by(source),
+    )
+
+
+def _numbers_of(value: "Any") -> "Dict[str, int]":
+    """Return the attributes of an object that are numbers."""
+    attributes = list(getattr(value, "__dict__", {}).items())[:MOST_ATTRIBUTES]
+    numbers = {name[:LONGEST_NAME]: integer(each) for name, each in attributes}
+    return {name: each for name, each in numbers.items() if each is not None}
+
+
+def _chosen_by(sampler: "Any") -> "Optional[str]":
+    """Return a digest of the list of numbers that a sampler has; None: it has none."""
+    for each in list(getattr(sampler, "__dict__", {}).values())[:MOST_ATTRIBUTES]:
+        if isinstance(each, (list, tuple, range)) and each and integer(each[0]) is not None:
+            return digest(",".join(str(index) for index in each[:MOST_ELEMENTS]))
+    return None
+
+
 def _length(value: "Any") -> "Optional[int]":
     try:
         return len(value)
@@ -154,4 +200,7 @@ def _length(value: "Any") -> "Optional[int]":
         return None
 
 
-WATCHES = {"torch.utils.data.dataloader": _watch_data}
+WATCHES = {
+    "torch.utils.data.dataloader": _watch_data,
+    "accelerate.data_loader": _watch_prepared,
+}

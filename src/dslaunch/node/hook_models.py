@@ -2,17 +2,26 @@
 
 import functools
 import sys
+import weakref
 
-from .hook_content import MOST_BATCHES, digest_of_tensors, sample_count, tensors_in
+from .hook_content import (
+    MOST_BATCHES,
+    digest_of_tensors,
+    fingerprint,
+    sample_count,
+    tensors_in,
+)
 from .hook_recorder import LONGEST_NAME, MOST_RECORDS, argument, class_name, watch
 from .hook_training import training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, Iterable
+    from typing import Any, Dict, Iterable, List, Set
 
     from .hook_recorder import Recorder
 
+MOST_WRAPPED = 16
+"""Models of which is noted whether an optimizer trains them."""
 _LAYERS_WITH_MODES = ("Dropout", "BatchNorm")
 """Parts of the names of layers that work otherwise in evaluation mode."""
 
@@ -34,6 +43,8 @@ def _watch_fsdp2(recorder: "Recorder", module: "Any") -> None:
 def _replicated(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
     module = argument(args, kwargs, 1, "module")
     training.model = module
+    if len(training.wrapped) < MOST_WRAPPED:
+        training.wrapped.append(weakref.ref(module))
     recorder.write("wrapped", wrapper="DistributedDataParallel", **described(module))
 
 
@@ -103,6 +114,26 @@ def gpu_total() -> int:
 def elements(parameter: "Any") -> int:
     """Return the elements of a parameter, also of one that ZeRO-3 has partitioned."""
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
+
+
+def wrapped_models() -> "List[Any]":
+    """Return the models that DistributedDataParallel has wrapped, and that are still there."""
+    models = [reference() for reference in training.wrapped]
+    return [model for model in models if model is not None]
+
+
+def untrained(optimized: "Set[int]") -> "List[str]":
+    """Return the classes of wrapped models that got gradients and did not change. `optimized`: the
+    identities of the parameters of all optimizers."""
+    found = []
+    for model in wrapped_models():
+        parameters = list(model.parameters())
+        is_owned = any(id(each) in optimized for each in parameters)
+        has_gradients = any(each.grad is not None and each.grad.any() for each in parameters)
+        before = training.before.get(id(model))
+        if before and not is_owned and has_gradients and fingerprint(parameters) == before:
+            found.append(class_name(model))
+    return found
 
 
 def evaluates(model: "Any") -> bool:

@@ -2,18 +2,19 @@
 
 import sys
 import time
+import weakref
 
 from .hook_code import averages_parameters, names_reductions, own_code, passes_activations
 from .hook_content import fingerprint, is_finite, local_part
 from .hook_data import loaders_being_read
 from .hook_groups import collectives_begun, splits_model
-from .hook_models import evaluates, gpu_total, sizes
+from .hook_models import evaluates, gpu_total, sizes, untrained, wrapped_models
 from .hook_recorder import argument, class_name, current, integer, note, watch
 from .hook_training import training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Callable, Dict, List, Optional
+    from typing import Any, Callable, Dict, List, Optional, Set
 
     from .hook_recorder import Recorder
 
@@ -36,8 +37,14 @@ HOLD = 0.2
 
 
 def _watch_optimizers(recorder: "Recorder", module: "Any") -> None:
+    watch(module.Optimizer, "__init__", after=_made)
     module.register_optimizer_step_pre_hook(_untraced(_before_step))
     module.register_optimizer_step_post_hook(_untraced(_after_step))
+
+
+def _made(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    if len(training.optimizers) < MOST_OPTIMIZERS:
+        training.optimizers.append(weakref.ref(args[0]))
 
 
 def _untraced(function: "Callable[..., None]") -> "Callable[..., None]":
@@ -97,11 +104,19 @@ def begin_steps(parameters: "List[Any]") -> None:
     training.collectives = collectives_begun()
     training.stepped_at = time.monotonic()
     training.fingerprint = fingerprint(_compared(parameters))
+    training.before = {id(each): fingerprint(list(each.parameters())) for each in wrapped_models()}
 
 
 def parameters_of(optimizer: "Any") -> "List[Any]":
     """Return all parameters of an optimizer."""
     return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def _optimized() -> "Set[int]":
+    """Return the identities of the parameters of all optimizers that were made."""
+    optimizers = [reference() for reference in training.optimizers]
+    known = [each for each in optimizers if each is not None]
+    return {id(parameter) for each in known for parameter in parameters_of(each)}
 
 
 def rates_of(optimizer: "Any") -> "List[float]":
@@ -210,7 +225,14 @@ def note_step(
         reduces = any(names_reductions(code) for code in codes)
         averages = any(averages_parameters(code) for code in codes)
         passes = any(passes_activations(code) for code in codes)
-        recorder.write("steps-done", step=count, reduces=reduces, averages=averages, passes=passes)
+        recorder.write(
+            "steps-done",
+            step=count,
+            reduces=reduces,
+            averages=averages,
+            passes=passes,
+            untrained=untrained(_optimized()),
+        )
 
 
 def _new_collectives() -> "Optional[int]":

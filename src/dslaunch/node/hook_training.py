@@ -13,6 +13,12 @@ class Training:
         """The DeepSpeed engine: its steps count, not those of the optimizers inside."""
         self.model: Any = None
         """The module that was wrapped last."""
+        self.wrapped: List[Any] = []
+        """Weak references to all modules that DistributedDataParallel has wrapped."""
+        self.optimizers: List[Any] = []
+        """Weak references to all optimizers that were made."""
+        self.before: Dict[int, List[float]] = {}
+        """Fingerprints of the wrapped modules before the first step, by their identity."""
         self.sharded = False
         """Whether each rank has only a part of every parameter."""
         self.splits = False

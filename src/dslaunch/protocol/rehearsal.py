@@ -183,6 +183,26 @@ class Batch(Sent):
     digest: Digest
 
 
+class PreparedLoader(Sent):
+    """Accelerate divides the samples of a data loader among ranks."""
+
+    kind: Literal["prepared-loader"]
+    source: Short
+    """The class of the sampler, or of a data set that is a stream: it decides which samples this
+    rank would get without Accelerate."""
+    part: Count
+    """Of this rank, from 0."""
+    parts: Count
+    samples: Count | None
+    """Of the data set; None: it is a stream."""
+    drawn: Count | None
+    """Samples that the sampler draws in an epoch; None: unknown."""
+    numbers: Annotated[Mapping[Short, Integer], Field(max_length=MOST_NUMBERS)]
+    """Attributes of the source."""
+    chosen: Digest | None
+    """Of the numbers of the samples that a sampler has; None: it has no list of them."""
+
+
 class Input(Sent):
     """The wrapped model has got an input for training."""
 
@@ -313,6 +333,8 @@ class StepsDone(Sent):
     """Whether the script's code names a collective that may exchange parameters in a later step."""
     averages: bool = False
     """Whether it exchanges the parameters themselves, as ranks do that train alone for a while."""
+    untrained: Annotated[Several[Short], Field(max_length=MOST_NUMBERS)] = ()
+    """Classes of wrapped models that have gradients, and of which no optimizer has a parameter."""
     passes: bool = False
     """Whether it may pass activations between ranks that have different parts of a model."""
 
@@ -437,6 +459,7 @@ Record = (
     | OptimizerBuilt
     | Loader
     | Batch
+    | PreparedLoader
     | Input
     | SameOrder
     | Joins

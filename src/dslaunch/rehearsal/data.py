@@ -11,6 +11,7 @@ from dslaunch.protocol.rehearsal import (
     Input,
     Loader,
     OptimizerBuilt,
+    PreparedLoader,
     SameOrder,
     Step,
     StepsDone,
@@ -256,6 +257,42 @@ def unread_parts(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
                 read=read,
             )
             return
+
+
+def divided_twice(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield a data loader whose samples are divided by rank already, and that Accelerate divides
+    again."""
+    del rehearsed
+    prepared = [rank.every(PreparedLoader) for rank in ranks]
+    for together in zip(*prepared, strict=False):
+        is_divided = _knows_its_part(together) or _has_chosen_parts(together)
+        if together[0].parts > 1 and is_divided:
+            where = ranks_text(rank.rank for rank in ranks)
+            yield finding(FindingKind.DIVIDED_TWICE, where, source=together[0].source)
+            return
+
+
+def _knows_its_part(loaders: Sequence[PreparedLoader]) -> bool:
+    """Return whether an attribute has the number of each rank's part, and another one that of all
+    parts."""
+    names = set.intersection(*(set(each.numbers) for each in loaders))
+    part = any(all(each.numbers[name] == each.part for each in loaders) for name in names)
+    parts = any(all(each.numbers[name] == each.parts for each in loaders) for name in names)
+    return part and parts
+
+
+def _has_chosen_parts(loaders: Sequence[PreparedLoader]) -> bool:
+    """Return whether the samplers of the ranks have chosen other samples each, and together as many
+    as there are."""
+    chosen = {each.chosen for each in loaders}
+    if None in chosen or len(chosen) < len(loaders):
+        return False
+    return all(
+        each.drawn is not None
+        and each.samples is not None
+        and abs(each.drawn * each.parts - each.samples) < each.parts
+        for each in loaders
+    )
 
 
 def _same_in_workers(rank: RankRecords) -> Iterator[Finding]:

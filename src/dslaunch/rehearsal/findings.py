@@ -162,6 +162,12 @@ class FindingKind(Enum):
         "{optimizer} has no parameter of the wrapped model",
         "make the optimizer from the parameters of the model that is trained",
     )
+    UNTRAINED = (
+        "rehearsal.no-update",
+        "warning",  # it may be meant to pass gradients on
+        "{model} is wrapped and has gradients, and no optimizer has its parameters",
+        "make an optimizer from the parameters of each model, or freeze it: requires_grad_(False)",
+    )
     ROUNDED_AWAY = (
         "rehearsal.no-update",
         "warning",
@@ -321,6 +327,13 @@ class FindingKind(Enum):
         "warning",  # samplers of later epochs may read the other parts
         "{sampler} divides the samples into {parts} parts, of which {ranks} ranks read {read}",
         "pass num_replicas=dist.get_world_size() and rank=dist.get_rank(), or neither",
+    )
+    DIVIDED_TWICE = (
+        "rehearsal.unread-data",
+        "warning",
+        "{source} draws another part of the samples in each rank, and Accelerate divides them "
+        "again: no rank reads the rest",
+        "leave the data loader out of accelerator.prepare(), or let {source} draw all samples",
     )
     PLAIN_SAMPLER = (
         "rehearsal.plain-sampler",

@@ -33,6 +33,7 @@ from dslaunch.rehearsal.data import (
     ROUNDING,
     apart,
     batches_differ,
+    divided_twice,
     few_samples,
     same_data,
     same_order,
@@ -259,6 +260,17 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
     if warms_up or len(steps) < 2:
         return None
     return FindingKind.ROUNDED_AWAY
+
+
+def untrained(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the wrapped models that no optimizer trains."""
+    del rehearsed
+    found: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        for model in {name for done in rank.every(StepsDone) for name in done.untrained}:
+            found[model].append(rank.rank)
+    for model, several in found.items():
+        yield finding(FindingKind.UNTRAINED, ranks_text(several), model=model)
 
 
 def _types(rank: RankRecords, optimizer: OptimizerBuilt) -> set[str]:
@@ -491,6 +503,7 @@ RULES: tuple[Rule, ...] = (
     models_differ,
     configs_differ,
     no_update,
+    untrained,
     schedule_unused,
     schedule_steps,
     loss_not_finite,
@@ -502,6 +515,7 @@ RULES: tuple[Rule, ...] = (
     same_order,
     few_samples,
     unread_parts,
+    divided_twice,
     batches_differ,
     on_cpu,
     builds,
