@@ -122,7 +122,11 @@ def _watch_engine(recorder: "Recorder", module: "Any") -> None:
         rates: List[float] = []
         # afterwards the scheduler has set those of the next step
         note(_note_rates, self, rates)
-        result = function(self, *args, **kwargs)
+        training.in_engine = True
+        try:
+            result = function(self, *args, **kwargs)
+        finally:
+            training.in_engine = False
         training.counts[id(self)] = count + 1
         note(_engine_stepped, self, count + 1, rates)
         return result

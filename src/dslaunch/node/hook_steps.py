@@ -165,11 +165,23 @@ def _differentiated(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
 
 def _after_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
     recorder = current()
-    if recorder is None or training.engine is not None or id(optimizer) in training.inner:
+    if recorder is None or id(optimizer) in training.inner:
+        return
+    if training.engine is not None:
+        is_own = optimizer is training.engine.basic_optimizer
+        if is_own and not training.in_engine and not training.counts.get(id(training.engine)):
+            note(_stepped_past, optimizer)
         return
     count = training.counts.get(id(optimizer), 0) + 1
     training.counts[id(optimizer)] = count
     note(_stepped, optimizer, count)
+
+
+def _stepped_past(recorder: "Recorder", optimizer: "Any") -> None:
+    """Note once that the script steps the optimizer that it gave DeepSpeed, not the engine."""
+    if not training.stepped_past:
+        training.stepped_past = True
+        recorder.write("stepped-past-engine", optimizer=class_name(optimizer))
 
 
 def _stepped(recorder: "Recorder", optimizer: "Any", count: int) -> None:

@@ -11,6 +11,10 @@ class Training:
     def __init__(self) -> None:
         self.engine: Any = None
         """The DeepSpeed engine: its steps count, not those of the optimizers inside."""
+        self.in_engine = False
+        """Whether the engine is making its step."""
+        self.stepped_past = False
+        """Whether it is noted that the script steps the optimizer of the engine itself."""
         self.model: Any = None
         """The module that was wrapped last."""
         self.wrapped: List[Any] = []

@@ -305,6 +305,13 @@ class Step(Sent):
     """Numbers of the data loaders that were being read."""
 
 
+class SteppedPastEngine(Sent):
+    """The script steps the optimizer that it gave DeepSpeed, and the engine has made no step."""
+
+    kind: Literal["stepped-past-engine"]
+    optimizer: Short
+
+
 class SchedulerUse(Sent):
     """How often a scheduler and its optimizer have made a step."""
 
@@ -472,6 +479,7 @@ Record = (
     | Step
     | Schedulers
     | StepsDone
+    | SteppedPastEngine
     | Held
     | GivenConfig
     | UnfilledConfig

@@ -136,6 +136,13 @@ class FindingKind(Enum):
         "wrap the model: DistributedDataParallel(model), fully_shard(model) or "
         "deepspeed.initialize(model=model)",
     )
+    PAST_ENGINE = (
+        "rehearsal.not-synchronized",
+        "error",
+        "the script steps {optimizer} itself, and not the DeepSpeed engine that got it: no "
+        "gradients are exchanged",
+        "call engine(...), engine.backward(loss) and engine.step() instead",
+    )
     PARAMETERS_DIFFER = (
         "rehearsal.parameters-differ",
         "warning",

@@ -24,6 +24,7 @@ from dslaunch.protocol.rehearsal import (
     Spawned,
     Started,
     Step,
+    SteppedPastEngine,
     StepsDone,
     Wrapped,
 )
@@ -109,6 +110,18 @@ def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         yield finding(kind, where)
     else:
         yield finding(kind, where, step=step)
+
+
+def past_engine(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks that step the optimizer of their DeepSpeed engine, which makes no step."""
+    del rehearsed
+    found: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        past = rank.last(SteppedPastEngine)
+        if past is not None and not rank.steps:
+            found[past.optimizer].append(rank.rank)
+    for optimizer, several in found.items():
+        yield finding(FindingKind.PAST_ENGINE, ranks_text(several), optimizer=optimizer)
 
 
 def _difference(ranks: Ranks, before: Sequence[Sequence[float]]) -> FindingKind:
@@ -500,6 +513,7 @@ RULES: tuple[Rule, ...] = (
     groups_differ,
     spawns_ranks,
     not_synchronized,
+    past_engine,
     models_differ,
     configs_differ,
     no_update,
