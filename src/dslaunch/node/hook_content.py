@@ -70,11 +70,9 @@ def fingerprint(parameters: "List[Any]") -> "List[float]":
     every = max(1, -(-len(parameters) // MOST_TENSORS))
     parts = [local_part(each.detach()) for each in parameters[::every]]
     chosen = [each.reshape(-1)[:MOST_ELEMENTS].double() for each in parts]
-    places = torch.arange(MOST_ELEMENTS, dtype=torch.float64)
-    weights = 2 + places.sin()
-    sums = [
-        float(each @ weights[: each.numel()].to(each.device)) for each in chosen if each.numel()
-    ]
+    weights = 2 + torch.arange(MOST_ELEMENTS, dtype=torch.float64).sin()
+    weighted = [each * weights[: each.numel()].to(each.device) for each in chosen if each.numel()]
+    sums = [float(each.sum()) for each in weighted]
     return sums if all(map(is_finite, sums)) else []
 
 

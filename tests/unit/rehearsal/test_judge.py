@@ -1307,6 +1307,58 @@ def test_the_same_inputs_without_a_data_loader_are_a_warning() -> None:
     assert judged(*own).findings == ()
 
 
+def prepared(rank: int, **other: object) -> Sent:
+    """A data loader of 64 samples that Accelerate divides among two ranks."""
+    return {
+        "kind": "prepared-loader",
+        "source": "Own",
+        "part": rank,
+        "parts": 2,
+        "samples": 64,
+        "drawn": 64,
+        "numbers": {"seed": 7},
+        "chosen": None,
+        **other,
+    }
+
+
+@pytest.mark.parametrize(
+    ("divided", "other"),
+    [
+        (True, [{"numbers": {"rank": rank, "size": 2}} for rank in (0, 1)]),
+        (True, [{"drawn": 32, "chosen": digit * 16} for digit in "ab"]),
+        (False, [{}, {}]),
+        (False, [{"numbers": {"rank": rank}} for rank in (0, 1)]),
+        (False, [{"drawn": 32, "chosen": "a" * 16}] * 2),
+        (False, [{"drawn": 48, "chosen": digit * 16} for digit in "ab"]),
+    ],
+    ids=str,
+)
+def test_samples_that_are_divided_already_are_not_to_be_divided_again(
+    divided: bool, other: list[Sent]
+) -> None:
+    ranks = [[*sound(rank), prepared(rank, **other[rank])] for rank in (0, 1)]
+    assert (("warning", "rehearsal.unread-data") in codes(judged(*ranks))) is divided
+
+
+def test_a_wrapped_model_that_no_optimizer_has_is_a_warning() -> None:
+    done: Sent = {"kind": "steps-done", "step": 2, "untrained": ["Generator"]}
+    found = only(judged([*sound(0), done], [*sound(1), done]))
+    assert (found.level, found.code) == ("warning", "rehearsal.no-update")
+    assert found.values == {"model": "Generator"}
+
+
+def test_a_script_that_steps_past_the_engine_is_an_error() -> None:
+    past: Sent = {"kind": "stepped-past-engine", "optimizer": "AdamW"}
+
+    def rank(number: int, *steps: Sent) -> list[Sent]:
+        return [START, TORCH, group(number), ENGINE, past, *steps, ENDED]
+
+    error = ("error", "rehearsal.not-synchronized")
+    assert error in codes(judged(rank(0), rank(1), outcome=SUCCEEDED))
+    assert error not in codes(judged(rank(0, step(1)), rank(1, step(1)), outcome=SUCCEEDED))
+
+
 def test_updates_that_bf16_rounds_away_are_a_warning_unless_the_rate_rises() -> None:
     types: Sent = {"types": {"bfloat16": 100}}
 
