@@ -38,7 +38,7 @@ from dslaunch.run.inbox import Inbox
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.prepare import decide, inquiry
 from dslaunch.run.session import Session
-from dslaunch.run.supervisor import start_messages
+from dslaunch.run.start_message import start_messages
 
 TIMEOUT = 60.0
 IDLE = 2.0

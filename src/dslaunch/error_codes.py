@@ -121,6 +121,16 @@ class ErrorCode(StrEnum):
         "no such rank in run {run}, which has {count}: {ranks}",
         "its ranks: {existing}",
     )
+    WOULD_FAIL = (
+        "would-fail",
+        "not started: its rehearsal shows that the job would fail",
+        "correct what was found, or start it without --rehearse",
+    )
+    NOT_REHEARSED = (
+        "not-rehearsed",
+        "not started: the job could not be rehearsed",
+        "the page says why; or start it without --rehearse",
+    )
     NO_LINE_TIMES = (
         "no-line-times",
         "run {run} is a SLURM job: the lines of its output have no times",

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from dslaunch.transport.base import (
         Channel,
         Connection,
+        Detour,
         End,
         Receiver,
         Transport,
@@ -68,6 +69,7 @@ _MODULES = {
     "Cluster": "cluster.model",
     "Command": "launch.command",
     "Connection": "transport.base",
+    "Detour": "transport.base",
     "Direct": "launch.launchers.direct",
     "DslaunchError": "errors",
     "Edit": "lint",
@@ -129,6 +131,7 @@ __all__ = [
     "Cluster",
     "Command",
     "Connection",
+    "Detour",
     "Direct",
     "DslaunchError",
     "Edit",

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import resource
-import selectors
 import socket
 import struct
 import time
@@ -21,6 +20,7 @@ from dslaunch.cluster.model import Network
 from dslaunch.launch.facts import Facts, Interface, NodeFacts, PortFact
 from dslaunch.launch.plan import Rendezvous
 from dslaunch.node import links, member_link, network, processes
+from dslaunch.node.event_loop import EventLoop
 from dslaunch.node.links import Coordinator, Member
 from dslaunch.node.member_link import Broken, MemberLink
 from dslaunch.run.detach import Control, control
@@ -217,7 +217,7 @@ class Loop:
     """What the two ends use of an agent, with real sockets."""
 
     host: str
-    selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    loop: EventLoop = field(default_factory=EventLoop)
     timeouts: dict[str, float] = field(
         default_factory=lambda: {"heartbeat": 15.0, "reconnect": 20.0}
     )
@@ -225,19 +225,8 @@ class Loop:
     done: bool = False
     ended: list[tuple[float, str]] = field(default_factory=list)
 
-    def listen(self, fd: int, callback: Callable[[], None]) -> None:
-        self.selector.register(fd, selectors.EVENT_READ, callback)
-
-    def ignore(self, fd: int) -> None:
-        if fd in self.selector.get_map():
-            self.selector.unregister(fd)
-
     def end(self, grace: float, why: str, **cause: float) -> None:
         self.ended.append((grace, why))
-
-    def turn(self, seconds: float = 0.02) -> None:
-        for key, _ in self.selector.select(seconds):
-            key.data()
 
 
 LINK: dict[str, Any] = {
@@ -270,6 +259,7 @@ def member(first: Coordinator) -> Iterator[Join]:
         keys = {host: key or KEYS[host]}
         made.append(Member({**LINK, "keys": keys}, Loop(host)))  # type: ignore[arg-type]
         made[-1].connect_to({"address": "127.0.0.1", "port": port or first.port})
+        wait_until_tried(made[-1])
         return made[-1]
 
     yield join
@@ -277,11 +267,17 @@ def member(first: Coordinator) -> Iterator[Join]:
         each.drop()
 
 
+def wait_until_tried(end: Member) -> None:
+    """Wait until a member has connected, or failed to."""
+    while end.is_connecting:
+        end.agent.loop.turn(1.0)
+
+
 def turn(*ends: Coordinator | Member) -> None:
     """Let all ends do what they can."""
     for _ in range(20):
         for end in ends:
-            end.agent.turn(0.005)  # type: ignore[attr-defined]
+            end.agent.loop.turn(0.005)
 
 
 def ended(end: Coordinator | Member) -> list[tuple[float, str]]:
@@ -437,6 +433,16 @@ def test_a_first_node_that_sends_invalid_values_is_disconnected(
     assert ended(one) == []
 
 
+def test_a_member_does_not_wait_until_it_is_connected(first: Coordinator) -> None:
+    keys = {"v1": KEYS["v1"]}
+    one = Member({**LINK, "keys": keys}, Loop("v1"))  # type: ignore[arg-type]
+    one.connect_to({"address": "127.0.0.1", "port": first.port})
+    assert (one.is_connecting, one.member) == (True, None)
+    wait_until_tried(one)
+    assert one.member is not None
+    one.drop()
+
+
 def test_what_a_member_could_not_say_is_said_once_it_is_connected(
     first: Coordinator, member: Join
 ) -> None:
@@ -498,6 +504,7 @@ def test_a_member_says_again_that_it_is_done_where_the_connection_broke(
     turn(one)
     assert one.busy()
     one.tick(time.monotonic() + links.REDIAL + 1)
+    wait_until_tried(one)
     turn(first, one)
     assert first.finished["v1"]
     assert not one.busy()
@@ -516,6 +523,7 @@ def test_a_member_does_not_stay_for_a_first_node_that_is_gone(
     turn(one)
     assert one.busy()
     one.tick(time.monotonic() + links.REDIAL + 1)
+    wait_until_tried(one)
     assert not one.busy()
 
 
@@ -538,7 +546,7 @@ def test_a_member_connects_while_strangers_flood_the_port(first: Coordinator, me
     with contextlib.ExitStack() as stack:
         for _ in range(300):
             stack.enter_context(dial(first.port or 0))
-            first.agent.turn(0)
+            first.agent.loop.turn(0)
         one = member()
         turn(first, one)
         assert "v1" in first.members

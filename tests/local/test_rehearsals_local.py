@@ -190,7 +190,10 @@ def test_a_rehearsal_that_finds_an_error_prevents_the_run(tmp_path: Path) -> Non
         "nodes: [{host: 'node[1-2]', slots: 1}]\nstorage: {workdir: work}\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "dslaunch", "run", "--rehearse", "local.yaml", "train.py"],
+        [
+            *(sys.executable, "-m", "dslaunch", "run", "--rehearse", "--result", "result.json"),
+            *("local.yaml", "train.py"),
+        ],
         cwd=tmp_path,
         env={**os.environ, "DSLAUNCH_STATE": str(tmp_path / "state")},
         text=True,
@@ -199,6 +202,9 @@ def test_a_rehearsal_that_finds_an_error_prevents_the_run(tmp_path: Path) -> Non
     )
     assert done.returncode == 1
     assert "train.py: would fail" in done.stdout
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["status"], result["exit_code"]) == ("failed", 1)
+    assert result["reason"]["problem"] == "would-fail"
     assert len(list((tmp_path / "state/runs").iterdir())) == 1
 
 

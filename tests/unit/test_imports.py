@@ -58,7 +58,8 @@ def test_a_command_that_only_loads_a_cluster_file_makes_no_validators(arguments:
     ("module", "not_needed"),
     [
         ("dslaunch.run.launch", {"pydantic", "dslaunch.run.session"}),
-        ("dslaunch.run.start", {"dslaunch.protocol.rehearsal"}),
+        ("dslaunch.run.inquired", {"dslaunch.run.events", "dslaunch.run.outcome"}),
+        ("dslaunch.run.start", {"dslaunch.protocol.rehearsal", "dslaunch.run.supervisor"}),
     ],
 )
 def test_a_run_imports_what_it_needs_when_it_needs_it(module: str, not_needed: set[str]) -> None:

@@ -18,7 +18,8 @@ class AnsibleInventory:
             lines.append(
                 f"{placement.node.host} ansible_host={address} slots={len(placement.slots)}"
             )
-        return Rendered("\n".join(lines) + "\n", notes=("the group `ranks` is in rank order",))
+        text = "\n".join(lines) + "\n"
+        return Rendered(text, notes=("the group `ranks` is in rank order",), assumes=())
 
 
 FORMAT = AnsibleInventory()

@@ -22,18 +22,9 @@ from dslaunch.cli.checkpoint_directories import (
     split,
 )
 from dslaunch.cli.json_option import Json
-from dslaunch.cli.options import (
-    ClusterOption,
-    Exclude,
-    Include,
-    Label,
-    Nodes,
-    Slots,
-    open_cluster,
-    selection,
-)
+from dslaunch.cli.options import ClusterOption, open_cluster
+from dslaunch.cli.run_options import SelectionOptions
 from dslaunch.cluster.nodeset import fold
-from dslaunch.cluster.select import select
 from dslaunch.deepspeed.checkpoint import choose, shared, to_prune
 from dslaunch.deepspeed.placement import check_world, lacking
 from dslaunch.errors import PreflightError, UsageError
@@ -120,13 +111,10 @@ def ls(
 
 @APP.command()
 def verify(
+    *,
     words: Words = None,
     tag: Tag = None,
-    include: Include = "",
-    exclude: Exclude = "",
-    nodes: Nodes = None,
-    slots: Slots = None,
-    label: Label = None,
+    which: SelectionOptions,
     json: Json = False,
     file: ClusterOption = None,
 ) -> None:
@@ -139,7 +127,7 @@ def verify(
     with all_nodes(words, file=file) as (cluster, directory, holdings, _):
         chosen = choose(holdings.checkpoints, tag, directory)
         broken = read_through(chosen, holdings)
-    allocation = select(cluster, selection(include, exclude, nodes, slots, label))
+    allocation = which.of(cluster)
     check_world(chosen, allocation.world_size)
     one = shared([chosen], list(holdings.places))
     wrong = faults(chosen, broken, () if one else lacking(chosen, allocation))
@@ -189,14 +177,11 @@ def gather(
 
 @APP.command()
 def spread(
+    *,
     words: Words = None,
     from_: From = None,
     tag: Tag = None,
-    include: Include = "",
-    exclude: Exclude = "",
-    nodes: Nodes = None,
-    slots: Slots = None,
-    label: Label = None,
+    which: SelectionOptions,
     json: Json = False,
     file: ClusterOption = None,
 ) -> None:
@@ -209,14 +194,12 @@ def spread(
     """
     from dslaunch.report.checkpoint import copied
 
-    wish = selection(include, exclude, nodes, slots, label)
-
     def needed(cluster: Cluster) -> Container[str]:
-        own = select(cluster, wish).hosts if from_ else [node.host for node in cluster.nodes]
+        own = which.of(cluster).hosts if from_ else [node.host for node in cluster.nodes]
         return {*own, (from_ or "").partition(":")[0]}
 
     with all_nodes(words, needed, file=file) as (cluster, directory, holdings, reached):
-        allocation = select(cluster, wish)
+        allocation = which.of(cluster)
         with contextlib.ExitStack() as stack:
             source = holdings
             if from_ is not None:

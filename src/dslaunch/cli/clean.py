@@ -11,7 +11,8 @@ from dslaunch.cli import ui
 from dslaunch.cli.json_option import JsonObject
 from dslaunch.cli.moments import age
 from dslaunch.cli.options import ClusterFile, find_cluster, open_cluster
-from dslaunch.errors import NodeError, UsageError
+from dslaunch.cluster.nodeset import fold
+from dslaunch.errors import DslaunchError, NodeError, UsageError
 from dslaunch.plural import counted
 from dslaunch.protocol.queries import CLEAN
 from dslaunch.report.status import state_text, unknown_text
@@ -22,7 +23,7 @@ from dslaunch.slurm.client import here
 from dslaunch.slurm.known_runs import handles, reports_on
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from dslaunch.protocol.queries import Answers
     from dslaunch.run.local_runs import LocalRun
@@ -77,6 +78,7 @@ def clean(
         ui.result("\n".join(lines) or "no node answered")
     if failures:
         raise NodeError(failures)
+    check_cleaned(done)
 
 
 # ---------------------------------------------------------------- this machine
@@ -136,6 +138,13 @@ def cleaned(answers: Answers) -> dict[str, Any]:
     """Return what one node did, or its error, as JSON data."""
     done = answers.get(CLEAN)
     return {"error": answers.error(CLEAN)} if done is None else done.model_dump(mode="json")
+
+
+def check_cleaned(done: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise DslaunchError if a node could not remove its leftovers."""
+    failed = [host for host, what in done.items() if "error" in what]
+    if failed:
+        raise DslaunchError(f"leftovers were not removed: {fold(failed)}")
 
 
 def words(host: str, what: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from dslaunch.cli.cluster_option import with_cluster_option
 from dslaunch.cli.foreign_options import own_name
 from dslaunch.cli.log_options import with_log_options
 from dslaunch.cli.positional import FILE_ENDINGS
+from dslaunch.cli.signatures import with_option_groups
 from dslaunch.errors import UsageError
 from dslaunch.terminal import shortened, visible
 from dslaunch.texts import closest
@@ -144,7 +145,8 @@ def load(name: str) -> Command:
     for each in app.registered_commands:
         assert each.callback is not None
         each.cls = Careful
-        each.callback = with_log_options(with_cluster_option(each.callback))
+        flat = with_option_groups(each.callback)
+        each.callback = with_log_options(with_cluster_option(flat))
         if COMPLETING in os.environ:
             from dslaunch.cli.completion import with_completion
 

@@ -12,7 +12,7 @@ import typer
 from dslaunch.cli import config_init, options, ui
 from dslaunch.cli.json_option import Json
 from dslaunch.cli.lint_output import Github, Ignore, Sarif, Strict, form, ignored_rules, show
-from dslaunch.cli.options import Exclude, Include, Label, Nodes, Slots
+from dslaunch.cli.run_options import SelectionOptions
 from dslaunch.cli.training_nodes import FactsFile, hardware_of
 from dslaunch.deepspeed import describe
 from dslaunch.deepspeed.compare import UNSET, differences
@@ -85,16 +85,13 @@ Fix = Annotated[bool, typer.Option("--fix", help="Fix in the files what has one 
 
 @APP.command("lint")
 def lint(
+    *,
     files: Given,
     cluster: ClusterFile = None,
     script_args: ScriptArgs = None,
     reader: For = None,
     version: Version = None,
-    include: Include = "",
-    exclude: Exclude = "",
-    nodes: Nodes = None,
-    slots: Slots = None,
-    label: Label = None,
+    which: SelectionOptions,
     world: World = None,
     tensor: Tensor = 1,
     pipeline: Pipeline = 1,
@@ -118,8 +115,7 @@ def lint(
     ignored = ignored_rules(ignore, rules().names)
     if cluster is not None and world is not None:
         raise UsageError("--world-size and --cluster exclude each other")
-    chosen = options.selection(include, exclude, nodes, slots, label)
-    known = hardware_of(cluster, chosen, facts)
+    known = hardware_of(cluster, which.selection, facts)
     context = LintContext(
         reader=reader,
         version=version,

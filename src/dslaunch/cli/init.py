@@ -13,6 +13,7 @@ import typer
 from dslaunch.cli import ui
 from dslaunch.cluster import discover
 from dslaunch.errors import UsageError
+from dslaunch.lint.user_text import read_file
 from dslaunch.render.cluster_file import cluster_yaml
 from dslaunch.slurm import node_discovery
 from dslaunch.slurm.client import here
@@ -104,13 +105,13 @@ def _discover(
     slots: int | None,
 ) -> Discovered:
     if hostfile is not None:
-        return discover.from_hostfile(_read(hostfile, "--hostfile"), str(hostfile), slots)
+        return discover.from_hostfile(read_file(hostfile.expanduser()), str(hostfile), slots)
     if hosts is not None:
         return discover.from_hosts(hosts, slots)
     if ssh_config is not None:
         own = ssh_config.expanduser().resolve() == Path("~/.ssh/config").expanduser().resolve()
         named = None if own else str(ssh_config.expanduser().absolute())
-        return discover.from_ssh_config(_read(ssh_config, "--ssh-config"), slots, named)
+        return discover.from_ssh_config(read_file(ssh_config.expanduser()), slots, named)
     if slurm:
         return discover.from_slurm(os.environ, slots)
     return discover.from_machine(_gpu_list() if slots is None else "", slots)
@@ -118,14 +119,6 @@ def _discover(
 
 def _partition(name: str, slots: int | None) -> str:
     return partition_file(node_discovery.partition(here(), name), slots)
-
-
-def _read(path: Path, option: str) -> str:
-    try:
-        return path.expanduser().read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UsageError(f"{option} {path}: {why}") from None
 
 
 def _gpu_list() -> str:

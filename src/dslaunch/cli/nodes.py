@@ -7,18 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from dslaunch.cli import ui
 from dslaunch.cli.json_option import JsonList
-from dslaunch.cli.options import (
-    ClusterFile,
-    Exclude,
-    Include,
-    Label,
-    Nodes,
-    Slots,
-    open_cluster,
-    selection,
-)
+from dslaunch.cli.options import ClusterFile, open_cluster
+from dslaunch.cli.run_options import SelectionOptions
 from dslaunch.cluster.nodeset import fold
-from dslaunch.cluster.select import select
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,12 +22,9 @@ HEAD = ("HOST", "SLOTS", "RANKS", "ADDRESS", "LABELS")
 
 
 def nodes(
+    *,
     file: ClusterFile = None,
-    include: Include = "",
-    exclude: Exclude = "",
-    nodes: Nodes = None,
-    slots: Slots = None,
-    label: Label = None,
+    which: SelectionOptions,
     json: JsonList = False,
 ) -> None:
     """Show the nodes, slots and ranks of a selection.
@@ -46,7 +34,7 @@ def nodes(
     Example: dslaunch nodes cluster.yaml --include 'node[01-03]:0-3'
     """
     cluster = open_cluster(file)
-    chosen = rows(cluster, select(cluster, selection(include, exclude, nodes, slots, label)))
+    chosen = rows(cluster, which.of(cluster))
     if json:
         ui.data([as_data(row) for row in chosen])
     else:

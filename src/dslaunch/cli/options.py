@@ -1,4 +1,4 @@
-"""Options and arguments of several commands: the cluster file, the selection, the job."""
+"""Options and arguments of several commands, and the cluster file that they name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,15 +14,13 @@ import typer
 from dslaunch import api
 from dslaunch.cli.cluster_option import ClusterOption as ClusterOption
 from dslaunch.cli.file_trust import check_trusted
-from dslaunch.cli.positional import FILE_ENDINGS, JobOptions, own_first, read_settings, split_words
+from dslaunch.cli.positional import own_first
 from dslaunch.errors import SelectionError, UsageError
 from dslaunch.registry import LAUNCHERS, TRANSPORTS
 from dslaunch.run.timeouts import LONGEST_TIMEOUT
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
-    from dslaunch.cluster.select import Selection
-    from dslaunch.launch.job import Job
 
 DEFAULT_FILE = "cluster.yaml"
 FILE_VARIABLE = "DSLAUNCH_CLUSTER"
@@ -191,14 +188,6 @@ HangTimeout = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterJob:
-    """A cluster and the job to run on it."""
-
-    cluster: Cluster
-    job: Job
-
-
 def find_cluster(path: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the cluster file: as given, else `$DSLAUNCH_CLUSTER`, else ./cluster.yaml.
 
@@ -234,104 +223,6 @@ def allocated(path: Path | None) -> Cluster:
             raise
         cluster = None
     return api.allocated(cluster)
-
-
-def selection(
-    include: str, exclude: str, nodes: int | None, slots: int | None, label: list[str] | None
-) -> Selection:
-    """Return the selection of the options."""
-    from dslaunch.cluster.select import Selection
-
-    return Selection(include, exclude, nodes, slots, tuple(label or ()))
-
-
-def read_job(
-    words: list[str],
-    how: JobOptions,
-    *,
-    file: Path | None = None,
-    workdir: str | None = None,
-    slurm: bool = False,
-) -> ClusterJob:
-    """Return the cluster and the job of `[CLUSTER] [SCRIPT] [ARGS]` and of the options.
-
-    `file` is that of `--cluster`. With `slurm` the nodes are those of the current allocation.
-    Raises UsageError.
-    """
-    file, program, args = split_words(words, file)
-    if program is not None and not how.no_python:
-        check_no_hostfile(program)
-    try:
-        cluster = allocated(file) if slurm else open_cluster(file)
-    except UsageError as error:
-        raise taken_for_script(error, file, program) from None
-    if workdir is not None:
-        cluster = replace(cluster, storage=replace(cluster.storage, workdir=workdir))
-    return ClusterJob(cluster, job_on(cluster, program, args, how))
-
-
-def check_no_hostfile(program: str) -> None:
-    """Raise ConfigError if the script is a hostfile in the place of the cluster file."""
-    path = Path(program)
-    if path.suffix == ".py" or not _is_file(path):
-        return
-    from dslaunch.cluster.load import load_cluster
-    from dslaunch.cluster.other_files import is_hostfile_with_slots
-    from dslaunch.run.job_files import read_small
-
-    if is_hostfile_with_slots(read_small(path) or ""):
-        load_cluster(path)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # such as a name that is too long, or a directory of another user
-        return False
-
-
-def with_master_port(cluster: Cluster, port: int | None) -> Cluster:
-    """Return the cluster with the rendezvous port of the command line, if there is one."""
-    if port is None:
-        return cluster
-    return replace(cluster, network=replace(cluster.network, master_port=port))
-
-
-def taken_for_script(error: UsageError, file: Path | None, program: str | None) -> UsageError:
-    """Return the error for a missing cluster file, with a note about the first word."""
-    if file is not None or program is None:
-        return error
-    endings = " or ".join(FILE_ENDINGS)
-    return UsageError(
-        f"{error.message}\n{program!r} is taken for the script: a cluster file ends in {endings}",
-        hint=error.hint,
-    )
-
-
-def job_on(cluster: Cluster, program: str | None, args: tuple[str, ...], how: JobOptions) -> Job:
-    """Return the job of the command line, else of the cluster file. Raises UsageError."""
-    from dslaunch.launch.job import Job
-
-    kind = how.kind
-    if program == "":
-        raise UsageError("SCRIPT is empty", hint="check the shell variable in it")
-    if program is None and kind == "script" and not api.has_job(cluster):
-        if how.fallback is None:
-            raise UsageError(
-                "no script given, and the cluster file has no `job:`",
-                hint=f"dslaunch {how.command} CLUSTER.yaml SCRIPT [ARGS]...",
-            )
-        program = how.fallback
-    env = read_settings(how.env, os.environ)
-    return Job.on(
-        cluster,
-        program,
-        args,
-        kind=kind,
-        launcher=how.launcher,
-        launcher_args=how.launcher_args,
-        env=env,
-    )
 
 
 def read_text(path: Path, most: int | None = None) -> str:

@@ -1,9 +1,8 @@
-"""The positional arguments `[CLUSTER.yaml] [SCRIPT] [ARGS]...`, and the options of a job. Pure."""
+"""The positional arguments `[CLUSTER.yaml] [SCRIPT] [ARGS]...`, and values of `--env`. Pure."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,35 +11,8 @@ from dslaunch.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dslaunch.launch.job import Kind
-
 FILE_ENDINGS = (".yaml", ".yml")
 """What the first word ends in if it is the cluster file."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobOptions:
-    """The options that define how the program is run."""
-
-    module: bool = False
-    no_python: bool = False
-    launcher: str | None = None
-    launcher_args: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
-    """`NAME=VALUE`, or `NAME` to copy the caller's value."""
-    fallback: str | None = None
-    """The script if neither the words nor the cluster file name one; None: one is required."""
-    command: str = "run"
-    """The name of the command, for hints."""
-
-    @property
-    def kind(self) -> Kind:
-        """What the script is. Raises UsageError."""
-        if self.module and self.no_python:
-            raise UsageError("--module and --no-python exclude each other")
-        if self.module:
-            return "module"
-        return "command" if self.no_python else "script"
 
 
 class MoreOptions(Exception):

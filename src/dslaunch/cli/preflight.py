@@ -14,7 +14,7 @@ from dslaunch import api
 from dslaunch.cli import options, ui
 from dslaunch.cli.json_option import JsonObject
 from dslaunch.cli.options import Exclude, Include, Label, Nodes
-from dslaunch.cli.positional import JobOptions
+from dslaunch.cli.run_options import JobOptions, job_on
 from dslaunch.cluster.nodeset import fold
 from dslaunch.cluster.select import Selection, select
 from dslaunch.errors import DslaunchError, PreflightError, UsageError
@@ -172,7 +172,7 @@ def preflight(
     output.check()
     request = PreflightRequest(
         file=file,
-        which=options.selection(include, exclude, nodes, None, label),
+        which=Selection(include, exclude, nodes, labels=tuple(label or ())),
         wanted=_wanted(tier, only, skip, purpose),
         tiered=tier is not None,
         launcher=launcher,
@@ -240,8 +240,10 @@ class PreflightRequest:
         open_file = options.allocated if self.slurm else options.open_cluster
         cluster = api.with_transport(open_file(self.file), self.transport, in_allocation=self.slurm)
         allocation = None if self.which == Selection() else select(cluster, self.which)
-        how = JobOptions(launcher=self.launcher, fallback="")
-        job = options.job_on(cluster, self.script, self.arguments, how)
+        how = JobOptions(launcher=self.launcher)
+        job = job_on(
+            cluster, self.script, self.arguments, how, command="preflight --script", fallback=""
+        )
         known_good = _known_good(baseline)
         scope, checks = preflight_scope(cluster, allocation, job, self.wanted, Path.cwd())
         _same_nodes(scope, known_good, baseline)

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dslaunch import api
 from dslaunch.cli import interruption, options, run_views, script_options, ui
-from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
-from dslaunch.cli.positional import JobOptions
-from dslaunch.cluster.select import select
+from dslaunch.cli.options import Words
+from dslaunch.cli.run_options import (
+    JobOptions,
+    SelectionOptions,
+    StartOptions,
+    read_job,
+    with_master_port,
+)
 from dslaunch.run.timeouts import DEFAULTS, REHEARSAL_DEFAULTS, Timeouts
 
 if TYPE_CHECKING:
@@ -47,30 +51,17 @@ CONTEXT = options.SCRIPT_LAST
 
 
 def rehearse(
+    *,
     words: Words = None,
     steps: Steps = 2,
     time_limit: TimeLimit = 600.0,
-    include: Include = "",
-    exclude: Exclude = "",
-    nodes: Nodes = None,
+    which: SelectionOptions,
     full_nodes: FullNodes = None,
-    slots: Slots = None,
-    label: Label = None,
-    module: options.Module = False,
-    no_python: options.NoPython = False,
-    launcher: Launcher = None,
-    launcher_arg: options.LauncherArg = None,
-    env: Setting = None,
-    workdir: options.Workdir = None,
-    slurm: options.Allocated = False,
-    transport: options.TransportName = None,
-    master_port: options.Port = None,
-    no_sync: options.NoSync = False,
-    no_preflight: options.NoPreflight = False,
+    how: JobOptions,
+    start: StartOptions,
     hang_timeout: options.HangTimeout = REHEARSAL_DEFAULTS.hang_timeout,
     grace: options.Grace = DEFAULTS.grace,
     json: Json = False,
-    force: options.Force = False,
     file: options.ClusterOption = None,
 ) -> None:
     """Run a training for a few steps and check it.
@@ -84,30 +75,13 @@ def rehearse(
     """
     from dslaunch.run.rehearsal import RehearsalLimits
 
-    how = JobOptions(
-        module=module,
-        no_python=no_python,
-        launcher=launcher,
-        launcher_args=tuple(launcher_arg or ()),
-        env=tuple(env or ()),
-    )
-    asked = options.read_job(words or [], how, file=file, workdir=workdir, slurm=slurm)
-    cluster = options.with_master_port(asked.cluster, master_port)
-    cluster = api.with_transport(cluster, transport, in_allocation=slurm)
-    selection = options.selection(include, exclude, full_nodes, slots, label)
-    full = select(cluster, selection)
-    allocation = select(cluster, replace(selection, nodes=nodes or full_nodes))
-    request = api.run_request(
-        cluster,
-        asked.job,
-        allocation,
-        sync=not no_sync,
-        preflight=not no_preflight,
-        force=force,
-        timeouts=Timeouts(grace=grace, hang_timeout=hang_timeout),
-    )
-    if not (force or slurm or transport):
-        api.check_not_scheduled(cluster, os.environ)
+    asked = read_job(words, how, command="rehearse", file=file, slurm=start.slurm)
+    cluster = start.reached(with_master_port(asked.cluster, start.master_port))
+    full = replace(which, nodes=full_nodes).of(cluster)
+    allocation = replace(which, nodes=which.nodes or full_nodes).of(cluster)
+    timeouts = Timeouts(grace=grace, hang_timeout=hang_timeout)
+    request = start.request(cluster, asked.job, allocation, timeouts=timeouts)
+    start.check_not_scheduled(cluster)
     script_options.tell_of_own_options(words or [], "rehearse", Path.cwd(), file=file)
     limits = RehearsalLimits(steps, time_limit, full if full != allocation else None)
     rehearsal = rehearsed(request, limits, quiet=json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,8 @@ import typer
 
 from dslaunch import api
 from dslaunch.cli import options, ui
-from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots
-from dslaunch.cli.positional import FILE_ENDINGS, JobOptions
+from dslaunch.cli.positional import FILE_ENDINGS
+from dslaunch.cli.run_options import JobOptions, SelectionOptions, read_job
 from dslaunch.errors import UsageError
 from dslaunch.registry import FORMATS, LAUNCHERS
 
@@ -40,18 +41,10 @@ CONTEXT = options.SCRIPT_LAST
 
 
 def render(
+    *,
     words: Words = None,
-    include: Include = "",
-    exclude: Exclude = "",
-    nodes: Nodes = None,
-    slots: Slots = None,
-    label: Label = None,
-    module: options.Module = False,
-    no_python: options.NoPython = False,
-    launcher: Launcher = None,
-    launcher_arg: options.LauncherArg = None,
-    env: Setting = None,
-    workdir: options.Workdir = None,
+    which: SelectionOptions,
+    how: JobOptions,
     slurm: options.Allocated = False,
     master_addr: Address = None,
     master_port: options.Port = None,
@@ -65,28 +58,19 @@ def render(
 
     Example: dslaunch render torchrun cluster.yaml train.py
     """
-    from dslaunch.cluster.select import select
-
     if formats:
         ui.result(_format_list())
         ui.warn_of_unused_plugins(FORMATS)
         return
     name, *rest = words or [""]
     check_format(name)
-    how = JobOptions(
-        module=module,
-        no_python=no_python,
-        launcher=launcher or _launcher_of(name),
-        launcher_args=tuple(launcher_arg or ()),
-        env=tuple(env or ()),
-        fallback="train.py",
-    )
-    asked = options.read_job(rest, how, file=file, workdir=workdir, slurm=slurm)
+    how = replace(how, launcher=how.launcher or _launcher_of(name))
+    asked = read_job(rest, how, command="render", file=file, slurm=slurm, fallback="train.py")
     rendered = api.render(
         name,
         asked.cluster,
         asked.job,
-        select(asked.cluster, options.selection(include, exclude, nodes, slots, label)),
+        which.of(asked.cluster),
         master_addr=master_addr,
         master_port=master_port,
     )

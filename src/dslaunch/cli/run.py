@@ -23,9 +23,15 @@ from dslaunch.cli import (
     ui,
 )
 from dslaunch.cli.json_option import JsonEvents
-from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
-from dslaunch.cli.positional import JobOptions
-from dslaunch.errors import DslaunchError, Interrupted, NodeError, PreflightError
+from dslaunch.cli.options import Words
+from dslaunch.cli.run_options import (
+    JobOptions,
+    SelectionOptions,
+    StartOptions,
+    read_job,
+    with_master_port,
+)
+from dslaunch.errors import DslaunchError, ErrorCode, Interrupted, NodeError, PreflightError
 from dslaunch.json_text import json_text
 from dslaunch.run.timeouts import DEFAULTS, REHEARSAL_DEFAULTS, Timeouts
 
@@ -113,44 +119,78 @@ HeartbeatTimeout = Annotated[
 CONTEXT = options.SCRIPT_LAST
 
 
+@dataclass(frozen=True, slots=True)
+class TimeoutOptions:
+    """The options for times, in seconds."""
+
+    grace: options.Grace = DEFAULTS.grace
+    exit_timeout: ExitTimeout = DEFAULTS.exit_timeout
+    hang_timeout: options.HangTimeout = None
+    reconnect_timeout: ReconnectTimeout = DEFAULTS.reconnect
+    heartbeat_timeout: HeartbeatTimeout = DEFAULTS.heartbeat
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """Return them as the run needs them."""
+        return Timeouts(
+            grace=self.grace,
+            exit_timeout=self.exit_timeout,
+            heartbeat=self.heartbeat_timeout,
+            reconnect=self.reconnect_timeout,
+            hang_timeout=self.hang_timeout,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """The options for what is shown of a run, and how."""
+
+    quiet: Quiet = False
+    ranks: run_views.Ranks = None
+    fold: run_views.Fold = None
+    json: JsonEvents = False
+
+    def shown(self, request: RunRequest) -> Shown:
+        """Return them for a run. Raises UsageError for ranks that it does not have."""
+        world_size = request.allocation.world_size
+        ranks = run_views.shown_ranks(self.ranks, request.cluster, world_size)
+        return Shown(ranks=ranks, fold=self.fold, json=self.json, quiet=self.quiet)
+
+
+@dataclass(frozen=True, slots=True)
+class EndOptions:
+    """The options for what is done with the outcome, and with the figures of a run."""
+
+    result: Result = None
+    requeue: Requeue = 0
+    metrics: run_metrics.Metrics = None
+    notify: notifications.Notify = None
+
+    def checked(self, *, detach: bool) -> RunEnd:
+        """Return what is done with the outcome. Raises UsageError."""
+        options.check_writable("--result", self.result)
+        notifications.check_launcher_stays(
+            "--metrics", given=self.metrics is not None, detach=detach
+        )
+        notifications.check_launcher_stays("--notify", given=bool(self.notify), detach=detach)
+        return RunEnd(self.result, self.requeue, notifications.targets_of(self.notify))
+
+
 def run(
+    *,
     words: Words = None,
-    include: Include = "",
-    exclude: Exclude = "",
-    nodes: Nodes = None,
-    slots: Slots = None,
-    label: Label = None,
-    module: options.Module = False,
-    no_python: options.NoPython = False,
-    launcher: Launcher = None,
-    launcher_arg: options.LauncherArg = None,
-    env: Setting = None,
-    workdir: options.Workdir = None,
-    slurm: options.Allocated = False,
-    transport: options.TransportName = None,
-    master_port: options.Port = None,
-    no_sync: options.NoSync = False,
-    no_preflight: options.NoPreflight = False,
+    which: SelectionOptions,
+    how: JobOptions,
+    start: StartOptions,
     dry_run: DryRun = False,
     rehearse: Rehearse = False,
-    quiet: Quiet = False,
-    ranks: run_views.Ranks = None,
-    fold: run_views.Fold = None,
-    json: JsonEvents = False,
-    grace: options.Grace = DEFAULTS.grace,
-    exit_timeout: ExitTimeout = DEFAULTS.exit_timeout,
+    view: ViewOptions,
     detach: Detach = False,
     restarts: Restarts = None,
     min_nodes: MinNodes = None,
-    hang_timeout: options.HangTimeout = None,
-    reconnect_timeout: ReconnectTimeout = DEFAULTS.reconnect,
-    heartbeat_timeout: HeartbeatTimeout = DEFAULTS.heartbeat,
+    times: TimeoutOptions,
     notice: Notice = None,
-    result: Result = None,
-    requeue: Requeue = 0,
-    metrics: run_metrics.Metrics = None,
-    notify: notifications.Notify = None,
-    force: options.Force = False,
+    ending: EndOptions,
     file: options.ClusterOption = None,
 ) -> None:
     """Start a training on all nodes and follow it.
@@ -160,61 +200,35 @@ def run(
 
     Example: dslaunch run cluster.yaml train.py --epochs 3
     """
-    from dslaunch.cluster.select import select
-
-    how = JobOptions(
-        module=module,
-        no_python=no_python,
-        launcher=launcher,
-        launcher_args=tuple(launcher_arg or ()),
-        env=tuple(env or ()),
-    )
-    asked = options.read_job(words or [], how, file=file, workdir=workdir, slurm=slurm)
-    cluster = options.with_master_port(asked.cluster, master_port)
+    asked = read_job(words, how, command="run", file=file, slurm=start.slurm)
+    cluster = with_master_port(asked.cluster, start.master_port)
     if not dry_run:
-        cluster = api.with_transport(cluster, transport, in_allocation=slurm)
-    request = api.run_request(
+        cluster = start.reached(cluster)
+    request = start.request(
         cluster,
         asked.job,
-        select(cluster, options.selection(include, exclude, nodes, slots, label)),
-        sync=not no_sync,
-        preflight=not no_preflight,
-        force=force,
+        which.of(cluster),
         restarts=restarts,
         min_nodes=min_nodes,
-        timeouts=Timeouts(
-            grace=grace,
-            exit_timeout=exit_timeout,
-            heartbeat=heartbeat_timeout,
-            reconnect=reconnect_timeout,
-            hang_timeout=hang_timeout,
-        ),
+        timeouts=times.timeouts,
         detached=detach,
         notice=signal.Signals[f"SIG{notice}"] if notice else None,
     )
-    world_size = request.allocation.world_size
-    shown = run_views.existing_ranks(ranks, world_size)
-    if shown is None:
-        shown = run_views.default_ranks(cluster, world_size)
-    options.check_writable("--result", result)
-    notifications.check_launcher_stays("--metrics", given=metrics is not None, detach=detach)
-    notifications.check_launcher_stays("--notify", given=bool(notify), detach=detach)
-    end = RunEnd(result, requeue, notifications.targets_of(notify))
+    shown = view.shown(request)
+    end = ending.checked(detach=detach)
     if dry_run:
         _print_plan(request)
         return
-    if not (force or slurm or transport):
-        api.check_not_scheduled(cluster, os.environ)
+    start.check_not_scheduled(cluster)
     script_options.tell_of_own_options(words or [], "run", Path.cwd(), file=file)
     try:
         if rehearse:
-            _rehearse_first(request, json=json)
-        with run_metrics.exported(metrics) as on_usage:
-            shown_output = Shown(ranks=shown, fold=fold, json=json, quiet=quiet)
-            _run(request, shown_output, end, on_usage)
+            _rehearse_first(request, json=view.json)
+        with run_metrics.exported(ending.metrics) as on_usage:
+            _run(request, shown, end, on_usage)
     except DslaunchError as error:
         outcome = end.not_started(error)
-        if json:
+        if view.json:
             ui.result(json_text({"kind": "outcome"} | outcome.as_data()))
         raise
 
@@ -226,9 +240,10 @@ def _print_plan(request: RunRequest) -> None:
 
 
 def _rehearse_first(request: RunRequest, *, json: bool) -> None:
-    """Rehearse a job and show the result; exit unless the job would run."""
+    """Rehearse a job and show the result. Raises DslaunchError unless the job would run."""
     from dslaunch.cli.rehearse import page, rehearsed
     from dslaunch.run.rehearsal import RehearsalLimits
+    from dslaunch.run.rehearsal_result import Verdict
 
     timeouts = request.timeouts
     if timeouts.hang_timeout is None:
@@ -239,8 +254,12 @@ def _rehearse_first(request: RunRequest, *, json: bool) -> None:
         ui.result(json_text({"kind": "rehearsal"} | rehearsal.as_data()))
     else:
         ui.result(page(request, rehearsal), colors=True)
-    if rehearsal.exit_code:
-        raise typer.Exit(rehearsal.exit_code)
+    if rehearsal.outcome.status == "interrupted":
+        raise Interrupted("interrupted")
+    if rehearsal.verdict is Verdict.WOULD_FAIL:
+        raise DslaunchError.coded(ErrorCode.WOULD_FAIL)
+    if rehearsal.verdict is Verdict.NOT_REHEARSED:
+        raise DslaunchError.coded(ErrorCode.NOT_REHEARSED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,18 +122,15 @@ def parse_ranks(text: str | None) -> frozenset[int] | None:
     return frozenset(found)
 
 
-def existing_ranks(text: str | None, world_size: int) -> frozenset[int] | None:
-    """Return ranks of a run with `world_size` ranks. Raises UsageError, also for others."""
+def shown_ranks(text: str | None, cluster: Cluster, world_size: int) -> frozenset[int] | None:
+    """Return the ranks that are shown: those of `text`, else those of the cluster file that exist;
+    None: all. Raises UsageError for ranks of `text` that do not exist."""
+    if text is None:
+        of_file = parse_ranks(cluster.ranks) or ()
+        return frozenset(rank for rank in of_file if rank < world_size) or None
     ranks = parse_ranks(text)
     check_ranks(ranks, world_size, text)
     return ranks
-
-
-def default_ranks(cluster: Cluster, world_size: int) -> frozenset[int] | None:
-    """Return the ranks that the cluster file shows, as far as they exist; None: all."""
-    ranks = parse_ranks(cluster.ranks)
-    existing = frozenset(rank for rank in ranks or () if rank < world_size)
-    return existing or None
 
 
 def check_ranks(ranks: frozenset[int] | None, world_size: int, text: str | None) -> None:

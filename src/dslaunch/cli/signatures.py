@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import is_dataclass
+from functools import wraps
 from typing import Any
 
 
@@ -16,3 +18,31 @@ def take(wrapper: Callable[..., Any], parameters: list[inspect.Parameter]) -> No
     """Give a wrapper these parameters, by keyword only."""
     keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     wrapper.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+
+
+def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with the fields of option groups as parameters.
+
+    A group is a dataclass of options that several commands have in common, or that belong together;
+    the command gets it as one value.
+    """
+    parameters = parameters_of(command)
+    groups = {each.name: each.annotation for each in parameters if _is_group(each.annotation)}
+    if not groups:
+        return command
+    options = {name: parameters_of(group) for name, group in groups.items()}
+
+    @wraps(command)
+    def grouped(**given: Any) -> None:
+        values = {
+            name: groups[name](**{option.name: given.pop(option.name) for option in own})
+            for name, own in options.items()
+        }
+        command(**given, **values)
+
+    take(grouped, [one for each in parameters for one in options.get(each.name, [each])])
+    return grouped
+
+
+def _is_group(annotation: Any) -> bool:
+    return isinstance(annotation, type) and is_dataclass(annotation)

@@ -13,8 +13,7 @@ import typer
 
 from dslaunch.cli import interruption, notifications, options, run_views, script_options, ui
 from dslaunch.cli.json_option import JsonEvents
-from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots
-from dslaunch.cli.positional import JobOptions
+from dslaunch.cli.run_options import JobOptions, SelectionOptions, read_job
 from dslaunch.errors import DslaunchError, PlanError, UsageError
 from dslaunch.terminal import one_line
 
@@ -98,18 +97,10 @@ CONTEXT = options.SCRIPT_LAST
 
 
 def slurm(
+    *,
     words: Words = None,
-    include: Include = "",
-    exclude: Exclude = "",
-    nodes: Nodes = None,
-    slots: Slots = None,
-    label: Label = None,
-    module: options.Module = False,
-    no_python: options.NoPython = False,
-    launcher: Launcher = None,
-    launcher_arg: options.LauncherArg = None,
-    env: Setting = None,
-    workdir: options.Workdir = None,
+    which: SelectionOptions,
+    how: JobOptions,
     min_nodes: MinNodes = None,
     supervised: Supervised = None,
     restarts: Restarts = None,
@@ -145,20 +136,12 @@ def slurm(
     from dslaunch.slurm.slurm_job import SlurmRequest, prepare_job
     from dslaunch.slurm.supervision import Supervision
 
-    how = JobOptions(
-        module=module,
-        no_python=no_python,
-        launcher=launcher,
-        launcher_args=tuple(launcher_arg or ()),
-        env=tuple(env or ()),
-        command="slurm",
-    )
-    asked = options.read_job(words or [], how, file=cluster, workdir=workdir)
+    asked = read_job(words, how, command="slurm", file=cluster)
     if sum((render or output is not None, check, detach)) > 1:
         raise UsageError("--render (or --output), --check and --detach exclude each other")
     notifications.check_launcher_stays("--notify", given=bool(notify), detach=detach)
     request = SlurmRequest(
-        selection=options.selection(include, exclude, nodes, slots, label),
+        selection=which.selection,
         cwd=Path.cwd(),
         settings=tuple(setting or ()),
         supervision=Supervision(
@@ -176,9 +159,7 @@ def slurm(
     for warning in job.warnings:
         ui.say(f"warning: {warning.value} ({warning.why})")
     world_size = job.batch.launch.allocation.world_size
-    shown = run_views.existing_ranks(ranks, world_size)
-    if shown is None:
-        shown = run_views.default_ranks(asked.cluster, world_size)
+    shown = run_views.shown_ranks(ranks, asked.cluster, world_size)
     for note in job.notes:
         ui.say(f"note: {note}")
     if render or output is not None:

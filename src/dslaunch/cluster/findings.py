@@ -55,21 +55,20 @@ def check(document: YamlDocument) -> Checked:
 
 
 def _problems(document: YamlDocument, faults: list[Fault]) -> Iterator[Problem]:
-    renamed = set(_renamed(faults))
-    for fault in faults:
-        if fault.found.code is MistakeCode.MISSING_KEY and fault.path in renamed:
+    found = [(fault.path, _mistake(fault)) for fault in faults]
+    meant = set(_meant_keys(found))
+    for path, one in found:
+        if one.code is MistakeCode.MISSING_KEY and path in meant:
             continue  # it is set under another name, which is reported
-        yield document.problem(fault.path, _mistake(fault))
+        yield document.problem(path, one)
 
 
-def _renamed(faults: Iterable[Fault]) -> Iterator[Path]:
-    """Return the paths of keys that are set under another name: `nodes` for `hosts`."""
-    for fault in faults:
-        path = fault.path
-        if fault.found.code is MistakeCode.UNKNOWN_KEY:
-            meant = meant_key(str(path[-1]), str(path[0]) if len(path) > 1 else None)
-            if meant is not None:
-                yield (*path[:-1], meant)
+def _meant_keys(found: Iterable[tuple[Path, Mistake]]) -> Iterator[Path]:
+    """Return the paths of keys that unknown ones probably mean: `nodes` for `hosts`."""
+    for path, one in found:
+        similar = one.values.get("similar")
+        if one.code is MistakeCode.UNKNOWN_KEY and similar:
+            yield (*path[:-1], str(similar))
 
 
 def _mistake(fault: Fault) -> Mistake:

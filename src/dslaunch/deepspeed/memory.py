@@ -76,9 +76,8 @@ FASTEST_FIRST = (
     Strategy(3, "nvme", "cpu"),
     Strategy(3, "nvme", "nvme"),
 )
-"""In the order of Hugging Face's DeepSpeed guide (transformers, docs/source/en/deepspeed.md). Not
-included is ZeRO-1 with offload, which needs more memory than ZeRO-2 with offload and is not
-faster."""
+"""In the order of Hugging Face's DeepSpeed guide (transformers, docs/source/en/deepspeed.md).
+ZeRO-1 with offload is behind ZeRO-2 with offload, which needs less memory and is not slower."""
 
 
 @dataclass(frozen=True, slots=True)

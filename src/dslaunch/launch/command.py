@@ -94,11 +94,16 @@ def activated(command: Command, line: str | None) -> Command:
     return Command(("bash", "-c", f'{text} && exec "$@"', "dslaunch", *command.argv))
 
 
+def below_home(path: str) -> str | None:
+    """Return what follows the leading `~` of a path on a node, which is the home directory of the
+    node's user: "" or "/..."; None: it has no such beginning."""
+    return path[1:] if path == "~" or path.startswith("~/") else None
+
+
 def at_home(path: str) -> Word:
-    """Return a path on a node as a word: a leading `~` is the home directory of the node's user."""
-    if path == "~" or path.startswith("~/"):
-        return (Var("HOME"), path[1:])
-    return path
+    """Return a path on a node as a word, with the home directory of the node's user for `~`."""
+    below = below_home(path)
+    return path if below is None else (Var("HOME"), below)
 
 
 def exports(env: Iterable[tuple[str, str]]) -> list[str]:

@@ -68,6 +68,9 @@ class DecisionCode(StrEnum):
 MASTER_ASSUMED = frozenset(
     {DecisionCode.MASTER_BY_ADDRESS, DecisionCode.MASTER_BY_NAME, DecisionCode.MASTER_LOCAL}
 )
+"""Assumptions about the rendezvous address and port."""
+INTERFACE_ASSUMED = frozenset({DecisionCode.INTERFACE_GIVEN})
+"""Assumptions about the network interface of each node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ import errno
 import os
 import stat
 
+from dslaunch.node.private import UNMAPPED_USER
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import IO, Iterator, List, Tuple
@@ -26,8 +28,6 @@ PART = ".dslaunch-part"
 """The end of the name of a file that is not yet whole."""
 IS_LINK = "is a symbolic link, which is not followed: replace it by what it points to"
 NOT_A_FILE = "is not a regular file"
-NOBODY = 65534
-"""The owner of what root creates on a network file system that trusts no root."""
 
 
 def components(path: str) -> List[str]:
@@ -141,7 +141,7 @@ def open_own(directory: int, name: str) -> int:
 
 def _is_ours(uid: int) -> bool:
     ours = os.geteuid()
-    return uid == ours or (ours == 0 and uid == NOBODY)
+    return uid == ours or (ours == 0 and uid == UNMAPPED_USER)
 
 
 def _explained(error: OSError, directory: int, name: str) -> OSError:

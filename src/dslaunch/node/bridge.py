@@ -71,7 +71,7 @@ class Door:
         """Accept again after a rest."""
         if not self._is_open and now >= self._open_at:
             self._is_open = True
-            self.agent.listen(self.server.fileno(), self._accept)
+            self.agent.loop.watch(self.server.fileno(), self._accept)
 
     def _accept(self) -> None:
         for _ in range(AT_ONCE):
@@ -85,6 +85,6 @@ class Door:
             self.welcome(connection, address)
 
     def _rest(self) -> None:
-        self.agent.ignore(self.server.fileno())
+        self.agent.loop.ignore(self.server.fileno())
         self._is_open = False
         self._open_at = time.monotonic() + REST

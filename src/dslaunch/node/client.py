@@ -86,6 +86,12 @@ class AgentClient:
         if not self.closed:
             self.agent.watch_client(self, writing=bool(self._outbox))
 
+    def ready(self) -> None:
+        """Write and read: it is ready for at least one of both."""
+        self.write()
+        if not self.closed:
+            self.read()
+
     def _fill(self) -> bool:
         """Fill the outbox from the journal; return whether anything is to be written."""
         if not self._outbox and self.sent is not None and self.sent < self.agent.journal.last:

@@ -42,12 +42,17 @@ def guard(agent: int, run: str, host: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: os.kill(agent, signal.SIGTERM))
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    guardian = os.getpid()
+
+    def is_of_run(pid: int) -> bool:
+        return processes.is_below(pid, (guardian,)) or processes.is_tagged(pid, run, host)
+
     status = wait_for(agent)
     while status:
-        living = processes.descendants(os.getpid()) | processes.tagged(run, host)
+        living = processes.descendants(guardian) | processes.tagged(run, host)
         if not living:
             break
-        processes.send(living, signal.SIGKILL)
+        processes.send(living, signal.SIGKILL, is_of_run)
         time.sleep(LOOK)
     if status:
         home = os.path.expanduser("~")

@@ -34,20 +34,18 @@ MOST_FILES, MOST_SOURCE = 64, 2 << 20
 """Files that are read, and bytes of each."""
 
 
-def own_code() -> "List[Any]":
-    """Return the syntax trees of the script, and of modules beside it; what cannot be read or
-    parsed is left out."""
+def own_code(cwd: str) -> "List[Any]":
+    """Return the syntax trees of the script and its modules, which are below `cwd`; what cannot be
+    read or parsed is left out."""
     import ast  # not every process of a run has it
 
-    cwd = os.getcwd() + os.sep
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    own = [
-        f for f in files if f and os.path.abspath(f).startswith(cwd) and "site-packages" not in f
-    ]
+    paths = [os.path.join(cwd, file) for file in files if file]
+    own = [path for path in paths if path.startswith(cwd + os.sep) and "site-packages" not in path]
     trees = []
-    for file in own[:MOST_FILES]:
+    for path in own[:MOST_FILES]:
         try:
-            with open(file, "rb") as source:
+            with open(path, "rb") as source:
                 trees.append(ast.parse(source.read(MOST_SOURCE)))
         except (OSError, SyntaxError, ValueError, RecursionError):
             continue

@@ -78,15 +78,14 @@ def _ended(recorder: "Recorder") -> None:
     """Note that the script has ended, and the exception that ended it."""
     error = getattr(sys, "last_value", None)
     if error is not None:
-        recorder.write("exception", **_raised(error, sys.last_traceback))
+        recorder.write("exception", **_raised(error, sys.last_traceback, recorder.cwd))
     steps = max(training.counts.values(), default=0)
     recorder.write("ended", steps=steps, backwards=training.backwards)
 
 
-def _raised(error: "Any", trace: "Any") -> "Dict[str, Any]":
-    """Return an exception with the innermost line of the user's own code."""
+def _raised(error: "Any", trace: "Any", cwd: str) -> "Dict[str, Any]":
+    """Return an exception with the innermost line of the user's own code, which is below `cwd`."""
     found: Dict[str, Any] = {"file": None, "line": None}
-    cwd = os.getcwd()
     innermost = None
     while trace is not None:
         innermost = trace

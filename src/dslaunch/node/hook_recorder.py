@@ -30,6 +30,7 @@ class Recorder:
     """What this process has recorded."""
 
     def __init__(self, path: str, steps: int, world: "Optional[int]", secrets: "List[str]") -> None:
+        """Raises OSError if the working directory is gone."""
         self.path = path
         self.steps = steps
         """Optimizer steps after which the rank is held."""
@@ -38,6 +39,8 @@ class Recorder:
         self.secrets = [form for secret in secrets for form in _spellings(secret)]
         """Spellings of values that no record may have."""
         self.pid = os.getpid()
+        self.cwd = os.getcwd()
+        """Where the script was started, which may change its working directory."""
         self.records = self.bytes = 0
         self.noting: Set[int] = set()
         """Threads that make a note, which must not be noted itself."""

@@ -94,7 +94,7 @@ def _note_start(recorder: Recorder) -> None:
         python=sys.version.split()[0],
         cpus=cpus,
         threads=variable("OMP_NUM_THREADS"),
-        cwd=os.getcwd(),
+        cwd=recorder.cwd,
         node_memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     )
 

@@ -233,7 +233,7 @@ def note_step(
     if count == recorder.steps:
         schedulers = [_scheduler(each) for each in training.schedulers]
         recorder.write("schedulers", schedulers=schedulers)
-        codes = own_code()
+        codes = own_code(recorder.cwd)
         reduces = any(names_reductions(code) for code in codes)
         averages = any(averages_parameters(code) for code in codes)
         passes = any(passes_activations(code) for code in codes)

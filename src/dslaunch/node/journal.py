@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import List, Tuple
 
 PIECE = 256 * 1024
+MOST_UNWRITTEN = 1 << 20
+"""Bytes of messages that are kept in memory while the disk is full."""
 
 
 class Journal:
@@ -53,35 +55,51 @@ class Journal:
 
 
 class FileJournal:
-    """Numbered frames in a file of limited size. Nothing waits for it."""
+    """Numbered frames in a file of limited size. Nothing waits for it.
+
+    On a full disk output is dropped. Messages, such as that a rank has failed, are kept in memory
+    until there is space again, so that those who follow the run get them.
+    """
 
     waiting = 0
 
     def __init__(self, path: str, most: int) -> None:
-        """`most`: bytes of output that are kept; later output is only counted."""
+        """`most`: bytes of output that are kept; later output is dropped. Raises OSError."""
         self.last = 0
-        self.dropped = 0
-        """Bytes of output that were dropped."""
         self._most = most
         self._file = private.open_file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        self._size = 0
+        """Bytes in the file."""
+        self._unwritten = b""
+        """Frames behind those in the file."""
         self._ends = array("Q", [0])
+        """Where each frame ends, in the file or behind it."""
 
     def append(self, kind: int, body: bytes) -> None:
-        """Add a frame; on a full disk, or beyond the limit, output is dropped."""
-        data = frames.frame(kind, body, self.last + 1)
-        end = self._ends[-1]
-        try:
-            if kind == frames.OUTPUT and end > self._most:
-                raise OSError
-            written = os.pwrite(self._file, data, end)
-            if written < len(data):
-                os.ftruncate(self._file, end)
-                raise OSError
-        except OSError:
-            self.dropped += len(body)
+        """Add a frame; output is dropped on a full disk or beyond the limit."""
+        is_output = kind == frames.OUTPUT
+        if is_output and self._ends[-1] > self._most:
             return
+        data = frames.frame(kind, body, self.last + 1)
+        if not self._write(self._unwritten + data):
+            if is_output or len(self._unwritten) > MOST_UNWRITTEN:
+                return
+            self._unwritten += data
         self.last += 1
-        self._ends.append(end + len(data))
+        self._ends.append(self._ends[-1] + len(data))
+
+    def _write(self, data: bytes) -> bool:
+        """Write all that is not in the file yet; return whether there was space for it."""
+        try:
+            written = os.pwrite(self._file, data, self._size)
+            if written < len(data):
+                os.ftruncate(self._file, self._size)
+                return False
+        except OSError:
+            return False
+        self._size += written
+        self._unwritten = b""
+        return True
 
     def read(self, after: int, most: int = PIECE) -> Tuple[bytes, int]:
         """Return the frames behind number `after`, about `most` bytes; and the last one's
@@ -89,8 +107,12 @@ class FileJournal:
         until = after
         while until < self.last and self._ends[until] - self._ends[after] < most:
             until += 1
-        start = self._ends[after]
-        return os.pread(self._file, self._ends[until] - start, start), until
+        start, end = self._ends[after], self._ends[until]
+        if end <= self._size:
+            return os.pread(self._file, end - start, start), until
+        in_file = os.pread(self._file, max(0, self._size - start), start)
+        behind = self._unwritten[max(0, start - self._size) : end - self._size]
+        return in_file + behind, until
 
     def release(self, number: int) -> None:
         """Do nothing: the file stays for later requests."""

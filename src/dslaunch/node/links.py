@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import resource
 import socket
+import threading
 import time
 
 from dslaunch.node.bridge import Door
@@ -32,6 +33,8 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 
 BEAT = 5.0
 REDIAL = 1.0
+CONNECT_TIMEOUT = 1.0
+"""Seconds for one try to connect."""
 PROOF_TIMEOUT = 5.0
 """Seconds for the other end to authenticate."""
 MOST_UNPROVED = 128
@@ -160,7 +163,7 @@ class Coordinator(Links):
             connection.close()
             return
         self.unproved[member] = address, time.monotonic()
-        self.agent.listen(connection.fileno(), lambda: self.read(member))
+        self.agent.loop.watch(connection.fileno(), lambda: self.read(member))
 
     def make_room(self, address: str) -> None:
         """Close the oldest connections that are not authenticated, if there are too many."""
@@ -203,7 +206,7 @@ class Coordinator(Links):
         """Close a connection; its member may connect again. Safe to call twice."""
         if member.socket.fileno() < 0:
             return
-        self.agent.ignore(member.socket.fileno())
+        self.agent.loop.ignore(member.socket.fileno())
         self.unproved.pop(member, None)
         if member.host is not None and self.members.get(member.host) is member:
             del self.members[member.host]
@@ -314,7 +317,8 @@ class Member(Links):
         self.heard = time.monotonic()
         """When the first node last sent something."""
         self.tried = self.heard
-        """When this node last tried to connect to it."""
+        """When this node last tried to connect to it, or succeeded."""
+        self.is_connecting = False
         self.unsaid: List[Message] = []
         """Reports that could not be sent yet."""
         self.recording = self.dialing = False
@@ -330,19 +334,35 @@ class Member(Links):
         self.connect(first)
 
     def connect(self, first: Dict[str, Any]) -> None:
-        """Try to connect once, with a short timeout."""
+        """Begin to connect, in a thread: a packet may be lost, and a name server slow."""
         self.tried = time.monotonic()
+        self.is_connecting = True
         address = (first["address"], first["port"])
+        threading.Thread(target=self.try_once, args=(address,), daemon=True).start()
+
+    def try_once(self, address: Tuple[str, int]) -> None:
+        """Try to connect, in a thread, and hand the connection or the error over to the loop."""
         try:
-            connection = socket.create_connection(address, timeout=1)
-        except ConnectionRefusedError:
+            connection = socket.create_connection(address, timeout=CONNECT_TIMEOUT)
+        except OSError as failure:
+            error = failure
+            self.agent.loop.hand_over(lambda: self.not_connected(error))
+        else:
+            self.agent.loop.hand_over(lambda: self.connected(connection))
+
+    def not_connected(self, error: OSError) -> None:
+        """Note that a try has failed; `tick` begins the next one."""
+        self.is_connecting = False
+        if isinstance(error, ConnectionRefusedError):
             # it listens for as long as it runs: it has ended
             self.known = self.finished
-        except OSError:
-            pass  # tried again, see `tick`
-        else:
-            self.member = MemberLink(connection, self.keys, host=self.agent.host)
-            self.agent.listen(connection.fileno(), self.read)
+
+    def connected(self, connection: socket.socket) -> None:
+        """Take a new connection, over which both ends must authenticate."""
+        self.is_connecting = False
+        self.tried = time.monotonic()
+        self.member = MemberLink(connection, self.keys, host=self.agent.host)
+        self.agent.loop.watch(connection.fileno(), self.read)
 
     def read(self) -> None:
         """Read and handle the first node's messages."""
@@ -376,7 +396,7 @@ class Member(Links):
     def drop(self) -> None:
         """Close the connection."""
         if self.member is not None:
-            self.agent.ignore(self.member.socket.fileno())
+            self.agent.loop.ignore(self.member.socket.fileno())
             self.member.socket.close()
             self.member = None
         if self.finished and not self.known and not self.unsaid:
@@ -424,7 +444,8 @@ class Member(Links):
             return
         if self.member is not None and not self.is_proved and now - self.tried > PROOF_TIMEOUT:
             self.drop()
-        if self.member is None and now - self.tried > REDIAL:
+        is_due = now - self.tried > REDIAL
+        if self.member is None and not self.is_connecting and is_due:
             self.connect(self.first)
         unheard = now - self.heard
         if unheard > self.timeout and not self.agent.done:

@@ -29,8 +29,10 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _OTHERS = 0o077
 """What group and others may do."""
-_UNMAPPED = 65534
-"""The owner that files of root have where a user namespace knows only this user."""
+UNMAPPED_USER = 65534
+"""The owner of a file whose real one has no number here (Linux: the overflow user): of root's files
+where a user namespace knows only this user, and of what root creates on a network file system that
+trusts no root."""
 
 
 def open_directory(path: str, within: Optional[int] = None) -> int:
@@ -89,7 +91,7 @@ def make_directory(path: str) -> None:
 def check_parent(above: str) -> None:
     """Raise PermissionError for a directory in which another user could replace what we make."""
     about = os.stat(above)
-    if about.st_uid not in (0, os.geteuid(), _UNMAPPED):
+    if about.st_uid not in (0, os.geteuid(), UNMAPPED_USER):
         raise PermissionError(1, "another user owns it", above)
     if about.st_mode & 0o022 and not about.st_mode & stat.S_ISVTX:
         raise PermissionError(1, "others can replace what is in it (no sticky bit)", above)

@@ -11,7 +11,7 @@ import os
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
     import signal
-    from typing import Dict, Iterable, Iterator, List, Optional, Set, Tuple
+    from typing import Callable, Container, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 else:
     import _signal as signal  # why not `signal`: see paths.py
 
@@ -21,6 +21,8 @@ HOST = "DSLAUNCH_HOST"
 """The node's name: several nodes may be emulated on one machine."""
 PROGRAM = "DSLAUNCH_PROGRAM"
 """The variable of dslaunch's own programs: bridges, guardians, agents. Ranks do not have it."""
+MOST_ANCESTORS = 64
+"""Generations between a process and its descendant."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -145,12 +147,27 @@ def signal_mask(pid: int, name: bytes) -> int:
 
 
 def tagged(run: str, host: str) -> Set[int]:
-    """Return all living processes of this user that carry this run's and this node's name,
-    ourselves left out. Any other user can give a process such an environment, which root can
-    read."""
+    """Return all living processes that are tagged so (`is_tagged`), ourselves left out."""
+    return alive(pid for pid in pids() if is_tagged(pid, run, host)) - {os.getpid()}
+
+
+def is_tagged(pid: int, run: str, host: str) -> bool:
+    """Return whether a process of this user carries this run's and this node's name. Any other user
+    can give a process such an environment, which root can read."""
     tag = {RUN_ID.encode(): run.encode(), HOST.encode(): host.encode()}
-    found = {pid for pid in pids() if tag.items() <= environment(pid).items() and is_ours(pid)}
-    return alive(found) - {os.getpid()}
+    return tag.items() <= environment(pid).items() and is_ours(pid)
+
+
+def is_below(pid: int, roots: Container[int]) -> bool:
+    """Return whether a process, which may have ended, is one of these or a descendant of one."""
+    for _ in range(MOST_ANCESTORS):
+        if pid in roots:
+            return True
+        fields = stat(pid)
+        if fields is None:
+            return False
+        pid = int(fields[1])
+    return False
 
 
 def alive(pids: Iterable[int]) -> Set[int]:
@@ -166,13 +183,44 @@ def is_ours(pid: int) -> bool:
         return False
 
 
-def send(targets: Iterable[int], number: int) -> None:
-    """Send a signal to each process; those that have ended meanwhile are ignored."""
+def send(
+    targets: Iterable[int], number: int, is_meant: Callable[[int], bool] = lambda _: True
+) -> None:
+    """Send a signal to each process; those that have ended meanwhile are ignored.
+
+    `is_meant` is asked again about each process right before: another one may have got its number.
+    """
     for pid in targets:
         try:
-            os.kill(pid, number)
+            _send_to(pid, number, is_meant)
         except (ProcessLookupError, PermissionError):
             continue
+
+
+def _send_to(pid: int, number: int, is_meant: Callable[[int], bool]) -> None:
+    handle = _handle(pid)
+    if handle is None:
+        if is_meant(pid):
+            os.kill(pid, number)
+        return
+    try:
+        if is_meant(pid):
+            signal.pidfd_send_signal(handle, number)
+    finally:
+        os.close(handle)
+
+
+def _handle(pid: int) -> Optional[int]:
+    """Return a pidfd, which means the process that has this number now and no later one; None:
+    before Python 3.9 or Linux 5.3 there are none. Raises ProcessLookupError."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return None
 
 
 def is_stopped(pid: int) -> bool:

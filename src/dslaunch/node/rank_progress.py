@@ -131,7 +131,7 @@ class RankProgress:
         ranks = self._agent.ranks
         if ranks is None:
             return None
-        answering = _Work(lambda: self._agent.answers(self._hang["questions"]))
+        answering = _Work(lambda: self._agent.requests.answers(self._hang["questions"]))
         # before the stacks: a process that writes its stack answers nothing else
         records = self._ask("full", FOR_RECORDS)
         found = {

@@ -45,7 +45,8 @@ def deliver(
     unhandled = [rank for rank, pid in chosen.items() if not survives(pid, number)]
     sent = [rank for rank in chosen if force or rank not in unhandled]
     if not check:
-        processes.send([chosen[rank] for rank in sent], number)
+        targets = [chosen[rank] for rank in sent]
+        processes.send(targets, number, lambda pid: force or survives(pid, number))
     return {"sent": sorted(sent), "unhandled": sorted(unhandled)}
 
 

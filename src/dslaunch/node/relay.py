@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import time
 from collections import deque
 
 from dslaunch.node import paths, relay_frames, ssh_login
+from dslaunch.node.event_loop import READ, WRITE, EventLoop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -109,7 +109,7 @@ class Relay:
         """`options`: of ssh. `login_timeout`: seconds until a child must have let us in."""
         self.options, self.login_timeout = options, login_timeout
         self.ssh = paths.program("ssh")
-        self.selector = selectors.DefaultSelector()
+        self.loop = EventLoop()
         self.logins: Dict[int, Login] = {}
         self.texts: Dict[int, bytes] = {}
         """The kept texts, by place."""
@@ -124,7 +124,7 @@ class Relay:
         """Carry frames until the launcher closes its end. Raises OSError, RelayFrameError."""
         for fd in (0, 1):
             os.set_blocking(fd, False)
-        self._watch(0, selectors.EVENT_READ, self._hear)
+        self.loop.watch(0, self._hear, READ)
         while not self.launcher_gone:
             self._turn()
 
@@ -133,7 +133,7 @@ class Relay:
         self.out.clear()
         self.launcher_gone = True
         for fd in (0, 1):
-            self._unwatch(fd)
+            self.loop.ignore(fd)
         for login in self.logins.values():
             self._close_input(login)
             login.window = relay_frames.WINDOW  # what it still writes is dropped
@@ -146,9 +146,7 @@ class Relay:
     # ------------------------------------------------------------ the loop
 
     def _turn(self) -> None:
-        for key, _ in self.selector.select(self._wait()):
-            if self.selector.get_map().get(key.fd) is key:  # else forgotten in this turn
-                key.data()
+        self.loop.turn(self._wait())
         self._look(time.monotonic())
         self._write_out()
 
@@ -178,16 +176,6 @@ class Relay:
             over = not login.output_open or self.launcher_gone or login.kill_at is not None
             if over and login.process.poll() is not None:
                 self._finish(login)
-
-    def _watch(self, fd: int, events: int, work: Any) -> None:
-        if fd in self.selector.get_map():
-            self.selector.modify(fd, events, work)
-        else:
-            self.selector.register(fd, events, work)
-
-    def _unwatch(self, fd: int) -> None:
-        if fd in self.selector.get_map():
-            self.selector.unregister(fd)
 
     # ------------------------------------------------------------ the launcher
 
@@ -249,9 +237,9 @@ class Relay:
             while self.out:
                 del self.out[: os.write(1, self.out)]
         except BlockingIOError:
-            self._watch(1, selectors.EVENT_WRITE, self._write_out)
+            self.loop.watch(1, self._write_out, WRITE)
         else:
-            self._unwatch(1)
+            self.loop.ignore(1)
 
     # ------------------------------------------------------------ the children
 
@@ -274,14 +262,14 @@ class Relay:
         for fd in (login.stdin, login.stdout, login.stderr):
             os.set_blocking(fd, False)
         self._watch_output(login)
-        self._watch(login.stderr, selectors.EVENT_READ, lambda: self._read_errors(login))
+        self.loop.watch(login.stderr, lambda: self._read_errors(login), READ)
 
     def _watch_output(self, login: Login) -> None:
         """Read output while the launcher takes it."""
         if login.output_open and login.window > 0:
-            self._watch(login.stdout, selectors.EVENT_READ, lambda: self._read(login))
+            self.loop.watch(login.stdout, lambda: self._read(login), READ)
         else:
-            self._unwatch(login.stdout)
+            self.loop.ignore(login.stdout)
 
     def _read(self, login: Login) -> None:
         data = _read_now(login.stdout, min(relay_frames.PIECE, login.window))
@@ -289,7 +277,7 @@ class Relay:
             return
         if not data:
             login.output_open = False
-            self._unwatch(login.stdout)
+            self.loop.ignore(login.stdout)
             self._say(relay_frames.frame(relay_frames.OUTPUT_ENDED, login.number))
             return
         if not login.logged_in:
@@ -307,7 +295,7 @@ class Relay:
             login.errors = (login.errors + data)[-relay_frames.STDERR_KEPT :]
         elif data is not None:
             login.errors_open = False
-            self._unwatch(login.stderr)
+            self.loop.ignore(login.stderr)
 
     def _write(self, login: Login) -> None:
         """Write what the child takes now, and report how much that was."""
@@ -315,7 +303,7 @@ class Relay:
             while login.input_open and login.waiting:
                 self._write_first(login)
         except BlockingIOError:
-            self._watch(login.stdin, selectors.EVENT_WRITE, lambda: self._write(login))
+            self.loop.watch(login.stdin, lambda: self._write(login), WRITE)
         except OSError:  # it reads no more
             self._close_input(login)
         if not login.input_open:
@@ -323,7 +311,7 @@ class Relay:
         elif not login.waiting and login.input_ended:
             self._close_input(login)
         elif not login.waiting:
-            self._unwatch(login.stdin)
+            self.loop.ignore(login.stdin)
         if login.unreported >= REPORTED_AT_ONCE:
             self._say(relay_frames.passed(login.number, login.unreported))
             login.unreported = 0
@@ -342,7 +330,7 @@ class Relay:
     def _close_input(self, login: Login) -> None:
         if login.input_open:
             login.input_open = False
-            self._unwatch(login.stdin)  # before another file gets its number
+            self.loop.ignore(login.stdin)  # before another file gets its number
             assert login.process.stdin
             login.process.stdin.close()
 
@@ -354,7 +342,7 @@ class Relay:
         self._close_input(login)
         for stream in (login.process.stdout, login.process.stderr):
             assert stream
-            self._unwatch(stream.fileno())
+            self.loop.ignore(stream.fileno())
             stream.close()
         how = relay_frames.NO_LOGIN if login.too_late else relay_frames.EXITED
         self._say(relay_frames.finished(login.number, login.process.returncode, how, login.errors))

@@ -15,7 +15,7 @@ from dslaunch.node import cgroup, directories, paths, private, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, Iterator, List, Optional, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
     Answer = Dict[str, Any]
 
@@ -163,13 +163,30 @@ def clean(home: str, host: str, run: Optional[str], ended: bool) -> Answer:
     for found in all_runs:
         if found["run"] in living or run not in (None, found["run"]):
             continue
-        processes.send(found["left"], 9)
-        end_group(found["directory"], host)
+        directory = found["directory"]
+        processes.send(found["left"], 9, _left_of(directory, found["run"], host))
+        end_group(directory, host)
         killed += found["left"]
         if ended or found["left"] or not found.get("detached"):
-            directories.remove(found["directory"])
+            directories.remove(directory)
             removed.append(found["run"])
     return {"killed": killed, "removed": removed}
+
+
+def _left_of(directory: str, run: str, host: str) -> Callable[[int], bool]:
+    """Return a check whether a process is left of a run whose agent is dead."""
+    about = _about(directory, host) or {}
+    group: Any = about.get(GROUP)
+    guardian: Any = about.get(GUARDIAN)
+
+    def is_left(pid: int) -> bool:
+        if processes.is_tagged(pid, run, host):
+            return True
+        if cgroup.is_ours(group, run) and pid in cgroup.members(group):
+            return True
+        return _is_alive(guardian) and pid == guardian["pid"]
+
+    return is_left
 
 
 def sweep(home: str, host: str) -> List[str]:

@@ -52,7 +52,7 @@ class Shipping:
         if archive.whole or archive.error is not None:
             waiting = self._unpacking_for.pop(frame.id, None)
             if waiting is not None:
-                self.agent.in_thread(waiting, frame.id, archive.unpack)
+                self.agent.requests.in_thread(waiting, frame.id, archive.unpack)
 
     def received(self, archive: int) -> int:
         """Return how many pieces of an archive have arrived."""
@@ -64,7 +64,7 @@ class Shipping:
 
         each = handover.Handover(self._archives[message["archive"]], message)
         self._handovers.append(each)
-        self.agent.in_thread(client, message["id"], each.run)
+        self.agent.requests.in_thread(client, message["id"], each.run)
 
     def tick(self, now: float) -> None:
         """End handovers whose receiver has stopped reading. `now`: on the monotonic clock."""

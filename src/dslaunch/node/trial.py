@@ -152,9 +152,14 @@ def _shortened(data: bytes) -> bytes:
 def _end_tagged(env: Dict[str, str]) -> None:
     """Send TERM, then KILL, to processes of this node: others may be emulated on the machine."""
     deadline = time.monotonic() + FAREWELL
-    while left := processes.tagged(env[processes.RUN_ID], env[processes.HOST]):
+    run, host = env[processes.RUN_ID], env[processes.HOST]
+
+    def is_tagged(pid: int) -> bool:
+        return processes.is_tagged(pid, run, host)
+
+    while left := processes.tagged(run, host):
         late = time.monotonic() >= deadline
-        processes.send(left, signal.SIGKILL if late else signal.SIGTERM)
+        processes.send(left, signal.SIGKILL if late else signal.SIGTERM, is_tagged)
         if late:
             return
         time.sleep(LOOK)

@@ -6,6 +6,7 @@ import json
 import posixpath
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from dslaunch.launch.facts import Facts
@@ -46,6 +47,11 @@ class RankRecords:
     def last(self, kind: type[Kind]) -> Kind | None:
         """Return the last record of a kind."""
         return next((r for r in reversed(self.records) if isinstance(r, kind)), None)
+
+    @cached_property
+    def batch_digests(self) -> dict[tuple[int, int], str]:
+        """Return the digests of the batches that it has read, by loader and index."""
+        return {(batch.loader, batch.index): batch.digest for batch in self.every(Batch)}
 
     @property
     def steps(self) -> int:

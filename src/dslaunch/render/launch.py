@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dslaunch.launch.decisions import Decision, DecisionCode
 from dslaunch.launch.plan import World, node_environment
 from dslaunch.registry import LAUNCHERS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from dslaunch.cluster.model import Allocation, Pairs, Placement
-    from dslaunch.launch.decisions import Decision
     from dslaunch.launch.job import Job
     from dslaunch.launch.launchers import Launcher
     from dslaunch.launch.plan import Decided
@@ -54,8 +56,10 @@ class Rendered:
     text: str
     notes: tuple[Note | str, ...] = ()
     """For users, on standard error. A plugin's format may return plain text."""
+    assumes: Collection[DecisionCode] = frozenset(DecisionCode)
+    """The decisions on which the text depends if they are assumptions; by default on all."""
     decisions: tuple[Decision, ...] = ()
-    """What the text assumes about the nodes."""
+    """What the text assumes about the nodes; filled in for all formats."""
 
 
 def ranks_of(first: int, count: int) -> str:

@@ -42,6 +42,8 @@ class Axes:
     """Whether the vertical axis begins at zero."""
     most: float | None = None
     """The upper end of the vertical axis; None: that of the curve."""
+    least_step: float = 0.0
+    """Between two values on the vertical axis: those closer to each other have the same text."""
 
 
 def curve(title: str, points: Sequence[CurvePoint], axes: Axes) -> str:
@@ -50,7 +52,7 @@ def curve(title: str, points: Sequence[CurvePoint], axes: Axes) -> str:
     lines = "".join(
         f'<path class="c-grid" d="M{LEFT} {scale.y(value):.1f}H{WIDTH - RIGHT}"/>'
         + _text(LEFT - 6, scale.y(value) + 4, axes.y_text(value), "end")
-        for value in scale.lines()
+        for value in scale.lines(axes.least_step)
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="curve" role="img" '
@@ -94,9 +96,9 @@ class _Scale:
         share = (value - self.low) / (self.high - self.low)
         return HEIGHT - BOTTOM - min(max(share, 0.0), 1.0) * (HEIGHT - TOP - BOTTOM)
 
-    def lines(self) -> list[float]:
+    def lines(self, least_step: float) -> list[float]:
         """Return round values for the horizontal lines."""
-        step = _round_step((self.high - self.low) / LINES)
+        step = _round_step(max((self.high - self.low) / LINES, least_step))
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
         return [number * step for number in range(first, min(last, first + 2 * LINES) + 1)]

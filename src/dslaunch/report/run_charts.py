@@ -67,6 +67,8 @@ class _MeasureStyle:
 
     title: str
     text: Callable[[float], str]
+    rounds_to: float = 1.0
+    """The smallest difference that the text shows."""
     most: float | None = None
 
 
@@ -80,20 +82,24 @@ def _rate(value: float) -> str:
     return f"{byte_count(round(value)).replace('.0 ', ' ')}/s"
 
 
+def _share(title: str) -> _MeasureStyle:
+    return _MeasureStyle(title, _percent, rounds_to=0.01, most=1.0)
+
+
 _MEASURES: Mapping[Measure, _MeasureStyle] = {
-    Measure.GPU_BUSY: _MeasureStyle("GPU utilization", _percent, 1.0),
-    Measure.GPU_MEMORY: _MeasureStyle("GPU memory", _percent, 1.0),
+    Measure.GPU_BUSY: _share("GPU utilization"),
+    Measure.GPU_MEMORY: _share("GPU memory"),
     Measure.GPU_POWER: _MeasureStyle("GPU power", lambda value: f"{value:.0f} W"),
     Measure.GPU_TEMPERATURE: _MeasureStyle("GPU temperature", lambda value: f"{value:.0f} °C"),
-    Measure.CPU: _MeasureStyle("CPU utilization", _percent, 1.0),
-    Measure.MEMORY: _MeasureStyle("Host memory", _percent, 1.0),
+    Measure.CPU: _share("CPU utilization"),
+    Measure.MEMORY: _share("Host memory"),
     Measure.RECEIVED: _MeasureStyle("Network, received", _rate),
     Measure.SENT: _MeasureStyle("Network, sent", _rate),
     Measure.FABRIC_RECEIVED: _MeasureStyle("InfiniBand or RoCE, received", _rate),
     Measure.FABRIC_SENT: _MeasureStyle("InfiniBand or RoCE, sent", _rate),
     Measure.DISK_READ: _MeasureStyle("Disk, read", _rate),
     Measure.DISK_WRITTEN: _MeasureStyle("Disk, written", _rate),
-    Measure.CPU_THROTTLED: _MeasureStyle("Held back by a CPU limit", _percent, 1.0),
+    Measure.CPU_THROTTLED: _share("Held back by a CPU limit"),
 }
 
 
@@ -108,7 +114,14 @@ def _resource_chart(usage: UsageCurve, start: float) -> Chart:
         CurvePoint(point.time - start, point.middle, point.low, point.high)
         for point in usage.points
     ]
-    axes = Axes("time since the start", duration_text, shown.text, from_zero=True, most=shown.most)
+    axes = Axes(
+        "time since the start",
+        duration_text,
+        shown.text,
+        from_zero=True,
+        most=shown.most,
+        least_step=shown.rounds_to,
+    )
     svg = curve(f"{shown.title} over time", points, axes)
     return Chart(shown.title, svg, _usage_caption(usage))
 

@@ -171,9 +171,11 @@ def timeline(
             if event.rank is not None and event.kind in _OF_PROCESSES:
                 of_rank.setdefault((event.host, event.rank), []).append(event)
     restarts = [event.time for event in events if event.restart is not None]
-    nodes = {host: _node_course(own, end, restarts) for host, own in of_node.items()}
-    ended = {host: _end_of_node(own, end) for host, own in of_node.items()}
     ranks = dict(sorted(of_rank.items(), key=lambda item: item[0][1]))
+    # in the order of their ranks; those without ranks, such as spares, come last
+    hosts = dict.fromkeys([*(host for host, _ in ranks), *of_node])
+    nodes = {host: _node_course(of_node[host], end, restarts) for host in hosts}
+    ended = {host: _end_of_node(own, end) for host, own in of_node.items()}
     node_rows, rank_rows = _node_rows(nodes), _rank_rows(ranks, ended, restarts)
     moments = _moments(events)
     return Timeline(

@@ -25,7 +25,7 @@ from dslaunch.run.outcome import Outcome, failed
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.secret import Secret
 from dslaunch.run.session import Lost, Session
-from dslaunch.run.supervisor import start_messages
+from dslaunch.run.start_message import start_messages
 from dslaunch.run.timeouts import Timeouts
 from dslaunch.run.watch import Watch
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from heapq import merge
 from operator import itemgetter
@@ -26,18 +26,26 @@ Kept = frames.Output | NodeEvent
 POLL = 0.2
 """Seconds between two checks whether to continue."""
 QUIET = 0.5
-"""Seconds without news after which everything has been received."""
+"""Seconds without news of a node after which everything has been received of it."""
 
 
 class Follower:
     """Receives events and output of a run; its end does not depend on this connection."""
 
-    def __init__(self, reached: ReachedNodes, watch: Watch, known: Collection[Event] = ()) -> None:
+    def __init__(
+        self,
+        reached: ReachedNodes,
+        watch: Watch,
+        known: Collection[Event] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`known`: events that were shown before, and are not shown again."""
-        self.reached, self.watch = reached, watch
+        self.reached, self.watch, self._clock = reached, watch, clock
         self.known = set(map(_key, known))
         self.open = set(reached.sessions)
         self.lost: dict[str, str] = {}
+        self._taken_at: dict[str, float] = {}
+        """When something of each node was taken last."""
         for event in known:
             self._note(event)
 
@@ -56,19 +64,22 @@ class Follower:
 
     def catch_up(self, *, until: Until = never) -> None:
         """Receive what there is now; less, if `until` returns true before."""
-        began = time.monotonic()
         inbox, sessions = self.reached.inbox, self.reached.sessions
+        self._taken_at = dict.fromkeys(sessions, self._clock())
 
-        def complete() -> bool:
-            quiet = time.monotonic() - began > QUIET and inbox.empty()
-            return until() or quiet or all(sessions[host].has_caught_up() for host in self.open)
+        def is_complete() -> bool:
+            late = [host for host in self.open if not sessions[host].has_caught_up()]
+            quiet_since = self._clock() - QUIET
+            are_quiet = all(self._taken_at[host] < quiet_since for host in late)
+            return until() or not late or (are_quiet and inbox.empty())
 
-        self.follow(until=complete)
+        self.follow(until=is_complete)
         # what had arrived by then; ranks may write faster than it is shown
         for _ in range(inbox.qsize()):
             self._take(*inbox.get())
 
     def _take(self, session: Session, arrival: Arrival) -> None:
+        self._taken_at[session.host] = self._clock()
         if isinstance(arrival, Lost):
             self.open.discard(session.host)
             self.lost[session.host] = arrival.failure.message

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
+from dslaunch.run.run_directory import open_recorded
+
 LARGEST_LINE = 4 << 20
 """Bytes of a line; the rest of a longer one is another damaged line."""
 Value = TypeVar("Value")
@@ -27,7 +29,7 @@ def valid_lines(path: Path, adapter: TypeAdapter[Value]) -> Iterator[Value]:
     The last line may be incomplete while it is written.
     """
     try:
-        file = path.open("rb")
+        file = open_recorded(path)
     except OSError:
         return
     with file:

@@ -22,7 +22,7 @@ from dslaunch.run.agent_starter import PING_INTERVAL, AgentStarter
 from dslaunch.run.inbox import Inbox
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.open_files import allow_open_files
-from dslaunch.run.request import RunRequest, agent_run
+from dslaunch.run.request import RunRequest, agent_run, job_of_attempt
 from dslaunch.run.run_directory import (
     CLUSTER,
     OPEN_LOGS,
@@ -31,7 +31,7 @@ from dslaunch.run.run_directory import (
     runs_directory,
 )
 from dslaunch.run.secret import Secret, read_secrets
-from dslaunch.run.view import StartStep, ignore
+from dslaunch.run.view import ignore
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
@@ -164,14 +164,18 @@ class RunController:
             contextlib.closing(self._start_agents(opened, inbox, count)) as starter,
         ):
             # what takes long is done while the nodes are being connected to
-            import dslaunch.run.session  # noqa: F401 - made by the starter's threads
             from dslaunch.run import agent_program
 
             agent_program.prepare()
-            self.view.begin(StartStep.CONNECTING, allocation.hosts)
+            import dslaunch.run.session  # noqa: F401 - made by the starter's threads
+            from dslaunch.run.inquired import inquire
+
+            job = job_of_attempt(self.request, count)
+            inquired = inquire(self.request, allocation, job, starter.begun)
+            # and the rest while the agents greet and answer
             from dslaunch.run.start import start
 
-            return start(self, count, starter, inbox)
+            return start(self, count, starter, inbox, inquired)
 
     def _open_transport(self) -> LoggedTransport:
         """Open the transport to the nodes of this attempt, and allow as many open files as it

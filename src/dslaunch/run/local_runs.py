@@ -19,7 +19,14 @@ from dslaunch.errors import UsageError
 from dslaunch.json_text import json_text
 from dslaunch.plural import counted
 from dslaunch.run.outcome import Outcome
-from dslaunch.run.run_directory import CLUSTER, RESULT, is_held, runs_directory, write_private
+from dslaunch.run.run_directory import (
+    CLUSTER,
+    RESULT,
+    is_held,
+    open_recorded,
+    runs_directory,
+    write_private,
+)
 from dslaunch.run.run_record import RecordError, RunRecord, read_record
 from dslaunch.run.run_selection import Pick, every_record
 
@@ -52,7 +59,8 @@ class LocalRun:
         """Return the cluster as it was when the run began. Raises UsageError."""
         path = self.directory / CLUSTER
         try:
-            return TypeAdapter(Cluster).validate_json(path.read_text("utf-8"))
+            with open_recorded(path) as file:
+                return TypeAdapter(Cluster).validate_json(file.read())
         except (OSError, ValueError):
             raise UsageError(
                 f"{self.run}: cannot read its cluster: {path} is damaged or was written by another "
@@ -189,7 +197,8 @@ def read_outcome(text: bytes) -> Outcome:
 def recorded_outcome(directory: Path) -> Outcome | None:
     """Return how a run ended; None: its end was not recorded, or the record is damaged."""
     try:
-        return read_outcome((directory / RESULT).read_bytes())
+        with open_recorded(directory / RESULT) as file:
+            return read_outcome(file.read())
     except (OSError, ValueError):
         return None
 

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from dslaunch.run.events import Event
 from dslaunch.run.json_lines import SkippedLines
-from dslaunch.run.run_directory import EVENTS
+from dslaunch.run.run_directory import EVENTS, open_recorded
 
 LONGEST = 1 << 20
 """Bytes of one event; a longer line is damaged."""
@@ -33,7 +33,7 @@ class RecordedEvents:
         A last line without its end is read by a later call: it may be incomplete.
         """
         try:
-            with self._path.open("rb") as file:
+            with open_recorded(self._path) as file:
                 file.seek(self._position)
                 text = file.read()
         except OSError:
@@ -54,7 +54,8 @@ def read_events(directory: Path, skipped: SkippedLines | None = None) -> list[Ev
 def read_last_attempt(directory: Path) -> list[Event]:
     """Return the recorded events of a run since its last restart, in the order of arrival."""
     try:
-        text = (directory / EVENTS).read_bytes()
+        with open_recorded(directory / EVENTS) as file:
+            text = file.read()
     except OSError:
         return []
     whole, _, _ = text.rpartition(b"\n")

@@ -27,6 +27,7 @@ from dslaunch.run.run_directory import (
     SOURCES,
     arrivals,
     log_source,
+    open_recorded,
 )
 
 POLL = 0.2
@@ -121,7 +122,7 @@ class RecordedOutput:
         until = end.entries
         if not until:
             return
-        with (self.directory / ORDER).open("rb") as file:
+        with open_recorded(self.directory / ORDER) as file:
             while until > 0:
                 first = max(0, until - BLOCK)
                 file.seek(first * ARRIVAL.size)
@@ -141,8 +142,8 @@ class RecordedOutput:
         while `follow` returns true, and yields None before each wait."""
         offsets = dict(begin.offsets)
         try:
-            file = (self.directory / ORDER).open("rb")
-        except FileNotFoundError:
+            file = open_recorded(self.directory / ORDER)
+        except OSError:
             return
         with file:
             file.seek(begin.entries * ARRIVAL.size)
@@ -161,9 +162,8 @@ class RecordedOutput:
                 time.sleep(POLL)
 
     def _read_sources(self) -> None:
-        with contextlib.suppress(OSError):
-            text = (self.directory / SOURCES).read_text("utf-8", "replace")
-            self._sources = text.splitlines()
+        with contextlib.suppress(OSError), open_recorded(self.directory / SOURCES) as file:
+            self._sources = file.read().decode("utf-8", "replace").splitlines()
 
     def _size(self, log: int) -> int:
         if self.source(log) is None:

@@ -13,13 +13,15 @@ from dslaunch.run.events import Line
 from dslaunch.run.lines import last_state, printable
 from dslaunch.run.progress import Progress, RunProgress
 from dslaunch.run.recorded_output import Position, RecordedOutput
-from dslaunch.run.run_directory import write_private
+from dslaunch.run.run_directory import read_begin, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PROGRESS = "progress.json"
 """The last progress of a detached run."""
+LARGEST = 64 * 1024
+"""Bytes that are read of it."""
 WINDOW = 2048
 """Bytes that are read: they must be few, since lists show many runs."""
 LINES = 5
@@ -51,7 +53,7 @@ def note_progress(directory: Path, progress: Progress) -> None:
 def noted_progress(directory: Path) -> Progress | None:
     """Return what `note_progress` has written; None: nothing, or it is damaged."""
     try:
-        return TypeAdapter(Progress).validate_json((directory / PROGRESS).read_bytes())
+        return TypeAdapter(Progress).validate_json(read_begin(directory / PROGRESS, LARGEST))
     except (OSError, ValueError):
         return None
 

@@ -16,7 +16,7 @@ from dslaunch.protocol.values import Count, InvalidAnswer, Several, parse
 from dslaunch.run.local_runs import LocalRun
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.recorded_values import Pair, Recorded, Text
-from dslaunch.run.run_directory import CLUSTER, numbered
+from dslaunch.run.run_directory import CLUSTER, numbered, read_begin
 from dslaunch.run.run_inputs import RunInputs, read_inputs
 from dslaunch.run.run_record import RunRecord
 
@@ -120,14 +120,14 @@ def recorded_run(local: LocalRun) -> RecordedRun:
 
 def _read_plan(path: Path) -> RecordedPlan | None:
     try:
-        return parse(_PLAN, json.loads(_read(path, LARGEST_PLAN)))
+        return parse(_PLAN, json.loads(read_begin(path, LARGEST_PLAN)))
     except (OSError, ValueError, RecursionError, InvalidAnswer):
         return None
 
 
 def _read_cluster(path: Path) -> dict[str, Any] | None:
     try:
-        data = json.loads(_read(path, LARGEST_PLAN))
+        data = json.loads(read_begin(path, LARGEST_PLAN))
     except (OSError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
@@ -135,13 +135,8 @@ def _read_cluster(path: Path) -> dict[str, Any] | None:
 
 def _read_text(path: Path) -> str | None:
     with contextlib.suppress(OSError):
-        return _read(path, LARGEST_TEXT).decode("utf-8", "replace")
+        return read_begin(path, LARGEST_TEXT).decode("utf-8", "replace")
     return None
-
-
-def _read(path: Path, most: int) -> bytes:
-    with path.open("rb") as file:
-        return file.read(most)
 
 
 # ---------------------------------------------------------------- which run

@@ -12,12 +12,15 @@ from dslaunch.protocol.messages import NodeEvent
 from dslaunch.run.faulty import faulty_nodes
 from dslaunch.run.reach import ReachedNodes, reach
 from dslaunch.run.request import agent_run
+from dslaunch.run.session import Lost
 
 if TYPE_CHECKING:
     from dslaunch.run.launch import RunController
 
 END_TIMEOUT = 15.0
 """Seconds beyond the grace period for a node to confirm the cleanup."""
+POLL = 0.2
+"""Seconds between two looks at the time."""
 
 
 def choose_again(
@@ -63,16 +66,21 @@ def unfit(controller: RunController, nodes: list[Node], count: int) -> set[str]:
 
 def end_all(reached: ReachedNodes, grace: float, by: str | None = None) -> list[str]:
     """Stop the run on all nodes that were reached; return those that did not confirm it."""
-    waiting = set(reached.sessions)
+    unconfirmed = set(reached.sessions)
+    lost: set[str] = set()
     for session in reached.sessions.values():
+        # not all output of the run: the last frame, if its part has ended, and what follows
+        session.skip(session.hello.result().last - 1)
         session.follow(hold=False)
         session.send(op="stop", grace=grace, by=by)
     deadline = time.monotonic() + grace + END_TIMEOUT
-    while waiting and time.monotonic() < deadline:
+    while unconfirmed - lost and time.monotonic() < deadline:
         try:
-            session, arrival = reached.inbox.get(timeout=0.2)
+            session, arrival = reached.inbox.get(timeout=POLL)
         except Empty:
             continue
-        if isinstance(arrival, NodeEvent) and arrival.event == "done" and not arrival.left:
-            waiting.discard(session.host)
-    return sorted(waiting)
+        if isinstance(arrival, Lost):
+            lost.add(session.host)
+        elif isinstance(arrival, NodeEvent) and arrival.event == "done" and not arrival.left:
+            unconfirmed.discard(session.host)
+    return sorted(unconfirmed)

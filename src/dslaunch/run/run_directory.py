@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dslaunch.errors import UsageError
 from dslaunch.json_text import json_text
@@ -195,7 +195,7 @@ def log_source(name: str) -> tuple[str, int | None]:
 def is_held(directory: Path) -> bool:
     """Return whether the launcher that records there is running."""
     try:
-        fd = os.open(directory / LOCK, os.O_RDONLY)
+        fd = private.open_file(str(directory / LOCK), os.O_RDONLY)
     except OSError:
         return False
     try:
@@ -232,12 +232,18 @@ def read_private(path: Path, most: int) -> bytes:
 
 
 def read_begin(path: Path, most: int) -> bytes:
-    """Return the first bytes of a file of this user, which others may read and write.
-
-    Raises OSError, also for a link and for what is not a regular file.
-    """
-    with os.fdopen(private.open_file(str(path), os.O_RDONLY), "rb") as file:
+    """Return the first bytes of a file of this user; see `open_recorded`. Raises OSError."""
+    with open_recorded(path) as file:
         return file.read(most)
+
+
+def open_recorded(path: Path) -> BinaryIO:
+    """Open a file of this user, which others may read and write, for reading.
+
+    Raises OSError, also for a link and for what is not a regular file: to open a named pipe would
+    wait for its writer.
+    """
+    return os.fdopen(private.open_file(str(path), os.O_RDONLY), "rb")
 
 
 def _private(path: Path | str) -> FileIO:

@@ -23,6 +23,7 @@ from dslaunch.protocol.values import InvalidAnswer, Several
 from dslaunch.protocol.values import parse as validated
 from dslaunch.run.job_files import read_small
 from dslaunch.run.recorded_values import Pair, Recorded, Text
+from dslaunch.run.run_directory import read_begin
 from dslaunch.run.secret_names import masked_tree
 
 if TYPE_CHECKING:
@@ -217,8 +218,6 @@ def masked_config(text: str) -> str:
 def read_inputs(path: Path) -> RunInputs | None:
     """Return what a run was started from; None: not recorded, damaged or of another version."""
     try:
-        with path.open("rb") as file:
-            data = json.loads(file.read(LARGEST))
-        return validated(_INPUTS, data)
+        return validated(_INPUTS, json.loads(read_begin(path, LARGEST)))
     except (OSError, ValueError, RecursionError, InvalidAnswer):
         return None

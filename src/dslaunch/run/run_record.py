@@ -22,6 +22,7 @@ from dslaunch.cluster.progress_format import fault
 from dslaunch.errors import UsageError
 from dslaunch.protocol.values import Count, InvalidAnswer, Pid, Several, Time, parse
 from dslaunch.run.recorded_values import Name, Recorded
+from dslaunch.run.run_directory import read_begin
 
 FILE = "run.json"
 FORMAT = 1
@@ -129,7 +130,7 @@ def read_record(directory: Path) -> RunRecord | None:
     """Return the record of a run; None: nothing is recorded. Raises RecordError."""
     path = directory / FILE
     try:
-        data = json.loads(_text(path))
+        data = json.loads(read_begin(path, LARGEST))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -147,11 +148,6 @@ def read_record(directory: Path) -> RunRecord | None:
     except InvalidAnswer as error:
         code = RecordFault.DAMAGED if numbered else RecordFault.OTHER_VERSION
         raise RecordError(path, code, str(error)) from None
-
-
-def _text(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(LARGEST).decode()
 
 
 def json_schema() -> dict[str, Any]:

@@ -314,12 +314,24 @@ class Session(Wire):
     # ------------------------------------------------------------ connecting
 
     def _recover(self, failure: NodeFailure) -> None:
-        """Reconnect to the agent, again and again; the node is lost if that takes too long.
+        """Reconnect to the agent, or lose the node. `failure`: of the connection.
 
         Runs in a separate thread, because it waits.
         """
         self._inbox.add(self, Away(failure))
         self._log.info("reconnecting", kind=failure.kind, text=failure.message)
+        try:
+            final = self._reconnect_in_time(failure)
+        except Exception as error:  # noqa: BLE001 - of a plugin's transport: nothing may wait for this node
+            final = NodeFailure(self.host, "lost", f"reconnecting failed: {error!r:.200}")
+        if final is not None:
+            self._lose(final)
+
+    def _reconnect_in_time(self, failure: NodeFailure) -> NodeFailure | None:
+        """Try to reconnect, again and again; return why the node is lost, None: it is not.
+
+        `failure`: why it is away, until a try has failed in another way.
+        """
         pause, join = FIRST_RETRY, True
         while not self._closing.wait(pause):
             pause = RETRY
@@ -331,20 +343,18 @@ class Session(Wire):
                 failure = replace(failure, message=f"connection lost: {error}")
             else:
                 if ended is None:
-                    return
+                    return None
                 has_agent = not self._is_ours(agent_program.NO_AGENT, ended.code)
                 if not has_agent and (self._following or self._gone is not None):
-                    failure = self._no_agent()
-                    break
+                    return self._no_agent()
                 join = has_agent  # one that has got no message yet did not wait for us
                 if self._is_ours(agent_program.STOPPED, ended.code):
                     failure = replace(failure, message="its agent was suspended (SIGSTOP)")
                     self._report_resumed(failure)
                     pause = FIRST_RETRY
             if self._time_left() <= 0:
-                failure = self._away_too_long(failure)
-                break
-        self._lose(failure)
+                return self._away_too_long(failure)
+        return failure  # we are closing
 
     def _reconnect(self, *, join: bool) -> End | None:
         """Join the running agent over a new connection, or start it; return how that ended, None

@@ -12,31 +12,28 @@ from dslaunch.launch.facts import facts_to_json
 from dslaunch.launch.plan import plan_to_json
 from dslaunch.launch.planner import make_plan
 from dslaunch.run.attempt_inputs import attempt_inputs
-from dslaunch.run.detach import control, detach
 from dslaunch.run.detours import detour_decisions
-from dslaunch.run.ds_config import config_errors, offloads_to_host, refuse, warnings
+from dslaunch.run.ds_config import offloads_to_host, warnings
 from dslaunch.run.events import Event
 from dslaunch.run.evidence import ask_all, gather
-from dslaunch.run.gate import Gate
-from dslaunch.run.prepare import config_files, decide, inquiry
-from dslaunch.run.request import agent_run, job_of_attempt
+from dslaunch.run.prepare import decide
+from dslaunch.run.request import agent_run
 from dslaunch.run.resume import Attempt, prepare_resume
 from dslaunch.run.run_directory import numbered
 from dslaunch.run.shipping import NodeLogins, ship
-from dslaunch.run.supervisor import Supervisor
+from dslaunch.run.start_message import start_ranks
 from dslaunch.run.view import StartStep
 from dslaunch.run.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from dslaunch.launch.facts import Facts
-    from dslaunch.launch.job import Job
     from dslaunch.launch.plan import Plan
     from dslaunch.lint import Remark
     from dslaunch.run.agent_starter import AgentStarter
     from dslaunch.run.inbox import Inbox
+    from dslaunch.run.inquired import Inquired
     from dslaunch.run.job_files import JobFiles, Shipment
     from dslaunch.run.launch import RunController
     from dslaunch.run.outcome import Outcome
@@ -64,12 +61,18 @@ class _Ready:
     """Has prepared the nodes, if the job may resume; it has work after the end of the ranks too."""
 
 
-def start(controller: RunController, count: int, starter: AgentStarter, inbox: Inbox) -> Outcome:
+def start(
+    controller: RunController,
+    count: int,
+    starter: AgentStarter,
+    inbox: Inbox,
+    inquired: Inquired,
+) -> Outcome:
     """Start the job and stay to its end; a detached one is only started.
 
     Raises a DslaunchError for whatever prevents the start.
     """
-    ready = _prepared(controller, count, starter)
+    ready = _prepared(controller, count, starter, inquired)
     controller.interrupts.check()
     watch = _watch(controller, ready)
     controller.view.begin(StartStep.STARTING, [node.host for node in ready.plan.nodes])
@@ -81,18 +84,16 @@ def start(controller: RunController, count: int, starter: AgentStarter, inbox: I
     return outcome
 
 
-def _prepared(controller: RunController, count: int, starter: AgentStarter) -> _Ready:
+def _prepared(
+    controller: RunController, count: int, starter: AgentStarter, inquired: Inquired
+) -> _Ready:
     """Ask, decide, plan, record and ship: what an attempt needs before its ranks can start.
 
     Raises a DslaunchError for whatever prevents the start.
     """
     request, interrupts = controller.request, controller.interrupts
-    job = job_of_attempt(request, count)
-    question = inquiry(request.cluster, controller.allocation, job, request.cwd)
-    # what is on this machine is checked while the agents start
-    in_code = config_files(question, request.cwd)
-    errors = _config_errors(controller, job, in_code)
-    gate = Gate(question, job, starter.begun, request.cwd) if request.preflight else None
+    job, question, gate = inquired.job, inquired.question, inquired.gate
+    errors = inquired.config_errors
     sessions = _greeted(controller, starter)
     if count:
         question = replace(question, before=agent_run(controller.run, count - 1))
@@ -139,25 +140,9 @@ def _prepared(controller: RunController, count: int, starter: AgentStarter) -> _
         facts=facts,
         record=record,
         config_errors=errors,
-        offloads=offloads_to_host(request.job, request.cwd, in_code),
+        offloads=offloads_to_host(request.job, request.cwd, inquired.in_code),
         resume=resume,
     )
-
-
-def _config_errors(
-    controller: RunController, job: Job, in_code: Sequence[Path]
-) -> tuple[Remark, ...]:
-    """Return the errors of the job's DeepSpeed configs, for the ranks of the real run.
-
-    Raises PlanError, unless it is forced; those of a rehearsal are among its findings, with all
-    that the start itself shows.
-    """
-    request = controller.request
-    full = None if request.rehearsal is None else request.rehearsal.full
-    errors = config_errors(job, request.cwd, full or controller.allocation, in_code)
-    if not request.force and request.rehearsal is None:
-        refuse(errors)
-    return errors
 
 
 def _ship(
@@ -276,6 +261,8 @@ def _watch(controller: RunController, ready: _Ready) -> Watch:
 
 def _detached(controller: RunController, ready: _Ready, watch: Watch, inbox: Inbox) -> Outcome:
     """Start the ranks, and leave them to their nodes."""
+    from dslaunch.run.detach import control, detach
+
     network = controller.request.cluster.network
     return detach(
         sessions=ready.sessions,
@@ -291,6 +278,15 @@ def _detached(controller: RunController, ready: _Ready, watch: Watch, inbox: Inb
 def _supervised(controller: RunController, ready: _Ready, watch: Watch, inbox: Inbox) -> Outcome:
     """Start the ranks and stay to their end; of a rehearsal, keep what it has shown."""
     request = controller.request
+    start_ranks(
+        ready.sessions,
+        ready.plan,
+        controller.secrets,
+        notice=controller.interrupts.notice,
+        rehearsal=request.rehearsal,
+    )
+    from dslaunch.run.supervisor import Supervisor  # imported while the ranks start
+
     monitor = None
     if request.rehearsal is not None:
         from dslaunch.run.rehearsal import RehearsalMonitor
@@ -306,7 +302,7 @@ def _supervised(controller: RunController, ready: _Ready, watch: Watch, inbox: I
         usage=controller.usage_recorder(),
         rehearsal=monitor,
     )
-    outcome = supervisor.run(ready.plan, controller.secrets)
+    outcome = supervisor.run(near=ready.plan.rendezvous.address)
     if monitor is not None:
         controller.rehearsed = monitor.result(ready.facts, outcome, ready.config_errors)
     return outcome

@@ -1,17 +1,14 @@
-"""Supervise a run: start all nodes, watch them, and stop everything when the run must end."""
+"""Supervise a run: watch all nodes, and stop everything when the run must end."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from dslaunch import log
-from dslaunch.cluster.nodeset import fold_in_order
 from dslaunch.errors import NodeFailure
-from dslaunch.launch.plan import NodePlan, Plan
 from dslaunch.node.frames import Output
 from dslaunch.protocol.messages import Gone, NodeEvent
 from dslaunch.run.collectives import with_collectives
@@ -20,7 +17,6 @@ from dslaunch.run.hang_watch import Continued, HangWatch, Stall
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.outcome import Outcome, failed, fatal, reason_of
 from dslaunch.run.outcome_text import stop_text
-from dslaunch.run.output_interval import output_interval
 from dslaunch.run.rank_signals import Delivery
 from dslaunch.run.rank_stacks import gather_stacks
 from dslaunch.run.reasons import EndCode, EndReason
@@ -33,7 +29,6 @@ from dslaunch.transport import loop
 if TYPE_CHECKING:
     from dslaunch.run.inbox import Inbox
     from dslaunch.run.rehearsal import RehearsalMonitor
-    from dslaunch.run.secret import Secret
     from dslaunch.run.usage_recorder import UsageRecorder
 
 POLL = 0.1
@@ -90,19 +85,12 @@ class Supervisor:
         self._heartbeats_checked = 0.0
         """When, on the monotonic clock."""
 
-    def run(self, plan: Plan, secrets: dict[str, Secret]) -> Outcome:
-        """Start the plan on all nodes and stay until it has ended everywhere."""
-        starts = start_messages(plan, secrets)
-        for session, node, start in zip(self.sessions, plan.nodes, starts, strict=True):
-            session.expect(node.ranks)
-            session.follow(hold=True)
-            if self.rehearsal is not None:
-                start["rehearsal"] = self.rehearsal.limits.start_message()
-            session.start_ranks({**start, "notice": self.interrupts.notice})
+    def run(self, *, near: str) -> Outcome:
+        """Stay until what was started has ended on all nodes. `near`: the master's address."""
         limit = self.timeouts.hang_timeout
         if self.rehearsal is not None:
             limit = self.rehearsal.next_inspection()
-        self.hangs = HangWatch(limit, near=plan.rendezvous.address)
+        self.hangs = HangWatch(limit, near=near)
         while self.running:
             self._take_arrivals()
             self._look()
@@ -344,39 +332,3 @@ class Supervisor:
                 nodes=len({host for host, _ in running}),
             )
         )
-
-
-def start_messages(plan: Plan, secrets: dict[str, Secret]) -> Iterator[dict[str, Any]]:
-    """Yield the message that starts a node's processes, for each node. Secrets are in no other
-    message."""
-    about = {
-        "cluster": plan.cluster,
-        "launcher": plan.launcher,
-        # folded: with all names, the messages of many nodes would be as large as their square
-        "hosts": fold_in_order(node.host for node in plan.nodes),
-        "world_size": plan.world_size,
-        "started": time.time(),
-    }
-    for node in plan.nodes:
-        yield _start_message(plan, node, secrets, about)
-
-
-def _start_message(
-    plan: Plan, node: NodePlan, secrets: dict[str, Secret], about: Mapping[str, Any]
-) -> dict[str, Any]:
-    """`about`: what every node records of the run, for later requests."""
-    return {
-        "op": "start",
-        "processes": [
-            {"argv": p.command.words(), "env": dict(p.env), "rank": p.rank} for p in node.processes
-        ],
-        "env": dict(node.env) | {name: secret.reveal() for name, secret in secrets.items()},
-        "secret": list(secrets),
-        "cwd": node.cwd,
-        "files": [asdict(file) for file in node.files],
-        "slots": len(node.slots),
-        "first_rank": node.first_rank,
-        "master_port": plan.rendezvous.port,
-        "output_interval": output_interval(plan.world_size),
-        "about": {**about, "ranks": list(node.ranks)},
-    }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dslaunch.node import private
-from dslaunch.run.run_directory import write_private
+from dslaunch.run.run_directory import open_recorded, write_private
 from dslaunch.run.usage import USAGE, NodeUsage, parse_usage, usage_line
 from dslaunch.run.usage_monitor import UsageMonitor, UsageSample
 from dslaunch.run.view import ignore
@@ -60,16 +60,19 @@ class UsageFile:
     def _append(self, data: bytes) -> int:
         """Append to the file; return its size. Raises OSError."""
         fd = private.open_file(str(self.path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
+        try:
+            private.append_whole(fd, data)
             return os.fstat(fd).st_size
+        finally:
+            os.close(fd)
 
     def _thin_out(self) -> None:
         """Remove every second measurement of each node. Raises OSError."""
         seen: Counter[str] = Counter()
         kept = []
-        for line in self.path.read_bytes().splitlines(keepends=True):
+        with open_recorded(self.path) as file:
+            lines = file.read().splitlines(keepends=True)
+        for line in lines:
             usage = parse_usage(line)
             if usage is None:
                 continue

@@ -122,8 +122,8 @@ def _words() -> str:
 
 def _number(say: _FindingMaker) -> Iterable[Remark]:
     value = say.value.strip()
-    if not re.fullmatch(r"[-+]?(?:0[xX][0-9a-fA-F]+|\d+)", value) and value:
-        begins = re.match(r"[-+]?\d+", value)
+    if not re.fullmatch(r"[-+]?(?:0[xX][0-9a-fA-F]+|[0-9]+)", value) and value:
+        begins = re.match(r"[-+]?[0-9]+", value)
         read = begins[0] if begins else "0"
         yield say("nccl-no-number", f"is parsed as {read}", "write an integer, such as 1", NUMBERS)
     elif say.name == "NCCL_P2P_DISABLE" and value not in ("0", "1", ""):
@@ -138,7 +138,9 @@ def _selection(say: _FindingMaker, known: Sequence[str], what: str) -> Iterable[
     """Check a list of names; a leading `=` matches them exactly, `^` excludes them."""
     marks = re.match(r"\^?=?", say.value)
     prefix = marks[0] if marks else ""
-    names = [name.split(":")[0] for name in say.value[len(prefix) :].split(",") if name]
+    listed = say.value[len(prefix) :].split(",")
+    # a name may have a port behind it, `mlx5_0:1`
+    names = [name for each in listed if (name := each.partition(":")[0])]
     if not names:
         yield say("nccl-empty-selection", f"names no {what}", "remove it", DOCUMENTED)
     if any(name[0] in "=^" for name in names):

@@ -132,6 +132,11 @@ class Detouring(Protocol):
         """Return the nodes that were not reached as intended so far."""
 
 
+def detours_of(transport: Transport) -> tuple[Detour, ...]:
+    """Return the detours of a transport; most know only one way."""
+    return transport.detours() if isinstance(transport, Detouring) else ()
+
+
 @dataclass(frozen=True, slots=True)
 class TransportType:
     """A transport in the registry. Code asks for its capabilities, never for its name."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.registry import TRANSPORTS
-from dslaunch.transport.base import Connection, Transport
+from dslaunch.transport.base import Connection, Detour, Transport, detours_of
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
@@ -34,6 +34,14 @@ class CheckedTransport:
             TRANSPORTS.check_returned(self._name, connection, Connection)
             self._valid.add(type(connection))
         return connection
+
+    def detours(self) -> tuple[Detour, ...]:
+        """Return the nodes that were not reached as intended so far. Raises PluginError."""
+        found = detours_of(self._transport)
+        TRANSPORTS.check_returned(self._name, found, tuple)
+        for detour in found:
+            TRANSPORTS.check_returned(self._name, detour, Detour)
+        return found
 
     def close(self) -> None:
         """Let go of what is shared by connections."""

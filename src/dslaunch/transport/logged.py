@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from dslaunch import log
 from dslaunch.errors import NodeError
-from dslaunch.transport.base import Detour, Detouring
+from dslaunch.transport.base import detours_of
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
-    from dslaunch.transport.base import Connection, Transport
+    from dslaunch.transport.base import Connection, Detour, Transport
 
 
 class LoggedTransport:
@@ -37,7 +37,7 @@ class LoggedTransport:
 
     def detours(self) -> tuple[Detour, ...]:
         """Return the nodes that were not reached as intended so far."""
-        return self._transport.detours() if isinstance(self._transport, Detouring) else ()
+        return detours_of(self._transport)
 
     def close(self) -> None:
         """Close what connections share."""

@@ -14,7 +14,7 @@ import zlib
 from functools import cache
 from importlib.util import MAGIC_NUMBER, find_spec
 from types import CodeType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from dslaunch.launch.command import quote
 from dslaunch.launch.interpreter import interpreter
@@ -148,24 +148,34 @@ def needed_modules(main: str, *, at_once: bool = False) -> dict[str, bytes]:
     while waiting:
         name = waiting.pop()
         if name not in sources:
-            loader = _loader(name)
-            sources[name] = loader.get_data(loader.get_filename(_full(name)))
-            waiting += _imported(sources[name].decode(), at_once=at_once)
+            module = _module(name)
+            sources[name] = module.source
+            waiting += module.first if at_once else [*module.first, *module.later]
     return sources
 
 
-def _imported(source: str, *, at_once: bool) -> list[str]:
-    """Return the modules of `dslaunch.node` that a module imports, with `at_once` those that it
-    imports when it is imported itself."""
-    found = []
-    for statement in _IMPORT.finditer(source):
-        if at_once and statement["indent"]:
-            continue
+class _Module(NamedTuple):
+    """A module of `dslaunch.node`, and those that it imports."""
+
+    source: bytes
+    first: list[str]
+    """Imported with it."""
+    later: list[str]
+    """Imported by its functions."""
+
+
+@cache
+def _module(name: str) -> _Module:
+    loader = _loader(name)
+    source = loader.get_data(loader.get_filename(_full(name)))
+    module = _Module(source, first=[], later=[])
+    for statement in _IMPORT.finditer(source.decode()):
+        into = module.later if statement["indent"] else module.first
         if statement["module"]:
-            found.append(statement["module"])
+            into.append(statement["module"])
         else:
-            found += re.findall(r"\w+", statement["names"])
-    return found
+            into += re.findall(r"\w+", statement["names"])
+    return module
 
 
 def _full(name: str) -> str:

@@ -15,7 +15,7 @@ import pytest
 from tests.unit.slurm.squeue import SUBMITTED, row
 
 from dslaunch.cli import clean, ps
-from dslaunch.errors import NodeFailure, UsageError
+from dslaunch.errors import DslaunchError, NodeFailure, UsageError
 from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import State
 from dslaunch.run.status import Reports, RunStatus
@@ -174,3 +174,10 @@ def test_a_record_of_another_version_does_not_keep_ps_from_the_others(
     told = capsys.readouterr()
     assert told.out.splitlines()[1].split()[:2] == ["old", "unknown"]
     assert "old: cannot read its cluster" in told.err
+
+
+def test_nodes_that_could_not_remove_their_leftovers_are_an_error() -> None:
+    cleaned = {"killed": [], "removed": ["run"]}
+    clean.check_cleaned({"node1": cleaned})
+    with pytest.raises(DslaunchError, match=r"node\[2-3\]$"):
+        clean.check_cleaned({"node1": cleaned, "node2": {"error": "x"}, "node3": {"error": "y"}})

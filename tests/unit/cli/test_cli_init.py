@@ -78,9 +78,6 @@ def test_force_replaces_the_file(dslaunch: Dslaunch):
         pytest.param(["--local", "--hosts", "a"], "got --hosts and --local", id="two-sources"),
         pytest.param(["--hosts", ""], "empty", id="empty-name"),
         pytest.param(["--hosts", "n[1-"], "brackets", id="bad-fold"),
-        pytest.param(["--hostfile", "gone"], "gone: No such file", id="no-hostfile"),
-        pytest.param(["--hostfile", "."], "Is a directory", id="directory"),
-        pytest.param(["--hostfile", "bytes"], "UTF-8", id="no-text"),
         pytest.param(["--ssh-config", "/dev/null"], "no `Host` entry", id="empty-config"),
         pytest.param(["--slurm-env"], "SLURM_JOB_NODELIST", id="outside-slurm"),
         pytest.param(["--hosts", "a", "-o", "no/dir.yaml"], "no/dir.yaml: No such", id="no-dir"),
@@ -90,11 +87,17 @@ def test_force_replaces_the_file(dslaunch: Dslaunch):
 def test_what_cannot_be_is_code_2_and_writes_nothing(
     dslaunch: Dslaunch, directory: Path, words: list[str], found: str
 ):
-    Path("bytes").write_bytes(b"\xff\xfe")
     done = dslaunch("init", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert found in done.stderr
     assert not (directory / "cluster.yaml").exists()
+
+
+def test_a_hostfile_that_is_no_text_is_an_error_of_a_file(dslaunch: Dslaunch):
+    Path("bytes").write_bytes(b"\xff\xfe")
+    done = dslaunch("init", "--hostfile", "bytes")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "bytes: not UTF-8 text" in done.stderr
 
 
 def test_every_bad_line_of_a_hostfile_is_named(dslaunch: Dslaunch):

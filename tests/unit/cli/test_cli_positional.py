@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from dslaunch.cli.positional import (
     FILE_ENDINGS,
-    JobOptions,
     MoreOptions,
     own_first,
     read_settings,
     split_words,
 )
+from dslaunch.cli.run_options import JobOptions
 from dslaunch.errors import UsageError
 
 

@@ -172,9 +172,11 @@ WRONG: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...] = (
     (("render", "hostfile", C, "-o", "/no/dir"), 2, ("/no/dir",)),
     (("init",), 2, ("--hostfile",)),
     (("init", C), 2, (C,)),
-    (("init", "--hostfile", "gone"), 2, ("gone",)),
+    (("init", "--hostfile", "gone"), 3, ("gone",)),
+    (("init", "--hostfile", "d"), 3, ("d", "directory")),
+    (("init", "--hostfile", "/dev/zero"), 3, ("/dev/zero", "too large")),
     (("init", "--hosts", "n[1"), 2, ("n[1",)),
-    (("init", "--ssh-config", "gone"), 2, ("gone",)),
+    (("init", "--ssh-config", "gone"), 3, ("gone",)),
     (("schema", "extra"), 2, ("extra",)),
 )  # fmt: skip
 

@@ -21,6 +21,8 @@ MISTAKEN = (
     ("nodes: [{host: a, slots: [0, x]}]", "1:30 nodes[0].slots[1]", "wrong-type"),
     ("nodes: [{host: a, slots: [1, 1]}]", "1:19 nodes[0].slots", "duplicate-slot"),
     ("nodes: [{host: a}]", "1:9 nodes[0].slots", "missing-key"),
+    ("nodes: [{host: a, slotz: 1}]", "1:19 nodes[0].slotz", "unknown-key"),
+    ("nodes: [{hots: a, slots: 1}]", "1:10 nodes[0].hots", "unknown-key"),
     ("nodes: [a]", "1:9 nodes[0]", "wrong-type"),
     ("nodes: {a: 8}", "1:1 nodes", "wrong-type"),
     ("nodes: []", "1:1 nodes", "empty-value"),

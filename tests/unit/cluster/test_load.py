@@ -125,7 +125,7 @@ def test_every_problem_of_a_file_is_reported_at_once_in_the_order_of_lines() -> 
         "secrets: [T]\n"
         "env: {T: 1}\n"
     )
-    assert [problem.line for problem in found] == [2, 3, 3, 5, 5, 6, 7, 9]
+    assert [problem.line for problem in found] == [2, 3, 5, 5, 6, 7, 9]
 
 
 def test_of_a_repeated_mistake_the_first_are_reported_and_the_number_of_others() -> None:

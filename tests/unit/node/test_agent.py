@@ -71,6 +71,25 @@ def test_agent_leaves_when_asked_by_a_signal_before_the_start() -> None:
                 agent.kill()
 
 
+SIGNALED = """\
+import os, signal, socket
+from dslaunch.node.agent import Agent
+ours, its = socket.socketpair()
+agent = Agent("r1", "n1", {"heartbeat": 2.0, "reconnect": 2.0}, os.getppid())
+agent.prepare(its)
+os.kill(os.getpid(), signal.SIGTERM)
+before = agent.dismissed
+agent.loop.turn(0)
+print(before is None and agent.dismissed is not None)
+"""
+
+
+def test_a_signal_is_handled_between_two_turns_of_the_loop() -> None:
+    """In the midst of a message that is written, its handler would write another one."""
+    done = subprocess.run([sys.executable, "-c", SIGNALED], capture_output=True, timeout=BOUND)
+    assert done.stdout == b"True\n"
+
+
 def test_agent_removes_its_directory_before_it_hangs_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,10 +99,10 @@ def test_agent_removes_its_directory_before_it_hangs_up(
         agent = Agent("r1", "n1", {"heartbeat": 1.0, "reconnect": 1.0}, os.getppid())
         client = AgentClient(its, agent)
         agent.clients.append(client)
-        agent.hold(client)
+        agent.holder.take(client)
         directory = Path(agent.node_directory())
         assert directory.is_dir()
-        agent.do_bye(client, {"op": "bye"})
+        agent.requests.do_bye(client, {"op": "bye"})
         assert ours.recv(1) == b""
         assert not directory.exists()
 
@@ -92,10 +111,13 @@ def test_the_reconnect_timeout_restarts_with_each_contact() -> None:
     ours, its = socket.socketpair()
     with ours, its:
         agent = Agent("r1", "n1", {"heartbeat": 1.0, "reconnect": 1.0}, os.getppid())
-        agent.free_since = 0.0
+        client = AgentClient(its, agent)
+        client.heard = 0.0
+        agent.holder.take(client)
+        agent.holder.forget(client)
         assert agent.abandoned()
         agent.ranks = cast("Any", object())
-        agent.do_coming(AgentClient(its, agent), {"op": "coming", "ssh": ""})
+        agent.requests.do_coming(client, {"op": "coming", "ssh": ""})
         assert not agent.abandoned()
 
 

@@ -10,7 +10,8 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from types import SimpleNamespace
+from typing import Any, cast, get_args
 
 import pytest
 
@@ -86,7 +87,7 @@ def test_a_process_of_a_rank_that_joins_a_process_group_is_recorded(
 
 def test_an_exception_is_recorded_with_the_line_of_the_script(run: Run, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("import json\n\ndef work():\n    json.loads('x')\n")
-    (raised,) = of_kind(run("import own\nown.work()"), "exception")
+    (raised,) = of_kind(run("import os, own\nos.chdir('/')\nown.work()"), "exception")
     assert (raised["error"], raised["file"], raised["line"]) == ("JSONDecodeError", "own.py", 4)
 
 
@@ -208,6 +209,17 @@ def test_averaging_of_parameters_is_known_by_the_code(code: str, averages: bool)
 )
 def test_passing_activations_is_known_by_the_code(code: str, passes: bool) -> None:
     assert hook_code.passes_activations(ast.parse(code)) is passes
+
+
+def test_the_code_of_a_script_is_found_where_it_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "own.py"
+    file.write_text("dist.all_reduce(loss)\n")
+    monkeypatch.setitem(sys.modules, "own", cast("Any", SimpleNamespace(__file__=str(file))))
+    monkeypatch.chdir("/")
+    (code,) = hook_code.own_code(str(tmp_path))
+    assert hook_code.names_reductions(code)
 
 
 def test_a_note_is_made_while_another_thread_makes_one_and_not_within_one(tmp_path: Path) -> None:

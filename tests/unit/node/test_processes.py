@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -75,3 +76,24 @@ def test_what_has_ended_has_no_socket() -> None:
     with subprocess.Popen(["true"]) as child:
         child.wait()
     assert not processes.has_socket(processes.Descendants(child.pid))
+
+
+@pytest.mark.parametrize("has_pidfd", [True, False])
+def test_a_signal_is_sent_to_what_is_meant_right_before(
+    has_pidfd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is meant may end at the last moment, and another one get its number."""
+    if not has_pidfd:
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
+    with subprocess.Popen(["sleep", "60"]) as kept, subprocess.Popen(["sleep", "60"]) as gone:
+
+        def is_meant(pid: int) -> bool:
+            if pid == gone.pid:
+                gone.kill()
+                gone.wait()
+            return pid == gone.pid
+
+        processes.send([kept.pid, gone.pid], signal.SIGKILL, is_meant)
+        assert kept.poll() is None
+        processes.send([kept.pid, gone.pid], signal.SIGTERM)
+        assert kept.wait() == -signal.SIGTERM

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from dslaunch.node import processes
+from dslaunch.node.event_loop import EventLoop
 from dslaunch.node.ranks import Ranks
 from dslaunch.node.redact import Secrets
 
@@ -34,27 +35,18 @@ for attempt, codes in enumerate(eval(sys.argv[1])):
 
 
 class FakeAgent:
-    """Takes what is said; watches descriptors as the real one does."""
+    """Takes what is said, and has the loop of a real one."""
 
-    deadline = None
+    is_ending = False
     secrets = Secrets()
 
     def __init__(self) -> None:
         self.said: list[tuple[str, int, Any]] = []
         self.outputs: dict[int, bytes] = {}
-        self.ready: dict[int, Callable[[], None]] = {}
+        self.loop = EventLoop()
         self.started: list[int] = []
         self.ended: list[int] = []
         self.logs = Path()
-
-    def listen(self, fd: int, ready: Callable[[], None]) -> None:
-        """Call when it can be read."""
-        os.set_blocking(fd, False)
-        self.ready[fd] = ready
-
-    def ignore(self, fd: int) -> None:
-        """No more."""
-        del self.ready[fd]
 
     def say(self, event: dict[str, Any]) -> None:
         """An event of a rank."""
@@ -78,13 +70,6 @@ class FakeAgent:
     def output(self, rank: int, stream: int, data: bytes) -> None:
         """What a rank wrote."""
         self.outputs[rank] = self.outputs.get(rank, b"") + data
-
-    def look(self) -> None:
-        """Call all whose descriptor is readable."""
-        import select
-
-        for fd in select.select(list(self.ready), [], [], 0.05)[0]:
-            self.ready[fd]()
 
 
 @pytest.fixture
@@ -125,7 +110,7 @@ def watched(ranks: Ranks, agent: FakeAgent) -> None:
     while ranks.running():
         assert time.monotonic() < until
         ranks.watch()
-        agent.look()
+        agent.loop.turn(0.05)
     ranks.finish()
 
 
@@ -144,7 +129,7 @@ def test_restarted_ranks_are_each_found_read_and_reported_once(
         events = [(event, code) for event, of, code in agent.said if of == rank]
         assert events == [("started", None), ("exit", first), ("started", None), ("exit", 0)]
     assert agent.outputs == dict.fromkeys((0, 1), b"attempt 0\nattempt 1\n")
-    assert ranks.polled == (set() if told else {0, 1})
+    assert ranks.launched.polled == (set() if told else {0, 1})
 
 
 def test_an_end_that_is_reported_too_early_is_searched_again(
@@ -165,13 +150,13 @@ def test_without_a_reader_the_pipes_of_found_ranks_are_not_read(
     start: Callable[[str], Ranks], agent: FakeAgent
 ) -> None:
     ranks = start("[(0, 0)]")
-    ranks.pause()
+    ranks.output.pause()
     until = time.monotonic() + 300
-    while len(ranks.found) < 2:
+    while len(ranks.launched.found) < 2:
         assert time.monotonic() < until
         ranks.watch()
     assert agent.outputs == {}
-    ranks.resume()
+    ranks.output.resume()
     watched(ranks, agent)
     assert agent.outputs == {0: b"attempt 0\n", 1: b"attempt 0\n"}
 
@@ -183,7 +168,7 @@ def test_a_rank_that_dies_at_once_is_known_without_looking_for_it(
     until = time.monotonic() + 300
     while ("exit", 0, 9) not in agent.said:  # the processes of the node are never looked through
         assert time.monotonic() < until
-        agent.look()
+        agent.loop.turn(0.05)
     assert ("started", 0, None) in agent.said
     watched(ranks, agent)
 
@@ -193,6 +178,6 @@ def test_a_rank_cannot_say_that_it_is_another_process(
     said: bytes, start: Callable[[str], Ranks], agent: FakeAgent
 ) -> None:
     ranks = start("[(0, 0)]")
-    ranks.born(0, said + b"%d\n" % os.getpid())
-    assert ranks.found == {}
+    ranks.launched.born(0, said + b"%d\n" % os.getpid())
+    assert ranks.launched.found == {}
     watched(ranks, agent)

@@ -12,6 +12,7 @@ import pytest
 from dslaunch.cluster.model import Allocation, Node, SecretSource
 from dslaunch.errors import ErrorCode, PlanError, UsageError
 from dslaunch.launch.command import LONGEST_ARGUMENT, Word
+from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Decided, Rendezvous
 from dslaunch.notes import Note, NoteCode, Value, note
@@ -46,6 +47,39 @@ def test_a_hostfile_reaches_to_the_last_slot_and_says_what_it_cannot_say() -> No
     it = launch((Node("w0", FOUR), (1, 2)), (Node("w1", FOUR), (0, 1)))
     assert formats.render("hostfile", it).text == "w0 slots=3\nw1 slots=2\n"
     assert notes("hostfile", it) == {RenderNote.SLOT_GAPS: {"nodes": "w0", "slots": "1,2"}}
+
+
+MASTER, INTERFACE = DecisionCode.MASTER_LOCAL, DecisionCode.INTERFACE_GIVEN
+WORKDIR = DecisionCode.WORKDIR_GIVEN
+
+
+@pytest.mark.parametrize(
+    ("name", "codes"),
+    [
+        ("torchrun", [MASTER, INTERFACE, WORKDIR]),
+        ("deepspeed", [MASTER, INTERFACE, WORKDIR]),
+        ("mpirun", [MASTER, INTERFACE, WORKDIR]),
+        ("plan", [MASTER, INTERFACE, WORKDIR]),
+        ("env", [MASTER, INTERFACE]),
+        ("accelerate-config", [MASTER]),
+        ("hostfile", []),
+        ("include", []),
+        ("notebook", []),
+    ],
+)
+def test_a_format_names_the_assumptions_that_are_in_its_text(
+    name: str, codes: list[DecisionCode]
+) -> None:
+    # in a text, the word `work` and the address 127.0.0.1 also mean something else
+    assumptions = (
+        decision(MASTER, assumed=True, address="127.0.0.1", port=29500, port_origin="default"),
+        decision(INTERFACE, assumed=True, interface="eth0"),
+        decision(WORKDIR, assumed=True, path="work"),
+        decision(DecisionCode.STORAGE_SHARED, path="work"),
+    )
+    decided = Decided(Rendezvous("127.0.0.1", 29500), "work", assumptions)
+    rendered = formats.render(name, replace(PAIR, decided=decided))
+    assert [each.code for each in rendered.decisions] == codes
 
 
 def test_an_include_string_names_every_slot() -> None:

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 from tests.unit.report.recorded_runs import details_of, hosts_of, record
 
-from dslaunch.report.run_charts import number_text
+from dslaunch.report.run_charts import number_text, resource_charts
 from dslaunch.report.run_page import run_page
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import Outcome
@@ -22,7 +22,7 @@ from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import State
 from dslaunch.run.slower_rank import Evidence, SlowerRank
 from dslaunch.run.status import RunStatus
-from dslaunch.run.usage_history import RankLateness
+from dslaunch.run.usage_history import Measure, RankLateness, UsageCurve, UsagePoint
 
 LARGEST = 500_000
 """Bytes of the page of any run."""
@@ -222,3 +222,13 @@ def test_hostile_texts_are_escaped_and_bounded(text: str) -> None:
 )
 def test_numbers_have_four_significant_digits(value: float, text: str) -> None:
     assert number_text(value) == text
+
+
+@pytest.mark.parametrize("highest", [0.0, 1.0, 3.0, 1024.0, 5e9])
+def test_no_two_lines_of_a_chart_have_the_same_value(highest: float) -> None:
+    points = (UsagePoint(1.0, 0.0, 0.0, 0.0), UsagePoint(2.0, highest, highest, highest))
+    usage = UsageCurve(Measure.DISK_READ, points, nodes=1, lowest="n1", highest="n1")
+    (chart,) = resource_charts(replace(details_of(1), usage=(usage,)))
+    values = re.findall(r'text-anchor="end">([^<]*/s)<', chart.svg)
+    assert len(values) > 1
+    assert len(set(values)) == len(values)

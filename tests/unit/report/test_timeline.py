@@ -132,3 +132,14 @@ def test_drawing_is_well_formed(nodes: int) -> None:
 def test_drawing_of_a_run_of_no_length_is_well_formed() -> None:
     svg = drawing(timeline([Event(5.0, "connected", "n1")], 5.0, 5.0))
     assert "nan" not in svg
+
+
+def test_nodes_are_in_the_order_of_their_ranks_and_spares_come_last() -> None:
+    found = course(
+        Event(0.0, "connected", "spare"),
+        Event(0.1, "connected", "n2"),
+        Event(0.2, "connected", "n1"),
+        Event(1.0, "started", "n2", rank=1),
+        Event(1.1, "started", "n1", rank=0),
+    )
+    assert [row.label for row in found.nodes] == ["n1", "n2", "spare"]

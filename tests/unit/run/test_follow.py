@@ -7,8 +7,11 @@ import contextlib
 import re
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import count
+from queue import Empty
 from types import SimpleNamespace
 from typing import cast
 
@@ -22,7 +25,7 @@ from dslaunch.protocol.messages import ProtocolError
 from dslaunch.protocol.queries import JOURNAL, Answers, Questions, parse_answers
 from dslaunch.run import journal_tail
 from dslaunch.run.events import Event, Line
-from dslaunch.run.follow import read_kept
+from dslaunch.run.follow import Follower, read_kept
 from dslaunch.run.interrupts import never
 from dslaunch.run.journal_tail import (
     FIRST_WINDOW,
@@ -353,3 +356,64 @@ def test_ctrl_c_ends_the_wait_for_the_answers_of_a_node_that_hangs() -> None:
     with pytest.raises(Interrupted):
         read_kept([hanging], "r", Watch(View()), note_failure=ignore, until=lambda: True)
     assert time.monotonic() - began < 2 * ANSWER_TIMEOUT  # which both take if they wait
+
+
+@dataclass
+class Following:
+    """A session with a node that is followed."""
+
+    host: str
+    caught_up: bool = False
+    offset: float = 0.0
+
+    def follow(self, *, hold: bool) -> None:
+        pass
+
+    def has_caught_up(self) -> bool:
+        return self.caught_up
+
+
+@dataclass
+class SlowInbox:
+    """Gives a line 0.3 seconds after the one before, and then nothing."""
+
+    lines: Iterator[tuple[Following, str]]
+    now: float = 0.0
+    """The time by its clock."""
+
+    def get(self, timeout: float) -> tuple[Following, frames.Output]:
+        self.now += 0.3
+        for session, text in self.lines:
+            return session, frames.Output(0, 1, self.now, f"{text}\n".encode())
+        raise Empty
+
+    def empty(self) -> bool:
+        return True
+
+    def qsize(self) -> int:
+        return 0
+
+
+def shown_of(sessions: list[Following], lines: Iterator[tuple[Following, str]]) -> list[str]:
+    """What is received of these sessions, of which some have not caught up."""
+    screen, inbox = View(), SlowInbox(lines)
+    reached = SimpleNamespace(sessions={each.host: each for each in sessions}, inbox=inbox)
+    watch = Watch(screen)
+    Follower(cast("ReachedNodes", reached), watch, clock=lambda: inbox.now).catch_up()
+    watch.flush_all()
+    return screen.shown
+
+
+def test_a_node_that_sends_slowly_is_received_to_its_end() -> None:
+    node = Following("n1")
+    assert shown_of([node], iter([(node, text) for text in "abcd"])) == [
+        "0: a",
+        "0: b",
+        "0: c",
+        "0: d",
+    ]
+
+
+def test_a_node_that_writes_without_end_does_not_keep_one_that_sends_nothing() -> None:
+    writing, silent = Following("n1", caught_up=True), Following("n2")
+    assert shown_of([writing, silent], ((writing, "x") for _ in count())) == ["0: x", "0: x"]

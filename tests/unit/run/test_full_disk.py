@@ -6,10 +6,12 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dslaunch.node import run_files
+from dslaunch.node import frames, run_files
+from dslaunch.node.journal import FileJournal
 from dslaunch.run.recorded_output import RecordedOutput
 from dslaunch.run.run_directory import ARRIVAL, RunDirectory, write_private
 
@@ -67,3 +69,33 @@ def test_an_event_of_a_node_is_recorded_as_a_whole_or_not_at_all(tmp_path: Path)
         run_files.append_event(directory, {"event": "started"})
     run_files.append_event(directory, {"event": "done"})
     assert (tmp_path / run_files.EVENTS).read_text() == '{"event": "done"}\n'
+
+
+@pytest.mark.parametrize("size", [0, 40, 60, 1000])
+def test_messages_of_a_detached_run_reach_its_followers_though_the_disk_is_full(
+    tmp_path: Path, size: int
+) -> None:
+    path = tmp_path / "journal"
+    journal = FileJournal(str(path), 1 << 20)
+    failed = {"event": "exit", "rank": 0, "code": 1}
+    with files_of_at_most(size):
+        journal.append(frames.OUTPUT, frames.output_body(0, 1, 1.0, b"x" * 50))
+        journal.append(frames.MESSAGE, frames.message_body(failed))
+        assert followed(journal)[-1] == failed
+    journal.append(frames.OUTPUT, frames.output_body(0, 1, 2.0, b"after"))
+    found = followed(journal)
+    assert found[-2:] == [failed, b"after"]
+    assert contents(path.read_bytes()) == found
+
+
+def followed(journal: FileJournal) -> list[Any]:
+    """Return what a follower gets, one frame at a time: messages, and the data of output."""
+    sent, number = b"", 0
+    while number < journal.last:
+        data, number = journal.read(number, most=1)
+        sent += data
+    return contents(sent)
+
+
+def contents(data: bytes) -> list[Any]:
+    return [getattr(frame, "data", frame) for frame in frames.Decoder().feed(data)]

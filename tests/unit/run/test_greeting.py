@@ -112,6 +112,32 @@ def test_a_node_that_says_a_little_again_and_again_is_lost_in_time(trickle: str)
     session.close()
 
 
+class Failing(Trickling):
+    """A transport of a plugin that fails in a way of its own when it connects again."""
+
+    def connect(self, node: Node) -> Link:
+        if self.connections:
+            raise RuntimeError("not prepared for this")
+        return super().connect(node)
+
+
+def test_a_node_is_lost_whose_transport_fails_when_it_connects_again() -> None:
+    way = Failing(login_shell.STARTED + frames.GREETING + HELLO, b"")
+    inbox = Inbox()
+    agent = AgentStart("run", "n1", heartbeat=1, reconnect=RECONNECT)
+    session = Session(NODE, way.connect(NODE), agent, inbox, way)
+    session.begin()
+    session.hello.result(60)
+    session.follow(hold=True)
+    way.go.set()
+    arrived = None
+    while not isinstance(arrived, Lost):
+        _, arrived = inbox.get(timeout=300)
+    assert arrived.failure.kind == "lost"
+    assert "not prepared for this" in arrived.failure.message
+    session.close()
+
+
 class Slow:
     """A connection to a node, and its channel: the node says what the test lets it say."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,25 @@ from tests.json_schema import validate
 from dslaunch.cluster.model import Cluster
 from dslaunch.errors import UsageError
 from dslaunch.run.launch import cluster_json
-from dslaunch.run.local_runs import local_runs
+from dslaunch.run.local_runs import LocalRun, local_runs
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode, EndReason
-from dslaunch.run.run_directory import RunDirectory, log_name, log_source
+from dslaunch.run.recorded_events import read_events, read_last_attempt
+from dslaunch.run.recorded_output import RecordedOutput
+from dslaunch.run.recorded_progress import PROGRESS, noted_progress
+from dslaunch.run.recorded_run import RecordedRun, recorded_run
+from dslaunch.run.run_directory import (
+    CLUSTER,
+    EVENTS,
+    LOCK,
+    ORDER,
+    RESULT,
+    SOURCES,
+    RunDirectory,
+    is_held,
+    log_name,
+    log_source,
+)
 from dslaunch.run.run_record import (
     FILE,
     JobRecord,
@@ -26,6 +42,7 @@ from dslaunch.run.run_record import (
     json_schema,
     read_record,
 )
+from dslaunch.run.usage import USAGE, read_usage
 
 SSH = RunRecord(
     program="train.py",
@@ -129,6 +146,23 @@ def test_a_record_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecordError) as refused:
         read_record(tmp_path)
     assert refused.value.code is RecordFault.UNREADABLE
+
+
+def test_no_reader_waits_for_a_writer_of_a_named_pipe(tmp_path: Path) -> None:
+    names = (FILE, CLUSTER, EVENTS, RESULT, LOCK, ORDER, SOURCES, USAGE, PROGRESS)
+    for name in (*names, "inputs.json", "plan.json", "job.sbatch"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(RecordError) as refused:
+        read_record(tmp_path)
+    assert refused.value.code is RecordFault.UNREADABLE
+    local = LocalRun("run", tmp_path, record=SSH, living=is_held(tmp_path), result=None)
+    assert recorded_run(local) == RecordedRun("run", record=SSH, directory=tmp_path)
+    with pytest.raises(UsageError):
+        local.cluster()
+    with RecordedOutput(tmp_path) as output:
+        assert (output.sources(), list(output.forward())) == ((), [])
+    assert read_events(tmp_path) == read_last_attempt(tmp_path) == list(read_usage(tmp_path)) == []
+    assert noted_progress(tmp_path) is None
 
 
 def state(tmp_path: Path, **records: str) -> dict[str, str]:

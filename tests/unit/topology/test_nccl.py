@@ -24,6 +24,8 @@ WRONG = [
     ("NCCL_IB_HCA", "=mlx5_7", "nccl-unknown-name", "names mlx5_7"),
     ("NCCL_IB_HCA", "=mlx5_0,=mlx5_1", "nccl-inner-mark", "inside the list"),
     ("NCCL_IB_HCA", "", "nccl-empty-selection", "names no device"),
+    ("NCCL_IB_HCA", "=:1", "nccl-empty-selection", "names no device"),
+    ("NCCL_IB_TIMEOUT", "٢٢", "nccl-no-number", "is parsed as 0"),
     ("NCCL_SOCKET_IFNAME", "=eth1", "nccl-unknown-name", "names eth1"),
     ("GLOO_SOCKET_IFNAME", "^lo", "gloo-no-name", "gloo"),
     ("GLOO_SOCKET_IFNAME", "=eth0", "gloo-no-name", "gloo"),

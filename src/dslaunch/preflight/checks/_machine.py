@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
-from dslaunch.launch.command import quote_in_line
+from dslaunch.launch.command import below_home, quote_in_line
 from dslaunch.preflight.check import NodeAnswers, Question, QuestionPerNode, Scope
 from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.protocol.survey import HeldAddress
@@ -54,6 +54,12 @@ ALL_PAIRS = 32
 """Up to so many nodes every node measures and looks up every other one."""
 
 
+def has_active_port(states: Mapping[str, str]) -> bool:
+    """Return whether a port for RDMA is active, by an answer to INFINIBAND: `4: ACTIVE`. NCCL uses
+    no other ports."""
+    return any(state.endswith(": ACTIVE") for state in states.values())
+
+
 def linux_release(a: NodeAnswers) -> tuple[int, int]:
     """Return the major and minor release of the node's Linux; (0, 0): not known."""
     found = re.match(r"(\d{1,4})\.(\d{1,4})", a.kind.kernel)
@@ -98,10 +104,10 @@ def path_question(path: str) -> Question:
 def path_word(path: str) -> str:
     """Return a path as a word of a command to copy. A leading `~` is not quoted: the shell expands
     it on the node."""
-    start, _, below = path.partition("/")
-    if start != "~":
+    below = below_home(path)
+    if below is None:
         return quote_in_line(path)
-    return f"~/{quote_in_line(below)}" if below else "~"
+    return f"~/{quote_in_line(below[1:])}" if below[1:] else "~"
 
 
 def is_missing(a: NodeAnswers, path: str) -> bool:

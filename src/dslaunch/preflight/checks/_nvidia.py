@@ -8,6 +8,7 @@ checks are skipped silently.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -141,11 +142,20 @@ def _kernel_module(a: NodeAnswers) -> KernelModule | None:
 
 def pci_gpus(a: NodeAnswers) -> int:
     """How many GPUs the bus has that no other driver holds."""
+    drivers = _drivers(a)
+    return drivers["nvidia"] + drivers[None]
+
+
+def held_gpus(a: NodeAnswers) -> dict[str, int]:
+    """How many GPUs other drivers hold, by their names, such as `nouveau`."""
+    drivers = _drivers(a)
+    return {name: count for name, count in drivers.items() if name is not None and name != "nvidia"}
+
+
+def _drivers(a: NodeAnswers) -> Counter[str | None]:
+    """Return how many GPUs of the bus each kernel driver holds; None: no driver."""
     devices = a.found(PCI) or {}
-    return sum(
-        of["class"].startswith("0x03") and of["driver"] in ("nvidia", None)
-        for of in devices.values()
-    )
+    return Counter(of["driver"] for of in devices.values() if of["class"].startswith("0x03"))
 
 
 def gpus(a: NodeAnswers) -> tuple[NvidiaGpu, ...]:

@@ -94,6 +94,8 @@ def _run(a: NodeAnswers) -> AllReduceRun:
     """What was measured. Raises UnansweredError."""
     done = a.value(_question(a))
     found = parse(done["out"])
+    if found is not None and found.wrong:
+        return found  # its exit code is then that of a failure (nccl-tests, src/common.cu)
     if found is None or done["code"]:
         words = (done["err"].strip() or done["out"].strip()).splitlines()
         last = words[-1][:200] if words else f"exit code {done['code']}"

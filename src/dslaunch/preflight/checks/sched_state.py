@@ -28,7 +28,8 @@ CONFIGURED = (
 PRESENT = Question("present", ["scontrol", *CONFIGURED])
 SHOWN = Question("run", {"argv": ["scontrol", "show", "node", "-o"]}, 15)
 BAD = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "NOT_RESPONDING", "ERROR"}
-AWAY = {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "REBOOT_ISSUED", "FUTURE"}
+AWAY = {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "FUTURE"}
+TO_REBOOT = {"REBOOT_REQUESTED", "REBOOT_ISSUED"}
 DOUBTFUL = {"MAINT", "MAINTENANCE", "COMPLETING", "RESERVED", "INVAL", "UNKNOWN", "BLOCKED"}
 BUSY = {"ALLOCATED", "MIXED"}
 
@@ -88,11 +89,16 @@ class SlurmNodeState:
         return self.text[-1:] in "@$^!%~#"
 
 
+_FIELD = re.compile(r"(?:^|\s)(NodeName|NodeHostName|NodeAddr|State)=(\S+)")
+
+
 def node_states(text: str) -> dict[str, SlurmNodeState]:
     """Parse `scontrol show node -o`: states by name, host name and address."""
     found: dict[str, SlurmNodeState] = {}
     for line in text.splitlines():
-        fields = dict(re.findall(r"(?:^|\s)(NodeName|NodeHostName|NodeAddr|State)=(\S+)", line))
+        fields: dict[str, str] = {}
+        for name, value in _FIELD.findall(line):
+            fields.setdefault(name, value)  # free text, such as the reason, comes later
         reason = line.partition(" Reason=")[2].strip()
         if reason.endswith("]"):  # who set it, and when
             reason = reason.rpartition(" [")[0].strip()
@@ -109,7 +115,7 @@ def _one(host: str, state: SlurmNodeState | None) -> Finding:
     level: Level = "pass"
     if state.flags & BAD or not state.responding:
         level = "fail"
-    elif state.flags & (DOUBTFUL | AWAY) or state.changing:
+    elif state.flags & (DOUBTFUL | AWAY | TO_REBOOT) or state.changing:
         level = "warn"
     elif state.flags & BUSY:
         return Finding("info", "a SLURM job is running", hosts=(host,))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from statistics import median
 
 from dslaunch.preflight.check import (
     Check,
@@ -23,26 +23,69 @@ from dslaunch.registry import LAUNCHERS
 
 
 def _compare_clock_skew(nodes: Nodes) -> Iterator[Finding]:
-    """Against the middle one: our own clock may be the wrong one."""
+    """Against the other nodes: our own clock may be the wrong one."""
     clocks = {host: a.clock for host, a in nodes.items() if a.clock is not None}
     unknown = tuple(host for host in nodes if host not in clocks)
     yield Finding("unknown", "clock offset not measured", hosts=unknown)
-    middle = median(offset for offset, _ in clocks.values()) if clocks else 0.0
     first = next(iter(nodes.values()))
     launcher = LAUNCHERS.find(first.scope.launcher)
     by_clock = launcher is not None and launcher.compares_clocks
     warn, fail = first.limits["warn"], first.limits["elastic" if by_clock else "fail"]
     fine = []
-    for host, (offset, error) in clocks.items():
-        ahead = offset - middle
-        off = max(0.0, abs(ahead) - error)
+    for host, difference in clock_differences(clocks).items():
+        off = max(0.0, abs(difference.ahead) - difference.error)
         if off < warn:
             fine.append(host)
             continue
-        found = f"clock {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the other nodes"
+        side = "ahead of" if difference.ahead > 0 else "behind"
+        found = f"clock {abs(difference.ahead):.1f} s {side} the other nodes"
         level: Level = "fail" if off >= fail else "warn"
         yield Finding(level, found, f"less than {warn:g} s", hosts=(host,))
     yield Finding("pass", f"clock within {warn:g} s of the other nodes", hosts=tuple(fine))
+
+
+@dataclass(frozen=True, slots=True)
+class ClockDifference:
+    """How far a node's clock is from those of the other nodes, in seconds."""
+
+    ahead: float
+    """Negative: it is behind."""
+    error: float
+    """By how much that may be wrong."""
+
+
+def clock_differences(clocks: Mapping[str, tuple[float, float]]) -> dict[str, ClockDifference]:
+    """Compare the clock of each node with the median of the other nodes' clocks.
+
+    `clocks`: by host, the seconds by which it is ahead of ours, and by how much that may be wrong.
+    """
+    hosts = sorted(clocks, key=lambda host: clocks[host])
+    places = {host: place for place, host in enumerate(hosts)}
+    found = {}
+    for host, clock in clocks.items():
+        middle = [clocks[other] for other in _middle_of_others(hosts, places[host])]
+        found[host] = _difference(clock, middle)
+    return found
+
+
+def _middle_of_others(hosts: Sequence[str], place: int) -> list[str]:
+    """Return which of the hosts is in the middle when the one at a place is left out: two of an
+    even number, none if there is no other."""
+    count = len(hosts) - 1
+    middle = sorted({(count - 1) // 2, count // 2}) if count else []
+    return [hosts[at if at < place else at + 1] for at in middle]
+
+
+def _difference(
+    clock: tuple[float, float], middle: Sequence[tuple[float, float]]
+) -> ClockDifference:
+    """Return the difference from the closer one of two clocks: of three nodes with one wrong clock,
+    the two right ones are not behind by half of what that is ahead."""
+    offset, error = clock
+    if not middle:
+        return ClockDifference(0.0, error)
+    near_offset, near_error = min(middle, key=lambda other: abs(other[0] - offset))
+    return ClockDifference(offset - near_offset, error + near_error)
 
 
 NOT_FOUND = 127
@@ -95,7 +138,7 @@ def timedatectl_status(ran: Ran) -> Synchronization:
     return Synchronization.NO_SERVICE if off else Synchronization.NO_SERVER
 
 
-_UNSYNCHRONIZED = re.compile(r"Leap status\s*:\s*Not synchronized|^Stratum\s*:\s*0\s*$", re.M)
+_UNSYNCHRONIZED = re.compile(r"Leap status\s*:\s*Not synchroni[sz]ed|^Stratum\s*:\s*0\s*$", re.M)
 
 
 def chrony_status(ran: Ran) -> Synchronization:
@@ -148,7 +191,7 @@ CHECKS = {
         flow=compared(_compare_clock_skew),
         limits={"warn": 1.0, "elastic": 10.0, "fail": 60.0},
         limits_mean=(
-            "seconds from the median of all nodes' clocks; `elastic` applies to "
+            "seconds from the median of the other nodes' clocks; `elastic` applies to "
             "torchrun's c10d rendezvous"
         ),
     ),

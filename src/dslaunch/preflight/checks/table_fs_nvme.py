@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
 
 from dslaunch.preflight.check import (
     Asked,
@@ -14,6 +16,7 @@ from dslaunch.preflight.check import (
     Nodes,
     Question,
     Scope,
+    UnansweredError,
     passed,
     skipped,
 )
@@ -31,6 +34,7 @@ from dslaunch.preflight.comparison import deviations
 from dslaunch.preflight.flow import NodeFlow, each, judged
 from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.protocol.survey import Mount, PathStatus
+from dslaunch.terminal import printable
 
 ENOUGH_INODES = 10_000
 """Free inodes that are enough on a file system of any size."""
@@ -93,23 +97,23 @@ MOST_MOUNTS = 24
 UNRESPONSIVE = (UnansweredReason.TIMEOUT, UnansweredReason.FILE_SERVER_GONE)
 
 
-def _network_mounts(a: NodeAnswers) -> dict[str, str]:
-    """The node's network mounts, and what they are."""
-    if not a.has("mounts"):
-        return {}
-    found = dict(mounts(a["mounts"].get(MOUNTS.argument[0], "")))
-    network = {point: kind for point, kind in found.items() if kind in NETWORK_TYPES}
-    return dict(list(network.items())[:MOST_MOUNTS])
+@lru_cache(maxsize=256)
+def network_mounts(text: str) -> tuple[str, ...]:
+    """Return the first network mounts of /proc/self/mountinfo. A flow that asks about them runs
+    once more with the answers."""
+    network = (point for point, kind in dict(mounts(text)).items() if kind in NETWORK_TYPES)
+    return tuple(islice(network, MOST_MOUNTS))
 
 
 def _flow_fs_hung(a: NodeAnswers) -> NodeFlow:
-    network = _network_mounts(a)
+    table = a["mounts"].get(MOUNTS.argument[0], "") if a.has("mounts") else ""
+    network = network_mounts(table)
     if network:
         a = yield {path: path_question(path) for path in network}
     return _fs_hung(a, network)
 
 
-def _fs_hung(a: NodeAnswers, network: Mapping[str, str]) -> Iterator[Finding]:
+def _fs_hung(a: NodeAnswers, network: Sequence[str]) -> Iterator[Finding]:
     own = paths(a.scope)
     every = dict.fromkeys([*own, *network])
     hung = [path for path in every if a.reason(path_question(path)) in UNRESPONSIVE]
@@ -179,7 +183,10 @@ def _flow_fs_quota(a: NodeAnswers) -> NodeFlow:
 
 
 def _fs_quota(a: NodeAnswers) -> Iterator[Finding]:
-    for place, used, limit in usage(a.value(QUOTA)["out"]):
+    ran = a.value(QUOTA)
+    if ran["code"] and ran["err"].strip():  # without a message, something is over quota: quota(1)
+        yield Finding("unknown", f"quota failed: {printable(ran['err'].strip().splitlines()[0])}")
+    for place, used, limit in usage(ran["out"]):
         share = 100 * used / limit
         if share > a.limits["warn"]:
             level: Level = "fail" if share >= 100 else "warn"
@@ -261,8 +268,10 @@ def _nvme_path(a: NodeAnswers) -> Iterator[Finding]:
     if trouble:
         yield Finding(level, trouble, "a directory on a local NVMe disk")
         return
-    error = a.why(_write(path)) if need else ""
-    if error:
+    if need and not a.answered(_write(path)):
+        error = a.why(_write(path))
+        if not error:  # recorded answers to a preflight that had no need of it
+            raise UnansweredError("no write with O_DIRECT was tried", UnansweredReason.NOT_ASKED)
         words = f"{path}: write with O_DIRECT failed: {error[0].lower() + error[1:]}"
         yield Finding("fail", words, "O_DIRECT")
         return

@@ -29,9 +29,20 @@ from dslaunch.preflight.flow import judged
 
 def _gpu_driver_up(a: NodeAnswers) -> Iterator[Finding]:
     if nvidia.driver(a) is nvidia.Driver.ABSENT:
-        yield skipped(nvidia.Driver.ABSENT.value)
+        held = nvidia.held_gpus(a)
+        yield from (_held(name, count) for name, count in held.items())
+        if not held:
+            yield skipped(nvidia.Driver.ABSENT.value)
     elif wrong := nvidia.trouble(a):
         yield wrong
+
+
+def _held(driver: str, count: int) -> Finding:
+    """Return that CUDA cannot use GPUs of another driver: the display's, or one for virtual
+    machines."""
+    found = f"{counted(count, 'NVIDIA GPU')} with the driver {driver}, which CUDA cannot use"
+    fix = f"if jobs are to use them: install NVIDIA's driver in place of {driver}, and reboot"
+    return Finding("warn", found, "the driver nvidia", fix, "lspci -k -d 10de:")
 
 
 def _mig_devices(a: NodeAnswers) -> int | None:
@@ -159,8 +170,7 @@ def _gpu_leftover(a: NodeAnswers) -> Iterator[Finding]:
     answer = a.value(nvidia.APPS)
     if answer["code"]:
         raise UnansweredError(f"nvidia-smi failed with exit code {answer['code']}")
-    everybody = processes(answer["out"])
-    alive = [process for process in everybody if process.uid is not None]
+    alive = [process for process in processes(answer["out"]) if process.uid is not None]
     me = a.kind.uid
     others = Counter(p.user or str(p.uid) for p in alive if p.uid != me)
     if others:
@@ -176,7 +186,8 @@ def _gpu_leftover(a: NodeAnswers) -> Iterator[Finding]:
         yield Finding(
             "warn", f"{count} on the GPUs", "none", f"wait for it, or end it: `kill {pids}`"
         )
-    held = _memory_held(a, {process.gpu for process in everybody})
+    # what nvidia-smi lists and /proc does not have may be in another container
+    held = _memory_held(a, {process.gpu for process in alive})
     if held:
         words = f"GPU {nvidia.listed(held)}: memory in use, but no process is visible"
         yield Finding(
@@ -185,7 +196,8 @@ def _gpu_leftover(a: NodeAnswers) -> Iterator[Finding]:
 
 
 def _memory_held(a: NodeAnswers, known: set[str]) -> list[int]:
-    """GPUs whose memory is in use though they have no process; those with a display always are."""
+    """GPUs whose memory is in use though they have no visible process; with a display it always
+    is."""
     found = []
     for gpu in nvidia.gpus(a):
         used, total = gpu.number("memory.used") or 0, gpu.number("memory.total") or 0

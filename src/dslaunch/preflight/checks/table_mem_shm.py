@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from statistics import median
 
 from dslaunch.preflight.check import Check, Finding, NodeAnswers, Nodes, Question, passed
@@ -17,7 +17,7 @@ from dslaunch.preflight.checks._machine import (
     path_word,
     space,
 )
-from dslaunch.preflight.flow import judged
+from dslaunch.preflight.flow import NodeFlow, each, judged
 
 MEBI = 1 << 20
 
@@ -44,23 +44,52 @@ def _compare_available(nodes: Nodes) -> Iterator[Finding]:
         yield Finding("warn", words, f"{space(middle)}, as on most nodes", hosts=(host,))
 
 
-CGROUPS = Question(
-    "read",
-    [
-        "/proc/self/cgroup",
-        "/sys/fs/cgroup/memory.max",
-        "/sys/fs/cgroup/user.slice/memory.max",
-        "/sys/fs/cgroup/user.slice/user-*.slice/memory.max",
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/user.slice/memory.limit_in_bytes",
-    ],
-)
+CGROUP = Question("read", ["/proc/self/cgroup"])
+LIMIT_FILES = {
+    "": ("/sys/fs/cgroup", "memory.max"),
+    "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+}
+"""By the controller in a line of /proc/self/cgroup, which is empty for cgroup v2: where its groups
+are, and the file of a group that has its limit."""
+MOST_LEVELS = 64
+"""Groups above each other that are read: SLURM and Kubernetes have less than ten."""
 
 
-def _limit(a: NodeAnswers) -> Iterator[Finding]:
+def limit_files(text: str) -> list[str]:
+    """Return the files with the memory limits of a process's cgroup and of all groups above it.
+
+    `text`: its /proc/self/cgroup; cgroups(7). In a container the groups above may not be there.
+    """
+    found: dict[str, None] = {}
+    for line in text.splitlines():
+        _, _, named = line.partition(":")
+        controllers, _, group = named.partition(":")
+        for controller in controllers.split(","):
+            if controller in LIMIT_FILES:
+                found |= dict.fromkeys(_upward(*LIMIT_FILES[controller], group))
+    return list(found)
+
+
+def _upward(root: str, file: str, group: str) -> Iterator[str]:
+    """Yield the file of each group on the way from the root to a group."""
+    names = [name for name in group.split("/") if name]
+    # a group outside of the root that this container sees begins with `..`
+    inside = [] if ".." in names else names[:MOST_LEVELS]
+    for depth in range(len(inside) + 1):
+        yield "/".join((root, *inside[:depth], file))
+
+
+def _flow_limit(a: NodeAnswers) -> NodeFlow:
+    files = limit_files(a["cgroup"].get(CGROUP.argument[0], ""))
+    if not files:
+        return [Finding("unknown", "cgroup of the session not reported")]
+    limits = Question("read", files)
+    a = yield {"limits": limits}
+    return _limit(a, a.value(limits))
+
+
+def _limit(a: NodeAnswers, files: Mapping[str, str]) -> Iterator[Finding]:
     total = memory(a).get("MemTotal", 0)
-    user = re.compile(rf"/user-(?!{int(a.kind.uid)}\.)\d+\.slice/")
-    files = {path: text for path, text in a["limits"].items() if not user.search(path)}
     limits = {int(text): path for path, text in files.items() if re.fullmatch(r"\d{1,20}", text)}
     least = min(limits, default=0)
     if not limits or not total or least >= total:
@@ -152,9 +181,9 @@ CHECKS = {
             "has free memory: with offload at the first optimizer step."
         ),
         fix=("SLURM: `--mem=0`; docker: remove `--memory`; systemd: MemoryMax of user.slice"),
-        see="cat /sys/fs/cgroup/memory.max",
+        see="cat /proc/self/cgroup /sys/fs/cgroup/memory.max",
         source="Linux admin-guide/cgroup-v2, memory.max",
-        flow=judged(_limit, lambda scope: {"limits": CGROUPS, "memory": MEMORY}),
+        flow=each(_flow_limit, lambda scope: {"cgroup": CGROUP, "memory": MEMORY}),
         limits={"warn": 50},
         limits_mean="per cent of the machine's memory below which it warns",
     ),

@@ -22,6 +22,7 @@ from dslaunch.preflight.checks._machine import (
     NVIDIA,
     VIRTUAL,
     address,
+    has_active_port,
     own_interface,
     resolve,
 )
@@ -176,7 +177,7 @@ def _net_speed(a: NodeAnswers) -> Iterator[Finding]:
         yield skipped("speed not reported by the driver")
         return
     words = f"{own['name']}: {speed / 1000:g} Gbit/s"
-    slow = len(a.scope.nodes) > 1 and bool(a["nvidia"]) and not a["infiniband"]
+    slow = len(a.scope.nodes) > 1 and bool(a["nvidia"]) and not has_active_port(a["infiniband"])
     level: Level = "warn" if speed / 1000 <= a.limits["warn"] else "info"
     if slow and speed / 1000 <= a.limits["info"]:
         yield Finding(level, f"{words}, no InfiniBand", f"more than {a.limits['info']:g} Gbit/s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dslaunch.preflight.check import Check, Finding, NodeAnswers, Question, Scope, passed
-from dslaunch.preflight.checks._machine import INFINIBAND
+from dslaunch.preflight.checks._machine import INFINIBAND, has_active_port
 from dslaunch.preflight.comparison import alike
 from dslaunch.preflight.flow import judged
 
@@ -19,8 +19,8 @@ def _memlock(a: NodeAnswers) -> Iterator[Finding]:
         yield passed("unlimited")
         return
     found = f"{soft / MEBI:g} MiB"
-    if not a["infiniband"]:
-        yield passed(f"{found}; not needed without InfiniBand")
+    if not has_active_port(a["infiniband"]):
+        yield passed(f"{found}; not needed without an active InfiniBand or RoCE port")
     elif soft < a.limits["fail"] * MEBI:
         yield Finding("fail", found, "unlimited")
     else:

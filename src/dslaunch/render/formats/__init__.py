@@ -5,6 +5,7 @@ One module per format, with an object `FORMAT` that implements `Format` and is f
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dslaunch.registry import FORMATS, LAUNCHERS, unknown_name
@@ -60,4 +61,9 @@ def render(name: str, launch: Launch) -> Rendered:
     """
     rendered = get(name).render(launch)
     FORMATS.check_returned(name, rendered, Rendered)
-    return rendered
+    assumptions = tuple(
+        decision
+        for decision in launch.decided.decisions
+        if decision.assumed and decision.code in rendered.assumes
+    )
+    return replace(rendered, decisions=assumptions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dslaunch.json_text import json_literal
+from dslaunch.launch.decisions import MASTER_ASSUMED
 from dslaunch.launch.launchers import check_launcher
 from dslaunch.notes import note
 from dslaunch.render.launch import Rendered
@@ -31,7 +32,8 @@ class AccelerateConfig:
             nodes=launch.world.node_count,
             ranks=launch.world.size,
         )
-        return Rendered(text, (note(RenderNote.MACHINE_RANK),))
+        notes = (note(RenderNote.MACHINE_RANK),)
+        return Rendered(text, notes, assumes=MASTER_ASSUMED)
 
 
 FORMAT = AccelerateConfig()

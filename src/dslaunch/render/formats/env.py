@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import exports
+from dslaunch.launch.decisions import INTERFACE_ASSUMED, MASTER_ASSUMED
 from dslaunch.render.launch import Rendered, ranks_of
 from dslaunch.render.notes import secret_notes
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Pairs, Placement
-    from dslaunch.render.launch import Launch
+    from dslaunch.launch.decisions import INTERFACE_ASSUMED, MASTER_ASSUMED
+from dslaunch.render.launch import Launch
 
 
 class Env:
@@ -25,7 +27,9 @@ class Env:
             ranks = ranks_of(placement.first_rank, len(placement.slots))
             lines.append(f"# {placement.node.host}: {ranks}")
             lines += exports((*launch.environment(placement), *_world(launch, placement)))
-        return Rendered("".join(f"{line}\n" for line in lines), secret_notes(launch))
+        text = "".join(f"{line}\n" for line in lines)
+        assumes = MASTER_ASSUMED | INTERFACE_ASSUMED
+        return Rendered(text, secret_notes(launch), assumes)
 
 
 def _world(launch: Launch, placement: Placement) -> Pairs:

@@ -29,7 +29,8 @@ class Hostfile:
         hosts_by_gap: dict[tuple[int, ...], list[str]] = {}
         for placement in filter(_has_gap, launch.placements):
             hosts_by_gap.setdefault(placement.slots, []).append(placement.node.host)
-        return Rendered("".join(lines), tuple(starmap(_gap_note, hosts_by_gap.items())))
+        notes = tuple(starmap(_gap_note, hosts_by_gap.items()))
+        return Rendered("".join(lines), notes, assumes=())
 
 
 def _has_gap(placement: Placement) -> bool:

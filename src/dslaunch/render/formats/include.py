@@ -23,7 +23,7 @@ class Include:
 
     def render(self, launch: Launch) -> Rendered:
         """Return one line. Raises PlanError for a host name that the grammar would split."""
-        return Rendered(f"{include(launch.allocation)}\n")
+        return Rendered(f"{include(launch.allocation)}\n", assumes=())
 
 
 def include(allocation: Allocation) -> str:

@@ -29,7 +29,8 @@ class Notebook:
             "LOCAL_WORLD_SIZE": "1",
         }
         literals = [(repr(name), repr(value)) for name, value in variables.items()]
-        return Rendered(render("notebook.py.j2", variables=literals), secret_notes(launch))
+        text = render("notebook.py.j2", variables=literals)
+        return Rendered(text, secret_notes(launch), assumes=())
 
 
 FORMAT = Notebook()
