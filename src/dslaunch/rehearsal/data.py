@@ -125,15 +125,9 @@ def _draws_from_all(loader: Loader) -> bool:
 
 def _common_digests(ranks: Ranks) -> list[list[str]]:
     """Return the digests of the batches of each rank, of those batches that all have read."""
-<<<<<<< HEAD
-    batches = [{(b.loader, b.index): b.digest for b in rank.trained_batches} for rank in ranks]
-    common = set.intersection(*(set(each) for each in batches))
-    return [[each[key] for key in sorted(common)] for each in batches]
-=======
     common = set.intersection(*(set(rank.batch_digests) for rank in ranks))
     in_order = sorted(common)
     return [[rank.batch_digests[key] for key in in_order] for rank in ranks]
->>>>>>> main
 
 
 def _all_equal(digests: Sequence[Sequence[str]]) -> bool:

@@ -50,8 +50,8 @@ class RankRecords:
 
     @cached_property
     def batch_digests(self) -> dict[tuple[int, int], str]:
-        """Return the digests of the batches that it has read, by loader and index."""
-        return {(batch.loader, batch.index): batch.digest for batch in self.every(Batch)}
+        """Return the digests of the batches that were trained on, by loader and index."""
+        return {(batch.loader, batch.index): batch.digest for batch in self.trained_batches}
 
     @property
     def steps(self) -> int:
@@ -81,7 +81,7 @@ class RankRecords:
         """Return whether another program took its place, which records nothing."""
         return bool(self.records) and isinstance(self.records[-1], Replaced)
 
-    @property
+    @cached_property
     def trained_batches(self) -> tuple[Batch, ...]:
         """Return the batches that were trained on: of data loaders that were being read at a step.
         Others are read before the training, or to evaluate. Where none was being read, batches were
