@@ -116,22 +116,28 @@ def elements(parameter: "Any") -> int:
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 
-def wrapped_models() -> "List[Any]":
+def _wrapped_models() -> "List[Any]":
     """Return the models that DistributedDataParallel has wrapped, and that are still there."""
     models = [reference() for reference in training.wrapped]
     return [model for model in models if model is not None]
+
+
+def remember_wrapped() -> None:
+    """Remember the parameters of the wrapped models before the first step."""
+    for model in _wrapped_models():
+        training.before[id(model)] = fingerprint(list(model.parameters()))
 
 
 def untrained(optimized: "Set[int]") -> "List[str]":
     """Return the classes of wrapped models that got gradients and did not change. `optimized`: the
     identities of the parameters of all optimizers."""
     found = []
-    for model in wrapped_models():
-        parameters = list(model.parameters())
-        is_owned = any(id(each) in optimized for each in parameters)
+    for model in _wrapped_models():
+        parameters, before = list(model.parameters()), training.before.get(id(model))
+        if not before or any(id(each) in optimized for each in parameters):
+            continue
         has_gradients = any(each.grad is not None and each.grad.any() for each in parameters)
-        before = training.before.get(id(model))
-        if before and not is_owned and has_gradients and fingerprint(parameters) == before:
+        if has_gradients and fingerprint(parameters) == before:
             found.append(class_name(model))
     return found
 

@@ -8,7 +8,7 @@ from .hook_code import averages_parameters, names_reductions, own_code, passes_a
 from .hook_content import fingerprint, is_finite, local_part
 from .hook_data import loaders_being_read
 from .hook_groups import collectives_begun, splits_model
-from .hook_models import evaluates, gpu_total, sizes, untrained, wrapped_models
+from .hook_models import evaluates, gpu_total, remember_wrapped, sizes, untrained
 from .hook_recorder import argument, class_name, current, integer, note, watch
 from .hook_training import training
 
@@ -97,6 +97,7 @@ def _begin(recorder: "Recorder", optimizer: "Any", has_gradients: bool) -> None:
         own_bytes=sum(local_part(p).numel() * p.element_size() for p in parameters),
         **sizes(parameters),
     )
+    remember_wrapped()
 
 
 def begin_steps(parameters: "List[Any]") -> None:
@@ -104,7 +105,6 @@ def begin_steps(parameters: "List[Any]") -> None:
     training.collectives = collectives_begun()
     training.stepped_at = time.monotonic()
     training.fingerprint = fingerprint(_compared(parameters))
-    training.before = {id(each): fingerprint(list(each.parameters())) for each in wrapped_models()}
 
 
 def parameters_of(optimizer: "Any") -> "List[Any]":
@@ -237,14 +237,8 @@ def note_step(
         reduces = any(names_reductions(code) for code in codes)
         averages = any(averages_parameters(code) for code in codes)
         passes = any(passes_activations(code) for code in codes)
-        recorder.write(
-            "steps-done",
-            step=count,
-            reduces=reduces,
-            averages=averages,
-            passes=passes,
-            untrained=untrained(_optimized()),
-        )
+        recorder.write("steps-done", step=count, reduces=reduces, averages=averages, passes=passes)
+        recorder.write("untrained", models=untrained(_optimized()))
 
 
 def _new_collectives() -> "Optional[int]":

@@ -305,6 +305,14 @@ class Step(Sent):
     """Numbers of the data loaders that were being read."""
 
 
+class Untrained(Sent):
+    """The wrapped models that have gradients and were not changed by the steps."""
+
+    kind: Literal["untrained"]
+    models: Annotated[Several[Short], Field(max_length=MOST_NUMBERS)]
+    """Their classes."""
+
+
 class SteppedPastEngine(Sent):
     """The script steps the optimizer that it gave DeepSpeed, and the engine has made no step."""
 
@@ -340,8 +348,6 @@ class StepsDone(Sent):
     """Whether the script's code names a collective that may exchange parameters in a later step."""
     averages: bool = False
     """Whether it exchanges the parameters themselves, as ranks do that train alone for a while."""
-    untrained: Annotated[Several[Short], Field(max_length=MOST_NUMBERS)] = ()
-    """Classes of wrapped models that have gradients, and of which no optimizer has a parameter."""
     passes: bool = False
     """Whether it may pass activations between ranks that have different parts of a model."""
 
@@ -479,6 +485,7 @@ Record = (
     | Step
     | Schedulers
     | StepsDone
+    | Untrained
     | SteppedPastEngine
     | Held
     | GivenConfig

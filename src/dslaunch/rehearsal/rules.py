@@ -26,6 +26,7 @@ from dslaunch.protocol.rehearsal import (
     Step,
     SteppedPastEngine,
     StepsDone,
+    Untrained,
     Wrapped,
 )
 from dslaunch.rehearsal.checkpoints import checkpoints
@@ -280,7 +281,7 @@ def untrained(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     del rehearsed
     found: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
-        for model in {name for done in rank.every(StepsDone) for name in done.untrained}:
+        for model in {name for each in rank.every(Untrained) for name in each.models}:
             found[model].append(rank.rank)
     for model, several in found.items():
         yield finding(FindingKind.UNTRAINED, ranks_text(several), model=model)

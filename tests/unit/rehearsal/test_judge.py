@@ -1342,8 +1342,8 @@ def test_samples_that_are_divided_already_are_not_to_be_divided_again(
 
 
 def test_a_wrapped_model_that_no_optimizer_has_is_a_warning() -> None:
-    done: Sent = {"kind": "steps-done", "step": 2, "untrained": ["Generator"]}
-    found = only(judged([*sound(0), done], [*sound(1), done]))
+    left: Sent = {"kind": "untrained", "models": ["Generator"]}
+    found = only(judged([*sound(0), left], [*sound(1), left]))
     assert (found.level, found.code) == ("warning", "rehearsal.no-update")
     assert found.values == {"model": "Generator"}
 
