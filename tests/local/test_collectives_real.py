@@ -34,7 +34,8 @@ if not child:
 print("threads", threading.active_count(), flush=True)
 if dist.get_rank() == 1:
     dist.all_reduce(value, group=alone[1])
-    time.sleep(600)
+    exec(compile("def load(): time.sleep(600)", "/lib/torch/utils/cpp_extension.py", "exec"))
+    load()
 dist.all_reduce(value)
 """
 
@@ -123,6 +124,9 @@ def test_ranks_answer_which_collective_they_are_in(ranks: Ranks) -> None:
     assert (default.description, default.ranks, default.completed) == ("default_pg", (0, 1), 1)
     assert (alone.description, alone.ranks, alone.enqueued) == ("alone-1", (1,), 1)
     assert other.current is None
+    found = ranks.ask_until("status", lambda found: found[1].compiled is not None)
+    assert found[0].compiled is None
+    assert found[1].transferred > 0
 
     status = ranks.ask("status")
     assert [(each.enqueued, each.completed) for each in status[0].groups] == [(2, 1)]

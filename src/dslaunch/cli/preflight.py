@@ -12,22 +12,16 @@ import typer
 
 from dslaunch import api
 from dslaunch.cli import options, ui
-from dslaunch.cli.json_option import JsonObject
 from dslaunch.cli.options import Exclude, Include, Label, Nodes
+from dslaunch.cli.preflight_output import PreflightOutput, PreflightResult
 from dslaunch.cli.run_options import JobOptions, job_on
-from dslaunch.cluster.nodeset import fold
 from dslaunch.cluster.select import Selection, select
-from dslaunch.errors import DslaunchError, PreflightError, UsageError
-from dslaunch.preflight.baseline import compare_reports
+from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.preflight.check_selection import CheckSelection, purposes, tier_of, unknown
 from dslaunch.preflight.checks import job_rehearsal
 from dslaunch.preflight.judge import judge
 from dslaunch.preflight.recording import read
-from dslaunch.preflight.verdict import Fitness, drain_commands, hosts_that_are
-from dslaunch.report.junit import as_junit
-from dslaunch.report.markdown import as_markdown
-from dslaunch.report.page import as_page
-from dslaunch.report.preflight import ProgressLine, change_rows, explanation
+from dslaunch.report.preflight import ProgressLine, explanation
 from dslaunch.run.preflight_survey import ask_nodes, checks_again, preflight_scope, scoped_again
 from dslaunch.run.timeouts import REHEARSAL_DEFAULTS
 
@@ -36,7 +30,6 @@ if TYPE_CHECKING:
 
     from dslaunch.launch.decisions import Decision
     from dslaunch.preflight.check import Check, Scope, Tier
-    from dslaunch.preflight.judge import Report
     from dslaunch.preflight.recording import Recording
     from dslaunch.run.request import RunRequest
 
@@ -61,19 +54,12 @@ Launcher = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Check for this launcher (default: of the cluster file)."),
 ]
-Save = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write the answers of the nodes to a file.")
-]
 From = Annotated[
     Path | None,
     typer.Option("--from", metavar="FILE", help="Replay saved answers; contact no node."),
 ]
 Baseline = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Show changes since these saved answers.")
-]
-FailOnChange = Annotated[
-    bool,
-    typer.Option("--fail-on-change", help="Exit with code 4 also for changes from --baseline."),
 ]
 Script = Annotated[
     str | None,
@@ -87,56 +73,60 @@ Arguments = Annotated[
     list[str] | None,
     typer.Argument(metavar="[-- ARGS]...", help="Arguments of SCRIPT for its rehearsal."),
 ]
-Verbose = Annotated[bool, typer.Option("--all", "-a", help="Show passed checks too.")]
-Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown, for an issue.")]
-Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML to a file.")]
-Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page to a file.")]
-ListFit = Annotated[
-    bool, typer.Option("--list-fit", help="Print only the folded names of the fit nodes.")
-]
-ListUnfit = Annotated[
-    bool,
-    typer.Option("--list-unfit", help="Print only the folded names of the nodes that are not fit."),
-]
-Drain = Annotated[
-    bool,
-    typer.Option("--drain", help="Print only the scontrol commands that drain the unfit nodes."),
-]
 Listed = Annotated[bool, typer.Option("--list", help="List the checks.")]
 Explain = Annotated[str | None, typer.Option(metavar="CHECK", help="Explain a check.")]
-SPELLED = "backslashreplace"
-"""How names that are not UTF-8 are written into files."""
 USUAL = "static"
 """The default tier."""
 
 
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """The options that select nodes, with all their slots."""
+
+    include: Include = ""
+    exclude: Exclude = ""
+    nodes: Nodes = None
+    label: Label = None
+
+    @property
+    def selection(self) -> Selection:
+        """Return the selection."""
+        return Selection(self.include, self.exclude, self.nodes, labels=tuple(self.label or ()))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """The options that select checks."""
+
+    tier: TierName = None
+    only: Only = None
+    skip: Skip = None
+    purpose: For = None
+
+    @property
+    def selection(self) -> CheckSelection:
+        """Return the selection. Raises UsageError."""
+        return CheckSelection(
+            tier=tier_of(self.tier or USUAL),
+            only=tuple(self.only or ()),
+            skip=tuple(self.skip or ()),
+            purposes=purposes(self.purpose or ()),
+        )
+
+
 def preflight(
+    *,
     file: options.ClusterFile = None,
     arguments: Arguments = None,
-    include: Include = "",
-    exclude: Exclude = "",
-    nodes: Nodes = None,
-    label: Label = None,
-    tier: TierName = None,
-    only: Only = None,
-    skip: Skip = None,
-    purpose: For = None,
+    which: NodeOptions,
+    chosen: CheckOptions,
     launcher: Launcher = None,
     script: Script = None,
     slurm: options.Allocated = False,
     transport: options.TransportName = None,
-    save: Save = None,
     saved: From = None,
     baseline: Baseline = None,
-    fail_on_change: FailOnChange = False,
-    every: Verbose = False,
-    json: JsonObject = False,
-    markdown: Markdown = False,
-    junit: Junit = None,
-    html: Html = None,
-    list_fit: ListFit = False,
-    list_unfit: ListUnfit = False,
-    drain: Drain = False,
+    output: PreflightOutput,
     listed: Listed = False,
     explain: Explain = None,
 ) -> None:
@@ -150,31 +140,19 @@ def preflight(
     if listed or explain is not None:
         ui.result(_explained(explain))
         return
-    if fail_on_change and baseline is None:
+    if output.fail_on_change and baseline is None:
         raise UsageError("--fail-on-change needs a baseline", hint="add --baseline FILE")
     if arguments and script is None:
         raise UsageError(
             f"unexpected argument: {arguments[0]}",
             hint="select nodes with --include NODES; arguments of a script need --script SCRIPT",
         )
-    output = PreflightOutput(
-        save=save,
-        junit=junit,
-        html=html,
-        every=every,
-        json=json,
-        markdown=markdown,
-        list_fit=list_fit,
-        list_unfit=list_unfit,
-        drain=drain,
-        fail_on_change=fail_on_change,
-    )
     output.check()
     request = PreflightRequest(
         file=file,
-        which=Selection(include, exclude, nodes, labels=tuple(label or ())),
-        wanted=_wanted(tier, only, skip, purpose),
-        tiered=tier is not None,
+        which=which.selection,
+        wanted=chosen.selection,
+        tiered=chosen.tier is not None,
         launcher=launcher,
         script=script,
         arguments=tuple(arguments or ()),
@@ -182,13 +160,6 @@ def preflight(
         transport=transport,
     )
     output.write(request.ask(baseline) if saved is None else request.again(saved, baseline))
-
-
-def _wanted(
-    tier: str | None, only: list[str] | None, skip: list[str] | None, purpose: list[str] | None
-) -> CheckSelection:
-    needs = purposes(purpose or ())
-    return CheckSelection(tier_of(tier or USUAL), tuple(only or ()), tuple(skip or ()), needs)
 
 
 def _explained(name: str | None) -> str:
@@ -202,19 +173,6 @@ def _explained(name: str | None) -> str:
     if name not in known:
         raise unknown(name, known, "--explain")
     return "\n".join(explanation(name, known[name]))
-
-
-# ---------------------------------------------------------------- asking
-
-
-@dataclass(frozen=True, slots=True)
-class PreflightResult:
-    """The report on the answers of the nodes."""
-
-    checks: Mapping[str, Check]
-    report: Report
-    before: Report | None
-    """The baseline's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,94 +308,3 @@ def _rehearsed(facts: Recording, request: RunRequest) -> Recording:
     if result.outcome.status == "interrupted":
         raise typer.Exit(result.exit_code)
     return with_rehearsal(facts, result)
-
-
-# ---------------------------------------------------------------- telling
-
-
-@dataclass(frozen=True, slots=True)
-class PreflightOutput:
-    """Where the answers and the findings are written."""
-
-    save: Path | None
-    junit: Path | None
-    html: Path | None
-    every: bool
-    json: bool
-    markdown: bool
-    list_fit: bool
-    list_unfit: bool
-    drain: bool
-    fail_on_change: bool
-
-    def check(self) -> None:
-        """Raise UsageError for wrong options, before nodes are asked."""
-        forms = {
-            "--json": self.json,
-            "--markdown": self.markdown,
-            "--list-fit": self.list_fit,
-            "--list-unfit": self.list_unfit,
-            "--drain": self.drain,
-        }
-        chosen = [option for option, given in forms.items() if given]
-        if len(chosen) > 1:
-            raise UsageError(f"{' and '.join(chosen)}: use one of them")
-        for option in ("save", "junit", "html"):
-            options.check_writable(f"--{option}", getattr(self, option))
-
-    def write(self, judged: PreflightResult) -> None:
-        """Write the files and print the report. Raises Exit with code 4 if a check failed."""
-        report = judged.report
-        if self.save is not None:
-            self._save(self.save, judged.report.facts)
-        self._write_reports(report, judged.checks)
-        self._print(report)
-        if judged.before is not None:
-            changed = compare_reports(judged.before, report)
-            ui.say("\n".join(change_rows(changed, ui.width())))
-            if changed and self.fail_on_change:
-                raise typer.Exit(PreflightError.exit_code)
-        if not report.fit:
-            raise typer.Exit(PreflightError.exit_code)
-
-    def _print(self, report: Report) -> None:
-        from dslaunch.report.preflight import as_json, rows
-
-        if self.json:
-            ui.result(as_json(report))
-        elif self.markdown:
-            ui.result(as_markdown(report))
-        elif self.list_fit or self.list_unfit or self.drain:
-            self._print_verdicts(report)
-        else:
-            color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-            text = "\n".join(rows(report, ui.width(), every=self.every, color=color))
-            ui.result(text, colors=color)
-
-    def _save(self, path: Path, facts: Recording) -> None:
-        try:
-            facts.save(path)
-        except OSError as problem:
-            raise UsageError(f"--save {path}: {problem.strerror}") from None
-        ui.wrote(path)
-
-    def _print_verdicts(self, report: Report) -> None:
-        """Print what scripts read; nothing where there is no such node."""
-        if self.drain:
-            lines = list(drain_commands(report.verdicts))
-            unreachable = hosts_that_are(report.verdicts, Fitness.UNKNOWN)
-            if unreachable:
-                ui.say(f"not drained, since they did not answer: {fold(unreachable)}")
-        elif self.list_fit:
-            lines = [fold(hosts_that_are(report.verdicts, Fitness.FIT))]
-        else:
-            not_fit = hosts_that_are(report.verdicts, Fitness.UNFIT, Fitness.UNKNOWN)
-            lines = [fold(not_fit)]
-        if any(lines):
-            ui.result("\n".join(lines))
-
-    def _write_reports(self, report: Report, checks: Mapping[str, Check]) -> None:
-        if self.junit is not None:
-            ui.write_parts(self.junit, as_junit(report), "--junit", errors=SPELLED)
-        if self.html is not None:
-            ui.write(self.html, as_page(report, checks), "--html", errors=SPELLED)

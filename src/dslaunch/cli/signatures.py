@@ -34,10 +34,10 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def grouped(**given: Any) -> None:
-        values = {
-            name: groups[name](**{option.name: given.pop(option.name) for option in own})
-            for name, own in options.items()
-        }
+        values = {}
+        for name, own in options.items():
+            names = [option.name for option in own if option.name in given]
+            values[name] = groups[name](**{option: given.pop(option) for option in names})
         command(**given, **values)
 
     take(grouped, [one for each in parameters for one in options.get(each.name, [each])])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dslaunch.slurm.job import Submitted
     from dslaunch.slurm.slurm_job import SlurmJob
     from dslaunch.slurm.states import JobInfo
+    from dslaunch.slurm.supervision import Supervision
 
 DETACHED = ("--detach", "-d")
 Words = Annotated[
@@ -96,16 +97,35 @@ NoPreflight = Annotated[
 CONTEXT = options.SCRIPT_LAST
 
 
+@dataclass(frozen=True, slots=True)
+class SupervisionOptions:
+    """The options that define whether and how `dslaunch run` supervises the ranks in the job."""
+
+    supervised: Supervised = None
+    restarts: Restarts = None
+    hang_timeout: HangTimeout = None
+    no_preflight: NoPreflight = False
+
+    @property
+    def chosen(self) -> Supervision:
+        """Return them as the job needs them."""
+        from dslaunch.slurm.supervision import Supervision
+
+        return Supervision(
+            supervised=self.supervised,
+            restarts=self.restarts,
+            hang_timeout=self.hang_timeout,
+            preflight=not self.no_preflight,
+        )
+
+
 def slurm(
     *,
     words: Words = None,
     which: SelectionOptions,
     how: JobOptions,
     min_nodes: MinNodes = None,
-    supervised: Supervised = None,
-    restarts: Restarts = None,
-    hang_timeout: HangTimeout = None,
-    no_preflight: NoPreflight = False,
+    supervision: SupervisionOptions,
     setting: Set = None,
     render: Render = False,
     check: Check = False,
@@ -134,7 +154,6 @@ def slurm(
     Example: dslaunch slurm cluster.yaml train.py --epochs 3
     """
     from dslaunch.slurm.slurm_job import SlurmRequest, prepare_job
-    from dslaunch.slurm.supervision import Supervision
 
     asked = read_job(words, how, command="slurm", file=cluster)
     if sum((render or output is not None, check, detach)) > 1:
@@ -144,12 +163,7 @@ def slurm(
         selection=which.selection,
         cwd=Path.cwd(),
         settings=tuple(setting or ()),
-        supervision=Supervision(
-            supervised=supervised,
-            restarts=restarts,
-            hang_timeout=hang_timeout,
-            preflight=not no_preflight,
-        ),
+        supervision=supervision.chosen,
         min_nodes=min_nodes,
         template=template,
         origin=_origin(asked.cluster),

@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import socket
-import threading
 import time
 
 from dslaunch.node import (
@@ -30,6 +29,7 @@ from dslaunch.node import (
     questions,
     rank_environment,
     run_files,
+    threads,
 )
 from dslaunch.node.activity import Activity
 from dslaunch.node.client import AgentClient
@@ -373,7 +373,7 @@ class Agent:
             return
         self.contain(directory, message["about"])
         self.ranks = Ranks(message, self.environment, self, self.run_end.group)
-        threading.Thread(target=run_files.sweep, args=(self.home, self.host), daemon=True).start()
+        threads.start(lambda: run_files.sweep(self.home, self.host))
         network.hang_up()
         if self.surveyor is not None:
             self.surveyor.end()

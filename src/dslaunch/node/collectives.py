@@ -16,7 +16,7 @@ import stat
 import struct
 import time
 
-from dslaunch.node import private, processes, procfs
+from dslaunch.node import own_work, private, processes, procfs
 from dslaunch.node.hook_collectives import LONGEST, PREFIX, WHAT
 
 TYPE_CHECKING = False
@@ -49,7 +49,8 @@ def collect(
     `pids` is rank -> process; `what`: see `hook_collectives.answer`, and `hook_collectives.times`,
     which has only collectives after `since`. Of each rank: `state`, `pid`
     (the process that answered, the rank's own or one below it), `waited` (the seconds for which its
-    main thread has waited for a CPU), and if it answered `told`.
+    main thread has waited for a CPU), `transferred` and, while it compiles, `compiled` (see
+    `own_work.RankWork`), and if it answered `told`.
     """
     if what not in WHAT:
         raise ValueError(f"no such question: {what}")
@@ -78,6 +79,26 @@ def collect(
             found[str(rank)] = {"state": SILENT, "pid": each.pid}
     for answer in found.values():
         _, answer["waited"] = procfs.scheduled(answer["pid"])
+        answer["transferred"] = own_work.transferred(answer["pid"])
+    compiling = [rank for rank in pids if _compiles(found[str(rank)])]
+    for rank, seconds in _cpu_seconds({rank: pids[rank] for rank in compiling}).items():
+        found[str(rank)]["compiled"] = seconds
+    return found
+
+
+def _compiles(answer: Dict[str, Any]) -> bool:
+    """Return whether a rank compiles, by what its own process says."""
+    return (answer.get("told") or {}).get("compiles") is True
+
+
+def _cpu_seconds(pids: Dict[int, int]) -> Dict[int, float]:
+    """Return the CPU time of all processes of some ranks, by rank."""
+    if not pids:
+        return {}
+    stats = processes.Descendants(*pids.values()).stats()
+    found = dict.fromkeys(pids, 0.0)
+    for pid, rank in _owners(pids, list(stats)).items():
+        found[rank] += own_work.cpu_seconds(stats[pid])
     return found
 
 

@@ -39,7 +39,7 @@ NO_AGENT, STOPPED = 3, 4
 
 def guard(agent: int, run: str, host: str) -> None:
     """Wait for the agent; if it was killed, end all that it started. Never returns."""
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(agent, signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda *_: processes.send([agent], signal.SIGTERM))
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     guardian = os.getpid()
@@ -48,6 +48,8 @@ def guard(agent: int, run: str, host: str) -> None:
         return processes.is_below(pid, (guardian,)) or processes.is_tagged(pid, run, host)
 
     status = wait_for(agent)
+    # there is no agent to pass it on to, and what follows must be completed
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while status:
         living = processes.descendants(guardian) | processes.tagged(run, host)
         if not living:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
-from dslaunch.node import peer
+from dslaunch.node import peer, threads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -48,8 +47,7 @@ class Holder:
         self._gone_since = since
         if client.ended and client.closed_limit is not None:
             self._left_limit = client.closed_limit
-            look = threading.Thread(target=self._look_for, args=(client.ssh, since), daemon=True)
-            look.start()
+            threads.start(lambda: self._look_for(client.ssh, since))
 
     def _look_for(self, connection: str, since: float) -> None:
         """Find out, in a thread, whether the launcher that was lost at `since` has exited."""

@@ -61,6 +61,17 @@ MOST_NAME = 200
 TIMEOUT = 2.0
 """Seconds for a client to send its request, and to read the answer."""
 _SYMBOLIZER = "torch._inductor.codecache"
+MOST_CALLS = 300
+"""Of a thread that are searched for a compiler: it is far from the innermost one."""
+_COMPILERS = (
+    # torch.compile, of which the part for the backward pass may run on its own
+    ("torch/_dynamo/convert_frame.py", ("__call__", "_compile", "compile_inner")),
+    ("torch/_inductor/compile_fx.py", ("compile_fx_inner", "fx_codegen_and_compile")),
+    ("triton/compiler/compiler.py", ("compile",)),
+    # extensions, also those of DeepSpeed
+    ("torch/utils/cpp_extension.py", ("load", "load_inline", "_jit_compile")),
+)
+"""Functions in whose calls something is compiled. Others in these files run the result."""
 _RECORDERS = ("_dump_fr_trace", "_dump_nccl_trace")
 _OUR_OWN = 0o077
 
@@ -191,8 +202,9 @@ def answer(what: str) -> "Dict[str, Any]":
     `now`: its time. `initialized`: whether there is a default group. `groups`: `id`, which is this
     process's own, `name`, `description`, `backend`, `ranks`, and the numbers of the last collective
     that was `enqueued`, `started` and `completed`; what is unknown is missing, and for `status` all
-    but `id` and the numbers. `entries`, for `full`: the last of each group, the oldest first, with
-    their `frames`, the innermost first. `error`: why there is no recorder.
+    but `id` and the numbers. `compiles`, for `status`: whether a thread compiles. `entries`, for
+    `full`: the last of each group, the oldest first, with their `frames`, the innermost first.
+    `error`: why there is no recorder.
     """
     told: "Dict[str, Any]" = {"now": time.time()}
     world = _groups()
@@ -201,13 +213,30 @@ def answer(what: str) -> "Dict[str, Any]":
     if not dumps:
         return {**told, "groups": world, "error": "this PyTorch has no recorder"}
     if what == "status":
-        return {**told, "groups": _numbered(dumps, [])}
+        return {**told, "groups": _numbered(dumps, []), "compiles": _compiles()}
     entries = [entry for dump in dumps for entry in dump.get("entries", ())]
     told["groups"] = _numbered(dumps, _named(world, entries))
     entries.sort(key=lambda entry: entry["time_created_ns"])
     entries = _last_of_each_group(entries)
     start = f"{os.getcwd()}/"
     return {**told, "entries": [_entry(entry, start) for entry in entries]}
+
+
+def _compiles() -> bool:
+    """Return whether a thread is inside a compiler, or waits for one."""
+    return any(map(_is_compiler, sys._current_frames().values()))
+
+
+def _is_compiler(frame: "Any") -> bool:
+    """Return whether this call, or one that led to it, is a compiler's."""
+    for _ in range(MOST_CALLS):
+        if frame is None:
+            return False
+        code = frame.f_code
+        if any(code.co_filename.endswith(f) and code.co_name in c for f, c in _COMPILERS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def times(since: float) -> "Dict[str, Any]":

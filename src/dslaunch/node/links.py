@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import resource
 import socket
-import threading
 import time
 
+from dslaunch.node import threads
 from dslaunch.node.bridge import Door
 from dslaunch.node.hang_inquiry import HangInquiry
 from dslaunch.node.link_messages import MOST_TEXT, News, Order, news_of
@@ -336,9 +336,8 @@ class Member(Links):
     def connect(self, first: Dict[str, Any]) -> None:
         """Begin to connect, in a thread: a packet may be lost, and a name server slow."""
         self.tried = time.monotonic()
-        self.is_connecting = True
         address = (first["address"], first["port"])
-        threading.Thread(target=self.try_once, args=(address,), daemon=True).start()
+        self.is_connecting = threads.start(lambda: self.try_once(address))
 
     def try_once(self, address: Tuple[str, int]) -> None:
         """Try to connect, in a thread, and hand the connection or the error over to the loop."""

@@ -1,19 +1,22 @@
 """Whether the ranks of a node make progress, and what they do if not: for a run that no launcher
 watches.
 
-Progress is what a launcher counts too (`run/hang_watch.py`): output, and the numbers of the ranks'
-last collectives; where no rank has these, the use of the CPU. Time for which a rank was ready to
-run and waited for a CPU does not count, up to a limit. What the node knows of a hang is recorded in
-the run's directory, and judged where a launcher reads it (`run/kept_hang.py`).
+Progress is what a launcher counts too (`run/hang_watch.py`): output, the numbers of the ranks' last
+collectives, and work that ends without the others; where no rank has collectives, the use of the
+CPU. Time for which a rank was ready to run and waited for a CPU does not count, up to a limit. What
+the node knows of a hang is recorded in the run's directory, and judged where a launcher reads it
+(`run/kept_hang.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 
 from dslaunch.node import collectives, network, run_files, stacks
 from dslaunch.node.cpu_waits import CpuWaits
+from dslaunch.node.own_work import OwnWork, RankWork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -41,7 +44,8 @@ class Quiet:
         self.printed = printed
         """Since one printed."""
         self.moved = moved
-        """Since one entered or completed a collective; None: no numbers are known."""
+        """Since one entered or completed a collective, or worked on its own; None: no numbers are
+        known."""
 
 
 def quiet_seconds(nodes: Tuple[Quiet, ...]) -> float:
@@ -68,6 +72,7 @@ class RankProgress:
         self._began = self._looked = self._moved = time.monotonic()
         self._numbers: Dict[str, Any] = {}
         self._cpu = CpuWaits()
+        self._own_work = OwnWork()
         self._compared = self._looked
         self._asking: Optional[_Work] = None
         self._recording: Optional[_Work] = None
@@ -116,6 +121,12 @@ class RankProgress:
             if numbers and self._numbers.get(rank) != numbers:
                 self._numbers[rank] = numbers
                 self._moved = now
+        works = {
+            int(rank): RankWork(answer["transferred"], answer.get("compiled"))
+            for rank, answer in answers.items()
+        }
+        if self._own_work.take(works, now):
+            self._moved = now
         progress = max(self._moved, self._agent.activity.spoken) > self._compared
         waited = {rank: answer["waited"] for rank, answer in answers.items()}
         self._cpu.take(waited, progress=progress)
@@ -190,7 +201,13 @@ class _Work(threading.Thread):
         self._work = work
         self.found: Any = None
         """What the work has returned; None: it is not finished, or has failed."""
-        self.start()
+        with contextlib.suppress(RuntimeError):  # no more threads can be started
+            self.start()
+
+    def join(self, timeout: Optional[float] = None) -> None:
+        """Wait for the work, if it has begun."""
+        if self.ident is not None:
+            super().join(timeout)
 
     def run(self) -> None:
         """Do the work. What ranks answer must not end the agent, whatever it is."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
-from dslaunch.node import collectives, frames, probe, rank_signals, stacks
+from dslaunch.node import collectives, frames, probe, rank_signals, stacks, threads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -26,15 +25,16 @@ class Requests:
     def take(self, client: AgentClient, message: frames.Message) -> None:
         """Carry out a client's message.
 
-        A command may be of another version of dslaunch: whatever it sends, it must not end the run.
+        What is replied to must not end the run, and nothing of a command, which may be of another
+        version of dslaunch.
         """
         try:
             self._operation(message)(client, message)
         except Exception as error:
-            if client is self._agent.holder.client:
-                raise
             if "id" in message:
                 client.refuse(message["id"], f"invalid request: {error!r:.200}")
+            elif client is self._agent.holder.client:
+                raise
             else:
                 client.close()
 
@@ -64,7 +64,8 @@ class Requests:
             reply = {"reply": id, **answer(), "received": received}
             self._agent.loop.hand_over(lambda: client.say({**reply, "time": time.time()}))
 
-        threading.Thread(target=run, daemon=True).start()
+        if not threads.start(run):
+            client.refuse(id, "no more threads can be started on this node")
 
     def answers(self, asked: Dict[str, Any]) -> Dict[str, Any]:
         """Return the answers to questions, by name. May take long."""

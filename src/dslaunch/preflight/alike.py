@@ -44,11 +44,22 @@ class NodeGroup:
             self._parts[key] = self._divided(key)
         return self._parts[key]
 
+    @cached_property
+    def _recorded(self) -> list[Mapping[str, Answer]]:
+        """What each of the nodes answered."""
+        return [self._nodes[host].recorded for host in self.hosts]
+
     def _divided(self, key: str) -> tuple[NodeGroup, ...]:
+        answers = [recorded.get(key) for recorded in self._recorded]
+        if len(set(map(id, answers))) == 1:  # so it is with most questions
+            return (self,)
+        by_object: dict[int, list[str]] = {}
+        for host, answer in zip(self.hosts, answers, strict=True):
+            by_object.setdefault(id(answer), []).append(host)
         by_answer: dict[object, list[str]] = {}
-        for host in self.hosts:
-            answer = self._nodes[host].recorded.get(key)
-            by_answer.setdefault(_compared(answer), []).append(host)
+        for hosts in by_object.values():
+            answer = self._nodes[hosts[0]].recorded.get(key)
+            by_answer.setdefault(_compared(answer), []).extend(hosts)
         if len(by_answer) == 1:
             return (self,)
         return tuple(NodeGroup(self._nodes, tuple(hosts)) for hosts in by_answer.values())

@@ -166,9 +166,11 @@ class NodeKind:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NodeAnswers:
-    """What one node answered to one check's questions, or what several have in common.
+    """What one node answered to one check's questions, or what several have in common. It is not
+    changed, and only not frozen since that takes five times as long to make, which counts with all
+    checks on thousands of nodes.
 
     Of several nodes, to read more than they have in common raises DifferError; see `alike`.
     """

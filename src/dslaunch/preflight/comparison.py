@@ -107,6 +107,15 @@ def read_of_nodes(
     yield from by_host(nodes, partial(_answered, read)).items()
 
 
+def read_of_answering(nodes: Nodes, read: Callable[[NodeAnswers], R]) -> dict[str, R]:
+    """Return what is read of the answers of each node, without the nodes that have none."""
+    return {
+        host: own
+        for host, own in read_of_nodes(nodes, read)
+        if not isinstance(own, UnansweredError)
+    }
+
+
 def _answered(read: Callable[[NodeAnswers], R], a: NodeAnswers) -> R | UnansweredError:
     try:
         return read(a)
@@ -152,6 +161,7 @@ def parts_alike(
             elif untold:
                 yield Finding("unknown", str(own), hosts=(host,))
         usual = _usual(found, lower)
+        well = []
         for host, of in found.items():
             odd: dict[tuple[str, Any], list[Any]] = {}
             for part in of:
@@ -162,7 +172,8 @@ def parts_alike(
                 words = f"{named(names)}: {shown}"
                 yield Finding(level, words, expected.format(usual=common), fix, hosts=(host,))
             if of and not odd:
-                yield Finding("pass", fine, hosts=(host,))
+                well.append(host)
+        yield Finding("pass", fine, hosts=tuple(well))
 
     return compare
 

@@ -99,6 +99,7 @@ class SentRecord(Sent):
     now: Time | None = None
     initialized: bool = False
     groups: Annotated[Several[SentGroup], Field(max_length=MOST_GROUPS)] = ()
+    compiles: bool = False
     entries: Annotated[Several[SentCollective], Field(max_length=MOST_ENTRIES)] = ()
     times: Annotated[Several[SentTimes], Field(max_length=MOST_GROUPS)] = ()
     spent: Duration = 0.0
@@ -124,6 +125,8 @@ class RankAnswer(Sent):
     state: Literal["answered", "silent", "absent"]
     pid: Pid
     waited: Duration = 0.0
+    transferred: Count = 0
+    compiled: Duration | None = None
     told: Annotated[SentRecord | None, BeforeValidator(_valid_record)] = None
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dslaunch import log
 from dslaunch.errors import NodeError, NodeFailure
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ PING_INTERVAL = 5.0
 """Seconds between two heartbeats of ours, at most."""
 CLOSED_AT_ONCE = 32
 """Sessions that are closed at the same time."""
+LONGEST_ERROR = 500
+"""Characters of an unexpected error that are logged."""
+_log = log.Log(__name__)
 
 
 class AgentStarter:
@@ -118,7 +122,16 @@ class AgentStarter:
         while not self._closed.wait(interval):
             for begun in self.begun.values():
                 if _succeeded(begun):
-                    begun.result().ping()
+                    _ping(begun.result())
+
+
+def _ping(session: Session) -> None:
+    """Send a heartbeat. What fails there, in a transport of a plugin, must not be the end of the
+    heartbeats of all other nodes."""
+    try:
+        session.ping()
+    except Exception as error:  # noqa: BLE001 - see above
+        _log.info("ping-failed", node=session.host, error=repr(error)[:LONGEST_ERROR])
 
 
 def close_all(sessions: Sequence[Session]) -> None:

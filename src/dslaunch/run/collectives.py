@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -100,6 +100,10 @@ class RankRecord:
     """The process that answered, or the rank's own."""
     waited: float = 0.0
     """Seconds for which its main thread has waited for a CPU since its start."""
+    transferred: int = 0
+    """Bytes that it has read and written since its start, but for what collectives send."""
+    compiled: float | None = None
+    """Seconds of CPU time of all its processes, if it compiles; None: it does not."""
     initialized: bool = False
     """Whether it has a default process group."""
     groups: tuple[Group, ...] = ()
@@ -184,15 +188,19 @@ def records(host: str, answers: Mapping[str, RankAnswer], offset: float) -> dict
 
 def _record(host: str, rank: int, answer: RankAnswer, offset: float) -> RankRecord:
     told = answer.told
-    state = RankState(answer.state)
-    if told is None:
-        return RankRecord(rank=rank, host=host, state=state, pid=answer.pid, waited=answer.waited)
-    return RankRecord(
+    record = RankRecord(
         rank=rank,
         host=host,
-        state=state,
+        state=RankState(answer.state),
         pid=answer.pid,
         waited=answer.waited,
+        transferred=answer.transferred,
+        compiled=answer.compiled,
+    )
+    if told is None:
+        return record
+    return replace(
+        record,
         initialized=told.initialized,
         groups=tuple(map(_group, told.groups)),
         entries=tuple(_collective(entry, offset) for entry in told.entries),

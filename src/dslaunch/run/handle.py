@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import math
+import os
 import socket
 import time
 from abc import ABC, abstractmethod
@@ -39,7 +40,11 @@ Notify = Callable[[str], object]
 
 def this_user() -> str:
     """Return `USER@HOST` as the user who stops a run."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # in a container the user may have no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Notice that the ranks of a run make no progress, and find out why.
 
 The numbers of the ranks' last collectives are asked for every few seconds (`run.collectives`). They
-are the progress of a run, with its output: a rank that waits in a loop uses the CPU (NCCL, and
-`while True`). Only where no rank tells such numbers, the use of the CPU is what counts.
+are the progress of a run, with its output and the work of ranks that ends without the others
+(`node/own_work.py`): a rank that waits in a loop uses the CPU (NCCL, and `while True`). Only where
+no rank tells such numbers, the use of the CPU is what counts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from dslaunch import log
 from dslaunch.node.cpu_waits import CpuWaits
+from dslaunch.node.own_work import OwnWork, RankWork
 from dslaunch.run.asked import Asked
 from dslaunch.run.collectives import (
     AskedRecords,
@@ -24,8 +26,9 @@ from dslaunch.run.collectives import (
     ask_for_collectives,
 )
 from dslaunch.run.gpu_errors import with_gpu_errors
-from dslaunch.run.hang import judge, may_be_network, with_unreachable
+from dslaunch.run.hang import judge
 from dslaunch.run.hang_evidence import HangEvidence, ask_for_evidence, evidence_of
+from dslaunch.run.hang_network import may_be_network, with_unreachable
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.nccl_ras import ranks_waited_for
 from dslaunch.run.node_pairs import NodePairs
@@ -102,14 +105,16 @@ def judged(
 
 
 class Numbers:
-    """The numbers of the ranks' collectives, and when they last changed. Pure."""
+    """The numbers of the ranks' collectives, and when they last changed or a rank has worked on its
+    own. Pure."""
 
     def __init__(self, now: float) -> None:
         self.moved = now
-        """When a number last changed, on the clock of `take`."""
+        """When a number last changed, or a rank has worked, on the clock of `take`."""
         self.waiting = False
         """Whether a rank was in a collective at the last look."""
         self._known: dict[int, tuple[object, ...]] = {}
+        self._own_work = OwnWork()
 
     @property
     def are_known(self) -> bool:
@@ -118,6 +123,11 @@ class Numbers:
 
     def take(self, found: Mapping[int, RankRecord], now: float) -> None:
         """Compare with what is known. A rank that has not answered keeps its numbers."""
+        works = {
+            rank: RankWork(record.transferred, record.compiled) for rank, record in found.items()
+        }
+        if self._own_work.take(works, now):
+            self.moved = now
         waiting = False
         for rank, record in found.items():
             if record.state is not RankState.ANSWERED:

@@ -15,8 +15,8 @@ from dslaunch.protocol.queries import HANG, Answers, parse_answers
 from dslaunch.protocol.values import InvalidAnswer
 from dslaunch.run.collectives import RankRecord, records
 from dslaunch.run.events import Event
-from dslaunch.run.hang import with_unreachable
 from dslaunch.run.hang_evidence import QUESTIONS, evidence_of
+from dslaunch.run.hang_network import with_unreachable
 from dslaunch.run.hang_text import hang_hint
 from dslaunch.run.hang_watch import judged
 from dslaunch.run.outcome import History, Outcome

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dslaunch.run.collectives import RankRecord
+from dslaunch.run.collectives import Collective, RankRecord
 from dslaunch.run.hang_verdict import Place
 from dslaunch.run.reasons import RankSource
 from dslaunch.run.waits import Frame, Wait, wait
@@ -118,3 +118,18 @@ def own_place(frames: Sequence[Frame]) -> Place | None:
     """Return the innermost line of the user's program; None: there is none."""
     own = (frame for frame in frames if not LIBRARY.search(frame.file))
     return next((Place(*frame) for frame in own), None)
+
+
+def place_in(view: RankView, entry: Collective) -> Place | None:
+    """Return where a rank has entered a collective.
+
+    In a backward pass, a thread of PyTorch may have entered it, with no line of the user's program
+    in its stack: then that is where the main thread waits for it.
+    """
+    seen = view.process.frames if view.process is not None else ()
+    return own_place(entry.frames) or own_place(seen) or place(entry.frames or seen)
+
+
+def place_of(view: RankView) -> Place | None:
+    """Return where the main thread of a rank is; None: unknown."""
+    return place(view.process.frames) if view.process is not None else None

@@ -14,12 +14,14 @@ import typer
 from tests.checks.recorded import HELLO
 
 from dslaunch.cli import preflight as command
+from dslaunch.cli.signatures import with_option_groups
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import ConfigError, NodeFailure, UsageError
 from dslaunch.launch.job import Job
 from dslaunch.preflight.check import Scope
 from dslaunch.preflight.recording import NodeRecording, Recording
 
+preflight = with_option_groups(command.preflight)
 TEXT = "name: pod\nnodes: [{host: 'n[1-2]', slots: 1}]\n"
 CLUSTER = parse_cluster(TEXT, "cluster.yaml")
 ANSWERS = Recording(
@@ -48,27 +50,27 @@ def a_cluster_that_must_not_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("option", ["save", "junit", "html"])
 def test_a_file_that_cannot_be_written_is_known_before_nodes_are_asked(option: str) -> None:
     with pytest.raises(UsageError, match=f"--{option} nowhere/f: "):
-        command.preflight(**{option: Path("nowhere/f")})  # type: ignore[arg-type]
+        preflight(**{option: Path("nowhere/f")})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=f"--{option} .*: Is a directory"):
-        command.preflight(**{option: Path.cwd()})  # type: ignore[arg-type]
+        preflight(**{option: Path.cwd()})  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_directory_without_permission_is_known_before_nodes_are_asked() -> None:
     Path("locked").mkdir(0o500)
     with pytest.raises(UsageError, match="--save locked/f: Permission denied"):
-        command.preflight(save=Path("locked/f"))
+        preflight(save=Path("locked/f"))
 
 
 def test_a_baseline_that_is_none_is_known_before_nodes_are_asked() -> None:
     with pytest.raises(ConfigError, match=r"none\.json: No such file"):
-        command.preflight(baseline=Path("none.json"))
+        preflight(baseline=Path("none.json"))
 
 
 def test_a_baseline_of_other_nodes_is_known_before_nodes_are_asked() -> None:
     Path("other.yaml").write_text("nodes: [{host: other, slots: 1}]\n")
     with pytest.raises(UsageError, match=r"--baseline saved\.json: "):
-        command.preflight(file=Path("other.yaml"), baseline=Path("saved.json"))
+        preflight(file=Path("other.yaml"), baseline=Path("saved.json"))
 
 
 def test_a_change_from_the_baseline_ends_with_its_own_code_where_that_is_asked() -> None:
@@ -76,23 +78,23 @@ def test_a_change_from_the_baseline_ends_with_its_own_code_where_that_is_asked()
     Path("now.json").write_text(changed.as_json(), "utf-8")
     paths = {"saved": Path("now.json"), "baseline": Path("saved.json")}
     only = ["clock.skew"]
-    command.preflight(**paths, only=only)  # type: ignore[arg-type]
+    preflight(**paths, only=only)  # type: ignore[arg-type]
     with pytest.raises(typer.Exit) as left:
-        command.preflight(**paths, only=only, fail_on_change=True)  # type: ignore[arg-type]
+        preflight(**paths, only=only, fail_on_change=True)  # type: ignore[arg-type]
     assert left.value.exit_code == 4
     same = {"saved": Path("saved.json"), "baseline": Path("saved.json")}
-    command.preflight(**same, only=["py.interpreter"], fail_on_change=True)  # type: ignore[arg-type]
+    preflight(**same, only=["py.interpreter"], fail_on_change=True)  # type: ignore[arg-type]
 
 
 def test_a_launcher_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UsageError, match="`torchrum`"):
-        command.preflight(launcher="torchrum")
+        preflight(launcher="torchrum")
 
 
 @pytest.mark.parametrize("other", ["markdown", "list_fit", "list_unfit", "drain"])
 def test_two_forms_of_output_are_refused(other: str) -> None:
     with pytest.raises(UsageError, match="--json and --"):
-        command.preflight(json=True, **{other: True})  # type: ignore[arg-type]
+        preflight(json=True, **{other: True})  # type: ignore[arg-type]
 
 
 def verdicts_of(
@@ -108,7 +110,7 @@ def verdicts_of(
     facts = replace(ANSWERS, scope=scope, nodes=nodes, failures=silent)
     Path("three.json").write_text(facts.as_json(), "utf-8")
     with pytest.raises(typer.Exit) as left:
-        command.preflight(
+        preflight(
             saved=Path("three.json"),
             only=["clock.skew"],
             **{option: True},  # type: ignore[arg-type]
@@ -153,15 +155,13 @@ def test_json_has_a_verdict_for_each_node(capsys: pytest.CaptureFixture[str]) ->
 
 def test_no_check_at_all_is_no_pass() -> None:
     with pytest.raises(UsageError, match="--only and --skip"):
-        command.preflight(only=["clock"], skip=["clock"])
+        preflight(only=["clock"], skip=["clock"])
 
 
 def levels(capsys: pytest.CaptureFixture[str], file: str | None, include: str = "") -> list[str]:
     """Of the clocks' findings, judged from the saved answers."""
     path = None if file is None else Path(file)
-    command.preflight(
-        file=path, saved=Path("saved.json"), include=include, only=["clock.skew"], json=True
-    )
+    preflight(file=path, saved=Path("saved.json"), include=include, only=["clock.skew"], json=True)
     found = json.loads(capsys.readouterr().out)["findings"]
     return [finding["level"] for finding in found if finding["check"] == "clock.skew"]
 
@@ -183,7 +183,7 @@ def test_of_saved_answers_only_the_chosen_nodes_are_judged(
 def checks_of(capsys: pytest.CaptureFixture[str], *words: str, tier: str | None = None) -> set[str]:
     """The checks that saved answers are judged by, but for that every node answered."""
     with suppress(typer.Exit):
-        command.preflight(saved=Path("saved.json"), only=list(words) or None, tier=tier, json=True)
+        preflight(saved=Path("saved.json"), only=list(words) or None, tier=tier, json=True)
     found = json.loads(capsys.readouterr().out)["findings"]
     return {finding["check"] for finding in found} - {"ssh.connect"}
 
@@ -208,13 +208,13 @@ def test_saved_answers_for_a_launcher_that_is_not_installed_here_are_judged(
     Path("saved.json").write_text(replace(ANSWERS, scope=theirs).as_json(), "utf-8")
     assert "warn" in levels(capsys, None)
     with pytest.raises(UsageError, match="`torchrum`"):
-        command.preflight(saved=Path("saved.json"), launcher="torchrum")
+        preflight(saved=Path("saved.json"), launcher="torchrum")
 
 
 def test_saved_answers_of_another_cluster_are_refused() -> None:
     Path("other.yaml").write_text("nodes: [{host: other, slots: 1}]\n")
     with pytest.raises(UsageError, match=r"other\.yaml"):
-        command.preflight(file=Path("other.yaml"), saved=Path("saved.json"))
+        preflight(file=Path("other.yaml"), saved=Path("saved.json"))
 
 
 def test_what_is_no_utf8_is_spelt_in_the_page(capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,11 +222,11 @@ def test_what_is_no_utf8_is_spelt_in_the_page(capsys: pytest.CaptureFixture[str]
     facts = replace(ANSWERS, nodes={"n1": ANSWERS.nodes["n1"]}, failures=silent)
     Path("saved.json").write_text(facts.as_json(), "utf-8")
     with pytest.raises(typer.Exit):
-        command.preflight(saved=Path("saved.json"), html=Path("page.html"), json=True)
+        preflight(saved=Path("saved.json"), html=Path("page.html"), json=True)
     assert capsys.readouterr().out.isascii()
     assert "\\udcff.py" in Path("page.html").read_text("utf-8")
 
 
 def test_saved_answers_know_no_script() -> None:
     with pytest.raises(UsageError, match="--script"):
-        command.preflight(saved=Path("saved.json"), script="train.py")
+        preflight(saved=Path("saved.json"), script="train.py")

@@ -8,17 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from dslaunch.node import frames, peer
+from dslaunch.node import frames, peer, processes
 from dslaunch.node.agent import Agent
 from dslaunch.node.client import AgentClient
 
-BOUND = 60
+BOUND = 300
 """Seconds for what takes a fraction of one."""
 AGENT = """\
 import socket, sys
@@ -88,6 +89,38 @@ def test_a_signal_is_handled_between_two_turns_of_the_loop() -> None:
     """In the midst of a message that is written, its handler would write another one."""
     done = subprocess.run([sys.executable, "-c", SIGNALED], capture_output=True, timeout=BOUND)
     assert done.stdout == b"True\n"
+
+
+GUARDED = '''\
+import os, signal, subprocess, sys
+from dslaunch.node import guardian, processes
+agent = os.fork()
+if agent == 0:
+    signal.pause()
+left = f"""
+import os, signal
+print('up', flush=True)
+while True:
+    if not os.path.exists('/proc/{agent}'):
+        os.kill({os.getpid()}, signal.SIGTERM)
+"""
+tags = {processes.RUN_ID: sys.argv[1], processes.HOST: "n1"}
+command = [sys.executable, "-c", left]
+child = subprocess.Popen(command, env={**os.environ, **tags}, stdout=subprocess.PIPE)
+child.stdout.readline()
+os.kill(agent, signal.SIGKILL)
+guardian.guard(agent, sys.argv[1], "n1")
+'''
+
+
+def test_a_guardian_that_is_to_end_first_ends_what_a_dead_agent_has_left(tmp_path: Path) -> None:
+    """The process that is left sends it signals, from the agent's death to its own."""
+    places = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    run = f"guarded-{os.getpid()}"  # it ends all that carries this name on the machine
+    command = [sys.executable, "-c", GUARDED, run]
+    done = subprocess.run(command, env={**os.environ, **places}, timeout=BOUND, capture_output=True)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert processes.tagged(run, "n1") == set()
 
 
 def test_agent_removes_its_directory_before_it_hangs_up(
@@ -208,17 +241,36 @@ def output_before_exit(connection: socket.socket) -> dict[int, bytes]:
                 return output
 
 
+@pytest.mark.parametrize("holds", [True, False], ids=["launcher", "command"])
 @pytest.mark.parametrize("request_", [{}, {"op": "usage"}, {"op": "received", "archive": 9}])
-def test_a_request_of_a_command_that_lacks_something_is_refused(request_: dict[str, Any]) -> None:
+def test_a_request_that_lacks_something_is_refused(request_: dict[str, Any], holds: bool) -> None:
+    assert reply_to(request_, holds=holds)["error"]
+
+
+def test_a_request_is_refused_where_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a container whose limit of processes the ranks have reached: the run goes on."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert reply_to({"op": "usage", "output": 0}, holds=True)["error"]
+
+
+def reply_to(request_: dict[str, Any], *, holds: bool) -> dict[str, Any]:
+    """What an agent replies to a request of its launcher, or of a command."""
     ours, its = socket.socketpair()
     with ours, its:
         agent = Agent("r1", "n1", {"heartbeat": 1.0, "reconnect": 1.0}, os.getppid())
-        agent.welcome(its)
+        agent.welcome(its, holds=holds)
         agent.take(agent.clients[0], {"id": 7, **request_})
         ours.recv(len(frames.GREETING), socket.MSG_WAITALL)
-        replies = [frame for frame in frames.Decoder().feed(ours.recv(1 << 16)) if "reply" in frame]
-        assert [reply["reply"] for reply in replies] == [7]
-        assert replies[0]["error"]
+        sent = frames.Decoder().feed(ours.recv(1 << 16))
+        (reply,) = (frame for frame in sent if isinstance(frame, dict) and "reply" in frame)
+        assert reply["reply"] == 7
+        return reply
 
 
 def test_heartbeats_do_not_pile_up_for_a_client_that_reads_nothing() -> None:

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import re
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ from dslaunch.run.journal_tail import (
     show_last_lines,
 )
 from dslaunch.run.log_selection import LogSelection, SelectedLines
-from dslaunch.run.reach import ANSWER_TIMEOUT, ReachedNodes, ask
+from dslaunch.run.reach import ReachedNodes, ask
 from dslaunch.run.session import Session
 from dslaunch.run.view import View as AnyView
 from dslaunch.run.view import ignore
@@ -350,12 +349,10 @@ def test_ctrl_c_ends_the_wait_for_the_answers_of_a_node_that_hangs() -> None:
     hanging = cast("Session", Hanging())
     reached = ReachedNodes({"n1": hanging})
     calls = iter((False, False))
-    began = time.monotonic()
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted):  # a timeout would be a failure of the node
         ask(reached, until=lambda: next(calls, True))
     with pytest.raises(Interrupted):
         read_kept([hanging], "r", Watch(View()), note_failure=ignore, until=lambda: True)
-    assert time.monotonic() - began < 2 * ANSWER_TIMEOUT  # which both take if they wait
 
 
 @dataclass

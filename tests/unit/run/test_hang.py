@@ -28,7 +28,8 @@ from dslaunch.run.collectives import (
 )
 from dslaunch.run.events import Event
 from dslaunch.run.faulty import faulty_nodes
-from dslaunch.run.hang import judge, may_be_network, with_unreachable
+from dslaunch.run.hang import judge
+from dslaunch.run.hang_network import may_be_network, with_unreachable
 from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place
 from dslaunch.run.hang_watch import Numbers
 from dslaunch.run.local_runs import read_outcome
@@ -498,6 +499,47 @@ def test_a_rank_in_an_operation_that_is_not_recorded_does_not_enter_that_of_the_
         ((3,), "recv"),
         ((0, 1, 2), "all_reduce"),
     ]
+
+
+def test_a_rank_that_has_begun_an_operation_and_sleeps_is_what_the_others_wait_for() -> None:
+    """Rank 3 has begun a collective of another group, which rank 2 will enter later."""
+    told = changed("not-entered")
+    entry = copy.deepcopy(told["collectives"]["0"]["told"]["entries"][-1])
+    for rank in "23":
+        groups = told["collectives"][rank]["told"]["groups"]
+        groups.append({"name": "9", "description": "tensor", "ranks": [2, 3]})
+    told["collectives"]["3"]["told"]["entries"].append(entry | {"group": "9", "seq": 1})
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.ranks) == (HangCode.NOT_ENTERED, (("node2", 3),))
+    assert (verdict.operation, verdict.waiting) == ("all_reduce", (0, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("syscall", "state_of_rank_3", "code"),
+    [
+        # PyTorch's store, and transfers that were begun asynchronously
+        ("poll", "S", HangCode.NOT_ENTERED),
+        ("futex", "S", HangCode.NOT_ENTERED),
+        # the threads of a computation wait for each other, too
+        ("poll", "R", HangCode.BUSY),
+        ("futex", "R", HangCode.SLOW),
+    ],
+)
+def test_most_ranks_may_wait_for_the_others_where_no_frame_shows_it(
+    syscall: str, state_of_rank_3: str, code: HangCode
+) -> None:
+    told = changed("not-entered")
+    without_current(told, "012")
+    for rank in "012":
+        process = told["stacks"][rank][0]
+        process.update(state="S", syscall=syscall, on="")
+        process["threads"] = [main_thread(("train.py", 14, "prepare"))]
+    told["stacks"]["3"][0].update(state=state_of_rank_3)
+    verdict = verdict_of(told)
+    assert verdict.code is code
+    if code is not HangCode.SLOW:
+        assert (verdict.ranks, verdict.waiting) == ((("node2", 3),), (0, 1, 2))
+        assert verdict.waiting_place == Place("train.py", 14, "prepare")
 
 
 def test_the_last_rank_is_named_if_all_others_have_ended() -> None:

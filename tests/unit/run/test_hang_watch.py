@@ -37,6 +37,8 @@ class ScriptedNode:
         """Collectives of a run that makes progress."""
         self.starved = False
         """Whether the ranks wait for a CPU all the time."""
+        self.compiles = False
+        """Whether each rank compiles, and uses the CPU for that."""
         self.state = "answered"
         self.log = "uptime 5000.00\n"
         """Of the kernel; as for a user who may not read it."""
@@ -71,6 +73,8 @@ class ScriptedNode:
         waited = self.now if self.starved else 0.0
         told = {"initialized": True, "groups": groups}
         answer = {"state": "answered", "pid": 9, "waited": waited, "told": told}
+        if self.compiles:
+            answer["compiled"] = self.now
         return dict.fromkeys("0123", answer)
 
 
@@ -133,6 +137,15 @@ def test_collectives_that_complete_are_progress() -> None:
     node.completed = 1
     assert look(watch_of(node, limit=1.5), node, seconds=3.0) is None
     assert set(node.asked) == {"status"}
+
+
+def test_a_compilation_is_progress() -> None:
+    node = ScriptedNode("busy")
+    node.compiles = True
+    watch = watch_of(node, limit=1.5)
+    assert look(watch, node, seconds=6.0) is None
+    node.compiles = False
+    assert isinstance(look(watch, node, seconds=6.0), Stall)
 
 
 def test_output_is_progress() -> None:

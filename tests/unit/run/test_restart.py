@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from dslaunch.errors import NodeFailure
 from dslaunch.protocol.messages import NodeEvent
+from dslaunch.run.handle import this_user
 from dslaunch.run.inbox import Inbox
 from dslaunch.run.reach import ReachedNodes
 from dslaunch.run.restart import end_all
@@ -76,3 +80,10 @@ def test_the_output_of_a_long_run_is_not_received_to_stop_it() -> None:
 
 def test_a_lost_node_is_not_waited_for() -> None:
     assert stopped(n1=(LOST,), n2=(DONE,))[0] == ["n1"]
+
+
+def test_a_user_without_a_name_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    assert this_user().startswith("4000000000@")

@@ -103,11 +103,13 @@ def _compare_cpu_load(nodes: Nodes) -> Iterator[Finding]:
     yield Finding("unknown", "load not reported", hosts=unknown)
     middle = median(known.values()) if known else 0.0
     limit = next(iter(nodes.values())).limits["warn"]
+    calm = tuple(host for host, load in known.items() if load <= limit)
+    yield Finding("pass", "not busy", hosts=calm)
     for host, load in known.items():
         found = f"{load:.1f} runnable processes per core"
         if load <= limit:
-            yield Finding("pass", "not busy", hosts=(host,))
-        elif len(known) > 1 and load <= 2 * middle:
+            continue
+        if len(known) > 1 and load <= 2 * middle:
             yield Finding("info", "as busy as the other nodes", hosts=(host,))
         else:
             yield Finding("warn", found, f"less than {limit:g}", hosts=(host,))

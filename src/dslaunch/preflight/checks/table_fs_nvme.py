@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 
+from dslaunch.preflight.alike import by_host
 from dslaunch.preflight.check import (
     Asked,
     Check,
@@ -164,7 +165,8 @@ def _mount_remarks(mount: Mount) -> Iterator[str]:
 def _compare_fs_kind(nodes: Nodes) -> Iterator[Finding]:
     scope = next(iter(nodes.values())).scope
     for path in scope.directories:
-        kinds = {h: mount["type"] for h, a in nodes.items() if (mount := _mount(a, path))}
+        found = by_host(nodes, partial(_mount, path=path))
+        kinds = {host: mount["type"] for host, mount in found.items() if mount}
         for odd in deviations(kinds):
             words = f"{path} is on {odd.value}; on {odd.common} on {odd.count} nodes"
             yield Finding("info", words, hosts=odd.hosts)

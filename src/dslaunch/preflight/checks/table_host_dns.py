@@ -22,6 +22,7 @@ from dslaunch.preflight.check import (
     skipped,
 )
 from dslaunch.preflight.checks._machine import CONTAINER, resolve
+from dslaunch.preflight.comparison import read_of_answering
 from dslaunch.preflight.flow import compared, judged
 from dslaunch.registry import LAUNCHERS
 
@@ -41,7 +42,7 @@ def _flow_dns_resolve(scope: Scope) -> Flow:
 
 
 def _compare_dns_resolve(nodes: Nodes) -> Iterator[Finding]:
-    said: dict[str, Names] = {h: a["names"] for h, a in nodes.items() if a.has("names")}
+    said: dict[str, Names] = read_of_answering(nodes, lambda a: a["names"])
     unknown = tuple(host for host in nodes if host not in said)
     yield Finding("unknown", "not asked, or its resolver did not answer", hosts=unknown)
     scope = next(iter(nodes.values())).scope
@@ -199,27 +200,29 @@ def _host_names(a: NodeAnswers) -> Iterator[Finding]:
 
 def _compare_host_names(nodes: Nodes) -> Iterator[Finding]:
     """Two nodes of one name: torch's elastic agents take them for one (`_NodeDesc`)."""
-    named: dict[str, list[str]] = {}
-    for host, a in nodes.items():
-        if a.has("names") and not a.scope.cluster.same_machine:
-            named.setdefault(a["names"]["fqdn"], []).append(host)
-    for name, hosts in named.items():
-        if len(hosts) > 1:
-            yield Finding(
-                "warn",
-                f"several nodes have the host name {name}",
-                "a unique host name",
-                fix="run `hostnamectl set-hostname NAME` on each",
-                see="hostname -f",
-                hosts=tuple(hosts),
-            )
+    if _same_machine(nodes):
+        return
+    names = read_of_answering(nodes, lambda a: str(a["names"]["fqdn"]))
+    for hosts in _groups(names):
+        yield Finding(
+            "warn",
+            f"several nodes have the host name {names[hosts[0]]}",
+            "a unique host name",
+            fix="run `hostnamectl set-hostname NAME` on each",
+            see="hostname -f",
+            hosts=hosts,
+        )
+
+
+def _same_machine(nodes: Nodes) -> bool:
+    return next(iter(nodes.values())).scope.cluster.same_machine
 
 
 MACHINE_ID = Question("read", ["/etc/machine-id"])
 
 
 def _compare_host_unique(nodes: Nodes) -> Iterator[Finding]:
-    if next(iter(nodes.values())).scope.cluster.same_machine:
+    if _same_machine(nodes):
         yield Finding("skip", "emulated nodes share one machine", hosts=tuple(nodes))
         return
     same = _groups({h: f"{a.hello['boot']} {a.hello['network']}" for h, a in nodes.items()})
@@ -237,12 +240,15 @@ def _compare_host_unique(nodes: Nodes) -> Iterator[Finding]:
 
 
 def _ids(nodes: Nodes) -> dict[str, str]:
-    """The machine-ids; containers have their image's, or none."""
-    return {
-        host: a["id"]["/etc/machine-id"]
-        for host, a in nodes.items()
-        if a.has("id") and a["id"].get("/etc/machine-id") and not (a.has("in") and a["in"])
-    }
+    """The machine-ids."""
+    found = read_of_answering(nodes, _machine_id)
+    return {host: machine_id for host, machine_id in found.items() if machine_id}
+
+
+def _machine_id(a: NodeAnswers) -> str:
+    """Return the machine-id; empty: it has none, or is a container, which has its image's."""
+    in_container = a.has("in") and a["in"]
+    return "" if in_container else a["id"].get("/etc/machine-id", "")
 
 
 def _groups(values: dict[str, str]) -> list[tuple[str, ...]]:

@@ -17,6 +17,7 @@ from dslaunch.preflight.checks._machine import (
     path_word,
     space,
 )
+from dslaunch.preflight.comparison import read_of_answering
 from dslaunch.preflight.flow import NodeFlow, each, judged
 
 MEBI = 1 << 20
@@ -36,7 +37,7 @@ def _available(a: NodeAnswers) -> Iterator[Finding]:
 
 
 def _compare_available(nodes: Nodes) -> Iterator[Finding]:
-    totals = {h: memory(a).get("MemTotal", 0) for h, a in nodes.items() if a.has("memory")}
+    totals = read_of_answering(nodes, lambda a: memory(a).get("MemTotal", 0))
     middle = median(totals.values()) if totals else 0
     few = [h for h, total in totals.items() if 0 < total < middle * 0.9]
     for host in few:

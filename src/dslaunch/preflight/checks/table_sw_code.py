@@ -14,9 +14,10 @@ from dslaunch.preflight.check import (
     Nodes,
     Question,
     Scope,
+    UnansweredError,
 )
 from dslaunch.preflight.checks._machine import path_word
-from dslaunch.preflight.comparison import deviations_by_name
+from dslaunch.preflight.comparison import deviations_by_name, read_of_answering, read_of_nodes
 from dslaunch.preflight.flow import NodeFlow, compared, each, judged
 from dslaunch.topology import nccl
 
@@ -53,13 +54,13 @@ def _sw_environment(a: NodeAnswers) -> Iterator[Finding]:
         yield Finding("info", f"set at login: {', '.join(silent)}"[:200])
 
 
+def _set_at_login(a: NodeAnswers) -> dict[str, str]:
+    return {name: value for name, value in a["variables"].items() if name not in LAUNCHER}
+
+
 def _compare_sw_environment(nodes: Nodes) -> Iterator[Finding]:
     """The same everywhere, or a variable holds for some ranks only."""
-    said = {
-        host: {name: value for name, value in a["variables"].items() if name not in LAUNCHER}
-        for host, a in nodes.items()
-        if a.has("variables")
-    }
+    said = read_of_answering(nodes, _set_at_login)
     for name, odd in deviations_by_name(said):
         words = f"{name}={odd.value[:60]}" if odd.value else f"{name} is not set"
         expected = odd.as_on((odd.common or "not set")[:60])
@@ -115,15 +116,13 @@ def _sw_nccl_conf(a: NodeAnswers) -> Iterator[Finding]:
             yield Finding("info", f"{path} sets {shown}"[:200])
 
 
+def _settings_by_file(a: NodeAnswers) -> dict[str, tuple[tuple[str, str], ...]]:
+    files: Mapping[str, str] = a["files"]
+    return {path: tuple(sorted(settings(files.get(path, "")).items())) for path in FILES.argument}
+
+
 def _compare_sw_nccl_conf(nodes: Nodes) -> Iterator[Finding]:
-    said = {
-        host: {
-            path: tuple(sorted(settings(a["files"].get(path, "")).items()))
-            for path in FILES.argument
-        }
-        for host, a in nodes.items()
-        if a.has("files")
-    }
+    said = read_of_answering(nodes, _settings_by_file)
     for path, odd in deviations_by_name(said):
         differs = f"{path} differs from {odd.count} nodes"
         words = differs if odd.value else f"{path} is missing"
@@ -145,11 +144,12 @@ def _compare_code_files(nodes: Nodes) -> Iterator[Finding]:
     if not scope.files:
         yield Finding("skip", "no script given", hosts=tuple(nodes))
         return
-    said: dict[str, Digests] = {h: a["digests"] for h, a in nodes.items() if a.has("digests")}
-    for host, a in nodes.items():
-        if host not in said:
-            why = a.why(a.asked["digests"])
-            yield Finding("unknown", why or "not asked", hosts=(host,))
+    said: dict[str, Digests] = {}
+    for host, digests in read_of_nodes(nodes, lambda a: a["digests"]):
+        if isinstance(digests, UnansweredError):
+            yield Finding("unknown", str(digests), hosts=(host,))
+        else:
+            said[host] = digests
     if said:
         yield from _compare_digests(scope, said)
 

@@ -1,0 +1,152 @@
+"""The result of `dslaunch preflight`: printed, and written to files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dslaunch.cli import options, ui
+from dslaunch.cli.json_option import JsonObject
+from dslaunch.cluster.nodeset import fold
+from dslaunch.errors import PreflightError, UsageError
+from dslaunch.preflight.baseline import compare_reports
+from dslaunch.preflight.verdict import Fitness, drain_commands, hosts_that_are
+from dslaunch.report.junit import as_junit
+from dslaunch.report.markdown import as_markdown
+from dslaunch.report.page import as_page
+from dslaunch.report.preflight import change_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dslaunch.preflight.check import Check
+    from dslaunch.preflight.judge import Report
+    from dslaunch.preflight.recording import Recording
+
+Save = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the answers of the nodes to a file.")
+]
+FailOnChange = Annotated[
+    bool,
+    typer.Option("--fail-on-change", help="Exit with code 4 also for changes from --baseline."),
+]
+Verbose = Annotated[bool, typer.Option("--all", "-a", help="Show passed checks too.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown, for an issue.")]
+Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML to a file.")]
+Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page to a file.")]
+ListFit = Annotated[
+    bool, typer.Option("--list-fit", help="Print only the folded names of the fit nodes.")
+]
+ListUnfit = Annotated[
+    bool,
+    typer.Option("--list-unfit", help="Print only the folded names of the nodes that are not fit."),
+]
+Drain = Annotated[
+    bool,
+    typer.Option("--drain", help="Print only the scontrol commands that drain the unfit nodes."),
+]
+SPELLED = "backslashreplace"
+"""How names that are not UTF-8 are written into files."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightResult:
+    """The report on the answers of the nodes."""
+
+    checks: Mapping[str, Check]
+    report: Report
+    before: Report | None
+    """The baseline's."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightOutput:
+    """The options for what is printed and written."""
+
+    fail_on_change: FailOnChange = False
+    save: Save = None
+    every: Verbose = False
+    json: JsonObject = False
+    markdown: Markdown = False
+    junit: Junit = None
+    html: Html = None
+    list_fit: ListFit = False
+    list_unfit: ListUnfit = False
+    drain: Drain = False
+
+    def check(self) -> None:
+        """Raise UsageError for wrong options, before nodes are asked."""
+        forms = {
+            "--json": self.json,
+            "--markdown": self.markdown,
+            "--list-fit": self.list_fit,
+            "--list-unfit": self.list_unfit,
+            "--drain": self.drain,
+        }
+        chosen = [option for option, given in forms.items() if given]
+        if len(chosen) > 1:
+            raise UsageError(f"{' and '.join(chosen)}: use one of them")
+        for option in ("save", "junit", "html"):
+            options.check_writable(f"--{option}", getattr(self, option))
+
+    def write(self, judged: PreflightResult) -> None:
+        """Write the files and print the report. Raises Exit with code 4 if a check failed."""
+        report = judged.report
+        if self.save is not None:
+            self._save(self.save, judged.report.facts)
+        self._write_reports(report, judged.checks)
+        self._print(report)
+        if judged.before is not None:
+            changed = compare_reports(judged.before, report)
+            ui.say("\n".join(change_rows(changed, ui.width())))
+            if changed and self.fail_on_change:
+                raise typer.Exit(PreflightError.exit_code)
+        if not report.fit:
+            raise typer.Exit(PreflightError.exit_code)
+
+    def _print(self, report: Report) -> None:
+        from dslaunch.report.preflight import as_json, rows
+
+        if self.json:
+            ui.result(as_json(report))
+        elif self.markdown:
+            ui.result(as_markdown(report))
+        elif self.list_fit or self.list_unfit or self.drain:
+            self._print_verdicts(report)
+        else:
+            color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+            text = "\n".join(rows(report, ui.width(), every=self.every, color=color))
+            ui.result(text, colors=color)
+
+    def _save(self, path: Path, facts: Recording) -> None:
+        try:
+            facts.save(path)
+        except OSError as problem:
+            raise UsageError(f"--save {path}: {problem.strerror}") from None
+        ui.wrote(path)
+
+    def _print_verdicts(self, report: Report) -> None:
+        """Print what scripts read; nothing where there is no such node."""
+        if self.drain:
+            lines = list(drain_commands(report.verdicts))
+            unreachable = hosts_that_are(report.verdicts, Fitness.UNKNOWN)
+            if unreachable:
+                ui.say(f"not drained, since they did not answer: {fold(unreachable)}")
+        elif self.list_fit:
+            lines = [fold(hosts_that_are(report.verdicts, Fitness.FIT))]
+        else:
+            not_fit = hosts_that_are(report.verdicts, Fitness.UNFIT, Fitness.UNKNOWN)
+            lines = [fold(not_fit)]
+        if any(lines):
+            ui.result("\n".join(lines))
+
+    def _write_reports(self, report: Report, checks: Mapping[str, Check]) -> None:
+        if self.junit is not None:
+            ui.write_parts(self.junit, as_junit(report), "--junit", errors=SPELLED)
+        if self.html is not None:
+            ui.write(self.html, as_page(report, checks), "--html", errors=SPELLED)
