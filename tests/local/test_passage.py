@@ -43,6 +43,14 @@ def test_arguments_and_environment_arrive_unchanged(
     assert variable == value
 
 
+def test_a_rank_can_be_interrupted_and_hung_up(emulated: Emulated) -> None:
+    script = (
+        "from signal import SIGHUP, SIGINT, getsignal\n"
+        "print(getsignal(SIGHUP).name, getsignal(SIGINT).__name__)\n"
+    )
+    assert emulated.run(script, slots=(1,)).text(0) == ["SIG_DFL default_int_handler"]
+
+
 def test_an_argument_of_100_kilobytes_arrives(emulated: Emulated) -> None:
     script = "import sys; print(len(sys.argv[1]))"
     assert emulated.run(script, "x" * 100_000, slots=(1,)).text(0) == ["100000"]

@@ -177,8 +177,10 @@ class Agent:
 
     def prepare(self, first: socket.socket) -> None:
         """Set up signals and the loop, and greet the first client."""
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            # a handler that does nothing: ranks would inherit it if they were ignored
+            signal.signal(number, lambda *_: None)
         # not at once: it may come in the midst of a message that is being written
         signal.signal(signal.SIGTERM, lambda *_: self.loop.hand_over(self.asked_to_end))
         signal.signal(signal.SIGCHLD, lambda *_: None)

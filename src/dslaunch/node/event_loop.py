@@ -32,11 +32,15 @@ class EventLoop:
     def turn(self, timeout: float) -> None:
         """Wait at most so many seconds, and call back for all that is ready."""
         for key, _ in self._selector.select(timeout):
-            if self._selector.get_map().get(key.fd) is key:  # else changed in this turn
-                key.data()
+            watched = self._selector.get_map().get(key.fd)
+            if watched is not None:  # else it was ignored in this turn
+                watched.data()
 
     def watch(self, fd: int, callback: Callback, events: int = READ) -> None:
-        """Call `callback` whenever `fd` is ready for these events; replaces an earlier one."""
+        """Call `callback` whenever `fd` is ready for these events; replaces an earlier one.
+
+        It is also called if `fd` was ready for what it replaces, so it must not block.
+        """
         if fd in self._selector.get_map():
             self._selector.modify(fd, events, callback)
         else:

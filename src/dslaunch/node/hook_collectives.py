@@ -60,6 +60,8 @@ MOST_TENSORS, MOST_DIMENSIONS = 8, 8
 MOST_NAME = 200
 TIMEOUT = 2.0
 """Seconds for a client to send its request, and to read the answer."""
+REST = 0.5
+"""Seconds without service after a client could not be accepted."""
 _SYMBOLIZER = "torch._inductor.codecache"
 MOST_CALLS = 300
 """Of a thread that are searched for a compiler: it is far from the innermost one."""
@@ -125,7 +127,7 @@ def _serve_in_thread(directory: str) -> None:
 
     # a child that kept it would hold connections that it never accepts
     os.register_at_fork(after_in_child=close_copy)
-    _thread.start_new_thread(_serve, (server,))
+    _thread.start_new_thread(serve, (server,))
 
 
 def _listen(directory: str) -> socket.socket:
@@ -146,13 +148,17 @@ def _listen(directory: str) -> socket.socket:
         os.close(within)
 
 
-def _serve(server: socket.socket) -> None:
+def serve(server: socket.socket) -> None:
     """Answer one client after another, until the socket is closed."""
     try:
         own = os.fstat(server.fileno())
         # the program may close all descriptors, and open another one with this number
         while os.path.samestat(os.fstat(server.fileno()), own):
-            client, _ = server.accept()
+            try:
+                client, _ = server.accept()
+            except OSError:  # the program has as many files open as it may have, for the moment
+                time.sleep(REST)
+                continue
             with contextlib.suppress(Exception), client:  # whatever fails, the next one is served
                 _converse(client)
     except Exception:  # noqa: BLE001 - must not become an error of the job

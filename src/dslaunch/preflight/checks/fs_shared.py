@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from dslaunch.preflight.check import (
     Asked,
@@ -16,8 +16,9 @@ from dslaunch.preflight.check import (
     Scope,
     UnansweredError,
 )
-from dslaunch.preflight.checks._machine import path_question
+from dslaunch.preflight.checks._machine import NETWORK_TYPES, path_question
 from dslaunch.preflight.unanswered import UnansweredReason, reason_of
+from dslaunch.protocol.survey import PathStatus
 
 
 def _name(scope: Scope, host: str) -> str:
@@ -36,7 +37,8 @@ def _seen(scope: Scope) -> Question:
 
 def _flow(scope: Scope) -> Flow:
     last = {node.host: _last(scope, node.host) for node in scope.nodes}
-    nodes = yield Round({}, last=last)
+    kinds = {path: path_question(path) for path in scope.directories}
+    nodes = yield Round({node.host: kinds for node in scope.nodes}, last=last)
     able = [host for host, a in nodes.items() if _may_ask(a)]
     nodes = yield Round({host: {"mark": _mark(scope, host)} for host in able})
     seen = {host: {"seen": _seen(scope)} for host in able if host in nodes}
@@ -57,16 +59,39 @@ def _last(scope: Scope, host: str) -> Asked:
 
 def _compare(scope: Scope, nodes: Nodes) -> Iterator[Finding]:
     for path in scope.directories:
-        if all(_missing(a, path) for a in nodes.values()):
-            yield Finding(
-                "info", f"{path} does not exist yet: a run creates it", hosts=tuple(nodes)
-            )
-            continue
-        sees = {host: _sees(a, path) for host, a in nodes.items()}
+        missing = {host: a for host, a in nodes.items() if _missing(a, path)}
+        there = {host: a for host, a in nodes.items() if host not in missing}
+        if missing and _is_created(path, there, scope):
+            words = f"{path} does not exist yet: a run creates it"
+            yield Finding("info", words, hosts=tuple(missing))
+        else:
+            there = dict(nodes)
+        sees = {host: _sees(a, path) for host, a in there.items()}
         yield from (names for names in sees.values() if isinstance(names, Finding))
         seen = {host: names for host, names in sees.items() if not isinstance(names, Finding)}
         if seen:
             yield from _judge(path, seen, scope)
+
+
+def _is_created(path: str, there: Mapping[str, NodeAnswers], scope: Scope) -> bool:
+    """Return whether a run creates a directory where it is missing: not where a mount may be.
+
+    `there`: the nodes that have it, each on a local disk, as far as they know.
+    """
+    if not there:
+        return True
+    if scope.cluster.storage.shared:
+        return False
+    return all(_is_local(a, path) for a in there.values())
+
+
+def _is_local(a: NodeAnswers, path: str) -> bool:
+    """Return whether a directory is known to be on a disk of the node itself."""
+    found: PathStatus | None = a.found(path_question(path))
+    mount = found["mount"] if found is not None else None
+    if mount is None:
+        return False
+    return mount["type"] not in NETWORK_TYPES and not mount["type"].startswith("fuse")
 
 
 def _missing(a: NodeAnswers, path: str) -> bool:

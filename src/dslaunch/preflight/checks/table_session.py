@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dslaunch.plural import counted
 from dslaunch.preflight.check import Check, Finding, NodeAnswers, Question, Scope, passed
 from dslaunch.preflight.checks._machine import INFINIBAND, has_active_port
 from dslaunch.preflight.comparison import alike
@@ -42,6 +43,8 @@ def _nofile(a: NodeAnswers) -> Iterator[Finding]:
         yield Finding("fail", words, f"at least {least:g}")
     elif soft < a.limits["warn"] * ranks:
         yield Finding("warn", words, f"{a.limits['warn'] * ranks:g} for {ranks} ranks")
+    elif soft < a.limits["usual"]:
+        yield Finding("warn", words, f"{a.limits['usual']:g}, the default of Linux")
     else:
         yield passed(words)
 
@@ -85,7 +88,7 @@ def _noise(a: NodeAnswers) -> Iterator[Finding]:
     if not lines:
         return
     first = "".join(c for c in lines[0].strip() if c.isprintable())[:60]
-    more = f", and {len(lines) - 1} more lines" if len(lines) > 1 else ""
+    more = f", and {counted(len(lines) - 1, 'more line')}" if len(lines) > 1 else ""
     yield Finding("warn", f"a login without a terminal prints `{first}`{more}", "nothing")
 
 
@@ -126,10 +129,10 @@ CHECKS = {
         see="ulimit -n; ulimit -Hn",
         source="NCCL documentation, troubleshooting: file descriptors; setrlimit(2)",
         flow=judged(_nofile, lambda scope: {"limits": LIMITS}),
-        limits={"fail": 256, "many": 4096, "warn": 16},
+        limits={"fail": 256, "many": 4096, "warn": 16, "usual": 1024},
         limits_mean=(
-            "open files needed by every rank; those with more than 64 ranks; and per "
-            "rank, below which it warns"
+            "open files needed by every rank; those with more than 64 ranks; per rank, below which "
+            "it warns; and at any size, below which it warns"
         ),
     ),
     "lim.nproc": Check(

@@ -16,6 +16,7 @@ from dslaunch.preflight.check import (
     Scope,
     UnansweredError,
 )
+from dslaunch.preflight.checks._job import variables
 from dslaunch.preflight.checks._machine import path_word
 from dslaunch.preflight.comparison import deviations_by_name, read_of_answering, read_of_nodes
 from dslaunch.preflight.flow import NodeFlow, compared, each, judged
@@ -33,7 +34,9 @@ LAUNCHER = (
     "LOCAL_WORLD_SIZE",
     "CUDA_LAUNCH_BLOCKING",
 )
-VARIABLES = Question("environment", [*OBEYED, *LAUNCHER])
+LOADED = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
+"""They select the files that a program loads: many nodes have them, but all the same."""
+VARIABLES = Question("environment", [*OBEYED, *LAUNCHER, *LOADED])
 ALLOWED = ("0", "")
 """Values that switch nothing on."""
 
@@ -44,7 +47,7 @@ def _sw_environment(a: NodeAnswers) -> Iterator[Finding]:
         is_off = name == "CUDA_LAUNCH_BLOCKING" and found.get(name) in ALLOWED
         if name in found and not is_off:
             yield Finding("warn", f"{name}={found[name][:60]} is set at login", "not set")
-    theirs = {name: value for name, value in found.items() if name not in LAUNCHER}
+    theirs = {name: value for name, value in _of_login(a).items() if name not in LOADED}
     remarks = {r.path: r for r in nccl.check(theirs, "the environment of the login")}
     for remark in remarks.values():
         level: Level = "info" if remark.level == "info" else "warn"
@@ -54,13 +57,16 @@ def _sw_environment(a: NodeAnswers) -> Iterator[Finding]:
         yield Finding("info", f"set at login: {', '.join(silent)}"[:200])
 
 
-def _set_at_login(a: NodeAnswers) -> dict[str, str]:
-    return {name: value for name, value in a["variables"].items() if name not in LAUNCHER}
+def _of_login(a: NodeAnswers) -> dict[str, str]:
+    """Return the variables of the login that the ranks get: those that the job does not set."""
+    found = {name: value for name, value in a["variables"].items() if name not in LAUNCHER}
+    of_job = variables(a) if found else {}
+    return {name: value for name, value in found.items() if name not in of_job}
 
 
 def _compare_sw_environment(nodes: Nodes) -> Iterator[Finding]:
     """The same everywhere, or a variable holds for some ranks only."""
-    said = read_of_answering(nodes, _set_at_login)
+    said = read_of_answering(nodes, _of_login)
     for name, odd in deviations_by_name(said):
         words = f"{name}={odd.value[:60]}" if odd.value else f"{name} is not set"
         expected = odd.as_on((odd.common or "not set")[:60])
@@ -204,7 +210,8 @@ CHECKS = {
         why=(
             "NCCL and CUDA on that node use what an administrator or an old experiment "
             "put into /etc/environment or ~/.bashrc, and no other node does. NCCL "
-            "silently ignores values that it does not know."
+            "silently ignores values that it does not know. Where PYTHONPATH, PYTHONHOME, "
+            "LD_LIBRARY_PATH or LD_PRELOAD differ, the ranks load different files."
         ),
         flow=judged(
             _sw_environment,
@@ -215,7 +222,7 @@ CHECKS = {
         fix=(
             "remove the variable on the node, or set it in `env:` of the cluster file for all nodes"
         ),
-        see="ssh NODE env | grep -E 'NCCL|GLOO|CUDA|MASTER|RANK'",
+        see="ssh NODE env | grep -E 'NCCL|GLOO|CUDA|MASTER|RANK|PYTHON|LD_'",
         source="NCCL 2.30 src/misc/param.cc and src/graph/paths.cc; DeepSpeed 0.19 EXPORT_ENVS",
     ),
     "sw.locks": Check(
