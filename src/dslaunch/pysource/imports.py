@@ -26,7 +26,7 @@ USUAL = frozenset(
     ]
 )
 """Modules of packages, most often installed ones, also in scripts that change the module search
-path: those have some in a directory of their own, as Megatron-LM does."""
+path: those may have some in separate directories, as Megatron-LM does."""
 _SEARCH_PATHS = frozenset(["sys.path", "sys.meta_path", "sys.path_hooks", "site.addsitedir"])
 """Names by which a script changes the module search path."""
 
