@@ -166,6 +166,8 @@ class RunController:
             # what takes long is done while the nodes are being connected to
             from dslaunch.run import agent_program
 
+            if self.transport is not None:
+                transport.import_client(self.transport.name)
             agent_program.prepare()
             import dslaunch.run.session  # noqa: F401 - made by the starter's threads
             from dslaunch.run.inquired import inquire

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dslaunch.registry import TRANSPORTS
@@ -46,3 +47,13 @@ def make(name: str, cluster: Cluster, nodes: Sequence[Node] | None = None) -> Lo
     if name not in TRANSPORTS.names():
         made = CheckedTransport(name, made)
     return LoggedTransport(name, made)
+
+
+def import_client(name: str) -> None:
+    """Import what the connections of a transport need, while they are being made.
+
+    To be called before other work that needs the processor: each login waits for the import.
+    """
+    client = TRANSPORTS.get(name).client
+    if client:
+        import_module(client)

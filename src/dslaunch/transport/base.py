@@ -154,3 +154,5 @@ class TransportType:
     """All nodes are emulated on this machine."""
     by_steps: bool = False
     """Programs are steps of the current SLURM allocation, and end with their step."""
+    client: str = ""
+    """The module that its connections need, if it takes long to import; see `import_client`."""

@@ -363,4 +363,5 @@ TRANSPORT = TransportType(
     make,
     summary="SSH inside dslaunch",
     over_ssh=True,
+    client="dslaunch.transport.ssh.paramiko_link",
 )
