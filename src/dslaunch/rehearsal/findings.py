@@ -81,7 +81,7 @@ class FindingKind(Enum):
     LACKS_RANKS = (
         "rehearsal.world-size",
         "error",
-        "init_process_group waits for {world} ranks, and the run has {ranks}",
+        "waits for {world} ranks, and the run has {ranks}",
         "leave world_size to the launcher, which sets WORLD_SIZE, or start as many ranks",
     )
     LACKS_MASTER = (
