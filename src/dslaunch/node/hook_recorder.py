@@ -46,7 +46,7 @@ class Recorder:
         """Threads that make a note, which must not be noted itself."""
 
     def write(self, kind: str, **values: "Any") -> None:
-        """Append a record. Raises OSError, TypeError, ValueError."""
+        """Append a record, as a whole or not at all. Raises OSError, TypeError, ValueError."""
         if os.getpid() != self.pid or self.records >= MOST_RECORDS:
             return
         line = _line({"kind": kind, **_masked(values, self.secrets)})
@@ -57,7 +57,10 @@ class Recorder:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(self.path, flags, 0o600)
         try:
-            os.write(fd, line)
+            written = os.write(fd, line)
+            if written < len(line):  # the next record must not be taken for the rest of this one
+                os.ftruncate(fd, os.fstat(fd).st_size - written)
+                raise OSError("no space left for a record")
         finally:
             os.close(fd)
 

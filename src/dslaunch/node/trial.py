@@ -25,6 +25,8 @@ HALF = paths.MOST_TEXT // 4
 """Bytes that are kept of the beginning and of the end of each stream."""
 LOOK = 0.05
 """Seconds between two checks whether the program has ended while its children still write."""
+LAST_OUTPUT = 2.0
+"""Seconds in which the last output of a program is read, while its remaining processes write on."""
 FAREWELL = 0.5
 """Seconds for the remaining processes to end after TERM."""
 
@@ -129,10 +131,12 @@ def _executable(name: str, environment: Dict[str, str]) -> str:
 
 def _listen(child: Program, pipes: Dict[int, bytes], deadline: float) -> bool:
     """Read all pipes until the program has ended; return whether it did in time. Its remaining
-    processes may hold the pipes open, and are not waited for."""
+    processes may hold the pipes open or write on, and are not waited for."""
     open_ones = set(pipes)
+    ended = False
     while time.monotonic() < deadline:
-        ended = child.has_ended()
+        if not ended and child.has_ended():
+            ended, deadline = True, time.monotonic() + LAST_OUTPUT
         wait = 0 if ended else min(LOOK, max(0.0, deadline - time.monotonic()))
         ready, _, _ = select.select([*open_ones], [], [], wait)
         for pipe in ready:
@@ -141,7 +145,7 @@ def _listen(child: Program, pipes: Dict[int, bytes], deadline: float) -> bool:
             open_ones -= set() if piece else {pipe}
         if ended and not ready:
             return True
-    return False
+    return ended
 
 
 def _shortened(data: bytes) -> bytes:

@@ -29,7 +29,7 @@ NODE_AGREES = 60
 """Maximum seconds between the end of a job and the drain of a node for its prolog."""
 _BY = re.compile(r"by ([0-9]{1,10})")
 _NODE = re.compile(r"[A-Za-z0-9._-]{1,255}")
-_SIZE = re.compile(r"([0-9]{1,15})(?:\.[0-9]+)?([KMGTP]?)")
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGTP]?)")
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
@@ -132,7 +132,7 @@ def _step(name: str, *, node: str, task: str, size: str, layout: Layout) -> Memo
 
 def _bytes(text: str) -> int | None:
     found = _SIZE.fullmatch(text)
-    return int(found[1]) * 1024 ** _UNITS[found[2]] if found else None
+    return round(float(found[1]) * 1024 ** _UNITS[found[2]]) if found else None
 
 
 def _steps(client: SlurmClient, info: JobInfo) -> list[list[str]]:

@@ -135,6 +135,18 @@ def test_the_first_file_that_is_written_in_a_directory_is_recorded(
     assert [each["path"] for each in of_kind(run(text), "written")] == [str(tmp_path / "a")]
 
 
+def test_a_record_for_which_the_disk_has_no_space_costs_no_other_one(run: Run) -> None:
+    text = (
+        "import os, resource\n"
+        "size = os.path.getsize('run/rehearsal/3.jsonl')\n"
+        "limits = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5, limits[1]))\n"
+        "open('empty', 'w').close()\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, limits)\n"
+    )
+    assert [record["kind"] for record in run(text)] == ["start", "ended"]
+
+
 def test_a_full_record_leaves_the_script_alone(run: Run) -> None:
     text = (
         "import os\n"

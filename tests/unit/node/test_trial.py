@@ -78,6 +78,10 @@ def test_only_its_own_node_is_tidied_where_several_are_emulated_on_a_machine() -
         it.kill()
 
 
+def test_what_a_program_leaves_is_not_waited_for_while_it_writes() -> None:
+    assert run("sh", "-c", "yes & exit 3", seconds=600.0)["code"] == 3
+
+
 def test_a_flood_of_output_is_cut_and_ended() -> None:
     done = late("echo first; yes; echo never")
     assert done["code"] is None

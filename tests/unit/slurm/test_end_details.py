@@ -131,6 +131,13 @@ def test_the_step_with_the_most_memory_is_found() -> None:
     assert found.memory == MemoryExceeded("node2", "0", (1,), used=318256 * 1024)
 
 
+def test_a_size_with_a_fraction_is_not_cut_off() -> None:
+    steps = STEPS.replace("318256K", "1.50G")
+    found = asked(answering(sacct=steps), JobInfo("3", "OUT_OF_MEMORY"))
+    assert found.memory is not None
+    assert found.memory.used == 1536 * 1024**2
+
+
 def test_the_steps_of_another_start_of_the_number_are_not_meant() -> None:
     within = JobInfo("3", "OUT_OF_MEMORY", started=300, ended=310)
     assert asked(answering(sacct=STEPS), within).memory is not None
