@@ -29,6 +29,7 @@ EXAMPLES: dict[str, Value] = {
     "limit": 1000,
     "line": 7,
     "line_spaces": 2,
+    "mark": "{%",
     "more": 2,
     "name": "torchrum",
     "option": "--bb=...",

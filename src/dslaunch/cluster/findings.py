@@ -116,6 +116,8 @@ def _unknown_key(path: Path) -> Mistake:
 
 def _nearest_at_the_top(key: str) -> str:
     """Return the key that an unknown one probably means; it may belong to a section."""
+    if key.lower() in schema.ClusterFile.KEYS:
+        return key.lower()
     of_node = meant_of_node(key)
     if of_node is not None and key not in schema.NodeEntry.KEYS:
         return of_node

@@ -62,6 +62,13 @@ class MistakeCode(NoteCode):
     )
     MISSING_SPACE = "missing-space", "missing space after `{text}`"
     MISSING_COLON = "missing-colon", "not valid YAML: missing colon after `{key}`"
+    MERGE_CONFLICT = "merge-conflict", "unresolved conflict of a merge; keep one side"
+    TEMPLATE = (
+        "template",
+        "a template, with `{mark}`; render it with its program, and pass what that writes",
+    )
+    NO_BREAK_SPACE = "no-break-space", "a no-break space (U+00A0) in the indentation; use spaces"
+    VARIABLE = "variable", "variables such as ${{HOST}} are not replaced here; write the value"
     KEY_ALONE = "key-alone", "not valid YAML: missing colon and space after a key"
     UNQUOTED_TEXT = "unquoted-text", "not valid YAML: quote text that begins with `{character}`"
     SECOND_KEY = (

@@ -9,6 +9,7 @@ from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _DOTTED = re.compile(r"[0-9]+(?:\.[0-9]+){3}")
+_VARIABLE = re.compile(r"\$\{?[A-Za-z_]")
 _WITH_PORT = re.compile(r"[^:]*:[0-9]+")
 
 
@@ -20,6 +21,8 @@ def host_fault(name: str) -> Mistake | None:
     """
     if _HOST.fullmatch(name):
         return _number_fault(name)
+    if _VARIABLE.search(name):
+        return mistake(MistakeCode.VARIABLE)
     if "@" in name or _WITH_PORT.fullmatch(name):
         return mistake(MistakeCode.USER_OR_PORT, name=name)
     if ":" in name:

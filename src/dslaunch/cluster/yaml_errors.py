@@ -17,6 +17,9 @@ Place = tuple[int, int]
 PlacedMistake = tuple[Place, Mistake]
 _NO_SPACE = re.compile(r"\s*(?:- +)*([A-Za-z_][A-Za-z0-9_-]*):([^\s:/].*)")
 _BARE_WORD = re.compile(r"\s*(?:- +)*([A-Za-z_][A-Za-z0-9_-]*)\s*")
+_CONFLICT = re.compile(r"(?:<{7}|>{7}) .*|={7}")
+_TEMPLATE = re.compile(r"\{%|\{\{")
+_NO_BREAK_SPACE = re.compile(r"[ \t]*\u00a0")
 _NO_SPACE_AFTER_DASH = re.compile(r"\s*-([A-Za-z_][A-Za-z0-9_-]*):(?:\s.*)?")
 
 
@@ -81,7 +84,7 @@ class ParserError:
 def explained(complaint: ParserError, text: str) -> PlacedMistake:
     """Return the mistake with its position."""
     lines = text.split("\n")
-    for look in (_tab, _quote, _bracket, _missing_space, _token, _indentation):
+    for look in _LOOKS:
         found = look(complaint, lines)
         if found is not None:
             return found
@@ -106,6 +109,38 @@ def _is_comment(line: str) -> bool:
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
+
+
+def _conflict(_: ParserError, lines: list[str]) -> PlacedMistake | None:
+    marks = (number for number, line in enumerate(lines, 1) if _CONFLICT.fullmatch(line))
+    first = next(marks, None)
+    return ((first, 1), mistake(MistakeCode.MERGE_CONFLICT)) if first is not None else None
+
+
+def _template(c: ParserError, lines: list[str]) -> PlacedMistake | None:
+    """Find a mark of a template language such as Jinja."""
+    line, _ = c.place
+    found = _TEMPLATE.search(_line(lines, line))
+    if found is None:
+        return None
+    return (line, found.start() + 1), mistake(MistakeCode.TEMPLATE, mark=found[0])
+
+
+def _no_break_space(c: ParserError, lines: list[str]) -> PlacedMistake | None:
+    for number in range(1, min(c.place[0], len(lines)) + 1):
+        found = _NO_BREAK_SPACE.match(_line(lines, number))
+        if found is not None:
+            return (number, found.end()), mistake(MistakeCode.NO_BREAK_SPACE)
+    return None
+
+
+def _variable(c: ParserError, lines: list[str]) -> PlacedMistake | None:
+    """Find `${NAME}` within a mapping in braces: its brace opens another mapping there."""
+    line, column = c.place
+    start = _line(lines, line)[: column - 1]
+    if c.fault is ParserFault.FLOW_MAPPING and start.endswith("$"):
+        return (line, column - 1), mistake(MistakeCode.VARIABLE)
+    return None
 
 
 def _tab(c: ParserError, lines: list[str]) -> PlacedMistake | None:
@@ -203,3 +238,18 @@ def _indentation(c: ParserError, lines: list[str]) -> PlacedMistake | None:
     if here == there:
         return None
     return place, mistake(MistakeCode.INDENTATION, spaces=here, line=above, line_spaces=there)
+
+
+_LOOKS = (
+    _conflict,
+    _template,
+    _tab,
+    _no_break_space,
+    _variable,
+    _quote,
+    _bracket,
+    _missing_space,
+    _token,
+    _indentation,
+)
+"""What comes first is the more certain explanation."""
