@@ -136,12 +136,23 @@ def step_length(collectives: Sequence[EnteredCollective]) -> int | None:
 
 
 def _pauses(collectives: Sequence[EnteredCollective]) -> dict[int, float]:
-    """Return the seconds from each collective to the next one, for the median rank."""
+    """Return the seconds from each collective to the next one, for the median rank, without those
+    for which it waits for the last one: work of one rank in every tenth step makes no longer step.
+    """
     pauses = {}
     for this, after in pairwise(collectives):
         if after.number == this.number + 1:
-            pauses[this.number] = median(after.entered) - median(this.entered)
+            middle, next_middle = median(this.entered), median(after.entered)
+            pauses[this.number] = next_middle - middle - _waited(this.entered, after.entered)
     return pauses
+
+
+def _waited(entered: Sequence[float], after: Sequence[float]) -> float:
+    """Return for how long the median rank has waited for the last one: what that was late at a
+    collective, and is not at the next one."""
+    last = entered.index(max(entered))
+    late, still_late = entered[last] - median(entered), after[last] - median(after)
+    return max(0.0, late - max(0.0, still_late))
 
 
 def _alike(kinds: Mapping[int, str], period: int) -> bool:

@@ -190,6 +190,21 @@ def test_no_rank_of_a_sound_run_is_named(job: SimulatedJob) -> None:
     assert [found for seed in range(8) if (found := named(sound, seed))] == []
 
 
+@pytest.mark.parametrize(
+    "job",
+    [
+        SimulatedJob(pauses=(0, 5, 0.5), steps=200),
+        SimulatedJob(pauses=(0, 5, 0.5), steps=200, buckets=12),
+        SimulatedJob(pauses=(0, 5, 0.5), steps=200, waits_in_between=True),
+        SimulatedJob(pauses=(0, 10, 1.0), steps=400),
+    ],
+    ids=["every-5", "every-5-of-12-buckets", "every-5-with-waits", "every-10"],
+)
+def test_no_rank_is_named_that_saves_or_evaluates_every_few_steps(job: SimulatedJob) -> None:
+    """However long the run is: such a period is no step of its own."""
+    assert [named(job, seed) for seed in range(2)] == [[], []]
+
+
 @pytest.mark.parametrize("memory", [0.0, 0.8])
 def test_no_rank_is_named_whose_data_loader_is_late_now_and_then(memory: float) -> None:
     job = SimulatedJob(noise=jitter(0.1, 0.5), memory=memory, steps=100)
