@@ -198,7 +198,13 @@ FAULTS = [
         "mv /root/away /root/work/code/train.py",
         ("code.files", "fail", "train.py: another version"),
     ),
-    by_name("clock ahead", "node3", ("skew", "+90"), ("clock.skew", "fail", "ahead")),
+    by_name(
+        "clock ahead",  # libfaketime in the logins of the node
+        "node3",
+        ("skew", "+90"),
+        ("clock.skew", "fail", "ahead"),
+        ("sw.environment", "warn", "LD_PRELOAD"),
+    ),
     by_shell(
         "127.0.1.1",
         "node2",
