@@ -11,6 +11,23 @@ REDUCTIONS = frozenset(
     ("all_reduce", "reduce_scatter", "reduce_scatter_tensor", "all_gather", "average_parameters")
 )
 """Functions by which ranks can exchange gradients or parameters themselves."""
+BETWEEN_PARTS = frozenset(
+    (
+        "send",
+        "recv",
+        "isend",
+        "irecv",
+        "batch_isend_irecv",
+        "all_to_all",
+        "all_to_all_single",
+    )
+)
+"""Functions by which ranks that have different parts of a model pass activations on."""
+COLLECTIVES = frozenset(("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter"))
+"""Functions by which such parts are joined, in a function with an own backward pass."""
+_DISTRIBUTED = "torch.distributed"
+PACKAGES = frozenset(("dist", "distributed", "c10d"))
+"""Names by which scripts call functions of torch.distributed."""
 PARAMETERS = frozenset(("parameters", "named_parameters", "state_dict"))
 """Methods of a model by which a loop gets its parameters."""
 MOST_FILES, MOST_SOURCE = 64, 2 << 20
@@ -54,6 +71,26 @@ def averages_parameters(code: "Any") -> bool:
         names = _names_in(loop)
         if names & REDUCTIONS and "grad" not in names:
             return True
+    return False
+
+
+def passes_activations(code: "Any") -> bool:
+    """Return whether ranks may pass activations to each other, by a syntax tree: it calls functions
+    of torch.distributed that send to chosen ranks, or joins parts in a `torch.autograd.Function`.
+    Ranks that do this may have different parts of a model."""
+    import ast
+
+    for node in ast.walk(code):
+        if isinstance(node, ast.Attribute) and node.attr in BETWEEN_PARTS:
+            if _names_in(node.value) & PACKAGES:
+                return True
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_DISTRIBUTED):
+            if any(alias.name in BETWEEN_PARTS for alias in node.names):
+                return True
+        elif isinstance(node, ast.ClassDef):
+            bases = {name for base in node.bases for name in _names_in(base)}
+            if "Function" in bases and _names_in(node) & COLLECTIVES:
+                return True
     return False
 
 

@@ -3,6 +3,8 @@
 They are made of some of the elements, which takes little time.
 """
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import Any, List
@@ -54,11 +56,23 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_HEXADECIMAL]
 
 
+def local_part(tensor: "Any") -> "Any":
+    """Return the part of a tensor that this rank has: all of it, unless it is a DTensor. Reading a
+    DTensor itself would exchange its parts between the ranks."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
 def fingerprint(parameters: "List[Any]") -> "List[float]":
-    """Return sums of some elements of some parameters; empty: some are not finite."""
+    """Return a weighted sum of some elements of each of some parameters; empty: some are not
+    finite. The gradients of a last layer add up to 0 over the classes, so that a plain sum would
+    not change."""
+    torch = sys.modules["torch"]
     every = max(1, -(-len(parameters) // MOST_TENSORS))
-    chosen = [each.detach().reshape(-1)[:MOST_ELEMENTS] for each in parameters[::every]]
-    sums = [float(each.double().sum()) for each in chosen if each.numel()]
+    parts = [local_part(each.detach()) for each in parameters[::every]]
+    chosen = [each.reshape(-1)[:MOST_ELEMENTS].double() for each in parts]
+    weights = 2 + torch.arange(MOST_ELEMENTS, dtype=torch.float64).sin()
+    weighted = [each * weights[: each.numel()].to(each.device) for each in chosen if each.numel()]
+    sums = [float(each.sum()) for each in weighted]
     return sums if all(map(is_finite, sums)) else []
 
 

@@ -1,6 +1,7 @@
 """Notes data loaders and their batches: a part of `hook_rehearsal.py`."""
 
 import sys
+import weakref
 from types import SimpleNamespace
 
 from .hook_content import (
@@ -11,16 +12,18 @@ from .hook_content import (
     sample_count,
     tensors_in,
 )
-from .hook_recorder import argument, class_name, integer, watch
+from .hook_recorder import LONGEST_NAME, argument, class_name, integer, watch
 from .hook_training import training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Optional
+    from typing import Any, Dict, List, Optional
 
     from .hook_recorder import Recorder
 
 MOST_LOADERS = 64
+MOST_ATTRIBUTES = 32
+"""Attributes of a sampler, or of a data set that is a stream."""
 _NUMBER, _PASS = "_dslaunch_number", "_dslaunch_pass"
 """Attributes: a loader's number, and its last pass; an iterator's pass."""
 
@@ -32,14 +35,19 @@ def _new_pass(loader: int, epoch: "Optional[int]") -> SimpleNamespace:
     depends; None: it depends on none.
     """
     return SimpleNamespace(
-        loader=loader, epoch=epoch, batches=0, noted=0, backwards=training.all_backwards
+        loader=loader,
+        epoch=epoch,
+        batches=0,
+        noted=0,
+        backwards=training.all_backwards,
+        ended=False,
     )
 
 
 def _watch_data(recorder: "Recorder", module: "Any") -> None:
     watch(module.DataLoader, "__init__", after=_loader)
     watch(module._BaseDataLoaderIter, "__init__", after=_iterated)
-    watch(module._BaseDataLoaderIter, "__next__", after=_batch)
+    watch(module._BaseDataLoaderIter, "__next__", before=_asked, after=_batch)
 
 
 def _loader(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
@@ -81,6 +89,8 @@ def _iterated(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -
     before = loader.__dict__.get(_PASS)
     begun = _new_pass(loader.__dict__.get(_NUMBER, 0), _shuffled_epoch(loader))
     iterator.__dict__[_PASS] = loader.__dict__[_PASS] = begun
+    alive = [each for each in training.passes if each() is not None]
+    training.passes = [*alive, weakref.ref(iterator)]
     if begun.epoch is None or before is None or begun.epoch != before.epoch:
         return
     if _has_trained(before, loader) and sys.modules["torch"].is_grad_enabled():
@@ -101,11 +111,19 @@ def _shuffled_epoch(loader: "Any") -> "Optional[int]":
     return integer(getattr(sampler, "epoch", None)) if shuffles else None
 
 
+def _asked(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    """Note that an iterator is asked for a batch. If it returns none, the pass has ended."""
+    within = args[0].__dict__.get(_PASS)
+    if within is not None:
+        within.ended = True
+
+
 def _batch(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
     torch = sys.modules["torch"]
     within = args[0].__dict__.get(_PASS)
     if within is None:
         return
+    within.ended = False
     within.batches += 1
     if within.noted >= MOST_BATCHES or not torch.is_grad_enabled():
         return
@@ -122,6 +140,59 @@ def _batch(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> N
     )
 
 
+def loaders_being_read() -> "List[int]":
+    """Return the numbers of the data loaders that have returned a batch in a pass that has neither
+    ended nor been left, as that of the training's loop."""
+    iterators = [reference() for reference in training.passes]
+    passes = [each.__dict__[_PASS] for each in iterators if each is not None]
+    reading = {each.loader for each in passes if each.batches and not each.ended}
+    return sorted(reading)[:MOST_LOADERS]
+
+
+# ------------------------------------------------------------ loaders that Accelerate divides
+
+
+def _watch_prepared(recorder: "Recorder", module: "Any") -> None:
+    watch(module, "prepare_data_loader", before=_prepared)
+
+
+def _prepared(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    """Note what decides which samples of a loader a rank gets, before Accelerate divides them."""
+    loader = argument(args, kwargs, 0, "dataloader")
+    parts = integer(argument(args, kwargs, 2, "num_processes"))
+    part = integer(argument(args, kwargs, 3, "process_index"))
+    is_left_whole = kwargs.get("already_sharded") or kwargs.get("shard_iterable_dataset") is False
+    if parts is None or part is None or is_left_whole:
+        return
+    is_stream = _length(loader.dataset) is None
+    source = loader.dataset if is_stream else getattr(loader, "sampler", None)
+    recorder.write(
+        "prepared-loader",
+        source=class_name(source),
+        part=part,
+        parts=parts,
+        samples=_length(loader.dataset),
+        drawn=None if is_stream else _length(source),
+        numbers=_numbers_of(source),
+        chosen=_chosen_by(source),
+    )
+
+
+def _numbers_of(value: "Any") -> "Dict[str, int]":
+    """Return the attributes of an object that are numbers."""
+    attributes = list(getattr(value, "__dict__", {}).items())[:MOST_ATTRIBUTES]
+    numbers = {name[:LONGEST_NAME]: integer(each) for name, each in attributes}
+    return {name: each for name, each in numbers.items() if each is not None}
+
+
+def _chosen_by(sampler: "Any") -> "Optional[str]":
+    """Return a digest of the list of numbers that a sampler has; None: it has none."""
+    for each in list(getattr(sampler, "__dict__", {}).values())[:MOST_ATTRIBUTES]:
+        if isinstance(each, (list, tuple, range)) and each and integer(each[0]) is not None:
+            return digest(",".join(str(index) for index in each[:MOST_ELEMENTS]))
+    return None
+
+
 def _length(value: "Any") -> "Optional[int]":
     try:
         return len(value)
@@ -129,4 +200,7 @@ def _length(value: "Any") -> "Optional[int]":
         return None
 
 
-WATCHES = {"torch.utils.data.dataloader": _watch_data}
+WATCHES = {
+    "torch.utils.data.dataloader": _watch_data,
+    "accelerate.data_loader": _watch_prepared,
+}

@@ -22,7 +22,7 @@ from .hook_training import training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, List, Optional, Tuple
 
     from .hook_recorder import Recorder
 
@@ -49,14 +49,8 @@ def _watch_config(recorder: "Recorder", module: "Any") -> None:
 def _config(recorder: "Recorder", config: "Any", simulated: "List[Any]") -> None:
     """Note the config as it was given: DeepSpeed adds defaults to it. Add to `simulated` the config
     for the number of ranks here, if it is meant for the real run."""
-    path = None
-    if isinstance(config, str) and os.path.isfile(config):
-        path = config[:LONGEST_PATH]
-        with open(config, "rb") as file:
-            written = file.read(MOST_CONFIG).decode(errors="replace")
-    elif isinstance(config, dict):
-        written = json.dumps(config, default=text, indent=1)[:MOST_CONFIG]
-    else:
+    path, written = _place_and_text(config)
+    if written is None:
         return
     batch = None
     if recorder.world is not None:
@@ -65,6 +59,28 @@ def _config(recorder: "Recorder", config: "Any", simulated: "List[Any]") -> None
         if batch is not None:
             simulated.append({**parsed, TRAIN_BATCH: batch})
     recorder.write("deepspeed-config", path=path, text=written, simulated=batch)
+
+
+def _place_and_text(config: "Any") -> "Tuple[Optional[str], Optional[str]]":
+    """Return the path of a config and its text; the path is None for a dict, and the text for what
+    is neither."""
+    if isinstance(config, str) and os.path.isfile(config):
+        with open(config, "rb") as file:
+            return config[:LONGEST_PATH], file.read(MOST_CONFIG).decode(errors="replace")
+    if isinstance(config, dict):
+        return None, json.dumps(config, default=text, indent=1)[:MOST_CONFIG]
+    return None, None
+
+
+def _watch_frameworks(recorder: "Recorder", module: "Any") -> None:
+    watch(module.HfDeepSpeedConfig, "__init__", before=_unfilled_config)
+
+
+def _unfilled_config(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    """Note the config that Accelerate or Transformers fills in: it may fail before DeepSpeed."""
+    path, written = _place_and_text(argument(args, kwargs, 1, "config_file_or_dict"))
+    if written is not None:
+        recorder.write("unfilled-config", path=path, text=written)
 
 
 def _batch_here(config: "Dict[str, Any]", world: int) -> "Optional[int]":
@@ -106,7 +122,11 @@ def _watch_engine(recorder: "Recorder", module: "Any") -> None:
         rates: List[float] = []
         # afterwards the scheduler has set those of the next step
         note(_note_rates, self, rates)
-        result = function(self, *args, **kwargs)
+        training.in_engine = True
+        try:
+            result = function(self, *args, **kwargs)
+        finally:
+            training.in_engine = False
         training.counts[id(self)] = count + 1
         note(_engine_stepped, self, count + 1, rates)
         return result
@@ -163,6 +183,7 @@ def _checkpoint(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
 
 
 WATCHES = {
+    "accelerate.utils.deepspeed": _watch_frameworks,
     "deepspeed.runtime.engine": _watch_engine,
     "deepspeed.runtime.config": _watch_config,
 }

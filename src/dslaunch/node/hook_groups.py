@@ -28,21 +28,32 @@ def _watch_groups(recorder: "Recorder", module: "Any") -> None:
 
 
 def _begins_rendezvous(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
-    rank = integer(argument(args, kwargs, 4, "rank"))
-    if rank is None or rank < 0:
-        rank = variable("RANK")
     method = argument(args, kwargs, 1, "init_method")
+    has_store = argument(args, kwargs, 5, "store") is not None
+    rank, world = _joins_as(args, kwargs, 4), _joined_ranks(args, kwargs)
+    _note_rendezvous(recorder, method, has_store, rank, world)
+
+
+def _note_rendezvous(
+    recorder: "Recorder",
+    method: "Any",
+    has_store: bool,
+    rank: "Optional[int]",
+    world: "Optional[int]",
+) -> None:
+    """Note that this process begins to wait for the others. `has_store`: it was given where they
+    meet."""
     address = port = file = None
     if isinstance(method, str) and method.startswith(_TCP):
         address, _, digits = method[len(_TCP) :].rpartition(":")
         address, port = address.strip("[]"), int(digits) if digits.isdigit() else None
     elif isinstance(method, str) and method.startswith(_FILE):
         file = path_of(method[len(_FILE) :])
-    elif method in (None, "env://") and argument(args, kwargs, 5, "store") is None:
+    elif method in (None, "env://") and not has_store:
         address, port = os.environ.get("MASTER_ADDR"), variable("MASTER_PORT")
     recorder.write(
         "rendezvous",
-        world=_joined_ranks(args, kwargs),
+        world=world,
         rank=rank,
         address=address,
         resolves=_resolves(address) if address else None,
@@ -50,6 +61,12 @@ def _begins_rendezvous(recorder: "Recorder", args: "Any", kwargs: "Any") -> None
         served=_MASTER_PORT if os.environ.get(_OF_LAUNCHER) == "True" else None,
         file=file,
     )
+
+
+def _joins_as(args: "Any", kwargs: "Any", place: int) -> "Optional[int]":
+    """Return the rank as which this process joins; None: unknown."""
+    rank = integer(argument(args, kwargs, place, "rank"))
+    return rank if rank is not None and rank >= 0 else variable("RANK")
 
 
 def _resolves(address: str) -> bool:
@@ -64,7 +81,8 @@ def _resolves(address: str) -> bool:
 
 
 def _joined_ranks(args: "Any", kwargs: "Any") -> "Optional[int]":
-    """Return how many ranks join by arguments of init_process_group; None: unknown."""
+    """Return how many ranks join, by the arguments of init_process_group or init_rpc, which have
+    the number at one place; None: unknown."""
     world = integer(argument(args, kwargs, 3, "world_size"))
     return world if world is not None and world > 0 else variable("WORLD_SIZE")
 
@@ -115,6 +133,25 @@ def _begun_in(group: "Any") -> int:
         return sum(int(each._get_sequence_number_for_group()) for each in backends)
 
 
+# ------------------------------------------------------------ remote procedure calls
+
+
+def _watch_rpc(recorder: "Recorder", module: "Any") -> None:
+    watch(module, "init_rpc", before=_begins_rpc, after=_joined_rpc)
+
+
+def _begins_rpc(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    options = argument(args, kwargs, 4, "rpc_backend_options")
+    method = getattr(options, "init_method", None)
+    rank, world = _joins_as(args, kwargs, 2), _joined_ranks(args, kwargs)
+    _note_rendezvous(recorder, method, False, rank, world)
+
+
+def _joined_rpc(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    api = sys.modules["torch.distributed.rpc.api"]
+    recorder.write("joined-rpc", world=len(api._get_current_rpc_agent().get_worker_infos()))
+
+
 # ------------------------------------------------------------ ranks with uneven data
 
 
@@ -140,14 +177,15 @@ def _watch_pipelines(recorder: "Recorder", module: "Any") -> None:
 def _splits_tensors(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
     mesh = argument(args, kwargs, 1, "device_mesh")
     if mesh is None or mesh.size() > 1:
-        _splits_model(recorder)
+        splits_model(recorder)
 
 
 def _splits_layers(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
-    _splits_model(recorder)
+    splits_model(recorder)
 
 
-def _splits_model(recorder: "Recorder") -> None:
+def splits_model(recorder: "Recorder") -> None:
+    """Note that ranks have different parts of the model."""
     if not training.splits:
         training.splits = True
         recorder.write("splits-model")
@@ -176,6 +214,7 @@ def _joins_as_part(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
 
 WATCHES = {
     C10D: _watch_groups,
+    "torch.distributed.rpc": _watch_rpc,
     "torch.distributed.algorithms.join": _watch_join,
     "torch.multiprocessing.spawn": _watch_spawn,
     "torch.distributed.tensor.parallel.api": _watch_tensor_parallelism,

@@ -2,17 +2,26 @@
 
 import functools
 import sys
+import weakref
 
-from .hook_content import MOST_BATCHES, digest_of_tensors, sample_count, tensors_in
+from .hook_content import (
+    MOST_BATCHES,
+    digest_of_tensors,
+    fingerprint,
+    sample_count,
+    tensors_in,
+)
 from .hook_recorder import LONGEST_NAME, MOST_RECORDS, argument, class_name, watch
 from .hook_training import training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, Iterable
+    from typing import Any, Dict, Iterable, List, Set
 
     from .hook_recorder import Recorder
 
+MOST_WRAPPED = 16
+"""Models of which is noted whether an optimizer trains them."""
 _LAYERS_WITH_MODES = ("Dropout", "BatchNorm")
 """Parts of the names of layers that work otherwise in evaluation mode."""
 
@@ -34,6 +43,8 @@ def _watch_fsdp2(recorder: "Recorder", module: "Any") -> None:
 def _replicated(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
     module = argument(args, kwargs, 1, "module")
     training.model = module
+    if len(training.wrapped) < MOST_WRAPPED:
+        training.wrapped.append(weakref.ref(module))
     recorder.write("wrapped", wrapper="DistributedDataParallel", **described(module))
 
 
@@ -45,9 +56,10 @@ def _sharded(recorder: "Recorder", args: "Any", kwargs: "Any", place: int) -> No
 
 
 def note_input(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
-    """Note what the wrapped model gets."""
+    """Note what the wrapped model gets to train on."""
     torch = sys.modules["torch"]
-    if training.inputs >= MOST_BATCHES or not torch.is_grad_enabled():
+    trains = args[0].training and torch.is_grad_enabled()
+    if training.inputs >= MOST_BATCHES or not trains:
         return
     tensors = tensors_in([list(args[1:]), kwargs], torch)
     if tensors:
@@ -104,9 +116,30 @@ def elements(parameter: "Any") -> int:
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 
-def local_part(tensor: "Any") -> "Any":
-    """Return the part of a tensor that this rank has: all of it, unless it is a DTensor."""
-    return getattr(tensor, "_local_tensor", tensor)
+def _wrapped_models() -> "List[Any]":
+    """Return the models that DistributedDataParallel has wrapped, and that are still there."""
+    models = [reference() for reference in training.wrapped]
+    return [model for model in models if model is not None]
+
+
+def remember_wrapped() -> None:
+    """Remember the parameters of the wrapped models before the first step."""
+    for model in _wrapped_models():
+        training.before[id(model)] = fingerprint(list(model.parameters()))
+
+
+def untrained(optimized: "Set[int]") -> "List[str]":
+    """Return the classes of wrapped models that got gradients and did not change. `optimized`: the
+    identities of the parameters of all optimizers."""
+    found = []
+    for model in _wrapped_models():
+        parameters, before = list(model.parameters()), training.before.get(id(model))
+        if not before or any(id(each) in optimized for each in parameters):
+            continue
+        has_gradients = any(each.grad is not None and each.grad.any() for each in parameters)
+        if has_gradients and fingerprint(parameters) == before:
+            found.append(class_name(model))
+    return found
 
 
 def evaluates(model: "Any") -> bool:

@@ -2,17 +2,19 @@
 
 import sys
 import time
+import weakref
 
-from .hook_code import averages_parameters, names_reductions, own_code
-from .hook_content import fingerprint, is_finite
-from .hook_groups import collectives_begun
-from .hook_models import evaluates, gpu_total, local_part, sizes
+from .hook_code import averages_parameters, names_reductions, own_code, passes_activations
+from .hook_content import fingerprint, is_finite, local_part
+from .hook_data import loaders_being_read
+from .hook_groups import collectives_begun, splits_model
+from .hook_models import evaluates, gpu_total, remember_wrapped, sizes, untrained
 from .hook_recorder import argument, class_name, current, integer, note, watch
 from .hook_training import training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Callable, Dict, List, Optional
+    from typing import Any, Callable, Dict, List, Optional, Set
 
     from .hook_recorder import Recorder
 
@@ -35,8 +37,14 @@ HOLD = 0.2
 
 
 def _watch_optimizers(recorder: "Recorder", module: "Any") -> None:
+    watch(module.Optimizer, "__init__", after=_made)
     module.register_optimizer_step_pre_hook(_untraced(_before_step))
     module.register_optimizer_step_post_hook(_untraced(_after_step))
+
+
+def _made(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    if len(training.optimizers) < MOST_OPTIMIZERS:
+        training.optimizers.append(weakref.ref(args[0]))
 
 
 def _untraced(function: "Callable[..., None]") -> "Callable[..., None]":
@@ -75,6 +83,8 @@ def _begin(recorder: "Recorder", optimizer: "Any", has_gradients: bool) -> None:
         inside = {id(each) for each in training.model.parameters()}
         owned = sum(id(each) in inside for each in parameters)
     gradients = sum(each.grad is not None for each in parameters)
+    if not training.sharded and any(local_part(each) is not each for each in parameters):
+        splits_model(recorder)
     begin_steps(parameters)
     recorder.write(
         "optimizer",
@@ -87,6 +97,7 @@ def _begin(recorder: "Recorder", optimizer: "Any", has_gradients: bool) -> None:
         own_bytes=sum(local_part(p).numel() * p.element_size() for p in parameters),
         **sizes(parameters),
     )
+    remember_wrapped()
 
 
 def begin_steps(parameters: "List[Any]") -> None:
@@ -99,6 +110,13 @@ def begin_steps(parameters: "List[Any]") -> None:
 def parameters_of(optimizer: "Any") -> "List[Any]":
     """Return all parameters of an optimizer."""
     return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def _optimized() -> "Set[int]":
+    """Return the identities of the parameters of all optimizers that were made."""
+    optimizers = [reference() for reference in training.optimizers]
+    known = [each for each in optimizers if each is not None]
+    return {id(parameter) for each in known for parameter in parameters_of(each)}
 
 
 def rates_of(optimizer: "Any") -> "List[float]":
@@ -134,12 +152,12 @@ def _differentiated(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
     training.backwards += 1
     training.all_backwards += 1
     for identity, parameters in list(training.kept.items()):
-        if all(each.grad is None or not each.grad.any() for each in parameters):
+        if all(each.grad is None or not local_part(each.grad).any() for each in parameters):
             del training.kept[identity]
     tensors = argument(args, kwargs, 0, "tensors")
     first = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
     if first is not None and first.numel() == 1:
-        training.loss = float(first.detach())
+        training.loss = float(local_part(first.detach()))
 
 
 # ------------------------------------------------------------ after a step
@@ -147,11 +165,23 @@ def _differentiated(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
 
 def _after_step(optimizer: "Any", args: "Any", kwargs: "Any") -> None:
     recorder = current()
-    if recorder is None or training.engine is not None or id(optimizer) in training.inner:
+    if recorder is None or id(optimizer) in training.inner:
+        return
+    if training.engine is not None:
+        is_own = optimizer is training.engine.basic_optimizer
+        if is_own and not training.in_engine and not training.counts.get(id(training.engine)):
+            note(_stepped_past, optimizer)
         return
     count = training.counts.get(id(optimizer), 0) + 1
     training.counts[id(optimizer)] = count
     note(_stepped, optimizer, count)
+
+
+def _stepped_past(recorder: "Recorder", optimizer: "Any") -> None:
+    """Note once that the script steps the optimizer that it gave DeepSpeed, not the engine."""
+    if not training.stepped_past:
+        training.stepped_past = True
+        recorder.write("stepped-past-engine", optimizer=class_name(optimizer))
 
 
 def _stepped(recorder: "Recorder", optimizer: "Any", count: int) -> None:
@@ -195,6 +225,7 @@ def note_step(
         collectives=_new_collectives(),
         fingerprint=fingerprint(_compared(parameters)) if count <= recorder.steps else [],
         evaluates=evaluates(training.model),
+        loaders=loaders_being_read(),
         **_memory(),
         **more,
     )
@@ -205,7 +236,9 @@ def note_step(
         codes = own_code(recorder.cwd)
         reduces = any(names_reductions(code) for code in codes)
         averages = any(averages_parameters(code) for code in codes)
-        recorder.write("steps-done", step=count, reduces=reduces, averages=averages)
+        passes = any(passes_activations(code) for code in codes)
+        recorder.write("steps-done", step=count, reduces=reduces, averages=averages, passes=passes)
+        recorder.write("untrained", models=untrained(_optimized()))
 
 
 def _new_collectives() -> "Optional[int]":

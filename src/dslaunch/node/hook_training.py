@@ -11,8 +11,18 @@ class Training:
     def __init__(self) -> None:
         self.engine: Any = None
         """The DeepSpeed engine: its steps count, not those of the optimizers inside."""
+        self.in_engine = False
+        """Whether the engine is making its step."""
+        self.stepped_past = False
+        """Whether it is noted that the script steps the optimizer of the engine itself."""
         self.model: Any = None
         """The module that was wrapped last."""
+        self.wrapped: List[Any] = []
+        """Weak references to all modules that DistributedDataParallel has wrapped."""
+        self.optimizers: List[Any] = []
+        """Weak references to all optimizers that were made."""
+        self.before: Dict[int, List[float]] = {}
+        """Fingerprints of the wrapped modules before the first step, by their identity."""
         self.sharded = False
         """Whether each rank has only a part of every parameter."""
         self.splits = False
@@ -38,6 +48,8 @@ class Training:
         """The time of the last step, or of the begin of the first one, in monotonic seconds."""
         self.collectives: Optional[int] = None
         """Collectives that had begun by then; None: unknown."""
+        self.passes: List[Any] = []
+        """Weak references to the iterators of data loaders that may be read further."""
         self.groups = self.loaders = self.inputs = 0
         """Groups and data loaders that were made, and inputs of the model that were noted."""
 

@@ -41,6 +41,7 @@ _SITECUSTOMIZE = '''\
 
 import os
 import sys
+from _thread import get_ident
 
 _HOOKS = {hooks!r}
 _PACKAGE = {package!r}
@@ -61,22 +62,31 @@ def _started_after(imported, start):
         def exec_module(self, module):
             module.__loader__ = module.__spec__.loader = self._loader
             self._loader.exec_module(module)
+            if Finder in sys.meta_path:
+                sys.meta_path.remove(Finder)
             try:
                 start()
             except Exception:
                 pass
 
     class Finder:
-        """Finds this one module, as the other finders do."""
+        """Finds this one module, as the other finders do, until it has been imported: libraries
+        also search for modules to see whether they are installed."""
+
+        searching = set()  # threads in which the other finders are asked
 
         @classmethod
         def find_spec(cls, name, path=None, target=None):
-            if name != imported or cls not in sys.meta_path:
+            thread = get_ident()
+            if name != imported or thread in cls.searching:
                 return None
-            sys.meta_path.remove(cls)
             import importlib.util  # a process without that module needs none of it
 
-            spec = importlib.util.find_spec(name)
+            cls.searching.add(thread)
+            try:
+                spec = importlib.util.find_spec(name)
+            finally:
+                cls.searching.discard(thread)
             if spec is not None and hasattr(spec.loader, "exec_module"):
                 spec.loader = Loader(spec.loader)
             return spec

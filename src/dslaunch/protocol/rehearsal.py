@@ -94,6 +94,14 @@ class ProcessGroup(Sent):
     """Seconds; None: the default."""
 
 
+class JoinedRpc(Sent):
+    """It has joined the ranks that call each other's functions (`torch.distributed.rpc`)."""
+
+    kind: Literal["joined-rpc"]
+    world: Count
+    """Ranks that have joined."""
+
+
 class Group(Sent):
     """A further group is made."""
 
@@ -173,6 +181,26 @@ class Batch(Sent):
     index: Count
     size: Count
     digest: Digest
+
+
+class PreparedLoader(Sent):
+    """Accelerate divides the samples of a data loader among ranks."""
+
+    kind: Literal["prepared-loader"]
+    source: Short
+    """The class of the sampler, or of a data set that is a stream: it decides which samples this
+    rank would get without Accelerate."""
+    part: Count
+    """Of this rank, from 0."""
+    parts: Count
+    samples: Count | None
+    """Of the data set; None: it is a stream."""
+    drawn: Count | None
+    """Samples that the sampler draws in an epoch; None: unknown."""
+    numbers: Annotated[Mapping[Short, Integer], Field(max_length=MOST_NUMBERS)]
+    """Attributes of the source."""
+    chosen: Digest | None
+    """Of the numbers of the samples that a sampler has; None: it has no list of them."""
 
 
 class Input(Sent):
@@ -273,6 +301,23 @@ class Step(Sent):
     """Whether its gradients were added to those of the step before."""
     evaluates: bool = False
     """Whether the model is in evaluation mode, in which some of its layers work otherwise."""
+    loaders: Annotated[Several[Count], Field(max_length=MOST_NUMBERS)] = ()
+    """Numbers of the data loaders that were being read."""
+
+
+class Untrained(Sent):
+    """The wrapped models that have gradients and were not changed by the steps."""
+
+    kind: Literal["untrained"]
+    models: Annotated[Several[Short], Field(max_length=MOST_NUMBERS)]
+    """Their classes."""
+
+
+class SteppedPastEngine(Sent):
+    """The script steps the optimizer that it gave DeepSpeed, and the engine has made no step."""
+
+    kind: Literal["stepped-past-engine"]
+    optimizer: Short
 
 
 class SchedulerUse(Sent):
@@ -303,6 +348,8 @@ class StepsDone(Sent):
     """Whether the script's code names a collective that may exchange parameters in a later step."""
     averages: bool = False
     """Whether it exchanges the parameters themselves, as ranks do that train alone for a while."""
+    passes: bool = False
+    """Whether it may pass activations between ranks that have different parts of a model."""
 
 
 class Held(Sent):
@@ -320,6 +367,15 @@ class GivenConfig(Sent):
     text: Text
     simulated: Count | None = None
     """The `train_batch_size` that DeepSpeed got instead, for the number of ranks here."""
+
+
+class UnfilledConfig(Sent):
+    """A DeepSpeed config as Accelerate or Transformers got it, which fills in `auto`."""
+
+    kind: Literal["unfilled-config"]
+    path: Path | None
+    """None: it was given as a dict."""
+    text: Text
 
 
 class Engine(Sent):
@@ -410,11 +466,13 @@ Record = (
     | TorchImported
     | RendezvousBegun
     | ProcessGroup
+    | JoinedRpc
     | Group
     | Wrapped
     | OptimizerBuilt
     | Loader
     | Batch
+    | PreparedLoader
     | Input
     | SameOrder
     | Joins
@@ -427,8 +485,11 @@ Record = (
     | Step
     | Schedulers
     | StepsDone
+    | Untrained
+    | SteppedPastEngine
     | Held
     | GivenConfig
+    | UnfilledConfig
     | Engine
     | TrainerArguments
     | AcceleratorBuilt

@@ -25,7 +25,8 @@ USUAL = frozenset(
         "wandb",
     ]
 )
-"""Modules of packages, also in scripts that change the module search path."""
+"""Modules of packages, most often installed ones, also in scripts that change the module search
+path: those may have some in separate directories, as Megatron-LM does."""
 _SEARCH_PATHS = frozenset(["sys.path", "sys.meta_path", "sys.path_hooks", "site.addsitedir"])
 """Names by which a script changes the module search path."""
 
@@ -54,7 +55,7 @@ def imports_of(source: str, beside: frozenset[str] = frozenset()) -> Imports:
     if _installs(tree):
         certain = set()
     if _changes_search_path(tree):
-        certain, every = certain & USUAL, every & USUAL
+        certain, every = set(), every & USUAL
     return Imports(
         certain=tuple(sorted(certain - beside)),
         possible=tuple(sorted(every - certain - beside)),

@@ -10,7 +10,7 @@ from dslaunch.deepspeed.arguments import Arguments
 from dslaunch.deepspeed.batch import parallelism
 from dslaunch.deepspeed.hardware import NodeHardware
 from dslaunch.deepspeed.lint import lint
-from dslaunch.deepspeed.linted_config import LintedConfig, Reader
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.schema import table
 from dslaunch.errors import ConfigError
 from dslaunch.lint import Remark
@@ -20,6 +20,7 @@ from dslaunch.protocol.rehearsal import (
     OptimizerBuilt,
     Started,
     TrainerArguments,
+    UnfilledConfig,
 )
 from dslaunch.rehearsal.findings import Finding
 from dslaunch.rehearsal.ranks import RankRecords, Ranks
@@ -48,18 +49,23 @@ def _finding(remark: Remark) -> Finding:
 
 
 def _effective(rehearsed: Rehearsed, ranks: Ranks) -> tuple[Remark, ...]:
-    """Return the findings of the lint about the config of the first rank that has one."""
+    """Return the findings of the lint about the config of the first rank that has one. If the run
+    failed before DeepSpeed got one, that is what a framework got."""
     for rank in ranks:
         config = rank.last(GivenConfig)
         if config is not None:
             return _lint(rehearsed, rank, config)
+    for rank in ranks:
+        unfilled = rank.every(UnfilledConfig)
+        if unfilled and rehearsed.outcome.status == "failed":
+            return _lint(rehearsed, rank, unfilled[0])
     return ()
 
 
-def _lint(rehearsed: Rehearsed, rank: RankRecords, config: GivenConfig) -> tuple[Remark, ...]:
+def _lint(
+    rehearsed: Rehearsed, rank: RankRecords, config: GivenConfig | UnfilledConfig
+) -> tuple[Remark, ...]:
     trainer = rank.last(TrainerArguments)
-    # frameworks have filled in `auto` by then
-    reader: Reader = "native"
     name = config.path or IN_CODE
     try:
         # the hook writes a dict as Python does, with Infinity
@@ -70,7 +76,8 @@ def _lint(rehearsed: Rehearsed, rank: RankRecords, config: GivenConfig) -> tuple
     subject = LintedConfig(
         document=document,
         table=table(),
-        reader=reader,
+        # frameworks have filled in `auto` when DeepSpeed gets it
+        reader="native" if isinstance(config, GivenConfig) else "hf",
         arguments=_arguments(trainer),
         parallelism=parallelism(
             document.data, _world(rehearsed, config), pipeline=_parts_of_model(rehearsed, rank)
@@ -82,10 +89,11 @@ def _lint(rehearsed: Rehearsed, rank: RankRecords, config: GivenConfig) -> tuple
     return tuple(remark for remark in found if not _refuted(remark, rehearsed, rank))
 
 
-def _world(rehearsed: Rehearsed, config: GivenConfig) -> int:
+def _world(rehearsed: Rehearsed, config: GivenConfig | UnfilledConfig) -> int:
     """Return for how many ranks a config is meant: a file, or what was scaled for fewer ranks, for
     those of the real run; what a script has computed, for those that it found."""
-    is_of_real_run = config.path is not None or config.simulated is not None
+    is_scaled = isinstance(config, GivenConfig) and config.simulated is not None
+    is_of_real_run = config.path is not None or is_scaled
     return rehearsed.full_ranks if is_of_real_run else rehearsed.plan.world_size
 
 

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.protocol.rehearsal import (
-    Batch,
     Engine,
     Input,
     Loader,
     OptimizerBuilt,
+    PreparedLoader,
     SameOrder,
     Step,
+    StepsDone,
     Wrapped,
 )
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
@@ -22,6 +23,8 @@ from dslaunch.run.rehearsal import Rehearsed
 
 DIFFERS = 0.01
 """Share of a parameter, or of its change, from which on two ranks differ; rounding is far below."""
+ROUNDING = 1e-5
+"""Share of the largest change of a parameter up to which a difference may be rounding."""
 LOSS_DIFFERS = 0.001
 """Share of the largest loss from which on ranks have different ones: of the same inputs and weights
 they differ by rounding alone, and the parts of a long sequence have similar ones."""
@@ -29,15 +32,37 @@ they differ by rounding alone, and the parts of a long sequence have similar one
 
 def split_by_hand(ranks: Ranks) -> bool:
     """Return whether ranks have parts of a model that their own code has divided: nothing wraps it,
-    steps exchange something, and all read the same samples, with other parameters from the
-    start."""
+    steps exchange something and change each part in another way, and the code passes activations on
+    or all read the same samples, with other parameters from the start."""
     # what the first step has exchanged before it began is not known
     exchanged = all(any(step.collectives for step in rank.every(Step)) for rank in ranks)
     if not exchanged or any(rank.last(Wrapped) or rank.last(Engine) for rank in ranks):
         return False
     built = [rank.last(OptimizerBuilt) for rank in ranks]
     parts = [each.fingerprint if each is not None else () for each in built]
+    if _change_alike(ranks, parts):
+        return False
+    if any(done.passes for rank in ranks for done in rank.every(StepsDone)):
+        return True
     return _all_equal(_common_digests(ranks)) and apart(parts)
+
+
+def _change_alike(ranks: Ranks, before: Sequence[Sequence[float]]) -> bool:
+    """Return whether the first step changes the parameters of all ranks in the same way, as it does
+    where they exchange their gradients."""
+    after = [next((step.fingerprint for step in rank.every(Step)), ()) for rank in ranks]
+    if len({len(each) for each in (*before, *after)}) > 1 or not after[0]:
+        return False
+    by_rank = [
+        [new - old for old, new in zip(*both, strict=True)]
+        for both in zip(before, after, strict=True)
+    ]
+    rounding = ROUNDING * max(abs(change) for changes in by_rank for change in changes)
+    by_parameter = zip(*by_rank, strict=True)
+    return all(
+        max(changes) - min(changes) <= max(DIFFERS * max(map(abs, changes)), rounding)
+        for changes in by_parameter
+    )
 
 
 def apart(fingerprints: Sequence[Sequence[float]]) -> bool:
@@ -68,7 +93,7 @@ def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
         if not (split and _take_parts(ranks)):
             yield finding(FindingKind.SAME_DATA_LOADED if split else FindingKind.SAME_DATA, where)
         return
-    if not any(rank.every(Batch) for rank in ranks) and _get_equal_inputs(ranks):
+    if not any(rank.trained_batches for rank in ranks) and _get_equal_inputs(ranks):
         yield finding(FindingKind.SAME_INPUTS, where)
         return
     equal = _with_equal_batches(ranks, digests)
@@ -153,7 +178,7 @@ def _take_parts(ranks: Ranks) -> bool:
     """Return whether the inputs of the models are so small that a batch has one for each rank. What
     is augmented at random differs too, and is as large as the batch."""
     inputs = [each.size for rank in ranks for each in rank.every(Input)]
-    batches = [each.size for rank in ranks for each in rank.every(Batch)]
+    batches = [each.size for rank in ranks for each in rank.trained_batches]
     sizes = [size for size in inputs if size is not None]
     if not sizes or len(sizes) < len(inputs) or not batches:
         return False
@@ -234,10 +259,46 @@ def unread_parts(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
             return
 
 
+def divided_twice(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield a data loader whose samples are divided by rank already, and that Accelerate divides
+    again."""
+    del rehearsed
+    prepared = [rank.every(PreparedLoader) for rank in ranks]
+    for together in zip(*prepared, strict=False):
+        is_divided = _knows_its_part(together) or _has_chosen_parts(together)
+        if together[0].parts > 1 and is_divided:
+            where = ranks_text(rank.rank for rank in ranks)
+            yield finding(FindingKind.DIVIDED_TWICE, where, source=together[0].source)
+            return
+
+
+def _knows_its_part(loaders: Sequence[PreparedLoader]) -> bool:
+    """Return whether an attribute has the number of each rank's part, and another one that of all
+    parts."""
+    names = set.intersection(*(set(each.numbers) for each in loaders))
+    part = any(all(each.numbers[name] == each.part for each in loaders) for name in names)
+    parts = any(all(each.numbers[name] == each.parts for each in loaders) for name in names)
+    return part and parts
+
+
+def _has_chosen_parts(loaders: Sequence[PreparedLoader]) -> bool:
+    """Return whether the samplers of the ranks have chosen other samples each, and together as many
+    as there are."""
+    chosen = {each.chosen for each in loaders}
+    if None in chosen or len(chosen) < len(loaders):
+        return False
+    return all(
+        each.drawn is not None
+        and each.samples is not None
+        and abs(each.drawn * each.parts - each.samples) < each.parts
+        for each in loaders
+    )
+
+
 def _same_in_workers(rank: RankRecords) -> Iterator[Finding]:
     """Yield that the workers of a loader return each batch again: a, a, b."""
     digests_of: defaultdict[int, list[str]] = defaultdict(list)
-    for batch in rank.every(Batch):
+    for batch in rank.trained_batches:
         digests_of[batch.loader].append(batch.digest)
     for loader in rank.trained_loaders:
         digests = digests_of[loader.number]

@@ -81,7 +81,7 @@ class FindingKind(Enum):
     LACKS_RANKS = (
         "rehearsal.world-size",
         "error",
-        "init_process_group waits for {world} ranks, and the run has {ranks}",
+        "waits for {world} ranks, and the run has {ranks}",
         "leave world_size to the launcher, which sets WORLD_SIZE, or start as many ranks",
     )
     LACKS_MASTER = (
@@ -136,6 +136,13 @@ class FindingKind(Enum):
         "wrap the model: DistributedDataParallel(model), fully_shard(model) or "
         "deepspeed.initialize(model=model)",
     )
+    PAST_ENGINE = (
+        "rehearsal.not-synchronized",
+        "error",
+        "the script steps {optimizer} itself, and not the DeepSpeed engine that got it: no "
+        "gradients are exchanged",
+        "call engine(...), engine.backward(loss) and engine.step() instead",
+    )
     PARAMETERS_DIFFER = (
         "rehearsal.parameters-differ",
         "warning",
@@ -161,6 +168,12 @@ class FindingKind(Enum):
         "error",
         "{optimizer} has no parameter of the wrapped model",
         "make the optimizer from the parameters of the model that is trained",
+    )
+    UNTRAINED = (
+        "rehearsal.no-update",
+        "warning",  # it may be meant to pass gradients on
+        "{model} is wrapped and has gradients, and no optimizer has its parameters",
+        "make an optimizer from the parameters of each model, or freeze it: requires_grad_(False)",
     )
     ROUNDED_AWAY = (
         "rehearsal.no-update",
@@ -321,6 +334,13 @@ class FindingKind(Enum):
         "warning",  # samplers of later epochs may read the other parts
         "{sampler} divides the samples into {parts} parts, of which {ranks} ranks read {read}",
         "pass num_replicas=dist.get_world_size() and rank=dist.get_rank(), or neither",
+    )
+    DIVIDED_TWICE = (
+        "rehearsal.unread-data",
+        "warning",
+        "{source} draws another part of the samples in each rank, and Accelerate divides them "
+        "again: no rank reads the rest",
+        "leave the data loader out of accelerator.prepare(), or let {source} draw all samples",
     )
     PLAIN_SAMPLER = (
         "rehearsal.plain-sampler",

@@ -11,6 +11,7 @@ from dslaunch.notes import NoteCode
 from dslaunch.protocol.rehearsal import (
     Ended,
     Held,
+    JoinedRpc,
     Joins,
     Loader,
     Saved,
@@ -155,11 +156,16 @@ def _verdict(outcome: Outcome, findings: Iterable[Finding], ranks: Ranks) -> Ver
 
 def _served(outcome: Outcome, ranks: Ranks) -> frozenset[int]:
     """Return the ranks that train nothing and wait for ranks that were held: they evaluate, or
-    collect, what these will send them after a later step."""
-    hang = outcome.reason.hang
-    if outcome.reason.code is not EndCode.REHEARSED or hang is None:
+    collect, what these will send them after a later step, or call functions of theirs."""
+    if outcome.reason.code is not EndCode.REHEARSED:
         return frozenset()
-    return frozenset(rank.rank for rank in ranks if rank.rank in hang.waiting and not rank.trains)
+    hang = outcome.reason.hang
+    waiting = hang.waiting if hang is not None else ()
+    return frozenset(
+        rank.rank
+        for rank in ranks
+        if not rank.trains and (rank.rank in waiting or rank.last(JoinedRpc))
+    )
 
 
 def _of_the_end(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:

@@ -50,8 +50,8 @@ class RankRecords:
 
     @cached_property
     def batch_digests(self) -> dict[tuple[int, int], str]:
-        """Return the digests of the batches that it has read, by loader and index."""
-        return {(batch.loader, batch.index): batch.digest for batch in self.every(Batch)}
+        """Return the digests of the batches that were trained on, by loader and index."""
+        return {(batch.loader, batch.index): batch.digest for batch in self.trained_batches}
 
     @property
     def steps(self) -> int:
@@ -81,10 +81,20 @@ class RankRecords:
         """Return whether another program took its place, which records nothing."""
         return bool(self.records) and isinstance(self.records[-1], Replaced)
 
+    @cached_property
+    def trained_batches(self) -> tuple[Batch, ...]:
+        """Return the batches that were trained on: of data loaders that were being read at a step.
+        Others are read before the training, or to evaluate. Where none was being read, batches were
+        kept in a list before they were trained on, and all count."""
+        batches = self.every(Batch)
+        reading = {number for step in self.every(Step) for number in step.loaders}
+        trained = tuple(batch for batch in batches if batch.loader in reading)
+        return trained or batches
+
     @property
     def trained_loaders(self) -> tuple[Loader, ...]:
         """Return the data loaders whose batches were trained on."""
-        used = {batch.loader for batch in self.every(Batch)}
+        used = {batch.loader for batch in self.trained_batches}
         return tuple(loader for loader in self.every(Loader) if loader.number in used)
 
     @property

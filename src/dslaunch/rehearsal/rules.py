@@ -16,6 +16,7 @@ from dslaunch.protocol.rehearsal import (
     Engine,
     GivenConfig,
     Host,
+    JoinedRpc,
     OptimizerBuilt,
     ProcessGroup,
     Schedulers,
@@ -23,14 +24,18 @@ from dslaunch.protocol.rehearsal import (
     Spawned,
     Started,
     Step,
+    SteppedPastEngine,
     StepsDone,
+    Untrained,
     Wrapped,
 )
 from dslaunch.rehearsal.checkpoints import checkpoints
 from dslaunch.rehearsal.data import (
     DIFFERS,
+    ROUNDING,
     apart,
     batches_differ,
+    divided_twice,
     few_samples,
     same_data,
     same_order,
@@ -45,8 +50,6 @@ from dslaunch.run.reasons import EndCode
 from dslaunch.run.rehearsal import Rehearsed
 
 Rule = Callable[[Rehearsed, Ranks], Iterator[Finding]]
-ROUNDING = 1e-5
-"""Share of the largest change of a parameter up to which a difference may be rounding."""
 FULL = 0.95
 """Share of the GPU memory from which on it is short."""
 MOST_HOSTS = 20
@@ -67,8 +70,8 @@ def not_distributed(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     wanted = rehearsed.plan.world_size
     alone: dict[int, list[int]] = defaultdict(list)
     for rank in ranks:
-        group = rank.last(ProcessGroup)
-        world = group.world if group is not None else 1
+        joined = [each for each in (rank.last(ProcessGroup), rank.last(JoinedRpc)) if each]
+        world = max((each.world for each in joined), default=1)
         if rank.steps and world < wanted:
             alone[world].append(rank.rank)
     for world, several in alone.items():
@@ -94,6 +97,8 @@ def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     world = len(ranks)
     if world < 2 or not all(_joined(rank) and _may_compare(rank, world) for rank in ranks):
         return
+    if split_by_hand(ranks):
+        return
     step = min(rank.steps for rank in ranks)
     before = [_first_fingerprint(rank) for rank in ranks]
     after = [_fingerprint(rank, step) for rank in ranks]
@@ -106,6 +111,18 @@ def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         yield finding(kind, where)
     else:
         yield finding(kind, where, step=step)
+
+
+def past_engine(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks that step the optimizer of their DeepSpeed engine, which makes no step."""
+    del rehearsed
+    found: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        past = rank.last(SteppedPastEngine)
+        if past is not None and not rank.steps:
+            found[past.optimizer].append(rank.rank)
+    for optimizer, several in found.items():
+        yield finding(FindingKind.PAST_ENGINE, ranks_text(several), optimizer=optimizer)
 
 
 def _difference(ranks: Ranks, before: Sequence[Sequence[float]]) -> FindingKind:
@@ -257,6 +274,17 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
     if warms_up or len(steps) < 2:
         return None
     return FindingKind.ROUNDED_AWAY
+
+
+def untrained(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the wrapped models that no optimizer trains."""
+    del rehearsed
+    found: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        for model in {name for each in rank.every(Untrained) for name in each.models}:
+            found[model].append(rank.rank)
+    for model, several in found.items():
+        yield finding(FindingKind.UNTRAINED, ranks_text(several), model=model)
 
 
 def _types(rank: RankRecords, optimizer: OptimizerBuilt) -> set[str]:
@@ -486,9 +514,11 @@ RULES: tuple[Rule, ...] = (
     groups_differ,
     spawns_ranks,
     not_synchronized,
+    past_engine,
     models_differ,
     configs_differ,
     no_update,
+    untrained,
     schedule_unused,
     schedule_steps,
     loss_not_finite,
@@ -500,6 +530,7 @@ RULES: tuple[Rule, ...] = (
     same_order,
     few_samples,
     unread_parts,
+    divided_twice,
     batches_differ,
     on_cpu,
     builds,

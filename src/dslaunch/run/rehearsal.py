@@ -19,6 +19,7 @@ from dslaunch.protocol.rehearsal import (
     BuildEnded,
     Ended,
     Held,
+    JoinedRpc,
     NewRecords,
     ProcessGroup,
     Raised,
@@ -280,7 +281,7 @@ class RehearsalMonitor:
         if self._done_at is None and all(self._has(rank, StepsDone) for rank in ranks):
             self._done_at = now
         held = [self._has(rank, Held) for rank in ranks]
-        over = [h or self._has(rank, Ended) for h, rank in zip(held, ranks, strict=True)]
+        over = [self._is_over(rank) for rank in ranks]
         settled = self._done_at is not None and now - self._done_at > SETTLE
         # the exit of a rank that has raised an exception ends the run, as a failure
         is_failing = any(self._has(rank, Raised) for rank in ranks)
@@ -297,6 +298,12 @@ class RehearsalMonitor:
             return EndReason(EndCode.REHEARSED, steps=steps)
         return EndReason(EndCode.REHEARSAL_LIMIT, seconds=self.limits.time_limit, steps=steps)
 
+    def _is_over(self, rank: int) -> bool:
+        """Return whether a rank makes no further step: it is held, or has ended, or makes none
+        itself and calls functions of ranks that are held, which do not answer."""
+        calls = self._has(rank, JoinedRpc) and not self._has(rank, Step)
+        return calls or self._has(rank, Held) or self._has(rank, Ended)
+
     def _trains_in_spawned(self, rank: int) -> bool:
         """Return whether a rank waits for processes that it has started, and these train: the
         launcher has started as many ranks already."""
@@ -308,16 +315,18 @@ class RehearsalMonitor:
 
     def _never_meet(self, ranks: list[int], now: float) -> bool:
         """Return whether the ranks have waited for each other, and for what is not there."""
-        joining = all(
-            self._has(rank, RendezvousBegun) and not self._has(rank, ProcessGroup) for rank in ranks
-        )
-        if not joining:
+        if not all(self._joins(rank) for rank in ranks):
             self._joining_since = None
             return False
         if self._joining_since is None:
             self._joining_since = now
         waited = now - self._joining_since > RENDEZVOUS_WAIT
         return waited and self._has_impossible_rendezvous()
+
+    def _joins(self, rank: int) -> bool:
+        """Return whether a rank waits to join the others."""
+        has_joined = self._has(rank, ProcessGroup) or self._has(rank, JoinedRpc)
+        return self._has(rank, RendezvousBegun) and not has_joined
 
     def _has(self, rank: int, kind: type[Record]) -> bool:
         return kind in self._kinds[rank]

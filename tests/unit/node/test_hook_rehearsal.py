@@ -208,6 +208,21 @@ def test_averaging_of_parameters_is_known_by_the_code(code: str, averages: bool)
     assert hook_code.averages_parameters(ast.parse(code)) is averages
 
 
+@pytest.mark.parametrize(
+    ("code", "passes"),
+    [
+        ("dist.send(hidden, 1)", True),
+        ("torch.distributed.all_to_all_single(got, tokens)", True),
+        ("from torch.distributed import isend, irecv", True),
+        ("class Sum(torch.autograd.Function):\n    def forward(c, x): dist.all_reduce(x)", True),
+        ("for p in model.parameters():\n    dist.all_reduce(p.grad)", False),
+        ("socket.send(b'')\nqueue.recv()", False),
+    ],
+)
+def test_passing_activations_is_known_by_the_code(code: str, passes: bool) -> None:
+    assert hook_code.passes_activations(ast.parse(code)) is passes
+
+
 def test_the_code_of_a_script_is_found_where_it_was_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

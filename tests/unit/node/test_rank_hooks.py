@@ -73,6 +73,16 @@ def test_a_hook_that_watches_several_modules_is_told_of_each_import(
     assert out == f"started in {tmp_path}\nimported colorsys\nimported wave\n"
 
 
+def test_a_search_for_a_module_does_not_take_the_place_of_its_import(
+    run: Run, tmp_path: Path
+) -> None:
+    """Libraries search for PyTorch to see whether it is installed, as `datasets` does."""
+    text = (
+        "import importlib.util\nprint(bool(importlib.util.find_spec('colorsys')))\nimport colorsys"
+    )
+    assert run(text, hook=HOOK, after="colorsys") == f"True\nstarted in {tmp_path}\n"
+
+
 def test_an_import_that_fails_fails_as_without_the_hook(run: Run, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("1 / 0\n")
     text = (

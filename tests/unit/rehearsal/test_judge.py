@@ -303,6 +303,15 @@ def test_the_config_that_deepspeed_got_is_linted_at_its_place() -> None:
     assert only(result).where == "ds.json:2:2"
 
 
+def test_the_config_that_a_framework_got_is_linted_if_the_run_failed() -> None:
+    text = json.dumps({"train_batch_size": "auto", "gradient_accumulation_steps": "8"})
+    given: Sent = {"kind": "unfilled-config", "path": "ds.json", "text": text}
+    ranks = [START, TORCH, given], [START, TORCH, given]
+    failed = Outcome("failed", 1, EndReason(EndCode.RANK_FAILED, host="n0", rank=0))
+    assert ("error", "wrong-batch") in codes(judged(*ranks, outcome=failed))
+    assert ("error", "wrong-batch") not in codes(judged(*ranks, outcome=SUCCEEDED))
+
+
 def test_a_config_in_code_may_have_infinity() -> None:
     text = '{"train_batch_size": 2, "steps_per_print": Infinity}'
     given: Sent = {"kind": "deepspeed-config", "path": None, "text": text}
@@ -317,6 +326,13 @@ def test_ranks_without_a_process_group_train_alone() -> None:
     result = judged(*alone)
     assert codes(result) == {("error", "rehearsal.not-distributed")}
     assert only(result).where == "ranks 0-1"
+
+
+def test_ranks_that_call_functions_of_each_other_need_no_process_group() -> None:
+    """One has the parameters and steps, and the others send it their gradients."""
+    joined: Sent = {"kind": "joined-rpc", "world": 2}
+    server = [START, TORCH, joined, OPTIMIZER, step(1), step(2), HELD]
+    assert judged(server, [START, TORCH, joined]).verdict is Verdict.WOULD_RUN
 
 
 def test_a_process_group_of_one_rank_is_not_distributed() -> None:
@@ -507,6 +523,32 @@ def test_ranks_whose_own_code_divides_the_model_may_read_the_same_samples(other:
     assert judged(rank(0, 0), rank(1, 0, **other)).verdict is Verdict.WOULD_FAIL
 
 
+@pytest.mark.parametrize("passes", [True, False])
+def test_parameters_of_ranks_that_pass_activations_may_differ(passes: bool) -> None:
+    """As those of experts, which each rank has for itself, beside a router that all have."""
+    done: Sent = {"kind": "steps-done", "step": 2, "passes": passes}
+
+    def rank(number: int) -> list[Sent]:
+        steps = [step(at, fingerprint=[1.0 + at * (1 + number), 2.0 + at]) for at in (1, 2)]
+        return [START, TORCH, group(number), OPTIMIZER, *steps, done, HELD]
+
+    warned = ("warning", "rehearsal.parameters-differ")
+    assert (warned in codes(judged(rank(0), rank(1)))) is not passes
+
+
+def test_replicas_that_begin_apart_are_named_though_they_pass_something() -> None:
+    """Each step changes them alike, so that they have exchanged gradients."""
+    done: Sent = {"kind": "steps-done", "step": 2, "passes": True}
+
+    def rank(number: int) -> list[Sent]:
+        built = {**OPTIMIZER, "fingerprint": [float(number), 2.0]}
+        steps = [step(at, fingerprint=[number + at * 0.5, 2.0 + at]) for at in (1, 2)]
+        return [START, TORCH, group(number), built, *steps, done, HELD]
+
+    warned = ("warning", "rehearsal.parameters-differ")
+    assert codes(judged(rank(0), rank(1))) == {warned}
+
+
 def test_ranks_that_split_the_model_may_read_the_same_samples() -> None:
     split: Sent = {"kind": "splits-model"}
     ranks = [[*sound(rank), loader(), *batches("a", "b")] for rank in (0, 1)]
@@ -649,6 +691,21 @@ def test_ranks_that_read_the_same_batches_are_an_error() -> None:
     same = [plain, *batches("a", "b", "c")]
     result = judged([*sound(0), *same], [*sound(1), *same])
     assert codes(result) == {("error", "rehearsal.same-data")}
+
+
+def test_batches_that_were_read_before_the_training_may_be_the_same() -> None:
+    before = [loader(replicas=None, sampler="SequentialSampler"), *batches("a", "b")]
+    trained = [{**each, "loader": 2} for each in batches("c", "d")]
+
+    def rank(number: int, *reading: int) -> list[Sent]:
+        own = [{**each, "digest": f"{number}{each['index']}" * 8} for each in trained]
+        steps = [step(at, loaders=list(reading)) for at in (1, 2)]
+        used = [*before, loader(number=2, replica=number), *own]
+        return [*without(sound(number), "step", "held"), *used, *steps, HELD]
+
+    plain = ("warning", "rehearsal.plain-sampler")
+    assert codes(judged(rank(0, 2), rank(1, 2))) == set()
+    assert plain in codes(judged(rank(0), rank(1)))  # batches in a list tell no loader
 
 
 def test_batches_that_are_all_equal_say_nothing_of_the_sampler() -> None:
@@ -1248,6 +1305,58 @@ def test_the_same_inputs_without_a_data_loader_are_a_warning() -> None:
     assert judged(*constant).findings == ()
     own = [[*sound(0), *inputs("a", "b")], [*sound(1), *inputs("c", "d")]]
     assert judged(*own).findings == ()
+
+
+def prepared(rank: int, **other: object) -> Sent:
+    """A data loader of 64 samples that Accelerate divides among two ranks."""
+    return {
+        "kind": "prepared-loader",
+        "source": "Own",
+        "part": rank,
+        "parts": 2,
+        "samples": 64,
+        "drawn": 64,
+        "numbers": {"seed": 7},
+        "chosen": None,
+        **other,
+    }
+
+
+@pytest.mark.parametrize(
+    ("divided", "other"),
+    [
+        (True, [{"numbers": {"rank": rank, "size": 2}} for rank in (0, 1)]),
+        (True, [{"drawn": 32, "chosen": digit * 16} for digit in "ab"]),
+        (False, [{}, {}]),
+        (False, [{"numbers": {"rank": rank}} for rank in (0, 1)]),
+        (False, [{"drawn": 32, "chosen": "a" * 16}] * 2),
+        (False, [{"drawn": 48, "chosen": digit * 16} for digit in "ab"]),
+    ],
+    ids=str,
+)
+def test_samples_that_are_divided_already_are_not_to_be_divided_again(
+    divided: bool, other: list[Sent]
+) -> None:
+    ranks = [[*sound(rank), prepared(rank, **other[rank])] for rank in (0, 1)]
+    assert (("warning", "rehearsal.unread-data") in codes(judged(*ranks))) is divided
+
+
+def test_a_wrapped_model_that_no_optimizer_has_is_a_warning() -> None:
+    left: Sent = {"kind": "untrained", "models": ["Generator"]}
+    found = only(judged([*sound(0), left], [*sound(1), left]))
+    assert (found.level, found.code) == ("warning", "rehearsal.no-update")
+    assert found.values == {"model": "Generator"}
+
+
+def test_a_script_that_steps_past_the_engine_is_an_error() -> None:
+    past: Sent = {"kind": "stepped-past-engine", "optimizer": "AdamW"}
+
+    def rank(number: int, *steps: Sent) -> list[Sent]:
+        return [START, TORCH, group(number), ENGINE, past, *steps, ENDED]
+
+    error = ("error", "rehearsal.not-synchronized")
+    assert error in codes(judged(rank(0), rank(1), outcome=SUCCEEDED))
+    assert error not in codes(judged(rank(0, step(1)), rank(1, step(1)), outcome=SUCCEEDED))
 
 
 def test_updates_that_bf16_rounds_away_are_a_warning_unless_the_rate_rises() -> None:
