@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,7 +28,7 @@ from dslaunch.run.preflight_survey import ask_nodes, checks_again, preflight_sco
 from dslaunch.run.timeouts import REHEARSAL_DEFAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from dslaunch.launch.decisions import Decision
     from dslaunch.preflight.check import Check, Scope, Tier
@@ -218,11 +220,12 @@ class PreflightRequest:
 
     def again(self, saved: Path, baseline: Path | None) -> PreflightResult:
         """Return the result for saved answers. Raises DslaunchError."""
-        known_good = _known_good(baseline)
-        facts = self._facts(saved)
-        chosen = checks_again(self.wanted, facts, tiered=self.tiered)
-        _same_nodes(facts.scope, known_good, baseline)
-        return _judged(facts, chosen, known_good)
+        with _without_collection():
+            known_good = _known_good(baseline)
+            facts = self._facts(saved)
+            chosen = checks_again(self.wanted, facts, tiered=self.tiered)
+            _same_nodes(facts.scope, known_good, baseline)
+            return _judged(facts, chosen, known_good)
 
     def _facts(self, saved: Path) -> Recording:
         """Return saved answers with their own cluster, or with the cluster file given now."""
@@ -241,6 +244,17 @@ class PreflightRequest:
             purposes=self.wanted.purposes,
             launcher=self.launcher,
         )
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Let Python look for no garbage: the answers of many nodes are a million objects, none of them
+    garbage, and to look at them again and again takes a sixth of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _known_good(baseline: Path | None) -> Recording | None:

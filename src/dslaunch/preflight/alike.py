@@ -51,15 +51,13 @@ class NodeGroup:
 
     def _divided(self, key: str) -> tuple[NodeGroup, ...]:
         answers = [recorded.get(key) for recorded in self._recorded]
-        if len(set(map(id, answers))) == 1:  # so it is with most questions
+        objects = {id(answer): answer for answer in answers}
+        if len(objects) == 1:  # so it is with most questions
             return (self,)
-        by_object: dict[int, list[str]] = {}
-        for host, answer in zip(self.hosts, answers, strict=True):
-            by_object.setdefault(id(answer), []).append(host)
+        compared = {number: _compared(answer) for number, answer in objects.items()}
         by_answer: dict[object, list[str]] = {}
-        for hosts in by_object.values():
-            answer = self._nodes[hosts[0]].recorded.get(key)
-            by_answer.setdefault(_compared(answer), []).extend(hosts)
+        for host, answer in zip(self.hosts, answers, strict=True):
+            by_answer.setdefault(compared[id(answer)], []).append(host)
         if len(by_answer) == 1:
             return (self,)
         return tuple(NodeGroup(self._nodes, tuple(hosts)) for hosts in by_answer.values())
@@ -189,8 +187,8 @@ def judge_alike(nodes: Nodes, work: Callable[[NodeAnswers], R]) -> list[tuple[tu
                 found += [((host,), work(nodes[host])) for host in group.hosts]
             else:
                 groups += group.parts(differ.key)
-    place = {host: at for at, host in enumerate(nodes)}
-    return sorted(found, key=lambda each: place[each[0][0]])
+    by_first = {hosts[0]: (hosts, result) for hosts, result in found}
+    return [by_first[host] for host in nodes if host in by_first]
 
 
 def by_host(nodes: Nodes, work: Callable[[NodeAnswers], R]) -> dict[str, R]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Generic, TypeVar
 
 from dslaunch.preflight.alike import CheckAnswers, judge_alike
@@ -106,8 +106,8 @@ def with_fine(found: Iterable[Finding], nodes: Nodes, fine: str) -> Iterator[Fin
     for finding in found:
         named.update(finding.hosts)
         yield finding
-    rest = tuple(host for host in nodes if host not in named)
-    if fine and rest:
+    if fine and len(named) < len(nodes):
+        rest = tuple(host for host in nodes if host not in named)
         yield Finding("pass", fine, hosts=rest)
 
 
@@ -185,13 +185,19 @@ def together(
 ) -> Iterator[Finding]:
     """Yield the findings of single nodes and of groups, equal ones once with all of their nodes, in
     the order of the nodes."""
-    groups: dict[Finding, list[str]] = {}
+    groups: dict[Finding, list[tuple[str, ...]]] = {}
     for hosts, own in found:
         for finding in own:
-            groups.setdefault(finding, []).extend(hosts)
-    place = {host: at for at, host in enumerate(nodes)}
-    for finding, named in groups.items():
-        yield finding.of(*sorted(named, key=place.__getitem__))
+            groups.setdefault(finding, []).append(hosts)
+    for finding, several in groups.items():
+        hosts = several[0] if len(several) == 1 else _in_order(nodes, several)
+        yield finding.of(*hosts)
+
+
+def _in_order(nodes: Nodes, groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the nodes of several groups in the order of all nodes."""
+    named = set(chain.from_iterable(groups))
+    return tuple(host for host in nodes if host in named)
 
 
 def _of_node(judge: Callable[[], Iterable[Finding]]) -> list[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -176,10 +177,13 @@ class _RecordingFile:
     def _nodes(self) -> dict[str, NodeRecording]:
         """Return what each node answered; nodes share equal answers. Raises ValueError."""
         shared = SharedAnswers()
+        several = Counter(key for key, _ in self.answers)
         answers: list[tuple[str, Answer | None]] = []
         for key, sent in self.answers:
             answer = survey.recorded(key, sent)
-            answers.append((key, None if answer is None else shared.one(key, answer)))
+            if answer is not None and several[key] > 1:
+                answer = shared.one(key, answer)
+            answers.append((key, answer))
         unknown = {key for key, answer in answers if answer is None}
         found = {}
         for host, node in self.nodes.items():

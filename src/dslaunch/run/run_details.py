@@ -27,7 +27,7 @@ from dslaunch.run.run_directory import LOGS
 from dslaunch.run.run_state import State
 from dslaunch.run.status import Reports, RunStatus
 from dslaunch.run.usage import read_usage
-from dslaunch.run.usage_history import RankLateness, UsageCurve, notably_late, usage_curves
+from dslaunch.run.usage_history import RankLateness, UsageCurve, UsageHistory
 
 MOST_OUTPUT = 64 << 20
 """Bytes of output that are read; of more, parts of every log."""
@@ -105,8 +105,8 @@ def run_details(run: RunHandle, local: LocalRun | None) -> RunDetails:
     if local is None:
         return details
     end = details.ended or details.time
-    curves = usage_curves(read_usage(local.directory), details.started, end)
-    return replace(details, usage=curves, late=notably_late(read_usage(local.directory)))
+    history = UsageHistory.of(read_usage(local.directory), details.started, end)
+    return replace(details, usage=history.curves(), late=history.notably_late())
 
 
 def _status(run: RunHandle, local: LocalRun | None, notices: list[str]) -> RunStatus:

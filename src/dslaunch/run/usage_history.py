@@ -75,35 +75,62 @@ MOST_LATE = 10
 """Ranks that are listed, at most."""
 
 
-def notably_late(usage: Iterable[NodeUsage]) -> tuple[RankLateness, ...]:
-    """Return the ranks that were notably late, the latest first."""
-    shares: dict[tuple[int, str], list[float]] = {}
-    for sample in usage:
+class UsageHistory:
+    """What measurements show over time. None is kept: a long run of many nodes has more of them
+    than there is memory."""
+
+    def __init__(self, start: float, end: float) -> None:
+        """Curves are drawn between these times."""
+        self._start, self._end = start, end
+        self._span = max(end - start, 1.0)
+        self._means: dict[Measure, dict[tuple[int, str], _Mean]] = {}
+        """By interval and node."""
+        self._lateness: dict[tuple[int, str], list[float]] = {}
+        """By rank and node."""
+
+    @classmethod
+    def of(cls, usage: Iterable[NodeUsage], start: float, end: float) -> UsageHistory:
+        """Return what these measurements show."""
+        history = cls(start, end)
+        for sample in usage:
+            history.add(sample)
+        return history
+
+    def add(self, sample: NodeUsage) -> None:
+        """Add a measurement."""
         for rank in sample.ranks:
             if rank.late is not None:
-                shares.setdefault((rank.rank, sample.host), []).append(rank.late)
-    found = [RankLateness(rank, host, median(several)) for (rank, host), several in shares.items()]
-    notable = [each for each in found if each.late >= NOTABLE_LATENESS]
-    return tuple(sorted(notable, key=lambda each: (-each.late, each.rank)))[:MOST_LATE]
-
-
-def usage_curves(usage: Iterable[NodeUsage], start: float, end: float) -> tuple[UsageCurve, ...]:
-    """Return a curve for each measure that any node reports between two times."""
-    span = max(end - start, 1.0)
-    sums: dict[Measure, dict[tuple[int, str], _Mean]] = {}
-    for sample in usage:
-        if not (math.isfinite(sample.time) and start - span <= sample.time <= end + span):
-            continue
-        bucket = int((sample.time - start) / span * MOST_BUCKETS)
-        bucket = min(max(bucket, 0), MOST_BUCKETS - 1)
+                self._lateness.setdefault((rank.rank, sample.host), []).append(rank.late)
+        earliest, latest = self._start - self._span, self._end + self._span
+        if not earliest <= sample.time <= latest:
+            return
+        bucket = int((sample.time - self._start) / self._span * MOST_BUCKETS)
+        source = min(max(bucket, 0), MOST_BUCKETS - 1), sample.host
         for measure, read in _READ.items():
             value = read(sample)
             if value is not None and math.isfinite(value):
-                means = sums.setdefault(measure, {})
-                means.setdefault((bucket, sample.host), _Mean()).add(value)
-    return tuple(
-        _curve(measure, sums[measure], start, span) for measure in Measure if measure in sums
-    )
+                means = self._means.setdefault(measure, {})
+                if source not in means:
+                    means[source] = _Mean()
+                means[source].add(value)
+
+    def curves(self) -> tuple[UsageCurve, ...]:
+        """Return a curve for each measure that any node reports."""
+        return tuple(
+            _curve(measure, self._means[measure], self._start, self._span)
+            for measure in Measure
+            if measure in self._means
+        )
+
+    def notably_late(self) -> tuple[RankLateness, ...]:
+        """Return the ranks that were notably late, the latest first."""
+        medians = {source: median(several) for source, several in self._lateness.items()}
+        found = [
+            RankLateness(rank, host, late)
+            for (rank, host), late in medians.items()
+            if late >= NOTABLE_LATENESS
+        ]
+        return tuple(sorted(found, key=lambda each: (-each.late, each.rank)))[:MOST_LATE]
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import State
 from dslaunch.run.status import RunStatus
 from dslaunch.run.usage import GpuUsage, NodeUsage
-from dslaunch.run.usage_history import usage_curves
+from dslaunch.run.usage_history import UsageHistory
 
 START = 1_795_000_000.0
 LENGTH = 5400.0
@@ -96,7 +96,7 @@ def usage_of(hosts: tuple[str, ...], samples: int = 20) -> Iterator[NodeUsage]:
             yield NodeUsage(
                 time=START + LENGTH * at / samples,
                 host=host,
-                cpu=0.2 + 0.001 * number,
+                cpu=0.2 + 0.001 * (number % 500),
                 load=12.0,
                 memory_used=200 << 30,
                 memory_total=1024 << 30,
@@ -226,5 +226,5 @@ def details_of(count: int, *, fails: bool = True) -> RunDetails:
         events=tuple(events),
         progress=progress_of(hosts),
         last_lines={(failing_host(hosts), 11): ("RuntimeError: CUDA out of memory",)},
-        usage=usage_curves(usage_of(hosts), START, START + LENGTH),
+        usage=UsageHistory.of(usage_of(hosts), START, START + LENGTH).curves(),
     )

@@ -23,7 +23,7 @@ from dslaunch.run.recorded_events import read_events, read_last_attempt
 from dslaunch.run.recorded_output import sample_output
 from dslaunch.run.run_directory import EVENTS, RunDirectory
 from dslaunch.run.usage import USAGE, NodeUsage, read_usage
-from dslaunch.run.usage_history import MOST_BUCKETS, Measure, notably_late, usage_curves
+from dslaunch.run.usage_history import MOST_BUCKETS, Measure, UsageHistory
 
 
 def collected(*lines: tuple[float, int, str]) -> ProgressCollector:
@@ -79,9 +79,8 @@ def test_slow_ranks_are_those_notably_above_the_median() -> None:
 
 
 def test_curves_have_the_median_and_the_range_of_the_nodes() -> None:
-    curves = {
-        each.measure: each for each in usage_curves(usage_of(hosts_of(4)), START, START + LENGTH)
-    }
+    history = UsageHistory.of(usage_of(hosts_of(4)), START, START + LENGTH)
+    curves = {each.measure: each for each in history.curves()}
     busy = curves[Measure.GPU_BUSY]
     assert (busy.nodes, busy.lowest) == (4, "node004")
     assert (busy.points[0].low, busy.points[0].middle) == (0.55, 0.9)
@@ -89,13 +88,13 @@ def test_curves_have_the_median_and_the_range_of_the_nodes() -> None:
 
 
 def test_curves_are_bounded() -> None:
-    curves = usage_curves(usage_of(hosts_of(1), samples=2000), START, START + LENGTH)
-    assert {len(curve.points) for curve in curves} == {MOST_BUCKETS}
+    history = UsageHistory.of(usage_of(hosts_of(1), samples=2000), START, START + LENGTH)
+    assert {len(curve.points) for curve in history.curves()} == {MOST_BUCKETS}
 
 
 def test_samples_far_outside_of_the_run_are_ignored() -> None:
     (sample,) = usage_of(hosts_of(1), samples=1)
-    assert usage_curves([sample], START + 10 * LENGTH, START + 11 * LENGTH) == ()
+    assert UsageHistory.of([sample], START + 10 * LENGTH, START + 11 * LENGTH).curves() == ()
 
 
 def test_ranks_that_were_late_most_of_the_time_are_listed() -> None:
@@ -109,8 +108,10 @@ def test_ranks_that_were_late_most_of_the_time_are_listed() -> None:
         )
         for at in range(3)
     ]
-    assert [(each.rank, each.late) for each in notably_late(usage)] == [(3, 0.3), (1, 0.1)]
-    assert notably_late([node("n1", ranks=(rank_sample(0).usage,))]) == ()
+    late = UsageHistory.of(usage, 0.0, 1.0).notably_late()
+    assert [(each.rank, each.late) for each in late] == [(3, 0.3), (1, 0.1)]
+    never_late = [node("n1", ranks=(rank_sample(0).usage,))]
+    assert UsageHistory.of(never_late, 0.0, 1.0).notably_late() == ()
 
 
 def test_damaged_lines_of_usage_are_skipped(tmp_path: Path) -> None:
