@@ -59,20 +59,22 @@ def root(
 def main() -> None:
     """Run the program."""
     sys.excepthook = ui.show_traceback
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # arguments and variables that are not UTF-8 are printed as their original bytes
-        sys.stdout.reconfigure(errors="surrogateescape")
+    for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            # the locale may be C or Latin-1, but files and nodes have UTF-8. On standard output,
+            # arguments and variables that are not UTF-8 are printed as their original bytes
+            stream.reconfigure(encoding="utf-8", errors=errors)
     try:
         _invoke(sys.argv[1:])
     except DslaunchError as error:
         ui.error(error)
         sys.exit(error.exit_code)
     except OSError as error:
-        # any output may meet a full disk
-        if error.errno != errno.ENOSPC:
+        told = _of_any_command(error)
+        if told is None:
             raise
-        ui.error(DslaunchError(f"{error.filename or 'standard output'}: {error.strerror}"))
-        sys.exit(DslaunchError.exit_code)
+        ui.error(told)
+        sys.exit(told.exit_code)
     except Exception as error:
         from dslaunch.registry import raised_in_plugin
 
@@ -81,6 +83,15 @@ def main() -> None:
             raise
         ui.error(broken)
         sys.exit(broken.exit_code)
+
+
+def _of_any_command(error: OSError) -> DslaunchError | None:
+    """Return the error for users if any command may meet it; None: it is a defect of ours."""
+    if error.errno == errno.ENOSPC:
+        return DslaunchError(f"{error.filename or 'standard output'}: {error.strerror}")
+    if error.errno == errno.ENOENT and error.filename is None:  # os.getcwd
+        return UsageError("the current directory no longer exists", hint="run: cd")
+    return None
 
 
 def _invoke(args: list[str]) -> NoReturn:

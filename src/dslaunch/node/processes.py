@@ -21,8 +21,8 @@ HOST = "DSLAUNCH_HOST"
 """The node's name: several nodes may be emulated on one machine."""
 PROGRAM = "DSLAUNCH_PROGRAM"
 """The variable of dslaunch's own programs: bridges, guardians, agents. Ranks do not have it."""
-MOST_ANCESTORS = 64
-"""Generations between a process and its descendant."""
+MOST_ANCESTORS = 10_000
+"""Generations between a process and its descendant, at most."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 

@@ -131,6 +131,28 @@ def test_bytes_that_are_no_text_are_printed_as_they_came(cluster_file: Path):
     assert b"X='\xff'\n" in done.stdout
 
 
+def test_output_is_utf_8_in_every_locale(directory: Path):
+    text = "env: {X: caf\u00e9}\nnodes: [{host: a, slots: 1}]\n"
+    Path("u.yaml").write_text(text, "utf-8")
+    done = subprocess.run(
+        [*DSLAUNCH, "render", "env", "u.yaml"],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        check=True,
+    )
+    assert "X='caf\u00e9'\n".encode() in done.stdout
+
+
+def test_a_current_directory_that_is_gone_is_one_line_and_code_2(cluster_file: Path):
+    render = f"{sys.executable} -m dslaunch render env {cluster_file}"
+    line = f"mkdir gone; cd gone; rmdir ../gone; {render}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: the current directory no longer exists\nhint: run: cd\n",
+    )
+
+
 @pytest.mark.parametrize(
     ("environment", "colored"),
     [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)],

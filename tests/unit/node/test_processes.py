@@ -97,3 +97,22 @@ def test_a_signal_is_sent_to_what_is_meant_right_before(
         assert kept.poll() is None
         processes.send([kept.pid, gone.pid], signal.SIGTERM)
         assert kept.wait() == -signal.SIGTERM
+
+
+def test_a_process_is_below_another_one_however_many_are_in_between() -> None:
+    parent = """
+import os, sys
+for _ in range(100):
+    if os.fork():
+        os.wait()
+        os._exit(0)
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-I", "-S", "-c", parent]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None and child.stdout is not None
+        deepest = int(child.stdout.readline())
+        assert processes.is_below(deepest, (child.pid,))
+        assert not processes.is_below(child.pid, (deepest,))
+        child.stdin.close()
