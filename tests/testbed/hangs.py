@@ -114,7 +114,8 @@ def train(how):
             return
     if how == "network-forming":
         while not os.path.exists("cut"):
-            time.sleep(0.1)
+            time.sleep(0.5)
+            print("waits", flush=True)  # output is progress
         dist.new_group([0, odd])
     if how == "network":
         while True:
