@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dslaunch.cluster.nodeset import fold as fold_names
 from dslaunch.plural import counted
-from dslaunch.run.waits import IDLE, OTHERS, Frame, Wait, wait
+from dslaunch.run.waits import IDLE, OTHERS, Frame, Wait, WaitKind, wait
 from dslaunch.terminal import one_line
 
 Member = tuple[str, int]
@@ -29,6 +29,7 @@ _HIDDEN = re.compile(
 )
 """Files whose frames only start programs or decorate functions; not shown."""
 _THREAD_START = ("_bootstrap", "_bootstrap_inner", "run")
+_PYTORCH = re.compile(r"(?:^|/)torch/\w+/")
 _LIBRARY = re.compile(r"^.*/(?:site-packages|dist-packages|lib/python3\.\d+t?)/")
 
 
@@ -165,7 +166,7 @@ def _process(member: Member, command: str, told: Mapping[str, Any]) -> _Process:
     mains = [thread for thread in threads if thread.get("main")]
     others = tuple(_thread(each) for each in threads if not each.get("main"))
     if mains:
-        main, note = _thread(mains[0], state, call), ""
+        main, note = _in_collective(_thread(mains[0], state, call), told.get("collective")), ""
     else:
         main, note = Thread("", (), wait((), state, call)), _note(told)
     return _Process(
@@ -176,6 +177,17 @@ def _process(member: Member, command: str, told: Mapping[str, Any]) -> _Process:
         note=note,
         collective=_collective(told.get("collective")),
     )
+
+
+def _in_collective(main: Thread, collective: Mapping[str, Any] | None) -> Thread:
+    """Return the main thread; one that waits inside of PyTorch, for what no frame shows, waits for
+    the collective that it is in: a backward pass waits so for those of its threads."""
+    if collective is None or collective["completed"] or main.wait is None or not main.frames:
+        return main
+    in_native_code = wait(main.frames) is None
+    if not in_native_code or not _PYTORCH.search(main.frames[0].file):
+        return main
+    return replace(main, wait=Wait(WaitKind.COLLECTIVE, frame=0))
 
 
 def _collective(told: Mapping[str, Any] | None) -> str:

@@ -94,6 +94,20 @@ def test_the_json_form_holds_the_same(golden: Callable[[str, str], None]) -> Non
     golden("stacks/groups.json", json.dumps(as_data(fold(eight_ranks())), indent=1) + "\n")
 
 
+@pytest.mark.parametrize(
+    ("completed", "kind"), [(False, WaitKind.COLLECTIVE), (True, WaitKind.LOCK)]
+)
+def test_a_backward_pass_waits_for_the_collective_that_it_is_in(
+    completed: bool, kind: WaitKind
+) -> None:
+    backward = [(f"{SITE}torch/autograd/graph.py", 979, "_engine_run_backward"), MAIN]
+    collective = {"operation": "all_reduce", "seq": 7, "group": "0", "completed": completed}
+    told = process(backward, syscall="futex", collective=collective)
+    (group,) = fold({"node1": {"0": [told]}})
+    assert group.main.wait is not None
+    assert group.main.wait.kind is kind
+
+
 def test_of_equal_groups_the_one_that_waits_for_others_is_last() -> None:
     told = {"n1": {"0": [process(WAITING)]}, "n2": {"1": [process(STUCK)]}}
     assert [group.members[0][1] for group in fold(told)] == [1, 0]
