@@ -13,6 +13,7 @@ from dslaunch.cli import config_init, options, ui
 from dslaunch.cli.json_option import Json
 from dslaunch.cli.lint_output import Github, Ignore, Sarif, Strict, form, ignored_rules, show
 from dslaunch.cli.run_options import SelectionOptions
+from dslaunch.cli.signatures import with_option_groups
 from dslaunch.cli.training_nodes import FactsFile, hardware_of
 from dslaunch.deepspeed import describe
 from dslaunch.deepspeed.compare import UNSET, differences
@@ -84,6 +85,7 @@ Fix = Annotated[bool, typer.Option("--fix", help="Fix in the files what has one 
 
 
 @APP.command("lint")
+@with_option_groups
 def lint(
     *,
     files: Given,
