@@ -17,7 +17,7 @@ from dslaunch.node import collectives, rank_hooks, stacks
 from dslaunch.node.hook_collectives import MOST_READ
 from dslaunch.protocol.collectives import COLLECTIVES
 from dslaunch.protocol.values import parse
-from dslaunch.run.collectives import RankRecord, RankState, records
+from dslaunch.run.collectives import RankRecord, RankState, Transfer, records
 
 TRAIN = """
 import os, threading, time, torch, torch.distributed as dist
@@ -166,6 +166,21 @@ def test_a_collective_that_is_waited_for_has_its_stack_down_to_the_script(ranks:
     ranks.start(DEEP)
     current = ranks.ask_until("full", waits_in_the_second)[0].current
     assert (current.frames[-1].file, current.frames[-1].function) == ("train.py", "<module>")
+
+
+TRANSFERS = f"""{TRAIN[: TRAIN.index("alone = ")]}
+pair = dist.new_group([1, 0])
+if dist.get_rank() == 0:
+    dist.recv(value, src=1)
+else:
+    dist.recv(value, group=pair, group_src=dist.get_group_rank(pair, 0))
+"""
+
+
+def test_ranks_answer_from_which_rank_they_receive(ranks: Ranks) -> None:
+    ranks.start(TRANSFERS)
+    found = ranks.ask_until("full", lambda found: all(each.transfer for each in found.values()))
+    assert [found[rank].transfer for rank in range(2)] == [Transfer("recv", 1), Transfer("recv", 0)]
 
 
 @pytest.mark.long

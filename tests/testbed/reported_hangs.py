@@ -225,12 +225,25 @@ dist.barrier()
     Reported(
         "receive-on-both-sides",
         "https://pytorch.org/docs/stable/distributed.html#torch.distributed.recv",
-        ("not-entered", "mismatch"),
+        ("one-way",),
         (0, 1),
         """\
 if rank < 2:
     dist.recv(gradient, src=1 - rank)
 dist.all_reduce(gradient)
+""",
+    ),
+    Reported(
+        "stages-of-a-pipeline-receive-from-each-other",
+        "https://github.com/NVIDIA/nccl/issues/479",
+        ("one-way",),
+        (1, 2),
+        """\
+def exchange(peer):
+    incoming = torch.empty(256)
+    dist.recv(incoming, src=peer)
+    dist.send(gradient, dst=peer)
+exchange({0: 1, 1: 2, 2: 1, 3: 2}[rank])
 """,
     ),
     Reported(

@@ -59,6 +59,13 @@ class SentCollective(Sent):
     frames: Annotated[Several[SentFrame], Field(max_length=MOST_FRAMES)] = ()
 
 
+class SentTransfer(Sent):
+    """A transfer that a rank waits in; fields as of `run.collectives.Transfer`."""
+
+    kind: Literal["send", "recv"]
+    peer: MemberRank | None = None
+
+
 class SentGroup(Sent):
     """One process group; fields as of `run.collectives.Group`."""
 
@@ -101,6 +108,7 @@ class SentRecord(Sent):
     groups: Annotated[Several[SentGroup], Field(max_length=MOST_GROUPS)] = ()
     compiles: bool = False
     entries: Annotated[Several[SentCollective], Field(max_length=MOST_ENTRIES)] = ()
+    transfer: SentTransfer | None = None
     times: Annotated[Several[SentTimes], Field(max_length=MOST_GROUPS)] = ()
     spent: Duration = 0.0
     """Seconds of CPU time that the answer took in the rank."""

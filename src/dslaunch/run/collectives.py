@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from dslaunch.protocol.collectives import (
     COLLECTIVES,
@@ -71,6 +71,15 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
+class Transfer:
+    """A transfer to or from one rank, which the main thread of a rank waits in."""
+
+    kind: Literal["send", "recv"]
+    peer: int | None
+    """The other rank; None: any."""
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """A process group as one of its ranks knows it. Of an answer to `STATUS` only `id` and the
     numbers are known."""
@@ -109,6 +118,8 @@ class RankRecord:
     groups: tuple[Group, ...] = ()
     entries: tuple[Collective, ...] = ()
     """The oldest first."""
+    transfer: Transfer | None = None
+    """None: it waits in none, or that is not known."""
     error: str | None = None
     """Why it has no record, such as a PyTorch without a recorder."""
 
@@ -204,6 +215,7 @@ def _record(host: str, rank: int, answer: RankAnswer, offset: float) -> RankReco
         initialized=told.initialized,
         groups=tuple(map(_group, told.groups)),
         entries=tuple(_collective(entry, offset) for entry in told.entries),
+        transfer=Transfer(told.transfer.kind, told.transfer.peer) if told.transfer else None,
         error=told.error,
     )
 

@@ -6,13 +6,15 @@ that some rank has entered and not completed is what its group waits for (`group
 - a member that has not entered it is what the others wait for, unless it waits in a collective of
   another group; then the same is asked there. What it waits for itself gives the code
   (`rank_hang.py`).
+- ranks that wait for each other in transfers between two ranks will not complete them
+  (`hang_transfers.py`).
 - members that entered different operations will not complete them (`hang_mismatch.py`).
 - if all have entered it equally, the data between them does not arrive, which may be the network
   (`hang_network.py`).
 
 Without a recorder, as with gloo in an older PyTorch, the stacks show which ranks are in a
-collective (`seen_waits.py`); which one is not known. So it is for `monitored_barrier`, and
-transfers between two ranks are not compared.
+collective (`seen_waits.py`); which one is not known. So it is for `monitored_barrier`, and for
+transfers between two ranks that are no circle.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from dslaunch.run.group_waits import GroupWait, group_members, group_waits
 from dslaunch.run.hang_mismatch import mismatch_of
 from dslaunch.run.hang_network import as_network, forms_known_group, may_be_network
 from dslaunch.run.hang_situation import Situation
+from dslaunch.run.hang_transfers import circle_of_transfers
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.rank_hang import BY_RANK, bad_workers, code_of, halted
 from dslaunch.run.rank_views import RankView, place, place_in, place_of
@@ -47,6 +50,9 @@ def judge(
     not_running = _not_running(situation)
     if not_running and situation.waiting:
         return _about_ranks(situation, not_running)
+    circle = circle_of_transfers(situation)
+    if circle is not None:
+        return circle
     different = mismatch_of(situation)
     if different is not None:
         connects = may_be_network(different) and forms_known_group(situation)

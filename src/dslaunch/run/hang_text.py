@@ -45,6 +45,7 @@ _WITHOUT_COLLECTIVE: Mapping[HangCode, str] = {
 }
 _AFTER_SIDES: Mapping[HangCode, str] = {
     HangCode.NETWORK: "; the process group is not complete{pairs}",
+    HangCode.ONE_WAY: "; they wait for each other",
 }
 _MEANWHILE: Mapping[WaitKind, str] = {
     WaitKind.NETWORK: " and {waits} for a network connection",

@@ -37,7 +37,7 @@ class HangCode(StrEnum):
     """All ranks have entered the same collective, and it does not complete; or ranks that form a
     process group cannot connect to each other."""
     ONE_WAY = "one-way"
-    """All ranks send to each other and none receives, or all receive."""
+    """Ranks send to each other and none of them receives, or all of them receive."""
     RENDEZVOUS = "rendezvous"
     """All ranks wait until others have joined their process group."""
     SLOW = "slow"
@@ -103,7 +103,8 @@ class HangVerdict:
     waiting_place: Place | None = None
     """Where the first of the waiting ranks is."""
     sides: tuple[Side, ...] = ()
-    """Of a mismatch, and of `network` while a process group is formed; the smallest first."""
+    """Of a mismatch, of `network` while a process group is formed, and of `one-way` those that wait
+    for each other; the smallest first."""
     wait: WaitKind | None = None
     """What the rank's main thread waits for."""
     on: str = ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -580,6 +581,58 @@ def test_ranks_that_all_send_wait_for_one_that_receives(of_rank_3: str, code: Ha
     verdict = verdict_of(told)
     assert (verdict.code, verdict.operation) == (code, "send")
     assert verdict.waiting == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("transfers", "stuck", "waiting"),
+    [
+        ({2: ("recv", 3), 3: ("recv", 2)}, (2, 3), (0, 1)),
+        ({0: ("recv", 1), 1: ("recv", 2), 2: ("recv", 1), 3: ("recv", 2)}, (1, 2), (0, 3)),
+        ({0: ("send", 1), 1: ("send", 2), 2: ("send", 3), 3: ("send", 0)}, (0, 1, 2, 3), ()),
+        ({0: ("send", 1), 1: ("send", 0), 2: ("recv", 3), 3: ("recv", 2)}, (0, 1, 2, 3), ()),
+    ],
+    ids=["pair", "stages-of-a-pipeline", "ring", "two-pairs"],
+)
+def test_ranks_in_a_circle_of_equal_transfers_wait_for_each_other(
+    transfers: dict[int, tuple[str, int]], stuck: tuple[int, ...], waiting: tuple[int, ...]
+) -> None:
+    verdict = verdict_of(with_transfers(changed("not-entered"), transfers))
+    assert verdict.code is HangCode.ONE_WAY
+    assert tuple(rank for _, rank in verdict.ranks) == stuck
+    assert verdict.waiting == waiting
+    assert {(side.operation, side.ranks) for side in verdict.sides} == {
+        (kind, tuple(rank for rank in stuck if transfers[rank][0] == kind))
+        for kind in {transfers[rank][0] for rank in stuck}
+    }
+
+
+@pytest.mark.parametrize(
+    "transfers",
+    [
+        {2: ("send", 3), 3: ("recv", 2)},
+        {2: ("recv", 3), 3: ("recv", None)},
+        {2: ("recv", 3)},
+        {2: ("recv", 3), 3: ("recv", 99)},
+    ],
+    ids=["counterparts", "from-any-rank", "other-rank-is-elsewhere", "no-rank-of-the-run"],
+)
+def test_transfers_that_may_still_complete_are_no_circle(
+    transfers: dict[int, tuple[str, int | None]],
+) -> None:
+    verdict = verdict_of(with_transfers(changed("not-entered"), transfers))
+    assert verdict.code is not HangCode.ONE_WAY
+
+
+def with_transfers(
+    told: dict[str, Any], transfers: Mapping[int, tuple[str, int | None]]
+) -> dict[str, Any]:
+    """Let ranks wait in transfers: of each its kind, and the other rank."""
+    model = copy.deepcopy(told["stacks"]["0"][0])
+    for rank, (kind, peer) in transfers.items():
+        without_current(told, str(rank))
+        told["stacks"][str(rank)] = [in_function(copy.deepcopy(model), kind)]
+        told["collectives"][str(rank)]["told"]["transfer"] = {"kind": kind, "peer": peer}
+    return told
 
 
 def test_only_ranks_that_have_not_completed_an_operation_wait_in_it() -> None:
