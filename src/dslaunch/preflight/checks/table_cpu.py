@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from statistics import median
 
 from dslaunch.plural import counted
@@ -72,6 +73,7 @@ def _governor(a: NodeAnswers) -> str:
 
 LOAD = Question("read", ["/proc/loadavg", "/sys/devices/system/cpu/online"])
 LEAST = 4.0
+"""Runnable processes, up to which no node is called busy, however few cores it has."""
 
 
 def cores(text: str) -> int:
@@ -80,8 +82,25 @@ def cores(text: str) -> int:
     return sum(int(last or first) - int(first) + 1 for first, last in spans)
 
 
-def _load(a: NodeAnswers) -> float | None:
-    """Runnable processes per core, the less of the last and the last five minutes."""
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """How busy a node is."""
+
+    processes: float
+    """Runnable ones: the less of the last minute and the last five."""
+    cores: int
+
+    @property
+    def per_core(self) -> float:
+        """Return the runnable processes of each core."""
+        return self.processes / self.cores
+
+    def is_high(self, limit: float) -> bool:
+        """Return whether more processes are runnable than `limit` per core, and not only a few."""
+        return self.processes >= LEAST and self.per_core > limit
+
+
+def _load(a: NodeAnswers) -> _Load | None:
     if not a.has("load"):
         return None
     found = re.match(r"([\d.]+) ([\d.]+) ", a["load"].get("/proc/loadavg", ""))
@@ -89,10 +108,9 @@ def _load(a: NodeAnswers) -> float | None:
     if not found or count < 1:
         return None
     try:
-        runs = min(float(found[1]), float(found[2]))
+        return _Load(min(float(found[1]), float(found[2])), count)
     except ValueError:
         return None
-    return runs / count if runs >= LEAST else 0.0
 
 
 def _compare_cpu_load(nodes: Nodes) -> Iterator[Finding]:
@@ -101,17 +119,16 @@ def _compare_cpu_load(nodes: Nodes) -> Iterator[Finding]:
     known = {host: load for host, load in loads.items() if load is not None}
     unknown = tuple(host for host in loads if host not in known)
     yield Finding("unknown", "load not reported", hosts=unknown)
-    middle = median(known.values()) if known else 0.0
+    middle = median(load.per_core for load in known.values()) if known else 0.0
     limit = next(iter(nodes.values())).limits["warn"]
-    calm = tuple(host for host, load in known.items() if load <= limit)
+    busy = {host: load.per_core for host, load in known.items() if load.is_high(limit)}
+    calm = tuple(host for host in known if host not in busy)
     yield Finding("pass", "not busy", hosts=calm)
-    for host, load in known.items():
-        found = f"{load:.1f} runnable processes per core"
-        if load <= limit:
-            continue
+    for host, load in busy.items():
         if len(known) > 1 and load <= 2 * middle:
             yield Finding("info", "as busy as the other nodes", hosts=(host,))
         else:
+            found = f"{load:.1f} runnable processes per core"
             yield Finding("warn", found, f"less than {limit:g}", hosts=(host,))
 
 
