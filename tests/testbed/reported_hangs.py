@@ -234,19 +234,6 @@ dist.all_reduce(gradient)
 """,
     ),
     Reported(
-        "stages-of-a-pipeline-receive-from-each-other",
-        "https://github.com/NVIDIA/nccl/issues/479",
-        ("one-way",),
-        (1, 2),
-        """\
-def exchange(peer):
-    incoming = torch.empty(256)
-    dist.recv(incoming, src=peer)
-    dist.send(gradient, dst=peer)
-exchange({0: 1, 1: 2, 2: 1, 3: 2}[rank])
-""",
-    ),
-    Reported(
         "final-evaluation-by-rank-0-alone",
         "https://github.com/FareedKhan-dev/train-llm-from-scratch/pull/32",
         ("mismatch",),
@@ -430,6 +417,20 @@ def upload():
 if rank == 5:
     upload()
 dist.barrier()
+""",
+        nodes=4,
+    ),
+    Reported(
+        "stages-of-a-pipeline-receive-from-each-other",
+        "https://github.com/NVIDIA/nccl/issues/479",
+        ("one-way",),
+        (3, 4),
+        """\
+def exchange(peer):
+    incoming = torch.empty(256)
+    dist.recv(incoming, src=peer)
+    dist.send(gradient, dst=peer)
+exchange(rank + 1 if rank < world // 2 else rank - 1)
 """,
         nodes=4,
     ),
