@@ -51,6 +51,13 @@ class Situation:
         missing = {rank for each in self.waits for rank in each.missing}
         roots = sorted(missing - waiting)
         if roots or self.waits or not waiting:
-            return roots
+            return self._with_a_known_wait(roots)
         # only stacks tell: those that are not in a collective
         return sorted(self.views.keys() - waiting)
+
+    def _with_a_known_wait(self, ranks: list[int]) -> list[int]:
+        """Return those of the ranks whose stacks show what they do, if there are any: one that
+        waits in native code may wait for these, such as for a transfer that it has begun
+        asynchronously."""
+        in_unknown = in_native_code(self.views)
+        return [rank for rank in ranks if rank not in in_unknown] or ranks

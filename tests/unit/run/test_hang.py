@@ -543,6 +543,19 @@ def test_most_ranks_may_wait_for_the_others_where_no_frame_shows_it(
         assert verdict.waiting_place == Place("train.py", 14, "prepare")
 
 
+@pytest.mark.parametrize("syscall", ["poll", "futex"])
+def test_a_rank_in_native_code_may_wait_for_another_one_that_has_not_entered(syscall: str) -> None:
+    """Rank 2 waits for what it receives from rank 3, which sleeps."""
+    told = changed("not-entered")
+    without_current(told, "2")
+    process = told["stacks"]["2"][0]
+    process.update(state="S", syscall=syscall, on="")
+    process["threads"] = [main_thread(("train.py", 14, "exchange"))]
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.ranks) == (HangCode.NOT_ENTERED, (("node2", 3),))
+    assert (verdict.operation, verdict.waiting) == ("all_reduce", (0, 1))
+
+
 def test_the_last_rank_is_named_if_all_others_have_ended() -> None:
     told = changed("lock")
     for rank in "012":
