@@ -264,6 +264,7 @@ def member(first: Coordinator) -> Iterator[Join]:
 
     yield join
     for each in made:
+        wait_until_tried(each)  # a tick may have begun to connect again
         each.drop()
 
 
