@@ -30,7 +30,7 @@ from dslaunch.run.hang_situation import Situation
 from dslaunch.run.hang_transfers import circle_of_transfers
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.rank_hang import BY_RANK, bad_workers, code_of, halted
-from dslaunch.run.rank_views import RankView, place, place_in, place_of
+from dslaunch.run.rank_views import RankView, place_in, place_of
 from dslaunch.run.seen_waits import BETWEEN_TWO, is_joining, seen_operation
 
 _ONE_WAY = (
@@ -164,7 +164,7 @@ def _about_ranks(situation: Situation, ranks: Sequence[int]) -> HangVerdict:
     verdict = HangVerdict(
         code=code,
         ranks=tuple(view.source for view in those),
-        place=place(process.frames) if process is not None else None,
+        place=place_of(first),
         wait=seen.kind if seen is not None else None,
         on=process.on if process is not None and code is HangCode.FILESYSTEM else "",
         exit_code=first.exit_code,
@@ -187,9 +187,9 @@ def _without_collectives(situation: Situation) -> HangVerdict:
     sources = tuple(view.source for view in situation.views.values() if code_of(view) is code)
     if count == len(situation.views) and code not in (HangCode.BUSY, HangCode.NOT_ENTERED):
         return _about_ranks(situation, list(situation.views))
-    first = situation.views[sources[0][1]].process
+    first = situation.views[sources[0][1]]
     return HangVerdict(
         code=HangCode.SLOW,
         ranks=sources,
-        place=place(first.frames) if first is not None else None,
+        place=place_of(first),
     )
