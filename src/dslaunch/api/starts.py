@@ -104,6 +104,12 @@ def check_not_scheduled(cluster: Cluster, environ: Mapping[str, str]) -> None:
     )
 
 
+def _refuse_scheduled(request: RunRequest) -> None:
+    """Raise PlanError for nodes that belong to SLURM, unless the request is forced."""
+    if not request.force:
+        check_not_scheduled(request.cluster, request.environ)
+
+
 @plugin_faults()
 def run(
     cluster: Cluster,
@@ -150,8 +156,7 @@ def run(
         min_nodes=min_nodes,
         timeouts=timeouts,
     )
-    if not force:
-        check_not_scheduled(cluster, request.environ)
+    _refuse_scheduled(request)
     from dslaunch.run.started_run import Run
 
     return Run(request, on_line, on_event)
@@ -199,8 +204,7 @@ def rehearse(
         force=force,
         timeouts=Timeouts(grace=grace, hang_timeout=hang_timeout),
     )
-    if not force:
-        check_not_scheduled(cluster, request.environ)
+    _refuse_scheduled(request)
     view = PlanView(on_line, on_event)
     limits = RehearsalLimits(steps, time_limit, full)
     result, _ = start(request, limits, lambda: view, Interrupts())
@@ -254,8 +258,7 @@ def run_detached(
         timeouts=timeouts,
         detached=True,
     )
-    if not force:
-        check_not_scheduled(cluster, request.environ)
+    _refuse_scheduled(request)
     view = QuietView()
     _, made = run_job(request, lambda: view, Interrupts())
     return find_run(made.name, environ=request.environ)
