@@ -13,7 +13,7 @@ from .hook_content import (
     tensors_in,
 )
 from .hook_recorder import LONGEST_NAME, argument, class_name, integer, watch
-from .hook_training import training
+from .hook_training import living, training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -143,8 +143,7 @@ def _batch(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> N
 def loaders_being_read() -> "List[int]":
     """Return the numbers of the data loaders that have returned a batch in a pass that has neither
     ended nor been left, as that of the training's loop."""
-    iterators = [reference() for reference in training.passes]
-    passes = [each.__dict__[_PASS] for each in iterators if each is not None]
+    passes = [iterator.__dict__[_PASS] for iterator in living(training.passes)]
     reading = {each.loader for each in passes if each.batches and not each.ended}
     return sorted(reading)[:MOST_LOADERS]
 

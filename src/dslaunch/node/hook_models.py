@@ -12,7 +12,7 @@ from .hook_content import (
     tensors_in,
 )
 from .hook_recorder import LONGEST_NAME, MOST_RECORDS, argument, class_name, watch
-from .hook_training import training
+from .hook_training import living, training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -116,15 +116,9 @@ def elements(parameter: "Any") -> int:
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 
-def _wrapped_models() -> "List[Any]":
-    """Return the models that DistributedDataParallel has wrapped, and that are still there."""
-    models = [reference() for reference in training.wrapped]
-    return [model for model in models if model is not None]
-
-
 def remember_wrapped() -> None:
     """Remember the parameters of the wrapped models before the first step."""
-    for model in _wrapped_models():
+    for model in living(training.wrapped):
         training.before[id(model)] = fingerprint(list(model.parameters()))
 
 
@@ -132,7 +126,7 @@ def untrained(optimized: "Set[int]") -> "List[str]":
     """Return the classes of wrapped models that got gradients and did not change. `optimized`: the
     identities of the parameters of all optimizers."""
     found = []
-    for model in _wrapped_models():
+    for model in living(training.wrapped):
         parameters, before = list(model.parameters()), training.before.get(id(model))
         if not before or any(id(each) in optimized for each in parameters):
             continue

@@ -10,7 +10,7 @@ from .hook_data import loaders_being_read
 from .hook_groups import collectives_begun, splits_model
 from .hook_models import evaluates, gpu_total, remember_wrapped, sizes, untrained
 from .hook_recorder import argument, class_name, current, integer, note, watch
-from .hook_training import training
+from .hook_training import living, training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -114,9 +114,8 @@ def parameters_of(optimizer: "Any") -> "List[Any]":
 
 def _optimized() -> "Set[int]":
     """Return the identities of the parameters of all optimizers that were made."""
-    optimizers = [reference() for reference in training.optimizers]
-    known = [each for each in optimizers if each is not None]
-    return {id(parameter) for each in known for parameter in parameters_of(each)}
+    optimizers = living(training.optimizers)
+    return {id(parameter) for each in optimizers for parameter in parameters_of(each)}
 
 
 def rates_of(optimizer: "Any") -> "List[float]":

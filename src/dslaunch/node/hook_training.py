@@ -56,3 +56,9 @@ class Training:
 
 training = Training()
 """There is one for each process: a forked one records nothing."""
+
+
+def living(references: "List[Any]") -> "List[Any]":
+    """Return what weak references stand for, as far as it is still there."""
+    found = [reference() for reference in references]
+    return [each for each in found if each is not None]
