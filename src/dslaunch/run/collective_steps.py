@@ -9,6 +9,7 @@ count once; where the ranks wait for each other, the delays of one step add up.
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -136,23 +137,14 @@ def step_length(collectives: Sequence[EnteredCollective]) -> int | None:
 
 
 def _pauses(collectives: Sequence[EnteredCollective]) -> dict[int, float]:
-    """Return the seconds from each collective to the next one, for the median rank, without those
-    for which it waits for the last one: work of one rank in every tenth step makes no longer step.
+    """Return the seconds from each collective to the next one, for the rank that takes least: the
+    others wait for it, or do what only they do, such as rank 0 when it saves in every tenth step.
     """
-    pauses = {}
-    for this, after in pairwise(collectives):
-        if after.number == this.number + 1:
-            middle, next_middle = median(this.entered), median(after.entered)
-            pauses[this.number] = next_middle - middle - _waited(this.entered, after.entered)
-    return pauses
-
-
-def _waited(entered: Sequence[float], after: Sequence[float]) -> float:
-    """Return for how long the median rank has waited for the last one: what that was late at a
-    collective, and is not at the next one."""
-    last = entered.index(max(entered))
-    late, still_late = entered[last] - median(entered), after[last] - median(after)
-    return max(0.0, late - max(0.0, still_late))
+    return {
+        this.number: min(map(operator.sub, after.entered, this.entered))
+        for this, after in pairwise(collectives)
+        if after.number == this.number + 1
+    }
 
 
 def _alike(kinds: Mapping[int, str], period: int) -> bool:
