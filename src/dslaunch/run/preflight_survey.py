@@ -103,7 +103,7 @@ def scoped_again(
     scope = facts.scope
     cluster = cluster or scope.cluster
     recorded = {*facts.nodes, *facts.failures}
-    # not those that the recording could have asked and was told to leave out
+    # not those that --include left out of the recording
     left_out = {node.host for node in scope.cluster.nodes} - recorded
     nodes = tuple(node for node in cluster.nodes if node.host not in left_out)
     if allocation is not None:
