@@ -1,4 +1,4 @@
-"""What arrives from a node while its run goes on."""
+"""What arrives from the node of a run."""
 
 from __future__ import annotations
 
