@@ -101,13 +101,16 @@ def diagnose(lines: Sequence[str], evidence: Evidence | None = None) -> Diagnosi
     last += short[begin:] if begin is not None else []
     # all lines of one exception count as one text: the specific line may be a later one
     terminated = [line for line in short if _TERMINATED.match(line)]
-    blocks = [last, terminated, *([line] for line in reversed(short))]
+    own = [last, terminated]
+    earlier = [[line] for line in reversed(short)]
     every = known_endings()
     specific = [each for each in every if not each.last_resort]
     last_resorts = [each for each in every if each.last_resort]
     for endings in (specific, last_resorts):
-        for block in blocks:
-            known = _known(block, endings)
+        anywhere = [each for each in endings if not each.last_exception]
+        searched = [(block, endings) for block in own] + [(block, anywhere) for block in earlier]
+        for block, possible in searched:
+            known = _known(block, possible)
             if known is not None:
                 return known
     return Diagnosis(exception)
