@@ -175,11 +175,12 @@ def _ending(verdict: HangVerdict) -> str:
 def _side(side: Side, verdict: HangVerdict) -> str:
     verb = "is" if len(side.ranks) == 1 else "are"
     same = len({each.operation for each in verdict.sides}) < len(verdict.sides)
+    has_sizes = any(each.sizes for each in verdict.sides)
     groups = {each.group for each in verdict.sides if each.group}
     what = side.operation
     if len(groups) > 1 and side.group:
         what += f" of group {side.group}"
-    elif same:
+    elif same and has_sizes:
         what += f" of {_tensors(side)}"
     hosts = {rank: host for host, rank in verdict.ranks}
     on = fold(hosts[rank] for rank in side.ranks) if set(side.ranks) <= hosts.keys() else ""
