@@ -193,8 +193,8 @@ def test_ranks_answer_from_which_rank_they_receive_and_broadcast_also_with_torch
     ranks: Ranks,
 ) -> None:
     ranks.start(TRANSFERS)
-    found = ranks.ask_until("full", lambda found: all(each.transfer for each in found.values()))
-    assert [found[rank].transfer for rank in range(2)] == [Transfer("recv", 1), Transfer("recv", 0)]
+    last = [Transfer("recv", 1), Transfer("recv", 0)]
+    found = ranks.ask_until("full", lambda found: [found[0].transfer, found[1].transfer] == last)
     for record in found.values():
         roots = [entry.root for entry in record.entries if entry.operation == "broadcast"]
         assert roots[:2] == [1, 0]
