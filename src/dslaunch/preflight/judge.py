@@ -108,7 +108,6 @@ def node_answers(facts: Recording) -> AnswersByHost:
             clock=facts.nodes[node.host].clock,
             here=facts.here,
             noise=facts.nodes[node.host].noise,
-            complete=True,
         )
         for node in scope.nodes
         if node.host in facts.nodes
