@@ -107,7 +107,7 @@ def test_chart_and_page_are_written_and_not_over_others(dslaunch: Call, director
             ("--params", "7e9", "--largest-layer", "6e7", "--precision", "int8"),
             "--precision int8: ",
         ),
-        (("--params", "7e9", "--largest-layer", "6e7", "--attention", "x"), "--attention x: "),
+        (("--params", "7e9", "--largest-layer", "6e7", "--attention", "x"), "--attention: "),
         (("--params", "7e9", "--largest-layer", "6e7", "--gpu-memory", "80"), "--gpu-memory: "),
         (("--params", "7e9", "--largest-layer", "6e7", "--write", "a"), "no recommendation"),
         (("--params", "7e9", "--largest-layer", "6e7", "--svg", "no/a.svg"), "--svg no/a.svg"),
