@@ -268,11 +268,6 @@ class ErrorCode(StrEnum):
         "script {script!r} differs between nodes: {hosts}",
         "run dslaunch from a machine that has the right version: it copies it to the nodes",
     )
-    RECORDED_TEXT_TOO_LARGE = (
-        "recorded-text-too-large",
-        "{file}: more than {limit} MiB of recorded text",
-        "split it into files of fewer nodes: one node takes about 1 KiB",
-    )
     CODE_DIFFERS = "code-differs"
     CODE_TOO_LARGE = "code-too-large"
     CONFIG_ERRORS = "config-errors"

@@ -11,11 +11,11 @@ import pytest
 from dslaunch.errors import NodeError
 from dslaunch.node import frames
 from dslaunch.protocol.messages import MOST_EVENTS, Incoming, ProtocolError
+from dslaunch.run.arrivals import Lost
 from dslaunch.run.events import Event, Line
 from dslaunch.run.follow import Follower
 from dslaunch.run.outcome import History, judge
 from dslaunch.run.reach import answer_of, ask, reach
-from dslaunch.run.session import Lost
 from dslaunch.run.status import node_runs
 from dslaunch.run.view import View as AnyView
 from dslaunch.run.watch import Watch

@@ -19,9 +19,10 @@ import pytest
 from dslaunch.cluster.model import Network
 from dslaunch.launch.facts import Facts, Interface, NodeFacts, PortFact
 from dslaunch.launch.plan import Rendezvous
-from dslaunch.node import links, member_link, network, processes
+from dslaunch.node import member_connections, member_link, network, processes
+from dslaunch.node.coordinator import Coordinator
 from dslaunch.node.event_loop import EventLoop
-from dslaunch.node.links import Coordinator, Member
+from dslaunch.node.member import REDIAL, Member
 from dslaunch.node.member_link import Broken, MemberLink
 from dslaunch.run.detach import Control, control
 from tests.hostile.neighbor import Victim, agents, listening, ranks, until
@@ -86,7 +87,7 @@ def test_1100_idle_connections_do_not_disturb_a_run(
         for _ in range(1100):
             with contextlib.suppress(OSError):
                 stack.enter_context(dial(port))
-        assert until(lambda: accepted(port) <= links.MOST_UNPROVED + 1, 300)
+        assert until(lambda: accepted(port) <= member_connections.MOST_UNPROVED + 1, 300)
         assert still_runs(victim, live)
         assert until(lambda: accepted(port) <= 1, 300), "an idle connection was kept"
     assert still_runs(victim, live)
@@ -118,7 +119,7 @@ def test_connections_leave_files_to_an_agent_that_may_open_few(victim: Victim, l
 def most_files(pid: int) -> int:
     """A limit that leaves a process ten files more than it keeps free."""
     highest = max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir())
-    return highest + links.SPARE_FILES + 10
+    return highest + member_connections.SPARE_FILES + 10
 
 
 def count_files(pid: int) -> int:
@@ -242,9 +243,10 @@ def first() -> Iterator[Coordinator]:
     listen = {"address": "127.0.0.1", "ports": (0, 0), "members": ["127.0.0.1"]}
     made = Coordinator({**LINK, "keys": KEYS, "listen": listen}, Loop("v0"))  # type: ignore[arg-type]
     yield made
-    for end in (*made.members.values(), *made.unproved):
-        made.drop(end)
-    made.server.close()
+    connections = made.connections
+    for end in (*connections.members.values(), *connections.unproved):
+        connections.drop(end)
+    connections.server.close()
 
 
 Join = Callable[..., Member]
@@ -294,7 +296,7 @@ def ended_for(end: Coordinator | Member, host: str) -> list[float]:
 def test_a_failure_on_one_member_ends_all_nodes(first: Coordinator, member: Join) -> None:
     one, two = member(), member("n2")
     turn(first, one, two)
-    assert set(first.members) == {"v1", "n2"}
+    assert set(first.connections.members) == {"v1", "n2"}
     one.note({"event": "exit", "asked": False, "code": 3, "signal": None, "rank": 5})
     turn(first, one, two)
     assert ended_for(first, "v1") == ended_for(two, "v1") == [3.0]
@@ -348,13 +350,13 @@ def test_a_message_without_the_key_is_not_taken(first: Coordinator, member: Join
         assert is_closed(stranger)
     assert ended(first) == []
     assert first.heard["n2"] == heard
-    assert set(first.members) == {"v1"}
+    assert set(first.connections.members) == {"v1"}
 
 
 def test_a_member_cannot_speak_for_another_one(first: Coordinator, member: Join) -> None:
     other = member("n2", key=KEYS["v1"])
     turn(first, other)
-    assert first.members == {}
+    assert first.connections.members == {}
     assert other.member is None
 
 
@@ -379,7 +381,7 @@ def test_an_impostor_that_sends_nothing_is_disconnected(first: Coordinator, memb
         one = member(port=impostor.getsockname()[1])
         turn(one)
         assert one.member is not None
-        one.tick(time.monotonic() + links.PROOF_TIMEOUT + 1)
+        one.tick(time.monotonic() + member_connections.PROOF_TIMEOUT + 1)
         assert is_closed(impostor.accept()[0])
 
 
@@ -415,7 +417,7 @@ def test_a_member_that_sends_invalid_values_is_disconnected(
     assert one.member is not None
     one.member.send(message)
     turn(first)
-    assert first.members == {}
+    assert first.connections.members == {}
     assert ended(first) == []
     first.tick(time.monotonic())
 
@@ -428,7 +430,7 @@ def test_a_first_node_that_sends_invalid_values_is_disconnected(
 ) -> None:
     one = member()
     turn(first, one)
-    first.say(message)
+    first.connections.tell_all(message)
     turn(one)
     assert one.member is None
     assert ended(one) == []
@@ -461,7 +463,7 @@ def test_what_a_member_said_before_it_left_is_taken_though_it_cannot_be_answered
     one = member()
     turn(first, one)
     assert one.member is not None
-    first.say({"beat": True})  # unread at the end, so that the connection is reset
+    first.connections.tell_all({"beat": True})  # unread at the end, so that the connection is reset
     one.note({"event": "exit", "asked": False, "code": 3, "signal": None, "rank": 5})
     one.member.send({"idle": 0.5})
     one.member.send({"done": True})
@@ -483,7 +485,7 @@ def test_a_member_stays_until_the_first_node_knows_that_it_is_done(
     one.note({"event": "done"})
     one.note({"event": "stopping", "by": "root"})
     assert one.busy()
-    first.say({"beat": True})
+    first.connections.tell_all({"beat": True})
     turn(one)
     assert one.busy()
     turn(first, one)
@@ -499,12 +501,12 @@ def test_a_member_says_again_that_it_is_done_where_the_connection_broke(
     one = member()
     turn(first, one)
     one.note({"event": "done"})
-    (accepted,) = first.members.values()
+    (accepted,) = first.connections.members.values()
     reset(accepted.socket)
-    first.drop(accepted)
+    first.connections.drop(accepted)
     turn(one)
     assert one.busy()
-    one.tick(time.monotonic() + links.REDIAL + 1)
+    one.tick(time.monotonic() + REDIAL + 1)
     wait_until_tried(one)
     turn(first, one)
     assert first.finished["v1"]
@@ -517,13 +519,13 @@ def test_a_member_does_not_stay_for_a_first_node_that_is_gone(
     one = member()
     turn(first, one)
     one.note({"event": "done"})
-    (accepted,) = first.members.values()
+    (accepted,) = first.connections.members.values()
     reset(accepted.socket)
-    first.drop(accepted)
-    first.server.close()
+    first.connections.drop(accepted)
+    first.connections.server.close()
     turn(one)
     assert one.busy()
-    one.tick(time.monotonic() + links.REDIAL + 1)
+    one.tick(time.monotonic() + REDIAL + 1)
     wait_until_tried(one)
     assert not one.busy()
 
@@ -539,8 +541,8 @@ def test_a_new_connection_of_a_member_replaces_the_older_one(
     one, again = member(), member()
     turn(first, one)
     turn(first, one, again)
-    assert list(first.members) == ["v1"]
-    assert len(first.unproved) == 0
+    assert list(first.connections.members) == ["v1"]
+    assert len(first.connections.unproved) == 0
 
 
 def test_a_member_connects_while_strangers_flood_the_port(first: Coordinator, member: Join) -> None:
@@ -550,8 +552,8 @@ def test_a_member_connects_while_strangers_flood_the_port(first: Coordinator, me
             first.agent.loop.turn(0)
         one = member()
         turn(first, one)
-        assert "v1" in first.members
-        assert len(first.unproved) <= links.MOST_UNPROVED_OF_ONE
+        assert "v1" in first.connections.members
+        assert len(first.connections.unproved) <= member_connections.MOST_UNPROVED_OF_ONE
 
 
 def test_bytes_before_the_proof_are_bounded() -> None:

@@ -27,7 +27,7 @@ from dslaunch.cli.run_options import SelectionOptions
 from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import choose, shared, to_prune
 from dslaunch.deepspeed.placement import check_world, lacking
-from dslaunch.errors import PreflightError, UsageError
+from dslaunch.errors import ConfigError, PreflightError, Problem, UsageError
 from dslaunch.plural import byte_count, counted
 from dslaunch.report.checkpoint import as_data, detail, faults, progress_line, rows
 from dslaunch.report.output_stream import ERASE
@@ -290,8 +290,8 @@ class _Conversion:
 def _convert_here(directory: str, to: str, conversion: _Conversion) -> str:
     if not Path(directory).is_dir():
         why = "not a directory" if Path(directory).exists() else "no such directory"
-        raise UsageError(
-            f"{directory}: {why}",
+        raise ConfigError(
+            (Problem(directory, 0, 0, "", why, rule="unreadable"),),
             hint="gather a checkpoint first: "
             "dslaunch checkpoint gather CLUSTER.yaml DIRECTORY --to HERE\n"
             "or convert on a node: --on NODE",

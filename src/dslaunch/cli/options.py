@@ -230,12 +230,18 @@ def read_text(path: Path, most: int | None = None) -> str:
 
     Raises ConfigError, also for an endless device.
     """
-    from dslaunch.lint.user_text import LARGEST, decoded, read_file
+    from dslaunch.lint.user_text import LARGEST, decoded
 
-    most = most or LARGEST
+    return decoded(read_bytes(path, most or LARGEST), str(path))
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """Return what a user's file contains; `-` is standard input. Raises ConfigError."""
+    from dslaunch.lint import user_text
+
     if str(path) != "-":
-        return read_file(path, most)
-    return decoded(sys.stdin.buffer.read(most + 1), str(path), most)
+        return user_text.read_bytes(path, most)
+    return user_text.bounded(sys.stdin.buffer, str(path), most)
 
 
 def check_writable(option: str, path: Path | None) -> None:

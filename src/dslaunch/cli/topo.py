@@ -16,7 +16,7 @@ from dslaunch.cli import options, ui
 from dslaunch.cli.json_option import Json
 from dslaunch.cli.positional import FILE_ENDINGS, two_files
 from dslaunch.cluster.load import load_cluster, read_text
-from dslaunch.errors import DslaunchError, ErrorCode, UsageError
+from dslaunch.errors import ConfigError, DslaunchError, UsageError
 from dslaunch.report import topology as report
 from dslaunch.report.topology_svg import drawing
 from dslaunch.topology import nccl
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from dslaunch.topology.advice_codes import Advice
     from dslaunch.topology.model import Topology
 
-MEBIBYTE = 2**20
-LARGEST = 256 * MEBIBYTE
+LARGEST = 256 * 2**20
 """Bytes of a recorded text; the matrix of 16 GPUs and 32 NICs has 15,000."""
 ASKING = ("topo.uniform", "gpu.count", "gpu.p2p", "gpu.nvlink")
 """Checks whose questions are asked of nodes: `topo -m`, `-L`, `topo -p2p r`, `nvlink -s`."""
@@ -131,7 +130,7 @@ def _asked(file: Path) -> dict[str, Topology]:
 
 
 def _read(files: list[str]) -> dict[str, Topology]:
-    """Read each node's file. Raises UsageError for two of one name, or what cannot be read."""
+    """Read each node's file. Raises UsageError for two of one name, ConfigError."""
     read_part = cache(lambda part: read(answers_in(part)))  # equal nodes print equal texts
     found: dict[str, Topology] = {}
     for file in files:
@@ -155,23 +154,14 @@ def _parts(text: str) -> dict[str, str]:
 
 
 def _text(file: str) -> str:
-    """Return recorded output; invalid bytes are replaced. Raises UsageError."""
-    enough = LARGEST + 1  # for knowing that there is more
+    """Return recorded output; invalid bytes are replaced. Raises ConfigError."""
     try:
-        found = sys.stdin.buffer.read(enough) if file == "-" else _bytes(Path(file), enough)
-    except OSError as problem:
+        found = options.read_bytes(Path(file), LARGEST)
+    except ConfigError as error:
         hint = "name a file with the output of `nvidia-smi topo -m`, or a cluster file"
-        raise UsageError(f"{file}: {problem.strerror}", hint=hint) from None
-    if len(found) > LARGEST:
-        limit = LARGEST // MEBIBYTE
-        raise UsageError.coded(ErrorCode.RECORDED_TEXT_TOO_LARGE, file=file, limit=limit)
+        raise ConfigError(error.problems, hint=hint) from None
     encoding = "utf-16" if found.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
     return found.decode(encoding, "replace")
-
-
-def _bytes(path: Path, most: int) -> bytes:
-    with path.open("rb") as file:
-        return file.read(most)
 
 
 def _none_read(by_host: dict[str, Topology]) -> None:

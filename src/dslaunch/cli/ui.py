@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import ConfigError, DslaunchError, NodeError, Problem, UsageError
@@ -19,7 +19,7 @@ from dslaunch.terminal import PLAIN, colored, one_line, visible
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
-    from typing import Any
+    from typing import Any, TextIO
 
     from dslaunch.registry import Registry
 
@@ -65,11 +65,31 @@ def write(path: Path, text: str, option: str, *, errors: str = "strict") -> None
 def write_parts(path: Path, parts: Iterable[str], option: str, *, errors: str) -> None:
     """Write a text that is made in parts, as `write` does: it may be larger than the memory."""
     try:
-        with path.open("w", encoding="utf-8", errors=errors, newline="") as file:
+        with _replacing(path, errors) as file:
             file.writelines(parts)
     except OSError as problem:
         raise UsageError(f"{option} {path}: {problem.strerror}") from None
     wrote(path)
+
+
+@contextlib.contextmanager
+def _replacing(path: Path, errors: str) -> Iterator[TextIO]:
+    """Write a file that appears whole, and only if the block succeeds: on a full disk the old one
+    is kept. A device, a pipe or a link is written in place. Raises OSError."""
+    is_plain = not path.is_symlink() and (path.is_file() or not path.exists())
+    if not is_plain or not os.access(path.parent, os.W_OK):
+        with path.open("w", encoding="utf-8", errors=errors, newline="") as file:
+            yield file
+        return
+    new = path.with_name(f".{os.urandom(8).hex()}.part")
+    try:
+        with new.open("x", encoding="utf-8", errors=errors, newline="") as file:
+            yield file
+        if path.exists():
+            new.chmod(path.stat().st_mode & 0o7777)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def wrote(path: Path) -> None:
@@ -79,15 +99,10 @@ def wrote(path: Path) -> None:
 
 def write_new(path: Path, text: str, option: str, *, force: bool) -> None:
     """Write a file that must not exist unless `force`, and say so. Raises UsageError."""
-    try:
-        with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
+    if os.path.lexists(path) and not force:
         hint = "add --force to replace it, or name another file"
-        raise UsageError(f"{option} {path}: file exists", hint=hint) from None
-    except OSError as problem:
-        raise UsageError(f"{option} {path}: {problem.strerror}") from None
-    wrote(path)
+        raise UsageError(f"{option} {path}: file exists", hint=hint)
+    write(path, text, option)
 
 
 def _print(text: str) -> None:

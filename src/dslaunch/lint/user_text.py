@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import BinaryIO
 
 from dslaunch.errors import ConfigError, Problem
 
@@ -11,19 +12,30 @@ LARGEST = 16 * 2**20
 
 
 def read_file(path: Path, most: int = LARGEST) -> str:
-    """Read a file, but no device without an end. Raises ConfigError."""
+    """Return the text of a file. Raises ConfigError."""
+    return decoded(read_bytes(path, most), str(path))
+
+
+def read_bytes(path: Path, most: int = LARGEST) -> bytes:
+    """Return what a file contains. Raises ConfigError, also for a device without an end."""
     try:
         with path.open("rb") as file:
-            data = file.read(most + 1)
+            return bounded(file, str(path), most)
     except OSError as error:
         raise _unreadable(str(path), "unreadable", str(error.strerror)) from None
-    return decoded(data, str(path), most)
 
 
-def decoded(data: bytes, name: str, most: int = LARGEST) -> str:
-    """Return what was read as text. Raises ConfigError."""
+def bounded(file: BinaryIO, name: str, most: int = LARGEST) -> bytes:
+    """Return the rest of an open file. Raises OSError, and ConfigError for more than `most`
+    bytes."""
+    data = file.read(most + 1)
     if len(data) > most:
         raise _unreadable(name, "too-large", f"file too large: expected at most {most:,} bytes")
+    return data
+
+
+def decoded(data: bytes, name: str) -> str:
+    """Return what was read as text. Raises ConfigError."""
     try:
         return data.decode()
     except UnicodeDecodeError:

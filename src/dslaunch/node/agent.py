@@ -49,7 +49,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import Any, Dict, List, Optional, Set
 
-    from dslaunch.node import gpu_meter, links
+    from dslaunch.node import gpu_meter
+    from dslaunch.node.link_end import LinkEnd
 
 TICK = 0.05
 PACE = 0.005
@@ -116,7 +117,7 @@ class Agent:
         self.usage = UsageMeter(gpus)
         self.idle = 0.0
         """Seconds since a rank printed or computed, as of the last beat."""
-        self.links: Optional[links.Links] = None
+        self.links: Optional[LinkEnd] = None
         self.door: Optional[bridge.Door] = None
         self.beaten = time.monotonic()
         """When the last heartbeat was sent."""

@@ -16,7 +16,8 @@ from dslaunch.node import accelerators, interfaces, network, paths, plain_json, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
-    from typing import Any, Callable, Dict, Iterator, List, Optional
+    import subprocess
+    from typing import IO, Any, Callable, Dict, Iterator, List, Optional
 
     Answer = Dict[str, Any]
 
@@ -148,19 +149,46 @@ def _run(argument: Answer) -> Answer:
 
     argv = argument.get("argv") or ["/bin/sh", "-c", argument["shell"]]
     try:
-        done = subprocess.run(
+        child = subprocess.Popen(
             argv,
-            input=argument.get("text", "").encode(),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PATH": _search(), "LC_ALL": "C", **argument.get("env", {})},
             cwd=paths.home() if os.path.isdir(paths.home()) else "/",
-            check=False,
         )
     except FileNotFoundError:
         return {"code": 127, "out": "", "err": f"{argv[0]}: not found"}
-    texts = {name: getattr(done, f"std{name}")[: paths.MOST_TEXT] for name in ("out", "err")}
-    return {"code": done.returncode, **{k: v.decode(errors="replace") for k, v in texts.items()}}
+    with child:
+        out, err = _beginnings(child, argument.get("text", "").encode())
+    return {"code": child.returncode, "out": out, "err": err}
+
+
+def _beginnings(child: subprocess.Popen[bytes], text: bytes) -> List[str]:
+    """Give a program its input, and return the beginning of both its outputs. It may write without
+    an end: what is more is read, so that it is not held up, and dropped."""
+    from threading import Thread  # `subprocess` imports it
+
+    read: Dict[IO[bytes], bytes] = {}
+
+    def read_beginning(pipe: IO[bytes]) -> None:
+        read[pipe] = pipe.read(paths.MOST_TEXT)
+        while pipe.read(paths.MOST_TEXT):
+            pass
+
+    assert child.stdin and child.stdout and child.stderr
+    pipes = (child.stdout, child.stderr)
+    threads = [Thread(target=read_beginning, args=(pipe,), daemon=True) for pipe in pipes]
+    for thread in threads:
+        thread.start()
+    try:
+        with child.stdin as pipe:
+            pipe.write(text)
+    except BrokenPipeError:
+        pass  # it does not read its input
+    for thread in threads:
+        thread.join()
+    return [read[pipe].decode(errors="replace") for pipe in pipes]
 
 
 def _each(argument: Answer) -> Dict[str, Answer]:

@@ -33,14 +33,25 @@ class Question:
     """Fit for JSON."""
     timeout: float = 10.0
     """Seconds that it may take on the node."""
-    text: str = ""
-    """For `run`: what the program reads. No part of the key, so that what was recorded is found by
-    versions of dslaunch that send another text."""
+    text: str | Callable[[str], str] = ""
+    """What the program reads, or returns that for a host: nodes whose questions differ in this
+    alone are judged together. No part of the key, so that what was recorded is found by versions of
+    dslaunch that send another text."""
 
     @cached_property
     def key(self) -> str:
         """The name under which its answer is recorded. Looked up for every node, and made once."""
         return f"{self.kind} {json_text(self.argument, sort_keys=True)}"
+
+    def spelt(self, host: str) -> dict[str, Any]:
+        """Return it as a node is asked, in the form of `node/survey.py`."""
+        text = self.text(host) if callable(self.text) else self.text
+        return {
+            "kind": self.kind,
+            "argument": self.argument,
+            "timeout": self.timeout,
+            "text": text,
+        }
 
 
 Asked = Mapping[str, Question]
@@ -190,8 +201,6 @@ class NodeAnswers:
     """What this machine answered itself, in the form of `recorded`."""
     noise: str = ""
     """What the login shell printed before anything was asked."""
-    complete: bool = False
-    """Whether all answers are there: they are judged, and the node is not asked any more."""
     parsed: dict[Callable[..., Any], Any] = field(default_factory=dict, compare=False, repr=False)
     """The results of `once`; all checks of a node share them."""
     differs: Callable[[str], bool] | None = None
@@ -269,7 +278,6 @@ class NodeAnswers:
             limits=limits,
             here=self.here,
             noise=self.noise,
-            complete=self.complete,
             parsed=self.parsed,
         )
 

@@ -88,7 +88,7 @@ class Conversation:
             return DONE
         began = time.monotonic()
         _log.debug("asked", node=self.node.host, questions=list(asked))
-        message = {"questions": _spelt(asked.values()), "last": _spelt(last)}
+        message = {"questions": self._spelt(asked.values()), "last": self._spelt(last)}
 
         def keep(replied: survey.Surveyed) -> Future[None]:
             seconds = time.monotonic() - began
@@ -150,6 +150,9 @@ class Conversation:
         if self.wire is not None and not self.of_run:
             self.wire.hang_up()
 
+    def _spelt(self, questions: Iterable[Question]) -> dict[str, dict[str, Any]]:
+        return {question.key: question.spelt(self.node.host) for question in questions}
+
     def _give_up(self) -> None:
         with suppress(InvalidStateError):
             self.given_up.set_result(None)
@@ -169,11 +172,3 @@ class Conversation:
         if not isinstance(error, LostError):
             return error
         return LostError(replace(error.failure, hint=error.failure.hint or self._hint))
-
-
-def _spelt(questions: Iterable[Question]) -> dict[str, dict[str, Any]]:
-    """Return questions in the form of `node/survey.py`."""
-    return {
-        q.key: {"kind": q.kind, "argument": q.argument, "timeout": q.timeout, "text": q.text}
-        for q in questions
-    }

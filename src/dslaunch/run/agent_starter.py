@@ -55,6 +55,8 @@ class AgentStarter:
         self.begun = {node.host: self._pool.submit(self._begin, node) for node in nodes}
         """Done as soon as that node is connected and its agent started; a NodeError if it cannot
         be reached."""
+        # each thread ends when there is no node left to begin: one takes some 25 KiB
+        self._pool.shutdown(wait=False)
         threading.Thread(target=self._ping, args=(ping_interval,), name="ping", daemon=True).start()
 
     def wait(
@@ -98,7 +100,7 @@ class AgentStarter:
         """Close all sessions at once. Connections that are being made are closed when they are
         made; nothing waits for them."""
         self._closed.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)  # of those that have not begun
         ready = [future for future in self.begun.values() if future.done()]
         close_all([future.result() for future in ready if _succeeded(future)])
         for future in set(self.begun.values()) - set(ready):

@@ -17,6 +17,7 @@ from dslaunch.launch.plan import Plan, Rendezvous
 from dslaunch.node.frames import Output
 from dslaunch.protocol.messages import NodeEvent
 from dslaunch.protocol.queries import DETACHED
+from dslaunch.run.arrivals import Lost
 from dslaunch.run.events import Event
 from dslaunch.run.hang_evidence import QUESTIONS
 from dslaunch.run.inbox import Inbox
@@ -24,7 +25,7 @@ from dslaunch.run.node_pairs import CONNECT
 from dslaunch.run.outcome import Outcome, failed
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.secret import Secret
-from dslaunch.run.session import Lost, Session
+from dslaunch.run.session import Session
 from dslaunch.run.start_message import start_messages
 from dslaunch.run.timeouts import Timeouts
 from dslaunch.run.watch import Watch

@@ -13,12 +13,13 @@ from dslaunch.errors import DslaunchError, NodeError, NodeFailure
 from dslaunch.node import frames
 from dslaunch.protocol.messages import Incoming, NodeEvent, ProtocolError
 from dslaunch.protocol.queries import JOURNAL, Answers
+from dslaunch.run.arrivals import Arrival, Lost
 from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts, Until, never
 from dslaunch.run.journal_tail import MOST_KEPT, PIECE, NoteFailure, largest_window, newest
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reach import ANSWER_TIMEOUT, ReachedNodes, answer_of
-from dslaunch.run.session import Arrival, Lost, Session
+from dslaunch.run.session import Session
 from dslaunch.run.status import gave_up
 from dslaunch.run.watch import Watch, read_event
 

@@ -7,7 +7,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dslaunch.run.session import Arrival, Session
+    from dslaunch.run.arrivals import Arrival
+    from dslaunch.run.session import Session
 
 INBOX_SIZE = 256
 """Pieces of output that may wait for the terminal before nodes are paused, however many there are:

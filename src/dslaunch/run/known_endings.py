@@ -41,6 +41,8 @@ class KnownEnding:
     """A fault of the node's hardware or driver."""
     last_resort: bool = False
     """It only says that another process failed, whose own words come earlier in the output."""
+    last_exception: bool = False
+    """Only the exception that ended the rank is meant: scripts catch such ones, and print them."""
 
 
 LOOK_ELSEWHERE = "look for another rank that failed, hung or lost its network earlier"

@@ -98,14 +98,17 @@ def scoped_again(
     launcher: str | None = None,
 ) -> Recording:
     """Return recorded answers that are to be judged by another cluster file, for some of the nodes,
-    for further purposes or another launcher. None: as recorded. Raises UsageError."""
+    for further purposes or another launcher. None: as recorded. A node that is new in the cluster
+    file has no recorded answer. Raises UsageError."""
     scope = facts.scope
     cluster = cluster or scope.cluster
     recorded = {*facts.nodes, *facts.failures}
-    nodes = tuple(node for node in cluster.nodes if node.host in recorded)
+    # not those that --include left out of the recording
+    left_out = {node.host for node in scope.cluster.nodes} - recorded
+    nodes = tuple(node for node in cluster.nodes if node.host not in left_out)
     if allocation is not None:
         nodes = tuple(placement.node for placement in allocation.placements)
-    if not nodes:
+    if not any(node.host in recorded for node in nodes):
         file = cluster.source.file if cluster.source else cluster.name
         raise UsageError(f"the recording has no answers of the nodes of {file}")
     scope = replace(scope, cluster=cluster, nodes=nodes, purposes=scope.purposes | purposes)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from dslaunch.cluster.model import Allocation, Node
 from dslaunch.launch.replacement import Replacement, enough_without, without
 from dslaunch.protocol.messages import NodeEvent
+from dslaunch.run.arrivals import Lost
 from dslaunch.run.faulty import faulty_nodes
 from dslaunch.run.reach import ReachedNodes, reach
 from dslaunch.run.request import agent_run
-from dslaunch.run.session import Lost
 
 if TYPE_CHECKING:
     from dslaunch.run.launch import RunController

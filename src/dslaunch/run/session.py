@@ -6,15 +6,12 @@ output of the ranks, and sends what has not arrived.
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dslaunch.errors import NodeError, NodeFailure
+from dslaunch.errors import NodeFailure
 from dslaunch.node import frames
 from dslaunch.protocol import queries
 from dslaunch.protocol.messages import (
@@ -22,12 +19,14 @@ from dslaunch.protocol.messages import (
     Gone,
     Heartbeat,
     Hello,
-    NodeEvent,
     ProtocolError,
     Reply,
 )
 from dslaunch.protocol.values import parse
 from dslaunch.run import agent_program
+from dslaunch.run.arrivals import Away, Back, Lost
+from dslaunch.run.own_address import is_own_address
+from dslaunch.run.reconnect import LEAST_TRY, Absence, Joined, connect_within, reconnect
 from dslaunch.transport.base import End
 from dslaunch.transport.clock import Clock, MeasuredClock
 from dslaunch.transport.wire import PIECE, LostError, Value, Wire, close_soon
@@ -43,8 +42,6 @@ _PING = frames.pack_message({"op": "ping"})
 _CONFIRM_EVERY = 256 * 1024
 _MOST_UNSENT = 8 * PIECE
 """Bytes of a file that are queued for a node."""
-FIRST_RETRY, RETRY = 0.1, 1.0
-"""Seconds before the first reconnect, and between further ones."""
 CLOSED = 5.0
 """Seconds until a node ends the run after we have closed the connection while this machine is
 reachable: a running launcher reconnects at once."""
@@ -53,35 +50,6 @@ EXIT_TIMEOUT = 2.0
 REPEATABLE = ("ask", "clock", "survey")
 """Requests that a node may be sent twice: if the connection is lost before it has started ranks,
 they are sent again over the next one."""
-LEAST_TRY = 3.0
-"""Seconds for one reconnect, at least."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The node is lost."""
-
-    failure: NodeFailure
-    gone: Gone | None = None
-    """How its agent ended, if known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Away:
-    """The connection was lost; the session reconnects."""
-
-    failure: NodeFailure
-
-
-@dataclass(frozen=True, slots=True)
-class Back:
-    """The session has reconnected; nothing was lost."""
-
-    after: float
-    """Seconds that this took."""
-
-
-Arrival = NodeEvent | frames.Output | Lost | Away | Back
 
 
 class Session(Wire):
@@ -112,10 +80,8 @@ class Session(Wire):
         self._heard_at = self._began
         """When the node last sent something."""
         self._gone: Gone | None = None
-        self._back: Back | None = None
-        """What to report once the agent has sent something over the new connection."""
-        self._away_since: float | None = None
-        """Since when it has been unreachable, on the monotonic clock; None: it is reachable."""
+        self._absence: Absence | None = None
+        """None: it is reachable."""
         self._exit_by = 0.0
         """Until when a dismissed agent may exit, on the monotonic clock."""
         self._holding = agent.waits
@@ -126,8 +92,6 @@ class Session(Wire):
         """So that a request is sent once over a connection: when it is made, or again."""
         self._start: Mapping[str, Any] | None = None
         """The message that starts the ranks, until the node has sent an event."""
-        self._joining: Future[End | None] | None = None
-        """While we reconnect: None once the program has greeted, or how it ended before."""
         self._resumed = False
         """Whether we have reconnected at least once."""
 
@@ -178,7 +142,7 @@ class Session(Wire):
         """Start the ranks; their events come to who follows."""
         with self._sending:
             self._start = message
-            if self._away_since is None:
+            if self._absence is None:
                 self.send(**message)
 
     def send_piece(self, archive: int, piece: bytes) -> None:
@@ -247,7 +211,7 @@ class Session(Wire):
         repeated = {"op": operation, **message} if operation in REPEATABLE else None
         with self._sending:
             id, future = self._expect(parsed, repeated)
-            if self._away_since is None:
+            if self._absence is None:
                 self.send(op=operation, id=id, **message)
         self._abandon_if_over()
         return future
@@ -255,7 +219,7 @@ class Session(Wire):
     def _write(self, data: bytes) -> None:
         """Send data, unless we are reconnecting: a part could be read with the program, and be
         lost."""
-        if self._away_since is None or self.login.greeted:
+        if self._absence is None or self.login.greeted:
             super()._write(data)
 
     def follow(self, *, hold: bool) -> None:
@@ -265,7 +229,7 @@ class Session(Wire):
         self._send_follow(hold=hold)
 
     def _send_follow(self, *, hold: bool) -> None:
-        closed = CLOSED if hold and is_ours(self.hello.result().peer) else None
+        closed = CLOSED if hold and is_own_address(self.hello.result().peer) else None
         self.send(op="follow", after=self._incoming.number, hold=hold, closed=closed)
 
     def skip(self, number: int) -> None:
@@ -313,7 +277,7 @@ class Session(Wire):
 
     # ------------------------------------------------------------ connecting
 
-    def _recover(self, failure: NodeFailure) -> None:
+    def _recover(self, absence: Absence, failure: NodeFailure) -> None:
         """Reconnect to the agent, or lose the node. `failure`: of the connection.
 
         Runs in a separate thread, because it waits.
@@ -321,97 +285,58 @@ class Session(Wire):
         self._inbox.add(self, Away(failure))
         self._log.info("reconnecting", kind=failure.kind, text=failure.message)
         try:
-            final = self._reconnect_in_time(failure)
+            final = reconnect(
+                absence,
+                failure,
+                self._closing,
+                join=lambda is_running: self._rejoin(absence, join=is_running),
+                without_agent=self._loss_without_agent,
+                on_resumed=lambda resumed: self._inbox.add(self, Away(resumed)),
+            )
         except Exception as error:  # noqa: BLE001 - of a plugin's transport: nothing may wait for this node
             final = NodeFailure(self.host, "lost", f"reconnecting failed: {error!r:.200}")
         if final is not None:
             self._lose(final)
 
-    def _reconnect_in_time(self, failure: NodeFailure) -> NodeFailure | None:
-        """Try to reconnect, again and again; return why the node is lost, None: it is not.
-
-        `failure`: why it is away, until a try has failed in another way.
-        """
-        pause, join = FIRST_RETRY, True
-        while not self._closing.wait(pause):
-            pause = RETRY
-            try:
-                ended = self._reconnect(join=join)
-            except NodeError as error:
-                failure = error.failures[0]
-            except OSError as error:
-                failure = replace(failure, message=f"connection lost: {error}")
-            else:
-                if ended is None:
-                    return None
-                has_agent = not self._is_ours(agent_program.NO_AGENT, ended.code)
-                if not has_agent and (self._following or self._gone is not None):
-                    return self._no_agent()
-                join = has_agent  # one that has got no message yet did not wait for us
-                if self._is_ours(agent_program.STOPPED, ended.code):
-                    failure = replace(failure, message="its agent was suspended (SIGSTOP)")
-                    self._report_resumed(failure)
-                    pause = FIRST_RETRY
-            if self._time_left() <= 0:
-                return self._away_too_long(failure)
-        return failure  # we are closing
-
-    def _reconnect(self, *, join: bool) -> End | None:
-        """Join the running agent over a new connection, or start it; return how that ended, None
-        if the agent has greeted.
-
-        Raises NodeError, OSError.
-        """
+    def _rejoin(self, absence: Absence, *, join: bool) -> Joined:
+        """Join the running agent over a new connection, or start one. Raises NodeError, OSError."""
+        limit = max(self._agent.heartbeat, LEAST_TRY)
         previous_channel, previous_connection = self._channel, self._connection
-        self._connection = self._connect_again()
+        self._connection = connect_within(limit, self._transport, self._node)
         try:
-            return self._join(join=join)
+            ended = self._join(absence, join=join)
         finally:
             # not before: an agent that sees its launcher close the connection soon ends the run
             close_soon(previous_channel, previous_connection)
+        if ended is None:
+            return Joined.GREETED
+        if self._is_ours(agent_program.NO_AGENT, ended.code):
+            return Joined.NO_AGENT
+        return Joined.STOPPED if self._is_ours(agent_program.STOPPED, ended.code) else Joined.ENDED
 
-    def _join(self, *, join: bool) -> End | None:
-        """Join the running agent over the connection, or start it. Raises OSError."""
+    def _join(self, absence: Absence, *, join: bool) -> End | None:
+        """Join the running agent over the connection, or start one; return how that ended, None
+        once it has greeted. Raises OSError."""
         self._log.debug("starting-agent", join=join)
         text = agent_program.boot_text(self._agent, join=join, hold=self._holding)
-        joining: Future[End | None] = Future()
-        self._joining = joining
-        # a node that sends a little again and again must not be waited for
-        limit = max(self._time_left(), LEAST_TRY)
+        joining = absence.begin_try()
+        limit = absence.time_of_a_try
         self._open(text)
         channel = self._channel
         self.loop.call_later(limit, lambda: self._not_heard(channel))
         return joining.result(limit + LEAST_TRY)
 
-    def _report_resumed(self, failure: NodeFailure) -> None:
-        resumed = replace(failure, message=f"{failure.message} and is resumed")
-        self._inbox.add(self, Away(resumed))
-
-    def _time_left(self) -> float:
-        """Return for how many seconds the node may still be unreachable."""
-        assert self._away_since is not None
-        return self._away_since + self._agent.reconnect - time.monotonic()
-
-    def _away_too_long(self, failure: NodeFailure) -> NodeFailure:
-        why = f"{failure.message}; no reconnect within {self._agent.reconnect:g} s"
-        return replace(failure, kind="lost", message=why)
-
     def _not_heard(self, channel: Channel | None) -> None:
         """Close a new connection over which the agent has sent no message in time."""
-        if channel is not None and channel is self._channel and self._away_since is not None:
+        if channel is not None and channel is self._channel and self._absence is not None:
             self._give_up(channel, self._why_ended(End()))
 
     def _take_greeting(self) -> None:
         """Expect the agent's first message, after which we continue where the connection was
         lost, if it was."""
-        joining, self._joining = self._joining, None
-        if joining is None:
-            return
-        assert self._away_since is not None
-        self._resumed = True
-        self._incoming.reconnected()
-        self._back = Back(time.monotonic() - self._away_since)
-        joining.set_result(None)
+        if self._absence is not None and self._absence.greeted():
+            self._resumed = True
+            self._incoming.reconnected()
 
     def _continue(self, back: Back, first: Arrived) -> None:
         """Continue where the connection was lost. Raises ProtocolError."""
@@ -420,7 +345,7 @@ class Session(Wire):
         self._inbox.add(self, back)
         self._send_follow(hold=True)
         with self._sending:
-            self._back = self._away_since = None
+            self._absence = None
             is_waiting = isinstance(first, Hello) and not first.started
             unrepeatable = self._send_again() if is_waiting else []
         for future in unrepeatable:
@@ -440,6 +365,11 @@ class Session(Wire):
             self.send(**self._start)
         return unrepeatable
 
+    def _loss_without_agent(self) -> NodeFailure | None:
+        """Return why a node is lost on which no agent is running; None: an agent that has got no
+        message yet did not wait for us, and another one can be started."""
+        return self._no_agent() if self._following or self._gone is not None else None
+
     def _no_agent(self) -> NodeFailure:
         """Return why there is no agent to reconnect to."""
         waited = time.monotonic() - self._heard_at
@@ -451,35 +381,11 @@ class Session(Wire):
             why = "its agent has exited"
         return NodeFailure(self.host, "lost", why)
 
-    def _connect_again(self) -> Connection:
-        """Connect, but wait less for one try than for a node that was never reached: what was sent
-        while the network was down is not retransmitted at once.
-
-        Raises NodeError.
-        """
-        limit = max(self._agent.heartbeat, LEAST_TRY)
-        made: Future[Connection] = Future()
-
-        def connect() -> None:
-            try:
-                made.set_result(self._transport.connect(self._node))
-            except Exception as error:  # noqa: BLE001 - raised again by `result`
-                made.set_exception(error)
-
-        threading.Thread(target=connect, daemon=True).start()
-        try:
-            return made.result(limit)
-        except TimeoutError:
-            made.add_done_callback(_close_connection)
-            why = f"no answer within {limit:g} s"
-            raise NodeError((NodeFailure(self.host, "timeout", why),)) from None
-
     # ------------------------------------------------------------ hearing
 
     def _disconnected(self, failure: NodeFailure, end: End) -> None:
-        joining, self._joining = self._joining, None
-        if joining is not None:  # before the program has greeted: `_recover` tries again
-            joining.set_result(end)
+        absence = self._absence
+        if absence is not None and absence.ended(end):  # `_recover` tries again
             return
         if self._resumed and self._gone is not None:
             failure = self._no_agent()
@@ -487,13 +393,14 @@ class Session(Wire):
             super()._disconnected(failure, end)
             return
         self._stop_waiting()
-        if self._away_since is None:
-            self._away_since = time.monotonic()
-        elif self._time_left() <= 0:  # reconnected, but the agent never greeted
-            super()._disconnected(self._away_too_long(failure), end)
+        if absence is None:
+            absence = self._absence = Absence(self._agent.reconnect)
+        elif absence.time_left <= 0:  # reconnected, but the agent never greeted
+            super()._disconnected(absence.too_long(failure), end)
             return
+        name = f"reconnect {self.host}"
         threading.Thread(
-            target=self._recover, args=[failure], name=f"reconnect {self.host}", daemon=True
+            target=self._recover, args=[absence, failure], name=name, daemon=True
         ).start()
 
     def _heard(self, size: int) -> None:
@@ -506,8 +413,9 @@ class Session(Wire):
         if isinstance(arrived, Hello) and not self.hello.done():
             self._log.info("agent-started", seconds=time.monotonic() - self._began)
             self.hello.set_result(arrived)
-        if self._back is not None and not isinstance(arrived, Gone):
-            self._continue(self._back, arrived)
+        back = self._absence.back if self._absence is not None else None
+        if back is not None and not isinstance(arrived, Gone):
+            self._continue(back, arrived)
         if isinstance(arrived, Reply):
             self._compare_clocks(arrived)
             super()._take(arrived)
@@ -553,26 +461,3 @@ class Session(Wire):
             if not self.hello.done():
                 self.hello.set_exception(LostError(self._loss))
             self._inbox.add(self, Lost(self._loss, self._gone))
-
-
-def _close_connection(made: Future[Connection]) -> None:
-    """Close a connection that was made too late."""
-    if made.exception() is None:
-        made.result().close()
-
-
-def is_ours(address: str | None) -> bool:
-    """Return whether an address is one of this machine's, and not loopback: then there is neither
-    a jump host nor address translation between this machine and the node that reported it."""
-    if address is None:
-        return False
-    try:
-        reported = ipaddress.ip_address(address)
-        if reported.is_loopback:
-            return False
-        family = socket.AF_INET if reported.version == 4 else socket.AF_INET6
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind((address, 0))
-    except (OSError, ValueError):
-        return False
-    return True

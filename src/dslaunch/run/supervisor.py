@@ -11,6 +11,7 @@ from dslaunch import log
 from dslaunch.errors import NodeFailure
 from dslaunch.node.frames import Output
 from dslaunch.protocol.messages import Gone, NodeEvent
+from dslaunch.run.arrivals import Arrival, Away, Back, Lost
 from dslaunch.run.collectives import with_collectives
 from dslaunch.run.events import Event
 from dslaunch.run.hang_watch import Continued, HangWatch, Stall
@@ -20,7 +21,7 @@ from dslaunch.run.outcome_text import stop_text
 from dslaunch.run.rank_signals import Delivery
 from dslaunch.run.rank_stacks import gather_stacks
 from dslaunch.run.reasons import EndCode, EndReason
-from dslaunch.run.session import Arrival, Away, Back, Lost, Session
+from dslaunch.run.session import Session
 from dslaunch.run.slow_ranks import SlowRanks
 from dslaunch.run.timeouts import Timeouts
 from dslaunch.run.watch import UNKNOWN_USER, Watch

@@ -226,13 +226,13 @@ def _read_some(fd: int) -> bytes | None:
 
 
 def end_process(process: subprocess.Popen[bytes], grace: float) -> None:
-    """End a process: TERM, and KILL after `grace` seconds."""
-    process.terminate()
-    try:
-        process.wait(grace)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    """End a process: TERM, and KILL after `grace` seconds. One that waits for a dead file server
+    cannot be killed at once, and is not waited for any longer."""
+    for end in (process.terminate, process.kill):
+        end()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(grace)
+            return
 
 
 def inherited(environ: Mapping[str, str], cluster: Cluster) -> dict[str, str]:

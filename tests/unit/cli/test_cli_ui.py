@@ -1,12 +1,17 @@
-"""Tables."""
+"""Tables, and files that are written."""
 
 from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dslaunch.cli.ui import table
+from dslaunch.cli.ui import table, write, write_parts
+from dslaunch.errors import UsageError
 
 ROWS = [("HOST", "LABELS"), ("node[001-064]", "fabric=ib,gpu=h100,rack=r1"), ("old", "-")]
 
@@ -49,3 +54,28 @@ def test_no_character_of_a_cell_is_lost_however_narrow(rows: list[tuple[str, str
 def test_cells_of_short_words_fit_into_eighty_columns(rows: list[tuple[str, str]]):
     short = [tuple(cell.replace("a", ",").replace("b", " ") for cell in row) for row in rows]
     assert all(len(line) <= 80 for line in table([(a, b) for a, b in short], 80).splitlines())
+
+
+def on_a_full_disk() -> Iterator[str]:
+    yield "the beginning"
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("before", [None, "as it was"], ids=["new", "existing"])
+def test_a_file_is_as_before_if_it_cannot_be_written_whole(tmp_path: Path, before: str | None):
+    file = tmp_path / "c.yaml"
+    if before is not None:
+        file.write_text(before)
+    with pytest.raises(UsageError):
+        write_parts(file, on_a_full_disk(), "--output", errors="strict")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ([before] if before else [])
+
+
+def test_a_file_that_is_written_again_keeps_its_mode_and_a_link_stays_one(tmp_path: Path):
+    file, link = tmp_path / "c.yaml", tmp_path / "link"
+    file.touch(mode=0o640)
+    link.symlink_to(file)
+    for path in (file, link):
+        write(path, str(path), "--output")
+        assert file.read_text() == str(path)
+    assert file.stat().st_mode & 0o777 == 0o640 and link.is_symlink()

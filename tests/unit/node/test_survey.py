@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.pythons import interpreter
 
 from dslaunch.cluster.model import Node
-from dslaunch.node import frames, interfaces, network, processes, questions, survey
+from dslaunch.node import frames, interfaces, network, paths, processes, questions, survey
 from dslaunch.node.surveyor import Surveyor
 from dslaunch.transport import login_shell, program
 
@@ -281,6 +281,16 @@ def test_a_missing_program_is_distinguished_from_one_that_fails() -> None:
     )
     assert answers["absent"]["value"]["code"] == 127
     assert answers["failing"]["value"] == {"code": 3, "out": "", "err": "no\n"}
+
+
+def test_only_the_beginning_of_a_long_output_is_kept_and_no_program_must_read_its_input() -> None:
+    long = 4 * paths.MOST_TEXT
+    shell = f"head -c {long} /dev/zero; head -c {long} /dev/zero >&2"
+    deaf = {**question("run", {"argv": ["true"]}), "text": "x" * long}
+    answers = ask({"long": question("run", {"shell": shell}), "deaf": deaf})
+    kept = "\0" * paths.MOST_TEXT
+    assert answers["long"]["value"] == {"code": 0, "out": kept, "err": kept}
+    assert answers["deaf"]["value"] == {"code": 0, "out": "", "err": ""}
 
 
 def test_a_write_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from dslaunch.preflight.check import Scope
 from dslaunch.preflight.recording import MOST_BYTES, NodeRecording, Recording, read
 from dslaunch.protocol.survey import Answer
 from dslaunch.pysource.imports import Imports
+from dslaunch.run.preflight_survey import scoped_again
 
 TEXT = "nodes: [{host: 'n[1-2]', slots: 1}]"
 CLUSTER = parse_cluster(TEXT, "c.yaml")
@@ -67,6 +68,26 @@ def test_equal_answers_of_nodes_are_written_once(tmp_path: Path) -> None:
     facts.save(file)
     assert len(json.loads(file.read_text("utf-8"))["answers"]) == 1
     assert read(file) == facts
+
+
+@pytest.mark.parametrize(
+    ("text", "judged"),
+    [
+        pytest.param("nodes: [{host: 'n[1-3]', slots: 1}]", ["n1", "n2", "n3"], id="larger"),
+        pytest.param("nodes: [{host: 'n[2-3]', slots: 1}]", ["n2", "n3"], id="another"),
+        pytest.param("nodes: [{host: n1, slots: 1}]", ["n1"], id="smaller"),
+    ],
+)
+def test_a_node_that_is_new_in_the_cluster_file_is_judged_too(text: str, judged: list[str]):
+    facts = scoped_again(FACTS, cluster=parse_cluster(text, "new.yaml"))
+    assert [node.host for node in facts.scope.nodes] == judged
+
+
+def test_a_node_that_the_recording_left_out_is_not_judged() -> None:
+    larger = parse_cluster("nodes: [{host: 'n[1-3]', slots: 1}]", "c.yaml")
+    facts = replace(FACTS, scope=replace(FACTS.scope, cluster=larger))
+    again = scoped_again(facts, cluster=larger)
+    assert [node.host for node in again.scope.nodes] == ["n1", "n2"]
 
 
 def test_nothing_of_the_jobs_environment_is_recorded() -> None:

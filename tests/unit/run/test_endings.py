@@ -58,6 +58,13 @@ def test_an_unknown_exception_gets_no_reason_from_a_sound_log_before_it() -> Non
     assert (found.code, found.what) == (None, "ValueError: bad batch")
 
 
+def test_an_exception_that_was_caught_and_printed_does_not_explain_another_one() -> None:
+    caught = "AttributeError: 'Plugin' object has no attribute 'close'"
+    assert diagnose(["Traceback (most recent call last):", caught]).code == "attribute-missing"
+    found = diagnose([caught, "Traceback (most recent call last):", "ValueError: bad batch"])
+    assert (found.code, found.what) == (None, "ValueError: bad batch")
+
+
 def test_the_special_line_of_an_exception_decides_over_its_general_first_line() -> None:
     lines = ["RuntimeError: NCCL error in: x.cpp:1, unhandled system error", "Last error:"]
     more = "socketStartConnect: Connect to 127.0.1.1<45069> failed : Connection refused"

@@ -11,8 +11,9 @@ import pytest
 from dslaunch.cluster.model import Node
 from dslaunch.node import frames
 from dslaunch.run.agent_program import AgentStart
+from dslaunch.run.arrivals import Lost
 from dslaunch.run.inbox import Inbox
-from dslaunch.run.session import Lost, Session
+from dslaunch.run.session import Session
 from dslaunch.transport import login_shell
 from dslaunch.transport.base import End, Receiver
 from dslaunch.transport.loop import shared

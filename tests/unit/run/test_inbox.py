@@ -6,8 +6,9 @@ from queue import SimpleQueue
 from typing import cast
 
 from dslaunch.protocol.messages import Heartbeat
+from dslaunch.run.arrivals import Arrival
 from dslaunch.run.inbox import Inbox
-from dslaunch.run.session import Arrival, Session
+from dslaunch.run.session import Session
 
 BEAT = cast(Arrival, Heartbeat(time=1.0, idle=0.0))
 

@@ -12,11 +12,12 @@ import pytest
 
 from dslaunch.errors import NodeFailure
 from dslaunch.protocol.messages import NodeEvent
+from dslaunch.run.arrivals import Arrival, Lost
 from dslaunch.run.handle import this_user
 from dslaunch.run.inbox import Inbox
 from dslaunch.run.reach import ReachedNodes
 from dslaunch.run.restart import end_all
-from dslaunch.run.session import Arrival, Lost, Session
+from dslaunch.run.session import Session
 
 DONE = NodeEvent(event="done", time=1.0)
 LEFT = NodeEvent(event="done", time=1.0, left=(7,))

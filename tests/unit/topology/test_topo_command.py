@@ -12,7 +12,7 @@ from tests.unit.topology.printed import BRIDGED, H100, topo_m
 from typer.testing import CliRunner, Result
 
 from dslaunch.cli.topo import LARGEST, topo
-from dslaunch.errors import DslaunchError, ErrorCode, UsageError
+from dslaunch.errors import ConfigError, DslaunchError, UsageError
 
 CLUSTER = "nodes:\n  - host: n[1-2]  # both\n    slots: 8\n"
 
@@ -53,8 +53,8 @@ def test_a_text_that_is_too_large_is_refused_rather_than_cut(tmp_path: Path):
     with file.open("wb") as written:
         written.truncate(LARGEST + 1)
     done = call(file)
-    assert isinstance(done.exception, UsageError)
-    assert done.exception.error_code is ErrorCode.RECORDED_TEXT_TOO_LARGE
+    assert isinstance(done.exception, ConfigError)
+    assert [problem.rule for problem in done.exception.problems] == ["too-large"]
 
 
 def test_the_outputs_of_a_thousand_nodes_in_one_text_are_read(tmp_path: Path):
@@ -108,8 +108,8 @@ def test_nodes_that_the_cluster_does_not_have_are_an_error(two: list[Path], tmp_
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path):
     done = call(tmp_path / "n1.txt")
-    assert isinstance(done.exception, UsageError)
-    assert done.exception.message.endswith("n1.txt: No such file or directory")
+    assert isinstance(done.exception, ConfigError)
+    assert [problem.rule for problem in done.exception.problems] == ["unreadable"]
 
 
 def test_two_files_of_one_name_are_an_error(two: list[Path], tmp_path: Path):

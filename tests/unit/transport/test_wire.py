@@ -16,8 +16,9 @@ from dslaunch.errors import NodeFailure
 from dslaunch.node import frames, questions
 from dslaunch.protocol.messages import Reply
 from dslaunch.run.agent_program import AgentStart
+from dslaunch.run.arrivals import Away, Back, Lost
 from dslaunch.run.inbox import Inbox
-from dslaunch.run.session import Away, Back, Lost, Session
+from dslaunch.run.session import Session
 from dslaunch.transport import login_shell, wire
 from dslaunch.transport.base import End
 from dslaunch.transport.wire import LostError, Wire

@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
-from dslaunch.cluster.model import Placement
+from dslaunch.cluster.model import Node, Placement
 from dslaunch.json_text import json_text
 from dslaunch.launch import launchers
 from dslaunch.launch.activation import Used, used
@@ -49,7 +49,7 @@ MODULE_FILES = (
 LIMITS: Mapping[str, float] = {"seconds": 30.0}
 """How long an activate line and the start of Python may take; a cold file server needs seconds."""
 INSTALLED = Question("job", {"what": "installed"})
-"""What is in the environment. The key of the question; `question` is what a node is asked."""
+"""What is in the environment, to look up the answer; `question` is what a node is asked."""
 _REPORT_WORD: Word = (Var("DSLAUNCH_REPORT"),)
 """The file into which the shell and the program report; see `node/trial.py`."""
 _STAGES = 'echo activated >"$0"; command -v "$1" >"$0"; exec "$@"'
@@ -79,8 +79,12 @@ def _placements(scope: Scope) -> dict[str, Placement]:
 def variables(a: NodeAnswers, interface: str | None = None) -> dict[str, str]:
     """The variables that the job has on the node, less its secrets; `interface` as evidence gives
     it to a run."""
-    found = ((a.host, interface),) if interface else ()
-    return dict(node_environment(placement(a.scope, a.host), a.scope.job, Rendezvous("", 0, found)))
+    return _variables(a.scope, a.host, interface)
+
+
+def _variables(scope: Scope, host: str, interface: str | None = None) -> dict[str, str]:
+    found = ((host, interface),) if interface else ()
+    return dict(node_environment(placement(scope, host), scope.job, Rendezvous("", 0, found)))
 
 
 def run(
@@ -90,34 +94,38 @@ def run(
     *,
     what: Mapping[str, Any],
     seconds: float,
-    more: Mapping[str, Any] | None = None,
 ) -> Question:
     """Run a command on the node as a run starts its ranks, after the activate line.
 
     `what` is recorded with the answer; variables, which may come from the caller's environment,
     are not.
     """
-    line = a.node.activate
-    own = {"DSLAUNCH_RUN_ID": f"preflight-{a.scope.token}", "DSLAUNCH_HOST": a.host}
-    told = {
-        "argv": activated(command, line).words(),
-        "env": {**env, **own},
-        "cwd": workdir(a.scope),
-        "seconds": seconds,
-        "tidy": bool(line),
-        **(more or {}),
-    }
+    told = _told(a.scope, a.node, command, env, seconds=seconds)
     return Question("job", dict(what), seconds + 10, json_text(told))
+
+
+def _told(
+    scope: Scope, node: Node, command: Command, env: Mapping[str, str], *, seconds: float
+) -> dict[str, Any]:
+    """Return what `node/trial.py` reads."""
+    own = {"DSLAUNCH_RUN_ID": f"preflight-{scope.token}", "DSLAUNCH_HOST": node.host}
+    return {
+        "argv": activated(command, node.activate).words(),
+        "env": {**env, **own},
+        "cwd": workdir(scope),
+        "seconds": seconds,
+        "tidy": bool(node.activate),
+    }
 
 
 def python(a: NodeAnswers, name: str, told: Mapping[str, Any]) -> Command:
     """Return how the job's interpreter starts a program of ours, `node/NAME.py`: with the file that
     it writes to, and its arguments as JSON."""
-    return _started(a, name, json_text(told))
+    return _started(a.node, name, json_text(told))
 
 
-def _started(a: NodeAnswers, name: str, *told: str) -> Command:
-    return Command((interpreter(a.node), "-c", program(name), _REPORT_WORD, *told))
+def _started(node: Node, name: str, *told: str) -> Command:
+    return Command((interpreter(node), "-c", program(name), _REPORT_WORD, *told))
 
 
 def workdir(scope: Scope) -> str:
@@ -126,36 +134,31 @@ def workdir(scope: Scope) -> str:
 
 
 def question(a: NodeAnswers) -> Question:
-    """Return the question what the job's environment has, asked by its own interpreter; once the
-    answers are there, only its key is needed, which is the same on all nodes."""
-    if a.complete:
-        return INSTALLED
-    asked = a.scope.once(_no_questions)
-    if a.host not in asked:
-        asked[a.host] = _question(a)
-    return asked[a.host]
+    """Return the question what the job's environment has, asked by its own interpreter: the same
+    for all nodes, but for what the programs on them read."""
+    return a.scope.once(_question)
 
 
-def _no_questions(scope: Scope) -> dict[str, Question]:
-    """Return where the question to each node is kept: its checks ask it in several rounds."""
-    return {}
+def _question(scope: Scope) -> Question:
+    own_limits = dict(dict(scope.cluster.preflight.limits).get("py.activate", ()))
+    seconds = own_limits.get("seconds") or LIMITS["seconds"]
+
+    def text(host: str) -> str:
+        return json_text(_installed_told(scope, placement(scope, host).node, seconds))
+
+    return Question("job", INSTALLED.argument, seconds + 10, text)
 
 
-def _question(a: NodeAnswers) -> Question:
-    scope = a.scope
-    asks = _started(a, "installed", *scope.once(_wanted))
+def _installed_told(scope: Scope, node: Node, seconds: float) -> dict[str, Any]:
+    asks = _started(node, "installed", *scope.once(_wanted))
     staged = Command(("/bin/sh", "-c", _STAGES, _REPORT_WORD, *asks.argv))
-    uses = uses_of(a)
-    more = {"look": [*files_of(a, uses), *CONDA_FILES, *MODULE_FILES], "words": list(uses.commands)}
-    seconds = dict(dict(scope.cluster.preflight.limits).get("py.activate", ())).get("seconds")
-    return run(
-        a,
-        staged,
-        variables(a),
-        what=INSTALLED.argument,
-        seconds=seconds or LIMITS["seconds"],
-        more=more if a.node.activate else None,
-    )
+    env = _variables(scope, node.host)
+    told = _told(scope, node, staged, env, seconds=seconds)
+    if node.activate:
+        uses = used(node.activate)
+        told["look"] = [*files_of(scope, uses), *CONDA_FILES, *MODULE_FILES]
+        told["words"] = list(uses.commands)
+    return told
 
 
 def _wanted(scope: Scope) -> tuple[str, ...]:
@@ -205,9 +208,9 @@ def uses_of(a: NodeAnswers) -> Used:
     return used(a.kind.activate or "")
 
 
-def files_of(a: NodeAnswers, uses: Used) -> list[str]:
+def files_of(scope: Scope, uses: Used) -> list[str]:
     """The files that an activate line reads, from the working directory on."""
-    base = workdir(a.scope)
+    base = workdir(scope)
     return [
         path if path.startswith(("/", "~")) or not base else f"{base}/{path}" for path in uses.files
     ]

@@ -60,7 +60,7 @@ def _failed(a: NodeAnswers, line: str, found: job.Entered) -> Finding:
 def _cause(a: NodeAnswers, line: str, found: job.Entered) -> tuple[str, str]:
     """The cause in words, and what to do: by what the node has of what the line names."""
     there = found.tried.get("there", [])
-    absent = [path for path in job.files_of(a, job.uses_of(a)) if path not in there]
+    absent = [path for path in job.files_of(a.scope, job.uses_of(a)) if path not in there]
     if absent:
         fix = "create the file on that node, or correct `activate:`"
         if absent[0] not in job.uses_of(a).files:

@@ -254,14 +254,13 @@ def _sw_torch_build(a: NodeAnswers) -> Iterator[Finding]:
         return
     there = builds.vendors(a)
     found = job.installed(a)
-    hidden = _hides(a)
     if not there:
         yield skipped("no accelerators found")
     elif found is None:
         yield skipped(job.NOT_ENTERED)
     elif not found.torch:
         yield skipped("build of torch not reported")
-    elif hidden:
+    elif hidden := _hides(a):
         yield skipped(f"the job uses no GPU: {hidden} is set")
     else:
         yield from _torch_fits(a, there, found)
