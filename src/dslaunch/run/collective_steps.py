@@ -12,7 +12,7 @@ import math
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median
 
@@ -21,6 +21,8 @@ CARRIED = 0.5
 waited for each other in between."""
 MOST_COLLECTIVES = 200
 """Collectives of one step, at most."""
+LATEST = 3 * MOST_COLLECTIVES
+"""Collectives by which the steps are told apart, at most."""
 SHORTEST_STEP = 1e-6
 """Seconds: shorter ones are no training."""
 SAME_KIND = 0.9
@@ -43,6 +45,8 @@ class EnteredCollective:
     """When each rank has entered, in seconds; in the order of the group's ranks."""
     all_wait: bool = True
     """Whether it completes in no rank before all have entered; a broadcast does."""
+    interrupted: bool = False
+    """Whether others have come between it and the one with the number before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,8 @@ def step_lateness(group: GroupHistory, *, steps: int, seconds: float) -> StepLat
     apart yet. `steps`, `seconds`: how many steps, and how long they take in all, at least."""
     if len(group.ranks) < 2:
         return None
-    latest = group.collectives[-3 * MOST_COLLECTIVES :]
+    regular = without_interruptions(group.collectives)
+    latest = regular[-LATEST:]
     period = step_length(latest)
     if period is None:
         return None
@@ -91,8 +96,7 @@ def step_lateness(group: GroupHistory, *, steps: int, seconds: float) -> StepLat
         return None
     # the first and the last one may be incomplete
     kept = max(steps, math.ceil(seconds / of_step)) + 2
-    collectives = group.collectives[-kept * period :]
-    places = _places(collectives, period)
+    places = _places(regular[-kept * period :], period)
     if not places:
         return None
     waits = _where_ranks_wait(places, period)
@@ -110,6 +114,45 @@ def step_lateness(group: GroupHistory, *, steps: int, seconds: float) -> StepLat
         seconds=of_step,
         waits=len(waits),
     )
+
+
+def without_interruptions(
+    collectives: Sequence[EnteredCollective],
+) -> Sequence[EnteredCollective]:
+    """Return collectives without those of kinds that occur in less than half of the steps, such as
+    the barrier of a checkpoint; the others are numbered anew.
+
+    Otherwise the steps between two checkpoints would be taken for one step, in each of which the
+    rank that saves is late.
+    """
+    latest = collectives[-LATEST:]
+    counts = Counter(each.kind for each in latest)
+    kinds = [kind for kind, _ in counts.most_common()]
+    for size in range(1, len(kinds)):
+        usual, rare = kinds[:size], frozenset(kinds[size:])
+        most = counts[kinds[size]]
+        # each usual kind occurs in every step
+        if 2 * most > counts[usual[-1]]:
+            continue
+        period = step_length(_without(latest, rare))
+        steps = len(latest) / period if period is not None else 0.0
+        if 2 * most <= steps:
+            return _without(collectives, rare)
+    return collectives
+
+
+def _without(
+    collectives: Sequence[EnteredCollective], kinds: frozenset[str]
+) -> list[EnteredCollective]:
+    removed, kept, interrupted = 0, [], False
+    for each in collectives:
+        if each.kind in kinds:
+            removed, interrupted = removed + 1, True
+        else:
+            number = each.number - removed
+            kept.append(replace(each, number=number, interrupted=interrupted))
+            interrupted = False
+    return kept
 
 
 def step_length(collectives: Sequence[EnteredCollective]) -> int | None:
@@ -143,7 +186,7 @@ def _pauses(collectives: Sequence[EnteredCollective]) -> dict[int, float]:
     return {
         this.number: min(map(operator.sub, after.entered, this.entered))
         for this, after in pairwise(collectives)
-        if after.number == this.number + 1
+        if after.number == this.number + 1 and not after.interrupted
     }
 
 
