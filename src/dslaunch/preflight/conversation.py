@@ -24,8 +24,6 @@ from dslaunch.transport.wire import LostError, Wire
 MOST_BYTES = 24 << 20
 """Bytes of all answers of a node, at most: they are kept until the end."""
 PINGS = 3
-GOOD_TRIP = 0.05
-"""Seconds of a round trip that is fast enough to measure a clock: the error is half of it."""
 KNOWN_WELL = 0.25
 """Seconds by which a clock may be wrong that is not measured again: checks judge whole seconds."""
 _log = log.Log(__name__)
@@ -108,19 +106,21 @@ class Conversation:
     def measure_clock(self, trips: int = PINGS) -> Future[None]:
         """Measure how far the node's clock is ahead, by the fastest of some round trips, unless a
         run has measured it; the future raises LostError."""
-        assert self.wire is not None
-        known = self.wire.known_clock()
+        wire = self.wire
+        assert wire is not None
+        known = wire.known_clock()
         if known is not None and known.error < KNOWN_WELL:
             self.clock = (known.offset, known.error)
             return DONE
 
         def keep(measured: Clock) -> Future[None]:
-            if self.clock is None or measured.error < self.clock[1]:
-                self.clock = (measured.offset, measured.error)
-            is_enough = trips == 1 or 2 * measured.error < GOOD_TRIP
+            found = wire.known_clock() or measured
+            if self.clock is None or found.error < self.clock[1]:
+                self.clock = (found.offset, found.error)
+            is_enough = trips == 1 or found.error < KNOWN_WELL
             return DONE if is_enough else self.measure_clock(trips - 1)
 
-        return then(self.wire.measure_clock(), keep, self._explained)
+        return then(wire.measure_clock(), keep, self._explained)
 
     def noise(self) -> str:
         """Return what the login printed before the program."""

@@ -411,7 +411,9 @@ class Session(Wire):
     def _take(self, arrived: Arrived) -> None:
         self._heard_at = time.monotonic()
         if isinstance(arrived, Hello) and not self.hello.done():
-            self._log.info("agent-started", seconds=time.monotonic() - self._began)
+            seconds = time.monotonic() - self._began
+            self._log.info("agent-started", seconds=seconds)
+            self._clock.take(Clock.compared(arrived.time, round_trip=seconds))
             self.hello.set_result(arrived)
         back = self._absence.back if self._absence is not None else None
         if back is not None and not isinstance(arrived, Gone):
