@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +18,7 @@ from dslaunch.protocol import survey
 from dslaunch.transport import program
 from dslaunch.transport.base import Transport
 from dslaunch.transport.clock import Clock
+from dslaunch.transport.future import Future
 from dslaunch.transport.wire import LostError, Wire
 
 MOST_BYTES = 24 << 20
@@ -68,8 +68,10 @@ class Conversation:
     def ask(self, questions: Iterable[Question]) -> None:
         """Ask questions, and wait for the answers until they are given up. Raises LostError."""
         asked = self.begin_asking(questions)
-        either: list[Future[Any]] = [asked, self.given_up]
-        wait(either, return_when=FIRST_COMPLETED)
+        over = threading.Event()
+        for either in (asked, self.given_up):
+            either.add_done_callback(lambda done: over.set())
+        over.wait()
         if not asked.done():
             raise LostError(NodeFailure(self.node.host, "lost", "given up", self._hint))
         asked.result()
@@ -154,8 +156,7 @@ class Conversation:
         return {question.key: question.spelt(self.node.host) for question in questions}
 
     def _give_up(self) -> None:
-        with suppress(InvalidStateError):
-            self.given_up.set_result(None)
+        self.given_up.set_result(None)
 
     def _check_wanted(self) -> None:
         """Raise LostError if the conversation was closed meanwhile."""

@@ -6,12 +6,14 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
 from dslaunch import log
 from dslaunch.errors import NodeError, NodeFailure
+from dslaunch.transport.fulfill import fulfill
+from dslaunch.transport.future import Future
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
@@ -49,14 +51,16 @@ class AgentStarter:
         new ones."""
         self._transport, self._make_session, self._join = transport, make_session, join
         workers = max(1, min(fanout, len(nodes)))
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="starter")
         self._closed = threading.Event()
         self._greeted: deque[str] = deque()
-        self.begun = {node.host: self._pool.submit(self._begin, node) for node in nodes}
+        self.begun: dict[str, Future[Session]] = {node.host: Future() for node in nodes}
         """Done as soon as that node is connected and its agent started; a NodeError if it cannot
         be reached."""
+        pool = ThreadPoolExecutor(workers, thread_name_prefix="starter")
+        for node in nodes:
+            pool.submit(fulfill, self.begun[node.host], partial(self._begin, node))
         # each thread ends when there is no node left to begin: one takes some 25 KiB
-        self._pool.shutdown(wait=False)
+        pool.shutdown(wait=False)
         threading.Thread(target=self._ping, args=(ping_interval,), name="ping", daemon=True).start()
 
     def wait(
@@ -100,17 +104,20 @@ class AgentStarter:
         """Close all sessions at once. Connections that are being made are closed when they are
         made; nothing waits for them."""
         self._closed.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)  # of those that have not begun
         ready = [future for future in self.begun.values() if future.done()]
         close_all([future.result() for future in ready if _succeeded(future)])
         for future in set(self.begun.values()) - set(ready):
             future.add_done_callback(_close_session)
 
     def _begin(self, node: Node) -> Session:
-        connection = self._transport.connect(node)
-        if self._closed.is_set():
+        if not self._closed.is_set():
+            connection = self._transport.connect(node)
+            if not self._closed.is_set():
+                return self._start_agent(node, connection)
             connection.close()
-            raise NodeError((NodeFailure(node.host, "lost", "no longer needed"),))
+        raise NodeError((NodeFailure(node.host, "lost", "no longer needed"),))
+
+    def _start_agent(self, node: Node, connection: Connection) -> Session:
         session = self._make_session(node, connection)
         session.hello.add_done_callback(partial(self._note_greeting, node.host))
         session.begin(join=self._join)
@@ -151,7 +158,7 @@ def _close_each(sessions: Sequence[Session]) -> None:
 
 
 def _succeeded(begun: Future[Session]) -> bool:
-    return begun.done() and not begun.cancelled() and begun.exception() is None
+    return begun.done() and begun.exception() is None
 
 
 def _close_session(begun: Future[Session]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.errors import NodeFailure
@@ -29,6 +28,7 @@ from dslaunch.run.own_address import is_own_address
 from dslaunch.run.reconnect import LEAST_TRY, Absence, Joined, connect_within, reconnect
 from dslaunch.transport.base import End
 from dslaunch.transport.clock import Clock, MeasuredClock
+from dslaunch.transport.future import Future
 from dslaunch.transport.wire import PIECE, LostError, Value, Wire, close_soon
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import cast
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from dslaunch.cluster.model import Node
 from dslaunch.preflight.conversation import Conversation
 from dslaunch.transport.clock import Clock
+from dslaunch.transport.future import Future
 from dslaunch.transport.wire import Wire
 
 AHEAD = 90.0
