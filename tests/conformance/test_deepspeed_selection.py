@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,10 @@ from dslaunch.cluster.hostfile import parse_hostfile
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.cluster.select import Selection, select
 from dslaunch.errors import ConfigError, SelectionError
+from dslaunch.launch.job import Job
+from dslaunch.launch.plan import Decided, Rendezvous
+from dslaunch.render.formats import render
+from dslaunch.render.launch import Launch
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.filterwarnings("ignore")]
 
@@ -127,6 +133,43 @@ def test_what_we_selected_written_out_in_full_is_selected_by_deepspeed(
     full = "@".join(f"{host}:{','.join(map(str, slots))}" for host, slots in found.items())
     theirs = runner.parse_inclusion_exclusion(pool, full, "")
     assert list(theirs.items()) == list(found.items())
+
+
+@st.composite
+def _launches(draw: st.DrawFn) -> Launch:
+    """A job on a part of a cluster whose nodes have any slots, chosen in any way."""
+    slots = st.lists(st.integers(0, 15), min_size=1, max_size=5, unique=True).map(sorted)
+    nodes = tuple(Node(host, tuple(draw(slots))) for host in draw(_HOSTS))
+    named = draw(st.lists(st.sampled_from(nodes), min_size=1, max_size=4, unique=True))
+    text = "@".join(f"{n.host}:{draw(st.sampled_from(n.slots))}" for n in named)
+    filters = st.sampled_from([{}, {"include": text}, {"exclude": text}])
+    counts = {"nodes": draw(st.none() | st.integers(1, len(named)))}
+    try:
+        allocation = select(Cluster("c", nodes), Selection(**draw(filters), **counts))
+    except SelectionError:  # of what is left, there are fewer nodes
+        allocation = select(Cluster("c", nodes), Selection())
+    args = tuple(draw(st.lists(_ARGUMENTS, max_size=4)))
+    decided = Decided(Rendezvous("10.0.0.1", 29501), "/work of all")
+    return Launch("c", allocation, Job("train.py", args, launcher="deepspeed"), decided)
+
+
+_ARGUMENTS = st.sampled_from(["--", "-H", "--include=n1", "--num_gpus", "a b", "", "it's", "$x\n"])
+
+
+@SLOW
+@given(launch=_launches())
+def test_the_printed_deepspeed_command_starts_the_selected_slots_with_the_given_arguments(
+    runner: Any, launch: Launch, tmp_path: Path
+) -> None:
+    path = tmp_path / "hostfile"
+    path.write_text(render("hostfile", launch).text)
+    words = shlex.split(render("deepspeed", launch).text)
+    read = runner.parse_args(words[words.index("deepspeed") + 1 :])
+    pool = runner.fetch_hostfile(str(path))
+    started = runner.parse_inclusion_exclusion(pool, read.include, read.exclude)
+    assert list(started.items()) == [(p.node.host, list(p.slots)) for p in launch.placements]
+    assert (read.user_script, tuple(read.user_args)) == ("train.py", launch.job.args)
+    assert (read.master_addr, read.master_port) == ("10.0.0.1", 29501)
 
 
 @SLOW

@@ -46,6 +46,7 @@ NASTY = (
         "$HOME $$ ${local_rank}",
     ),
     *("`id` $(id)", "*", "a\nb", "", "é☃", "%n", "\\", "--deepspeed=ds.json", "#", "~"),
+    *(":", "\r\n", "@file"),
 )
 SECONDS = 300
 TRAIN = """

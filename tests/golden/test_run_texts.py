@@ -21,7 +21,7 @@ from dslaunch.run.known_endings import built_in
 from dslaunch.run.outcome import Outcome, SecondaryFailure
 from dslaunch.run.outcome_text import message, stop_text
 from dslaunch.run.reasons import EndCode, EndReason, Restart
-from dslaunch.run.waits import WaitKind
+from dslaunch.run.waits import FileLock, WaitKind
 
 STEP, SAVE = Place("train.py", 30, "step"), Place("train.py", 41, "save")
 WAITING = HangVerdict(
@@ -36,6 +36,12 @@ WAITING = HangVerdict(
 )
 ODD = Side((7,), "all_reduce", "default_pg", sizes=((8,),), dtypes=("Float",), place=SAVE)
 MOST = Side((0, 1, 2), "all_reduce", "default_pg", sizes=((8, 2),), dtypes=("Float",), place=STEP)
+ROOTS = (replace(ODD, operation="gather", root=7), replace(MOST, operation="gather", root=0))
+GROUPS = (
+    replace(ODD, operation="new_group", members=(4, 5, 6, 7)),
+    replace(MOST, operation="new_group", members=(0, 1, 2, 3)),
+)
+LOCK = FileLock("/home/me/.cache/torch_extensions/lock", pid=4711, command="python train.py")
 PAIRS = (("n1", "n4"), ("n2", "n4"))
 VERDICTS = (
     WAITING,
@@ -47,11 +53,25 @@ VERDICTS = (
     replace(WAITING, code=HangCode.STOPPED),
     replace(WAITING, code=HangCode.FILESYSTEM, on="/data/x", ranks=(("n3", 6), ("n4", 7))),
     replace(WAITING, code=HangCode.LOCK),
+    replace(WAITING, code=HangCode.LOCK, lock=LOCK),
+    replace(WAITING, code=HangCode.LOCK, lock=replace(LOCK, rank=0)),
+    replace(WAITING, code=HangCode.LOCK, lock=FileLock(LOCK.file)),
     replace(WAITING, code=HangCode.DATALOADER, workers=2),
     replace(WAITING, code=HangCode.BUSY),
     replace(WAITING, code=HangCode.MISMATCH, sides=(ODD, MOST)),
     replace(WAITING, code=HangCode.MISMATCH, sides=(replace(ODD, operation="barrier"), MOST)),
     replace(WAITING, code=HangCode.MISMATCH, sides=(replace(ODD, group="pair"), MOST)),
+    replace(
+        WAITING,
+        code=HangCode.MISMATCH,
+        sides=(
+            replace(ODD, operation="send", group="", peer=3),
+            replace(ODD, ranks=(5,), operation="recv", group="", peer=7),
+            MOST,
+        ),
+    ),
+    replace(WAITING, code=HangCode.MISMATCH, sides=ROOTS),
+    replace(WAITING, code=HangCode.MISMATCH, operation="new_group", sides=GROUPS),
     replace(
         WAITING, code=HangCode.MISMATCH, sides=(replace(ODD, operation="recv", group=""), MOST)
     ),

@@ -170,17 +170,27 @@ def test_a_collective_that_is_waited_for_has_its_stack_down_to_the_script(ranks:
 
 TRANSFERS = f"""{TRAIN[: TRAIN.index("alone = ")]}
 pair = dist.new_group([1, 0])
+dist.broadcast(value, group=pair, group_src=dist.get_group_rank(pair, 1))
+dist.broadcast(value, 0)
 if dist.get_rank() == 0:
-    dist.recv(value, src=1)
+    dist.send(value, dst=1)
+else:
+    dist.recv(value)
+if dist.get_rank() == 0:
+    dist.irecv(value, 1).wait()
 else:
     dist.recv(value, group=pair, group_src=dist.get_group_rank(pair, 0))
 """
 
 
-def test_ranks_answer_from_which_rank_they_receive(ranks: Ranks) -> None:
+def test_ranks_answer_from_which_rank_they_receive_and_broadcast(ranks: Ranks) -> None:
     ranks.start(TRANSFERS)
     found = ranks.ask_until("full", lambda found: all(each.transfer for each in found.values()))
     assert [found[rank].transfer for rank in range(2)] == [Transfer("recv", 1), Transfer("recv", 0)]
+    for record in found.values():
+        roots = [entry.root for entry in record.entries if entry.operation == "broadcast"]
+        assert roots == [1, 0]
+    assert all(found[rank].transfers for rank in range(2))
 
 
 @pytest.mark.long

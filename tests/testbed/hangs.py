@@ -1,9 +1,9 @@
 """Trainings that hang, each in one way: data for the judge's tests and for `test_hangs`.
 
-- `python -m tests.testbed.hangs record FILE` runs each of them with 4 ranks on this machine and
-  records what their processes and their recorders answer, for the unit tests.
-- `python -m tests.testbed.hangs alone FILE` records what PyTorch alone reports, with a timeout of
-  10 s for its process groups.
+- `python -m tests.testbed.hangs record FILE [HOW...]` runs each of them, or these, with 4 ranks on
+  this machine and records what their processes and their recorders answer, for the unit tests.
+- `python -m tests.testbed.hangs alone FILE [HOW...]` records what PyTorch alone reports, with a
+  timeout of 10 s for its process groups.
 - `python -m tests.testbed.hangs page ROWS ALONE` prints docs/reference/hangs.md from what
   `test_hangs` has recorded and from that.
 """
@@ -29,7 +29,7 @@ from tests.testbed.reported_hangs import REPORTED, Reported
 
 JOB = '''\
 """Trains in some steps, and hangs in the way that its first argument names."""
-import datetime, os, sys, threading, time
+import datetime, fcntl, os, sys, threading, time
 import torch, torch.distributed as dist
 import torch.utils.data
 
@@ -70,6 +70,30 @@ def lock():
     mutex.acquire()
 
 
+def take(path):
+    file = open(path, "a")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return file
+
+
+def lock_file():
+    path = f"lock{os.getpid()}"
+    file = take(path)
+    if not os.fork():  # a process that the rank has started, and that keeps the lock
+        time.sleep(600)
+    file.close()
+    take(path)
+
+
+def collect(rank, target):
+    out = [torch.empty(16) for _ in range(dist.get_world_size())] if rank == target else None
+    dist.gather(torch.ones(16), out, dst=target)
+
+
+def receive(value, source):
+    dist.irecv(value, src=source).wait()
+
+
 def load():
     for _ in torch.utils.data.DataLoader(Stuck(), num_workers=1):
         pass
@@ -90,6 +114,14 @@ def train(how):
     if how == "mismatch-order":
         if rank == odd:
             dist.all_reduce(value, group=pair)
+    if how == "mismatch-root":
+        collect(rank, odd if rank == odd else 0)
+    if how == "mismatch-groups":
+        halves = [list(range(world // 2)), list(range(world // 2, world))]
+        for half in reversed(halves) if rank == odd else halves:
+            dist.new_group(half)
+    if how == "one-way":
+        receive(value, (rank + 1) % world)
     if rank == odd:
         if how == "not-entered":
             save_checkpoint()
@@ -101,6 +133,8 @@ def train(how):
             read_file()
         elif how == "lock":
             lock()
+        elif how == "lock-file":
+            lock_file()
         elif how == "dataloader":
             load()
         elif how == "stopped":
@@ -155,6 +189,8 @@ class Case:
     code: str
     function: str = ""
     """Where the rank that the others wait for is; "": no such place."""
+    all_ranks: bool = False
+    """Whether all ranks are named, as each waits for another one or for none."""
 
 
 CASES = (
@@ -162,13 +198,17 @@ CASES = (
     Case("busy", "busy", "compute"),
     Case("mismatch-operation", "mismatch", "train"),
     Case("mismatch-order", "mismatch", "train"),
+    Case("mismatch-root", "mismatch", "collect"),
+    Case("mismatch-groups", "mismatch"),
+    Case("one-way", "one-way", "receive", all_ranks=True),
     Case("filesystem", "filesystem", "read_file"),
     Case("lock", "lock", "lock"),
+    Case("lock-file", "lock", "take"),
     Case("dataloader", "dataloader", "load"),
     Case("stopped", "stopped"),
     Case("dead", "dead"),
     Case("exiting", "exiting"),
-    Case("slow", "slow", "compute"),
+    Case("slow", "slow", "compute", all_ranks=True),
 )
 NETWORK = Case("network", "network")
 """Needs nodes: one of them accepts no packets but those of SSH."""
@@ -286,8 +326,12 @@ MEANINGS = {
     "busy": "computes in a loop that does not end",
     "mismatch-operation": "calls another collective",
     "mismatch-order": "calls collectives of two groups in another order",
+    "mismatch-root": "gathers to itself, and the others to rank 0",
+    "mismatch-groups": "makes two process groups in another order",
+    "one-way": "waits for a transfer that it has begun to receive, as all others do",
     "filesystem": "waits for a file",
     "lock": "waits for a lock",
+    "lock-file": "waits for a lock in a file",
     "dataloader": "waits for a worker of its data loader",
     "stopped": "is stopped by SIGSTOP",
     "dead": "has exited with 0; a child holds its connections",
@@ -358,8 +402,22 @@ def main() -> None:
         sys.stdout.write(page(rows, json.loads(Path(files[1]).read_text())))
         return
     work = {"record": record, "alone": alone}[what]
-    text = json.dumps({case.how: work(case) for case in CASES}, indent=1)
-    Path(files[0]).write_text(f"{text}\n")
+    file, *names = files
+    found = json.loads(Path(file).read_text()) if names else {}
+    found |= {case.how: work(case) for case in CASES if case.how in names or not names}
+    Path(file).write_text(_written(found))
+
+
+def _written(found: dict[str, Any]) -> str:
+    """Return JSON with a line for what all ranks answer to one question."""
+    cases = []
+    for how, told in found.items():
+        if isinstance(told, dict):
+            lines = ",\n".join(f'  "{name}": {json.dumps(each)}' for name, each in told.items())
+            cases.append(f' "{how}": {{\n{lines}\n }}')
+        else:
+            cases.append(f' "{how}": {json.dumps(told)}')
+    return "{\n" + ",\n".join(cases) + "\n}\n"
 
 
 if __name__ == "__main__":

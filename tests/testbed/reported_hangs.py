@@ -52,8 +52,8 @@ for step in range(100):
     Reported(
         "broadcast-from-another-source",
         "https://pytorch.org/docs/stable/distributed.html#torch.distributed.broadcast",
-        ("network",),
-        (),
+        ("mismatch",),
+        (3,),
         """\
 weights = torch.zeros(1 << 20)
 dist.broadcast(weights, src=3 if rank == 3 else 0)

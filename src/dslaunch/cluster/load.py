@@ -8,12 +8,13 @@ import shlex
 import stat
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dslaunch.cluster import model
 from dslaunch.cluster.hostfile import HINT, parse_hostfile
 from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
-from dslaunch.cluster.other_files import recognized
+from dslaunch.cluster.named_hosts import nodes_text
+from dslaunch.cluster.other_files import INIT, recognized
 from dslaunch.errors import ConfigError, Problem
 from dslaunch.texts import closest
 
@@ -57,7 +58,9 @@ def parse(text: str, file: str) -> Parsed:
     try:
         document = yamltext.parse(text, file, verbatim=schema.VERBATIM)
     except ConfigError as error:
-        raise _other_file(text, None, file) or _with_lines(text, error.problems) from None
+        is_mapping = error.problems[0].rule != MistakeCode.NO_MAPPING.value
+        unknown = _with_lines(text, error.problems, hint=None if is_mapping else INIT)
+        raise _other_file(text, None, file) or unknown from None
     other = _other_file(text, document.data, file)
     if other is not None:
         raise other
@@ -66,7 +69,8 @@ def parse(text: str, file: str) -> Parsed:
     contradictions = rules.contradictions(document, checked, found.nodes)
     problems = [*document.problems, *checked.problems, *found.problems, *contradictions]
     if problems or checked.file is None:
-        raise _with_lines(text, _first(_each_place_once(problems)))
+        hint = _nodes_hint(document.data)
+        raise _with_lines(text, _first(_each_place_once(problems)), hint=hint)
     return Parsed(_cluster(checked.file, found.nodes, file), document, text)
 
 
@@ -103,7 +107,19 @@ def _mistakes_in_hostfile(text: str, file: str) -> tuple[Problem, ...]:
     return ()
 
 
-def _with_lines(text: str, problems: tuple[Problem, ...]) -> ConfigError:
+def _nodes_hint(data: dict[str, Any]) -> str | None:
+    """Return how to write the nodes of an invalid file; None: they are as they should be, or
+    unknown."""
+    nodes = nodes_text(data)
+    if nodes is not None:
+        return f"write `{nodes}`, with the number of GPUs of each node as `slots`"
+    above = [key for key, value in data.items() if isinstance(value, dict) and "nodes" in value]
+    if above and "nodes" not in data:
+        return f"move the keys below {above[0]!r} to the beginning of the line, and remove that key"
+    return None
+
+
+def _with_lines(text: str, problems: tuple[Problem, ...], hint: str | None = None) -> ConfigError:
     """Add the lines of the text to the problems, except lines that may contain a secret."""
     lines = text.removeprefix("\ufeff").split("\n")
 
@@ -114,7 +130,7 @@ def _with_lines(text: str, problems: tuple[Problem, ...]) -> ConfigError:
             return problem
         return replace(problem, source=lines[number - 1].rstrip("\r"))
 
-    return ConfigError(tuple(map(shown, problems)))
+    return ConfigError(tuple(map(shown, problems)), hint=hint)
 
 
 def read_text(path: Path) -> str:

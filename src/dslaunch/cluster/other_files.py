@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from dslaunch.cluster import named_hosts
+from dslaunch.cluster.nodeset import fold_in_order
 
 LOOKED_AT = 200
 """Number of lines at the beginning of a file that are inspected."""
@@ -14,6 +17,7 @@ _HOST_AND_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*:[A-Za-z0-9]*")
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]+@)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _INI_SECTION = re.compile(r"\[[A-Za-z0-9_:.-]+\]")
 _DEEPSPEED_LINE = re.compile(r'"(?:zero_optimization|train_batch_size)"')
+_TERRAFORM_LIST = re.compile(r"[A-Za-z0-9_-]+ = (?:toset\()?\[")
 _WITH_SLOTS = re.compile(r"[^\s:]+\s+slots?\s*=.*")
 _COUNTED_BY_SPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\s+[0-9]{1,4}")
 _DEEPSPEED = frozenset(
@@ -65,7 +69,18 @@ class OtherFile:
     """Whether it lists hosts, so that `dslaunch init --hostfile` reads it."""
 
 
-_INIT = "`dslaunch init --hosts 'node[1-4]' --slots 8` writes a cluster file"
+def _init(hosts: Sequence[str] = ()) -> str:
+    """Return the hint with the command that writes a cluster file, with these hosts if there are
+    any; names need no quotes but those of their brackets."""
+    folded = fold_in_order(hosts) if 0 < len(hosts) <= named_hosts.MOST else ""
+    if not 0 < len(folded) <= LONGEST_HOSTS:
+        return INIT
+    return f"`dslaunch init --hosts '{folded}' --slots 8` writes a cluster file with its hosts"
+
+
+INIT = "`dslaunch init --hosts 'node[1-4]' --slots 8` writes a cluster file"
+LONGEST_HOSTS = 400
+"""Maximum length of folded hosts in a hint."""
 _KUBERNETES = OtherFile(
     "a Kubernetes manifest", "dslaunch runs jobs over SSH or SLURM, not on Kubernetes"
 )
@@ -77,12 +92,12 @@ _ACCELERATE_CONFIG = OtherFile(
 _DEEPSPEED_CONFIG = OtherFile("a DeepSpeed config", "check it with `dslaunch config lint {file}`")
 _BY_KEYS: tuple[tuple[Callable[[set[str]], bool], OtherFile], ...] = (
     (lambda keys: keys >= {"apiVersion", "kind"}, _KUBERNETES),
-    (lambda keys: "services" in keys, OtherFile("a Docker Compose file", _INIT)),
+    (lambda keys: "services" in keys, OtherFile("a Docker Compose file", INIT)),
     (
         lambda keys: keys >= {"cluster_name", "provider"},
-        OtherFile("a Ray cluster config", _INIT),
+        OtherFile("a Ray cluster config", INIT),
     ),
-    (lambda keys: keys >= {"resources", "run"}, OtherFile("a SkyPilot task", _INIT)),
+    (lambda keys: keys >= {"resources", "run"}, OtherFile("a SkyPilot task", INIT)),
     (lambda keys: len(keys & _ACCELERATE) >= 2, _ACCELERATE_CONFIG),
     (
         lambda keys: bool(keys & _DEEPSPEED) and keys.isdisjoint({"hosts", "host"}),
@@ -96,7 +111,8 @@ _BY_KEYS: tuple[tuple[Callable[[set[str]], bool], OtherFile], ...] = (
         ),
     ),
 )
-_INVENTORY = OtherFile("an Ansible inventory", _INIT)
+_TERRAFORM = {"type", "value"}
+"""Keys of each output of `terraform output -json`."""
 _HOSTFILE = "convert it with `dslaunch init --hostfile {file}`"
 
 
@@ -118,7 +134,7 @@ def recognized(text: str, data: Any, name: str) -> OtherFile | None:
     lines = [line for line in lines if line]
     if _any_starts(lines, "nodes:"):
         return None
-    return _script(lines, name) or _hosts(lines) or _configuration(lines)
+    return _script(lines, name) or _hosts(lines) or _configuration(lines) or _output(lines)
 
 
 def _by_keys(data: dict[str, Any]) -> OtherFile | None:
@@ -127,7 +143,13 @@ def _by_keys(data: dict[str, Any]) -> OtherFile | None:
         if matches(keys):
             return other
     groups = [value for value in data.values() if isinstance(value, dict)]
-    return _INVENTORY if any("hosts" in group or "children" in group for group in groups) else None
+    if any("hosts" in group or "children" in group for group in groups):
+        return OtherFile("an Ansible inventory", _init(named_hosts.of_inventory(data)))
+    if "terraform_version" in data and isinstance(data.get("outputs"), dict):
+        return OtherFile("a Terraform state", _init(named_hosts.of_terraform(data["outputs"])))
+    if groups and len(groups) == len(data) and all(group.keys() >= _TERRAFORM for group in groups):
+        return OtherFile("output of Terraform", _init(named_hosts.of_terraform(data)))
+    return None
 
 
 def _any_starts(lines: list[str], *beginnings: str) -> bool:
@@ -169,11 +191,25 @@ def _configuration(lines: list[str]) -> OtherFile | None:
         hint = "write a cluster file with `dslaunch init --slurm PARTITION`"
         return OtherFile("a SLURM configuration", hint)
     if any("ansible_" in line for line in lines) or _any_starts(lines, "- hosts:", "hosts:"):
-        return OtherFile("an Ansible file", _INIT)
+        return OtherFile("an Ansible file", _init(named_hosts.of_inventory_lines(lines)))
     if _any_starts(lines, "apiVersion:"):
         return _KUBERNETES
     if lines and _INI_SECTION.fullmatch(lines[0]):
-        return OtherFile("an INI or TOML file", _INIT)
+        return OtherFile("an INI or TOML file", INIT)
     if any(map(_DEEPSPEED_LINE.search, lines)):
         return _DEEPSPEED_CONFIG
     return None
+
+
+def _output(lines: list[str]) -> OtherFile | None:
+    """Return what another program has printed or reads as text."""
+    hosts = named_hosts.of_hosts_file(lines)
+    if hosts:
+        return OtherFile("a hosts file such as /etc/hosts", _init(hosts))
+    if any(_TERRAFORM_LIST.fullmatch(line) for line in lines):
+        return OtherFile("output of Terraform", _init(named_hosts.of_terraform_lines(lines)))
+    if _any_starts(lines[:1], "PARTITION ", "NODELIST "):
+        hint = "write a cluster file with `dslaunch init --slurm PARTITION`"
+        return OtherFile("output of sinfo", hint)
+    hosts = named_hosts.of_names([line.removeprefix("- ") for line in lines])
+    return OtherFile("a list of hosts", _init(hosts)) if hosts else None

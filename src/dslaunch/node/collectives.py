@@ -16,7 +16,7 @@ import stat
 import struct
 import time
 
-from dslaunch.node import own_work, private, processes, procfs
+from dslaunch.node import file_locks, own_work, private, processes, procfs
 from dslaunch.node.hook_collectives import LONGEST, PREFIX, WHAT
 
 TYPE_CHECKING = False
@@ -27,6 +27,8 @@ ANSWERED, SILENT, ABSENT = "answered", "silent", "absent"
 """How a rank's process answered; `absent`: it does not listen (yet)."""
 MOST_BYTES = 8 << 20
 """Of all answers of a node; a message has at most 16 MiB."""
+MOST_PATH, MOST_COMMAND = 4096, 200
+"""Characters of the file of a lock, and of the command that holds it."""
 _PIECE = 64 * 1024
 _CREDENTIALS = struct.Struct("3i")
 
@@ -50,7 +52,9 @@ def collect(
     which has only collectives after `since`. Of each rank: `state`, `pid`
     (the process that answered, the rank's own or one below it), `waited` (the seconds for which its
     main thread has waited for a CPU), `transferred` and, while it compiles, `compiled` (see
-    `own_work.RankWork`), and if it answered `told`.
+    `own_work.RankWork`), and if it answered `told`; for `full` also `lock`, the lock in a file that
+    it waits for: `file`, and of the process that holds it `pid`, `command` and `rank`, where they
+    are known.
     """
     if what not in WHAT:
         raise ValueError(f"no such question: {what}")
@@ -83,7 +87,36 @@ def collect(
     compiling = [rank for rank in pids if _compiles(found[str(rank)])]
     for rank, seconds in _cpu_seconds({rank: pids[rank] for rank in compiling}).items():
         found[str(rank)]["compiled"] = seconds
+    if what == "full":
+        _add_locks(found, pids, deadline - time.monotonic())
     return found
+
+
+def _add_locks(found: Dict[str, Dict[str, Any]], pids: Dict[int, int], timeout: float) -> None:
+    """Add the locks in files that ranks wait for, with the processes that hold them."""
+    files = {rank: file for rank in pids for file in (_lock_of(found[str(rank)]),) if file}
+    if not files:
+        return
+    waiting = {found[str(rank)]["pid"]: file for rank, file in files.items()}
+    holders = file_locks.holders(waiting, timeout)
+    owners = _owners(pids, list(holders.values()))
+    for rank, file in files.items():
+        lock: Dict[str, Any] = {"file": procfs.printable(file)[:MOST_PATH]}
+        pid = holders.get(file)
+        if pid is not None:
+            words = procfs.read(f"/proc/{pid}/cmdline").split("\0")
+            command = procfs.command(words)[:MOST_COMMAND]
+            lock.update(pid=pid, command=command, rank=owners.get(pid))
+        found[str(rank)]["lock"] = lock
+
+
+def _lock_of(answer: Dict[str, Any]) -> Optional[str]:
+    """Return the file whose lock a rank waits for, by what its own process says, or by its system
+    call."""
+    told = (answer.get("told") or {}).get("lock")
+    if isinstance(told, str) and told.startswith("/") and "\0" not in told:
+        return told
+    return file_locks.awaited(answer["pid"])
 
 
 def _compiles(answer: Dict[str, Any]) -> bool:
@@ -107,11 +140,18 @@ def _connect_to_all(directory: str) -> List[_Asked]:
     asked = []
     with private.opened(directory) as within:
         for name in sorted(os.listdir(within)):
-            if name.startswith(PREFIX) and stat.S_ISSOCK(os.lstat(name, dir_fd=within).st_mode):
+            if name.startswith(PREFIX) and _is_socket(name, within):
                 each = _connect(name, within)
                 if each is not None:
                     asked.append(each)
     return asked
+
+
+def _is_socket(name: str, within: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.lstat(name, dir_fd=within).st_mode)
+    except FileNotFoundError:  # another question meanwhile found that its process has ended
+        return False
 
 
 def _connect(name: str, within: int) -> Optional[_Asked]:

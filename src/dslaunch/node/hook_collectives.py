@@ -26,9 +26,14 @@ import struct
 import sys
 import time
 
+from . import hook_calls, hook_waits
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, Iterator, List, Optional
+    from typing import Any, Dict, Iterator, List
+
+PARTS = (hook_calls, hook_waits)
+"""The modules that this one needs in the rank."""
 
 AFTER = "torch.distributed.distributed_c10d"
 """The module after whose import this one is started."""
@@ -63,8 +68,6 @@ TIMEOUT = 2.0
 REST = 0.5
 """Seconds without service after a client could not be accepted."""
 _SYMBOLIZER = "torch._inductor.codecache"
-MOST_CALLS = 300
-"""Of a thread that are searched: a compiler is far from the innermost one."""
 _COMPILERS = (
     # torch.compile, of which the part for the backward pass may run on its own
     ("torch/_dynamo/convert_frame.py", ("__call__", "_compile", "compile_inner")),
@@ -74,11 +77,9 @@ _COMPILERS = (
     ("torch/utils/cpp_extension.py", ("load", "load_inline", "_jit_compile")),
 )
 """Functions in whose calls something is compiled. Others in these files run the result."""
-_TRANSFERS = {"send": "dst", "recv": "src"}
-"""Functions of torch that return when a transfer is complete, and their parameter for the other
-rank. With gloo, no recorder has transfers."""
 _RECORDERS = ("_dump_fr_trace", "_dump_nccl_trace")
 _OUR_OWN = 0o077
+_CALLS = hook_calls.Calls()
 
 
 def start(directory: str) -> None:
@@ -102,6 +103,7 @@ def start(directory: str) -> None:
         return original(*args, **kwargs)
 
     c10d.init_process_group = init_process_group  # type: ignore[attr-defined]
+    _CALLS.watch(c10d)
 
 
 def _turn_on(version: str) -> None:
@@ -206,23 +208,28 @@ def _bounded(told: "Dict[str, Any]") -> bytes:
 
 
 def answer(what: str) -> "Dict[str, Any]":
-    """Return what the process knows of its collectives.
+    """Return what the process knows of its collectives, and of what it waits for.
 
     `now`: its time. `initialized`: whether there is a default group. `groups`: `id`, which is this
     process's own, `name`, `description`, `backend`, `ranks`, and the numbers of the last collective
     that was `enqueued`, `started` and `completed`; what is unknown is missing, and for `status` all
-    but `id` and the numbers. `compiles`, for `status`: whether a thread compiles. `entries`, for
-    `full`: the last of each group, the oldest first, with their `frames`, the innermost first.
-    `transfer`, for `full`: see `_transfer`. `error`: why there is no recorder.
+    but `id` and the numbers. `transfers`: how many transfers between two ranks it has made;
+    missing without a recorder, since that many are not all it does. `compiles`, for `status`:
+    whether a thread compiles. `entries`, for `full`: the last of each group, the oldest first, with
+    their `frames`, the innermost first. `transfer`, `forming` and `lock`, for `full`: what the main
+    thread waits in, see `hook_waits`. `error`: why there is no recorder.
     """
     told: "Dict[str, Any]" = {"now": time.time()}
     world = _groups()
     told["initialized"] = bool(world)
     if what == "full":
-        told["transfer"] = _transfer()
+        told["transfer"] = hook_waits.transfer(sys.modules[AFTER], _CALLS)
+        told["forming"] = hook_waits.forming(sys.modules[AFTER])
+        told["lock"] = hook_waits.lock_file()
     dumps = _dumps(what)
     if not dumps:
         return {**told, "groups": world, "error": "this PyTorch has no recorder"}
+    told["transfers"] = _CALLS.transfers
     if what == "status":
         return {**told, "groups": _numbered(dumps, []), "compiles": _compiles()}
     entries = [entry for dump in dumps for entry in dump.get("entries", ())]
@@ -242,45 +249,9 @@ def _is_compiler(frame: "Any") -> bool:
     """Return whether this call, or one that led to it, is a compiler's."""
     return any(
         call.f_code.co_filename.endswith(file) and call.f_code.co_name in functions
-        for call in _calls(frame)
+        for call in hook_waits.calls(frame)
         for file, functions in _COMPILERS
     )
-
-
-def _calls(frame: "Any") -> "Iterator[Any]":
-    """Yield a call and those that led to it, the innermost first."""
-    for _ in range(MOST_CALLS):
-        if frame is None:
-            return
-        yield frame
-        frame = frame.f_back
-
-
-def _transfer() -> "Optional[Dict[str, Any]]":
-    """Return the transfer between two ranks that the main thread waits in: `kind`, and `peer`, the
-    other rank (None: it receives from any). None: it waits in none, or that is not known."""
-    import threading
-
-    main = sys._current_frames().get(threading.main_thread().ident or 0)
-    for call in _calls(main):
-        function = call.f_code.co_name
-        if call.f_code.co_filename == sys.modules[AFTER].__file__ and function in _TRANSFERS:
-            try:
-                return {"kind": function, "peer": _peer(call.f_locals, _TRANSFERS[function])}
-            except Exception:  # noqa: BLE001 - private to torch, and may have changed
-                return None
-    return None
-
-
-def _peer(variables: "Any", parameter: str) -> "Optional[int]":
-    """Return the other rank of a transfer by the variables of its function: as it was given, or by
-    its number in the group. Raises KeyError or ValueError if they have other names."""
-    peer = variables[parameter]
-    in_group = variables[f"group_{parameter}"]
-    if peer is None and in_group is not None:
-        group = variables["group"] or sys.modules[AFTER].group.WORLD
-        peer = sys.modules[AFTER].get_global_rank(group, in_group)
-    return None if peer is None else int(peer)
 
 
 def times(since: float) -> "Dict[str, Any]":
@@ -445,6 +416,9 @@ def _entry(entry: "Dict[str, Any]", start: str) -> "Dict[str, Any]":
         "completed": bool(entry["retired"]) or entry["state"] == "completed",
         "p2p": bool(entry["is_p2p"]),
     }
+    root = _CALLS.root_of(operation, entry["time_created_ns"])
+    if root is not None:
+        told["root"] = root
     if entry.get("timeout_ms"):
         told["timeout"] = entry["timeout_ms"] / 1e3
     if entry.get("frames"):

@@ -64,7 +64,7 @@ def tell(pid: int) -> Dict[str, Any]:
     names = _SYSCALLS.get(os.uname().machine, {})
     call = names.get(number, number) if number.isdigit() else ""
     first = arguments.partition(" ")[0]
-    on = link(f"/proc/{pid}/fd/{int(first, 16)}") if call in _WITH_FILE else ""
+    on = printable(link(f"/proc/{pid}/fd/{int(first, 16)}")) if call in _WITH_FILE else ""
     return {
         "pid": pid,
         "command": command(read(f"/proc/{pid}/cmdline").split("\0")),
@@ -119,6 +119,11 @@ def link(path: str) -> str:
         return os.readlink(path)
     except OSError:
         return ""
+
+
+def printable(name: str) -> str:
+    """Return the name of a file as valid Unicode: the bytes of one may be anything."""
+    return name.encode("utf-8", "replace").decode("utf-8")
 
 
 def status(pid: str) -> Dict[str, str]:

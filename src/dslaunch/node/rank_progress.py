@@ -185,12 +185,16 @@ class RankProgress:
 
 def _numbers(answer: Dict[str, Any]) -> Tuple[Any, ...]:
     """Return the numbers of a rank's collectives, by what its own process says; (): none."""
-    groups = (answer.get("told") or {}).get("groups")
+    told = answer.get("told") or {}
+    groups, transfers = told.get("groups"), told.get("transfers")
     if not isinstance(groups, list):
         return ()
     known = [each for each in groups if isinstance(each, dict) and "enqueued" in each]
+    if not known and not transfers:
+        return ()
     names = ("id", "enqueued", "started", "completed")
-    return tuple((answer["pid"], *(group.get(name) for name in names)) for group in known)
+    numbers = [tuple(group.get(name) for name in names) for group in known]
+    return (answer["pid"], transfers, *numbers)
 
 
 class _Work(threading.Thread):

@@ -16,6 +16,7 @@ from dslaunch.protocol.values import (
     Sent,
     Several,
     Short,
+    Text,
     Time,
     adapter_of,
     parse,
@@ -55,6 +56,7 @@ class SentCollective(Sent):
     entered: Time
     completed: bool
     p2p: bool = False
+    root: MemberRank | None = None
     timeout: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] | None = None
     frames: Annotated[Several[SentFrame], Field(max_length=MOST_FRAMES)] = ()
 
@@ -77,6 +79,13 @@ class SentGroup(Sent):
     enqueued: Count | None = None
     started: Count | None = None
     completed: Count | None = None
+
+
+class SentForming(Sent):
+    """A process group that a rank forms; fields as of `run.collectives.Forming`."""
+
+    name: Name
+    ranks: Annotated[Several[MemberRank], Field(max_length=2**20)]
 
 
 Duration = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
@@ -107,8 +116,10 @@ class SentRecord(Sent):
     initialized: bool = False
     groups: Annotated[Several[SentGroup], Field(max_length=MOST_GROUPS)] = ()
     compiles: bool = False
+    transfers: Count = 0
     entries: Annotated[Several[SentCollective], Field(max_length=MOST_ENTRIES)] = ()
     transfer: SentTransfer | None = None
+    forming: SentForming | None = None
     times: Annotated[Several[SentTimes], Field(max_length=MOST_GROUPS)] = ()
     spent: Duration = 0.0
     """Seconds of CPU time that the answer took in the rank."""
@@ -127,6 +138,15 @@ def _valid_record(value: object) -> SentRecord | None:
         return SentRecord(error=f"invalid record: {error}")
 
 
+class SentLock(Sent):
+    """A lock in a file; fields as of `run.waits.FileLock`."""
+
+    file: Text
+    pid: Pid | None = None
+    command: Short = ""
+    rank: MemberRank | None = None
+
+
 class RankAnswer(Sent):
     """How a rank answered; fields as of `run.collectives.RankRecord`."""
 
@@ -135,6 +155,7 @@ class RankAnswer(Sent):
     waited: Duration = 0.0
     transferred: Count = 0
     compiled: Duration | None = None
+    lock: SentLock | None = None
     told: Annotated[SentRecord | None, BeforeValidator(_valid_record)] = None
 
 

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from statistics import median
@@ -15,12 +16,8 @@ from typing import TypeVar
 
 from dslaunch.cluster.nodeset import fold, fold_numbers
 from dslaunch.plural import counted
-from dslaunch.report.straggler_text import straggler_rows
+from dslaunch.report.event_meaning import Meaning, Sign, meanings
 from dslaunch.run.events import Event
-from dslaunch.run.exit_text import describe, signal_name
-from dslaunch.run.hang_text import hang_text
-from dslaunch.run.outcome import failed
-from dslaunch.run.outcome_text import restart_text, stop_text
 
 Key = TypeVar("Key")
 MOST_SINGLE_NODES = 12
@@ -42,19 +39,6 @@ class Phase(StrEnum):
     RUNNING = "running"
     AWAY = "away"
     """Its connection is lost, and the run waits for it."""
-
-
-class Sign(StrEnum):
-    """The kind of a mark."""
-
-    CONNECTED = "connected"
-    SHIPPED = "shipped"
-    JOINED = "joined"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    """Ended because the run was stopped."""
-    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +129,19 @@ class Timeline:
 
 @dataclass(slots=True)
 class _Course:
-    """The spans and marks of one node."""
+    """The events of a node or a rank."""
 
-    spans: list[Span]
-    marks: list[Mark]
+    meanings: list[Meaning] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    """When each of them was."""
 
-    @property
-    def signature(self) -> tuple[object, ...]:
-        phases = tuple(span.phase for span in self.spans)
-        return phases, tuple((mark.sign, mark.text) for mark in self.marks)
+    def add(self, meaning: Meaning, time: float) -> None:
+        """Add the next event."""
+        self.meanings.append(meaning)
+        self.times.append(time)
+
+
+Courses = Mapping[Key, _Course]
 
 
 def timeline(
@@ -163,21 +151,22 @@ def timeline(
 
     `end`: the end of the run, or now. `cause`: the root cause.
     """
-    of_node: dict[str, list[Event]] = {}
-    of_rank: dict[tuple[str, int], list[Event]] = {}
-    for event in events:
+    of_node: dict[str, _Course] = defaultdict(_Course)
+    of_rank: dict[tuple[str, int], _Course] = defaultdict(_Course)
+    said = list(meanings(events))
+    for event, meaning in zip(events, said, strict=True):
         if event.host is not None:
-            of_node.setdefault(event.host, []).append(event)
+            of_node[event.host].add(meaning, event.time)
             if event.rank is not None and event.kind in _OF_PROCESSES:
-                of_rank.setdefault((event.host, event.rank), []).append(event)
+                of_rank[event.host, event.rank].add(meaning, event.time)
     restarts = [event.time for event in events if event.restart is not None]
     ranks = dict(sorted(of_rank.items(), key=lambda item: item[0][1]))
     # in the order of their ranks; those without ranks, such as spares, come last
     hosts = dict.fromkeys([*(host for host, _ in ranks), *of_node])
-    nodes = {host: _node_course(of_node[host], end, restarts) for host in hosts}
-    ended = {host: _end_of_node(own, end) for host, own in of_node.items()}
-    node_rows, rank_rows = _node_rows(nodes), _rank_rows(ranks, ended, restarts)
-    moments = _moments(events)
+    nodes = {host: of_node[host] for host in hosts}
+    node_rows = _node_rows(nodes, end, restarts)
+    rank_rows = _rank_rows(ranks, _ends_of_nodes(nodes, end), restarts)
+    moments = _moments(events, said)
     return Timeline(
         start=start,
         end=max(end, start + 0.001),
@@ -191,25 +180,58 @@ def timeline(
     )
 
 
-# ---------------------------------------------------------------- one node, one rank
+# ---------------------------------------------------------------- nodes
 
 
-def _end_of_node(events: Sequence[Event], end: float) -> float:
-    """Return when a node ended or was lost, else the end of the run."""
-    over = [event.time for event in events if event.kind in ("ended", "lost")]
-    return over[-1] if over else end
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A phase of a node: the places of its first and last event in the course."""
+
+    phase: Phase
+    first: int
+    last: int | None
+    """None: it lasts to the end of the run."""
 
 
-def _node_course(events: Sequence[Event], end: float, restarts: Sequence[float]) -> _Course:
-    """Return the course of a node over all its attempts."""
-    spans = _node_spans(events, end, restarts)
-    return _Course([*spans, *_spans_away(events)], _node_marks(events))
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """A mark of a node, and the place of its event in the course."""
+
+    sign: Sign
+    text: str
+    at: int
 
 
-def _end_of_attempt(start: float, end: float, restarts: Sequence[float]) -> float:
-    """Return when something that began at `start` was over at the latest: at the next restart."""
-    later = bisect_right(restarts, start)
-    return restarts[later] if later < len(restarts) else end
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a row shows of the course of a node, but for the times."""
+
+    stretches: tuple[_Stretch, ...]
+    points: tuple[_Point, ...]
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """Return what is equal for nodes that share a row."""
+        phases = tuple(stretch.phase for stretch in self.stretches)
+        return phases, tuple((point.sign, point.text) for point in self.points)
+
+
+def _node_rows(nodes: Courses[str], end: float, restarts: Sequence[float]) -> tuple[Row, ...]:
+    shape_of = cache(_shape)  # most nodes have the same events
+    groups = _groups(nodes, lambda course: shape_of(course).signature, MOST_SINGLE_NODES)
+    rows = []
+    for hosts in groups:
+        several = [(shape_of(tuple(nodes[host].meanings)), nodes[host].times) for host in hosts]
+        spans = (_span(several, i, end, restarts) for i in range(len(several[0][0].stretches)))
+        marks = (_mark(several, i) for i in range(len(several[0][0].points)))
+        rows.append(Row(fold(hosts), _note(len(hosts), "node"), tuple(spans), tuple(marks)))
+    return tuple(_failed_first(rows, len(nodes) > MOST_SINGLE_NODES))
+
+
+def _shape(course: tuple[Meaning, ...]) -> _Shape:
+    """Return the shape of a course over all attempts."""
+    stretches = (*_phases(course), *_times_away(course))
+    return _Shape(stretches, tuple(_points(course)))
 
 
 _PHASE_AFTER: Mapping[str, Phase | None] = {
@@ -221,142 +243,148 @@ _PHASE_AFTER: Mapping[str, Phase | None] = {
 }
 
 
-def _node_spans(events: Iterable[Event], end: float, restarts: Sequence[float]) -> Iterable[Span]:
+def _phases(course: Iterable[Meaning]) -> Iterable[_Stretch]:
     """Yield the phases of a node; None is none of them."""
-    since, phase = 0.0, None
-    for event in events:
-        after = _PHASE_AFTER.get(event.kind, phase)
+    since, phase = 0, None
+    for at, meaning in enumerate(course):
+        after = _PHASE_AFTER.get(meaning.kind, phase)
         is_late_start = phase is Phase.RUNNING and after is Phase.STARTING
         if after is phase or is_late_start:
             continue
         if phase is not None:
-            yield Span(phase, since, _end_of_attempt(since, event.time, restarts))
-        since, phase = event.time, after
+            yield _Stretch(phase, since, at)
+        since, phase = at, after
     if phase is not None:
-        yield Span(phase, since, max(_end_of_attempt(since, end, restarts), since))
+        yield _Stretch(phase, since, None)
 
 
-def _spans_away(events: Iterable[Event]) -> Iterable[Span]:
-    since: float | None = None
-    for event in events:
-        if event.kind == "away":
-            since = event.time
-        elif event.kind in ("back", "lost") and since is not None:
-            yield Span(Phase.AWAY, since, event.time)
+def _times_away(course: Iterable[Meaning]) -> Iterable[_Stretch]:
+    since: int | None = None
+    for at, meaning in enumerate(course):
+        if meaning.kind == "away":
+            since = at
+        elif meaning.kind in ("back", "lost") and since is not None:
+            yield _Stretch(Phase.AWAY, since, at)
             since = None
 
 
-_SIGN_OF: Mapping[str, Sign] = {
-    "connected": Sign.CONNECTED,
-    "shipped": Sign.SHIPPED,
-    "joined": Sign.JOINED,
-    "unstarted": Sign.FAILED,
-    "lost": Sign.LOST,
-}
-
-
-def _node_marks(events: Iterable[Event]) -> list[Mark]:
-    """Return the marks of a node; of failures the first, since the ranks have theirs."""
-    marks: list[Mark] = []
-    for event in events:
-        is_failure = event.kind == "exit" and failed(event) and not event.asked
-        sign = Sign.FAILED if is_failure else _SIGN_OF.get(event.kind)
-        if sign is Sign.FAILED and any(mark.sign is Sign.FAILED for mark in marks):
+def _points(course: Iterable[Meaning]) -> Iterable[_Point]:
+    """Yield the marks of a node; of failures the first, since the ranks have theirs."""
+    has_failed = False
+    for at, meaning in enumerate(course):
+        sign = meaning.node_sign
+        if sign is None or (sign is Sign.FAILED and has_failed):
             continue
-        if sign is not None:
-            marks.append(_mark(sign, event.time, event.error or ""))
-    return marks
+        has_failed = has_failed or sign is Sign.FAILED
+        yield _Point(sign, meaning.error, at)
+
+
+Placed = Sequence[tuple[_Shape, Sequence[float]]]
+"""Equal shapes of several nodes, each with the times of the node's events."""
+
+
+def _span(several: Placed, number: int, end: float, restarts: Sequence[float]) -> Span:
+    """Return one phase of nodes with equal shapes, with the medians of their times."""
+    starts, ends = [], []
+    for shape, times in several:
+        stretch = shape.stretches[number]
+        start = times[stretch.first]
+        last = end if stretch.last is None else times[stretch.last]
+        if stretch.phase is not Phase.AWAY:
+            last = max(_end_of_attempt(start, last, restarts), start)
+        starts.append(start)
+        ends.append(last)
+    phase = several[0][0].stretches[number].phase
+    return Span(phase, start=median(starts), end=median(ends))
+
+
+def _mark(several: Placed, number: int) -> Mark:
+    """Return one mark of nodes with equal shapes, with the median of their times."""
+    times = [times[shape.points[number].at] for shape, times in several]
+    point = several[0][0].points[number]
+    return Mark(point.sign, median(times), min(times), max(times), point.text)
+
+
+def _end_of_attempt(start: float, end: float, restarts: Sequence[float]) -> float:
+    """Return when something that began at `start` was over at the latest: at the next restart."""
+    later = bisect_right(restarts, start)
+    return restarts[later] if later < len(restarts) else end
+
+
+def _ends_of_nodes(nodes: Courses[str], end: float) -> dict[str, float]:
+    """Return when each node ended or was lost, else the end of the run."""
+    found = dict.fromkeys(nodes, end)
+    for host, course in nodes.items():
+        for meaning, time in zip(course.meanings, course.times, strict=True):
+            if meaning.kind in ("ended", "lost"):
+                found[host] = time
+    return found
+
+
+# ---------------------------------------------------------------- ranks
 
 
 _OF_PROCESSES = frozenset({"started", "unstarted", "exit"})
 """The events that make the course of a rank."""
 
 
-def _rank_spans(events: Sequence[Event], end: float, restarts: Sequence[float]) -> Iterable[Span]:
-    """Yield when a rank was running, over all its attempts; `end`: the end of its node."""
-    started: float | None = None
-    for event in events:
-        if event.kind == "started":
-            if started is not None:  # its end in the attempt before is not known
-                yield Span(Phase.RUNNING, started, _end_of_attempt(started, event.time, restarts))
-            started = event.time
-        elif event.kind == "exit":
-            begin = event.time if started is None else started
-            yield Span(Phase.RUNNING, min(begin, event.time), event.time)
-            started = None
-    if started is not None and end > started:
-        yield Span(Phase.RUNNING, started, _end_of_attempt(started, end, restarts))
-
-
-def _rank_sign(event: Event) -> tuple[Sign | None, str]:
-    """Return the sign of an event of a rank and how a process ended; None: it has no mark."""
-    if event.kind == "started":
-        return None, ""
-    if event.kind == "unstarted":
-        return Sign.FAILED, event.error or ""
-    if not failed(event):
-        return Sign.SUCCEEDED, ""
-    sign = Sign.STOPPED if event.asked else Sign.FAILED
-    return sign, describe(event.code, event.signal)
-
-
-def _mark(sign: Sign, at: float, text: str = "") -> Mark:
-    return Mark(sign, at, at, at, text)
-
-
-# ---------------------------------------------------------------- rows
-
-
-def _node_rows(courses: Mapping[str, _Course]) -> tuple[Row, ...]:
-    signatures = {host: course.signature for host, course in courses.items()}
-    groups = _groups(signatures, MOST_SINGLE_NODES)
-    rows = [
-        _row(fold(hosts), _note(len(hosts), "node"), [courses[host] for host in hosts])
-        for hosts in groups
-    ]
-    return tuple(_failed_first(rows, len(courses) > MOST_SINGLE_NODES))
-
-
 def _rank_rows(
-    of_rank: Mapping[tuple[str, int], Sequence[Event]],
-    ended: Mapping[str, float],
-    restarts: Sequence[float],
+    ranks: Courses[tuple[str, int]], ended: Mapping[str, float], restarts: Sequence[float]
 ) -> tuple[Row, ...]:
-    """Return the rows of ranks from their events; `ended`: when each node ended."""
-    signatures = {
-        source: tuple((event.kind, *_rank_sign(event)) for event in events)
-        for source, events in of_rank.items()
-    }
+    """Return the rows of ranks; `ended`: when each node ended."""
     rows = []
-    for sources in _groups(signatures, MOST_SINGLE_RANKS):
+    for sources in _groups(ranks, _rank_signature, MOST_SINGLE_RANKS):
         hosts = list(dict.fromkeys(host for host, _ in sources))
         name = "rank" if len(sources) == 1 else "ranks"
         label = f"{name} {fold_numbers(rank for _, rank in sources)}"
         note = fold(hosts) if len(hosts) == 1 else counted(len(hosts), "node")
         end = median(ended[host] for host, _ in sources)
-        several = [of_rank[source] for source in sources]
+        several = [ranks[source] for source in sources]
         rows.append(_rank_row(label, note, several, end, restarts))
-    return tuple(_failed_first(rows, len(of_rank) > MOST_SINGLE_RANKS))
+    return tuple(_failed_first(rows, len(ranks) > MOST_SINGLE_RANKS))
+
+
+def _rank_signature(course: tuple[Meaning, ...]) -> tuple[object, ...]:
+    """Return what is equal for ranks that share a row."""
+    return tuple((meaning.kind, meaning.rank_sign, meaning.rank_text) for meaning in course)
 
 
 def _rank_row(
-    label: str,
-    note: str,
-    several: Sequence[Sequence[Event]],
-    end: float,
-    restarts: Sequence[float],
+    label: str, note: str, several: Sequence[_Course], end: float, restarts: Sequence[float]
 ) -> Row:
     """Return one row for ranks with equal events, from the medians of the events' times."""
-    typical: list[Event] = []
+    typical: list[tuple[str, float]] = []
     marks: list[Mark] = []
-    for equal in zip(*several, strict=True):
-        times = [event.time for event in equal]
+    of_events = zip(*(course.times for course in several), strict=True)
+    for meaning, times in zip(several[0].meanings, of_events, strict=True):
         middle = median(times)
-        typical.append(replace(equal[0], time=middle))
-        sign, text = _rank_sign(equal[0])
-        if sign is not None:
-            marks.append(Mark(sign, middle, min(times), max(times), text))
+        typical.append((meaning.kind, middle))
+        if meaning.rank_sign is not None:
+            low, high = min(times), max(times)
+            marks.append(Mark(meaning.rank_sign, middle, low, high, meaning.rank_text))
     return Row(label, note, tuple(_rank_spans(typical, end, restarts)), tuple(marks))
+
+
+def _rank_spans(
+    events: Iterable[tuple[str, float]], end: float, restarts: Sequence[float]
+) -> Iterable[Span]:
+    """Yield when a rank was running, over all its attempts, by the kinds and times of its events;
+    `end`: the end of its node."""
+    started: float | None = None
+    for kind, time in events:
+        if kind == "started":
+            if started is not None:  # its end in the attempt before is not known
+                yield Span(Phase.RUNNING, started, _end_of_attempt(started, time, restarts))
+            started = time
+        elif kind == "exit":
+            begin = time if started is None else started
+            yield Span(Phase.RUNNING, min(begin, time), time)
+            started = None
+    if started is not None and end > started:
+        yield Span(Phase.RUNNING, started, _end_of_attempt(started, end, restarts))
+
+
+# ---------------------------------------------------------------- rows
 
 
 def _note(count: int, noun: str) -> str:
@@ -368,32 +396,17 @@ def _failed_first(rows: Iterable[Row], is_folded: bool) -> list[Row]:
     return sorted(rows, key=lambda row: not row.has_failed) if is_folded else list(rows)
 
 
-def _groups(signatures: Mapping[Key, object], most_single: int) -> list[list[Key]]:
-    """Return the keys with equal courses together, in their order; few are not grouped."""
-    if len(signatures) <= most_single:
-        return [[key] for key in signatures]
+def _groups(
+    courses: Courses[Key], signature: Callable[[tuple[Meaning, ...]], object], most_single: int
+) -> list[list[Key]]:
+    """Return the keys with equal signatures together, in their order; few are not grouped."""
+    if len(courses) <= most_single:
+        return [[key] for key in courses]
+    signature_once = cache(signature)
     found: dict[object, list[Key]] = {}
-    for key, signature in signatures.items():
-        found.setdefault(signature, []).append(key)
+    for key, course in courses.items():
+        found.setdefault(signature_once(tuple(course.meanings)), []).append(key)
     return list(found.values())
-
-
-def _row(label: str, note: str, courses: Sequence[_Course]) -> Row:
-    """Return one row for equal courses, with the medians of their times."""
-    first = courses[0]
-    spans = [
-        replace(
-            span,
-            start=median(course.spans[i].start for course in courses),
-            end=median(course.spans[i].end for course in courses),
-        )
-        for i, span in enumerate(first.spans)
-    ]
-    marks = []
-    for i, mark in enumerate(first.marks):
-        times = [course.marks[i].time for course in courses]
-        marks.append(replace(mark, time=median(times), low=min(times), high=max(times)))
-    return Row(label, note, tuple(spans), tuple(marks))
 
 
 # ---------------------------------------------------------------- moments of the run
@@ -416,61 +429,47 @@ def _lines(events: Iterable[Event], cause: Event | None) -> Iterable[Line]:
 _NOT_LISTED = frozenset({"contained"})
 
 
-def _moments(events: Iterable[Event]) -> tuple[Moment, ...]:
-    """Return equal events of an attempt together, by the time of the first."""
-    groups: dict[tuple[int, str, bool], list[Event]] = {}
+@dataclass(slots=True)
+class _Happened:
+    """Equal events of an attempt."""
+
+    first: float
+    last: float
+    hosts: set[str] = field(default_factory=set)
+    ranks: set[int] = field(default_factory=set)
+
+
+def _moments(events: Iterable[Event], said: Iterable[Meaning]) -> tuple[Moment, ...]:
+    """Return equal events of an attempt together, by the time of the first. `said`: their
+    meanings."""
+    groups: dict[tuple[int, str, bool], _Happened] = {}
+    of_attempt: dict[Meaning, _Happened] = {}
     attempt = 0
-    for event in events:
-        attempt += event.restart is not None
-        if event.kind in _NOT_LISTED:
-            continue
-        text, is_failure = _moment_text(event), failed(event) and not event.asked
-        groups.setdefault((attempt, text, is_failure), []).append(event)
+    for event, meaning in zip(events, said, strict=True):
+        if event.restart is not None:
+            attempt += 1
+            of_attempt = {}
+        happened = of_attempt.get(meaning)
+        if happened is None:
+            if meaning.kind in _NOT_LISTED:
+                continue
+            key = attempt, meaning.text, meaning.is_failure
+            happened = groups.setdefault(key, _Happened(event.time, event.time))
+            of_attempt[meaning] = happened
+        happened.last = event.time
+        if event.host is not None:
+            happened.hosts.add(event.host)
+        if event.rank is not None:
+            happened.ranks.add(event.rank)
     fold_once = cache(fold)  # most events are of the same nodes
     return tuple(
         Moment(
-            first=own[0].time,
-            last=own[-1].time,
+            first=own.first,
+            last=own.last,
             text=text,
-            hosts=fold_once(tuple(sorted({e.host for e in own if e.host is not None}))),
-            ranks=fold_numbers(event.rank for event in own if event.rank is not None),
+            hosts=fold_once(tuple(sorted(own.hosts))),
+            ranks=fold_numbers(own.ranks),
             is_failure=is_failure,
         )
         for (_, text, is_failure), own in groups.items()
     )
-
-
-def _moment_text(event: Event) -> str:
-    """Return what happened, equal for equal events of several nodes."""
-    if event.reason is not None:
-        return f"{stop_text(event.reason)}; stopping"
-    if event.restart is not None:
-        return restart_text(event.restart)
-    if event.kind == "exit":
-        who = "launcher" if event.rank is None else "rank"
-        while_stopping = ", after the stop" if event.asked else ""
-        return f"{who} ended: {describe(event.code, event.signal)}{while_stopping}"
-    if event.kind == "noticed":
-        return f"{signal_name(event.signal or 0)} forwarded to all ranks"
-    if event.hang is not None:
-        return f"no collective completes: {hang_text(event.hang)}"
-    if event.slower:
-        return "; ".join(straggler_rows(event.slower))
-    text = _MOMENTS.get(event.kind, event.kind)
-    return f"{text}: {event.error}" if event.error else text
-
-
-_MOMENTS: Mapping[str, str] = {
-    "connected": "connected",
-    "shipped": "files copied",
-    "resent": "files sent by this machine, not by another node",
-    "started": "process started",
-    "unstarted": "could not start",
-    "joined": "joined the process group",
-    "away": "connection lost, reconnecting",
-    "back": "reconnected",
-    "continued": "collectives complete again",
-    "lost": "node lost",
-    "ending": "the node ends its part",
-    "ended": "all processes of the node have exited",
-}

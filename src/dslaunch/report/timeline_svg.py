@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dslaunch.durations import clock_text, duration_text
+from dslaunch.report.event_meaning import Sign
 from dslaunch.report.markup import escaped
-from dslaunch.report.timeline import Line, LineKind, Mark, Phase, Row, Sign, Timeline
+from dslaunch.report.timeline import Line, LineKind, Mark, Phase, Row, Timeline
 
 WIDTH, LEFT, RIGHT = 1000, 230, 24
 """Pixels: of the drawing, of the labels, and free behind the end."""

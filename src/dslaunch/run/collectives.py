@@ -12,10 +12,11 @@ from dslaunch.protocol.collectives import (
     RankAnswer,
     SentCollective,
     SentGroup,
+    SentLock,
 )
 from dslaunch.run.asked import Asked
 from dslaunch.run.session import Session
-from dslaunch.run.waits import Frame
+from dslaunch.run.waits import FileLock, Frame
 
 OF_NODE = 2 / 3
 """The part of a timeout that a node has for its ranks; the rest is for the way back."""
@@ -64,6 +65,8 @@ class Collective:
     """Number of input tensors."""
     dtypes: tuple[str, ...] = ()
     p2p: bool = False
+    root: int | None = None
+    """The rank that it sends from, or to; None: it has none, or it is unknown."""
     timeout: float | None = None
     """Seconds after which PyTorch gives it up."""
     frames: tuple[Frame, ...] = ()
@@ -99,6 +102,15 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Forming:
+    """A process group that the main thread of a rank forms."""
+
+    name: str
+    """Which its members find each other by."""
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RankRecord:
     """What one rank has recorded."""
 
@@ -115,11 +127,17 @@ class RankRecord:
     """Seconds of CPU time of all its processes, if it compiles; None: it does not."""
     initialized: bool = False
     """Whether it has a default process group."""
+    transfers: int = 0
+    """Transfers between two ranks that it has completed or begun; 0 without a recorder."""
     groups: tuple[Group, ...] = ()
     entries: tuple[Collective, ...] = ()
     """The oldest first."""
     transfer: Transfer | None = None
     """None: it waits in none, or that is not known."""
+    forming: Forming | None = None
+    """None: it forms none, or that is not known."""
+    lock: FileLock | None = None
+    """None: it waits for none, or that is not known."""
     error: str | None = None
     """Why it has no record, such as a PyTorch without a recorder."""
 
@@ -207,17 +225,26 @@ def _record(host: str, rank: int, answer: RankAnswer, offset: float) -> RankReco
         waited=answer.waited,
         transferred=answer.transferred,
         compiled=answer.compiled,
+        lock=_lock(answer.lock),
     )
     if told is None:
         return record
     return replace(
         record,
         initialized=told.initialized,
+        transfers=told.transfers,
         groups=tuple(map(_group, told.groups)),
         entries=tuple(_collective(entry, offset) for entry in told.entries),
         transfer=Transfer(told.transfer.kind, told.transfer.peer) if told.transfer else None,
+        forming=Forming(told.forming.name, told.forming.ranks) if told.forming else None,
         error=told.error,
     )
+
+
+def _lock(sent: SentLock | None) -> FileLock | None:
+    if sent is None:
+        return None
+    return FileLock(file=sent.file, pid=sent.pid, command=sent.command, rank=sent.rank)
 
 
 def _group(sent: SentGroup) -> Group:
@@ -245,6 +272,7 @@ def _collective(sent: SentCollective, offset: float) -> Collective:
         tensors=sent.tensors,
         dtypes=sent.dtypes,
         p2p=sent.p2p,
+        root=sent.root,
         timeout=sent.timeout,
         frames=tuple(Frame(frame.file, frame.line, frame.function) for frame in sent.frames),
     )

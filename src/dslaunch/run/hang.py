@@ -8,6 +8,7 @@ that some rank has entered and not completed is what its group waits for (`group
   (`rank_hang.py`).
 - ranks that wait for each other in transfers between two ranks will not complete them
   (`hang_transfers.py`).
+- members of a group that others have made of other ranks wait for them (`hang_groups.py`).
 - members that entered different operations will not complete them (`hang_mismatch.py`).
 - if all have entered it equally, the data between them does not arrive, which may be the network
   (`hang_network.py`).
@@ -24,12 +25,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dslaunch.run.group_waits import GroupWait, group_members, group_waits
+from dslaunch.run.hang_groups import unlike_groups
 from dslaunch.run.hang_mismatch import mismatch_of
 from dslaunch.run.hang_network import as_network, forms_known_group, may_be_network
 from dslaunch.run.hang_situation import Situation
 from dslaunch.run.hang_transfers import circle_of_transfers
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
-from dslaunch.run.rank_hang import BY_RANK, bad_workers, code_of, halted
+from dslaunch.run.rank_hang import BY_RANK, bad_workers, code_of, file_lock, halted
 from dslaunch.run.rank_views import RankView, place_in, place_of
 from dslaunch.run.seen_waits import BETWEEN_TWO, is_joining, seen_operation
 
@@ -53,6 +55,9 @@ def judge(
     circle = circle_of_transfers(situation)
     if circle is not None:
         return circle
+    unlike = unlike_groups(situation)
+    if unlike is not None:
+        return unlike
     different = mismatch_of(situation)
     if different is not None:
         connects = may_be_network(different) and forms_known_group(situation)
@@ -167,6 +172,7 @@ def _about_ranks(situation: Situation, ranks: Sequence[int]) -> HangVerdict:
         place=place_of(first),
         wait=seen.kind if seen is not None else None,
         on=process.on if process is not None and code is HangCode.FILESYSTEM else "",
+        lock=file_lock(first) if code is HangCode.LOCK else None,
         exit_code=first.exit_code,
         signal=first.signal,
         workers=len(bad_workers(first)) if code is HangCode.DATALOADER else None,

@@ -1,8 +1,8 @@
 """Ranks that are in different operations, and will not complete them. Pure.
 
-Members of a group that have entered different operations, sizes or types under the same number will
-not complete it, nor will ranks that wait for each other in different groups (`torch.distributed`,
-"Flight Recorder": collective mismatch).
+Members of a group that have entered different operations, sizes, types or roots under the same
+number will not complete it, nor will ranks that wait for each other in different groups
+(`torch.distributed`, "Flight Recorder": collective mismatch).
 """
 
 from __future__ import annotations
@@ -66,7 +66,12 @@ def _mismatch_with_seen(each: GroupWait, seen: Sequence[int], situation: Situati
         operation = seen_operation(situation.views[rank]) or "another operation"
         others.setdefault(operation, []).append(rank)
     unrecorded = [
-        Side(tuple(ranks), operation, place=place_of(situation.views[ranks[0]]))
+        Side(
+            ranks=tuple(ranks),
+            operation=operation,
+            peer=_peer(situation, ranks),
+            place=place_of(situation.views[ranks[0]]),
+        )
         for operation, ranks in others.items()
     ]
     sides = [*_sides(each, situation), *unrecorded]
@@ -76,10 +81,21 @@ def _mismatch_with_seen(each: GroupWait, seen: Sequence[int], situation: Situati
     return _mismatch(each, sides, situation, final=final)
 
 
+def _peer(situation: Situation, ranks: Sequence[int]) -> int | None:
+    """Return the other rank of the transfer that one rank is in."""
+    record = situation.views[ranks[0]].record
+    if len(ranks) > 1 or record is None or record.transfer is None:
+        return None
+    return record.transfer.peer
+
+
 def _sides(each: GroupWait, situation: Situation) -> list[Side]:
     alike: dict[object, list[int]] = {}
+    roots = {rank: entry.root for rank, entry in each.entered.items()}
+    differ = None not in roots.values() and len(set(roots.values())) > 1
     for rank, entry in each.entered.items():
-        alike.setdefault(_kind(entry), []).append(rank)
+        root = entry.root if differ else None
+        alike.setdefault((_kind(entry), root), []).append(rank)
     return [
         Side(
             ranks=tuple(ranks),
@@ -87,6 +103,7 @@ def _sides(each: GroupWait, situation: Situation) -> list[Side]:
             group=each.group_name,
             sizes=each.entered[ranks[0]].sizes,
             dtypes=each.entered[ranks[0]].dtypes,
+            root=each.entered[ranks[0]].root if differ else None,
             place=place_in(situation.views[ranks[0]], each.entered[ranks[0]]),
         )
         for ranks in alike.values()

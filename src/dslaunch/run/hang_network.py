@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dslaunch.run.collectives import RankState
 from dslaunch.run.hang_situation import Situation
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
 from dslaunch.run.rank_views import RankView
-from dslaunch.run.seen_waits import JOINING, seen_operation
+from dslaunch.run.seen_waits import JOINING, forms_group
 
 
 def may_be_network(verdict: HangVerdict) -> bool:
@@ -50,15 +49,9 @@ def forms_known_group(situation: Situation) -> bool:
     return any(
         rank in members and name not in _own_groups(view)
         for rank, view in situation.views.items()
-        if _forms_group(view)
+        if forms_group(view)
         for name, members in situation.members.items()
     )
-
-
-def _forms_group(view: RankView) -> bool:
-    """Return whether a rank that has answered waits for a process group to be formed."""
-    answered = view.record is not None and view.record.state is RankState.ANSWERED
-    return answered and seen_operation(view) in JOINING
 
 
 def _own_groups(view: RankView) -> frozenset[str | None]:

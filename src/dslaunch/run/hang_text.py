@@ -12,7 +12,7 @@ from dslaunch.plural import counted
 from dslaunch.preflight.xid import xid_text
 from dslaunch.run.exit_text import signal_name
 from dslaunch.run.hang_verdict import GpuError, HangCode, HangVerdict, Place, Side
-from dslaunch.run.waits import WaitKind
+from dslaunch.run.waits import FileLock, WaitKind
 
 MOST_SIDES = 8
 """Sides of a mismatch that are named: a node may report thousands."""
@@ -23,7 +23,7 @@ _ABOUT: Mapping[HangCode, str] = {
     HangCode.EXITING: "{who} {has} ended the program and {waits} for its threads or processes",
     HangCode.STOPPED: "{who} {is_} stopped by a signal or a debugger{where}",
     HangCode.FILESYSTEM: "{who} {has} not entered it and {waits} for a file{on}{where}",
-    HangCode.LOCK: "{who} {has} not entered it and {waits} for a lock{where}",
+    HangCode.LOCK: "{who} {has} not entered it and {waits} for a lock{lock}{where}",
     HangCode.DATALOADER: "{who} {has} not entered it and {waits} for the data loader{workers}"
     "{where}",
     HangCode.BUSY: "{who} {has} not entered it and {computes}{where}",
@@ -36,7 +36,7 @@ _ABOUT: Mapping[HangCode, str] = {
 }
 _WITHOUT_COLLECTIVE: Mapping[HangCode, str] = {
     HangCode.FILESYSTEM: "{who} {waits} for a file{on}{where}",
-    HangCode.LOCK: "{who} {waits} for a lock{where}",
+    HangCode.LOCK: "{who} {waits} for a lock{lock}{where}",
     HangCode.DATALOADER: "{who} {waits} for the data loader{workers}{where}",
     HangCode.BUSY: "{who} {computes}{where}",
     HangCode.SLOW: "no rank waits for another one; {who} {is_}{inside}",
@@ -86,16 +86,27 @@ _HINTS: Mapping[HangCode, str] = {
 
 
 _ALL_ENTERED = (HangCode.NETWORK, HangCode.UNKNOWN)
-_ROOTED = {"broadcast": "`src`", "scatter": "`src`", "gather": "`dst`", "reduce": "`dst`"}
-"""Operations of one rank, which no recorder tells, and the argument that names it."""
+_ROOTED = {"broadcast": "src", "scatter": "src", "gather": "dst", "reduce": "dst"}
+"""Operations of one rank, and the argument that names it."""
 
 
 def hang_hint(verdict: HangVerdict) -> str:
     """Return what to do about a hang."""
     if verdict.code in _ALL_ENTERED and not verdict.unreachable and verdict.operation in _ROOTED:
         argument = _ROOTED[verdict.operation]
-        same = f"check that all ranks give {verdict.operation} the same {argument}"
+        same = f"check that all ranks give {verdict.operation} the same `{argument}`"
         return f"{same}; {_HINTS[verdict.code]}"
+    if _is_about_groups(verdict):
+        return (
+            "all ranks must call new_group for the same groups in the same order, also for "
+            "groups that they are no members of"
+        )
+    lock = verdict.lock
+    if lock is not None and lock.rank in verdict.waiting:
+        return "let the rank release the lock before a collective: it waits for the others there"
+    if lock is not None and lock.pid is not None:
+        process = f"process {lock.pid} on {verdict.hosts[0]}"
+        return f"see what {process} does, for example with `ps` or `py-spy dump`: it has the lock"
     return _HINTS[verdict.code]
 
 
@@ -103,6 +114,8 @@ def hang_text(verdict: HangVerdict) -> str:
     """Return what the ranks wait for, in one line."""
     if verdict.sides or verdict.code is HangCode.MISMATCH:
         sides = [_side(side, verdict) for side in verdict.sides[:MOST_SIDES]]
+        if _is_about_groups(verdict):
+            sides.append(_waiting(verdict))
         more = len(verdict.sides) - MOST_SIDES
         if more > 0:
             sides.append(f"and {more} more")
@@ -136,6 +149,7 @@ def _filled(text: str, verdict: HangVerdict) -> str:
         where=f": in {where}" if where else "",
         inside=f" in {where}" if where else " in unknown code",
         on=f" ({verdict.on})" if verdict.on else "",
+        lock=_lock(verdict.lock),
         ending=_ending(verdict),
         workers=f" ({counted(verdict.workers, 'worker')} blocked)" if verdict.workers else "",
         pairs=_pairs(verdict.unreachable),
@@ -166,10 +180,25 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
     return "".join(f"; {fold(each)} cannot connect to {names}" for names, each in sources.items())
 
 
+def _lock(lock: FileLock | None) -> str:
+    """Return which lock it is, and who holds it."""
+    if lock is None:
+        return ""
+    if lock.pid is None:
+        return f" ({lock.file})"
+    of = f" of rank {lock.rank}" if lock.rank is not None else ""
+    return f" ({lock.file}, held by process {lock.pid}{of}: {lock.command})"
+
+
 def _ending(verdict: HangVerdict) -> str:
     if verdict.signal is not None:
         return f" (killed by {signal_name(verdict.signal)})"
     return f" (exit code {verdict.exit_code})" if verdict.exit_code is not None else ""
+
+
+def _is_about_groups(verdict: HangVerdict) -> bool:
+    """Return whether the sides have made a process group of other ranks."""
+    return any(side.members for side in verdict.sides)
 
 
 def _side(side: Side, verdict: HangVerdict) -> str:
@@ -177,13 +206,21 @@ def _side(side: Side, verdict: HangVerdict) -> str:
     same = len({each.operation for each in verdict.sides}) < len(verdict.sides)
     groups = {each.group for each in verdict.sides if each.group}
     what = side.operation
+    if side.peer is not None:
+        direction = "from" if what.startswith("recv") else "to"
+        what += f" {direction} rank {side.peer}"
     if len(groups) > 1 and side.group:
         what += f" of group {side.group}"
+    elif side.root is not None and side.operation in _ROOTED:
+        what += f" with {_ROOTED[side.operation]}={side.root}"
     elif same:
         what += f" of {_tensors(side)}"
     hosts = {rank: host for host, rank in verdict.ranks}
     on = fold(hosts[rank] for rank in side.ranks) if set(side.ranks) <= hosts.keys() else ""
     who = f"{ranks_text(side.ranks)} on {on}" if on else ranks_text(side.ranks)
+    if side.members:
+        has = "has" if len(side.ranks) == 1 else "have"
+        return f"{who} {has} called {side.operation} with {ranks_text(side.members)}"
     return f"{who} {verb} in {what}{_in_brackets(side.place)}"
 
 

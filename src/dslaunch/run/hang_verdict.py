@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from dslaunch.run.waits import WaitKind
+from dslaunch.run.waits import FileLock, WaitKind
 
 
 class HangCode(StrEnum):
@@ -32,7 +32,8 @@ class HangCode(StrEnum):
     NOT_ENTERED = "not-entered"
     """A rank has not entered the collective, and its wait is of none of these kinds."""
     MISMATCH = "mismatch"
-    """Ranks have entered different collectives."""
+    """Ranks have entered different collectives, or differ in its root or in the members of a
+    process group."""
     NETWORK = "network"
     """All ranks have entered the same collective, and it does not complete; or ranks that form a
     process group cannot connect to each other."""
@@ -66,6 +67,12 @@ class Side:
     group: str = ""
     sizes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
+    root: int | None = None
+    """The rank that it sends from or to, where the sides differ in it."""
+    peer: int | None = None
+    """Of one rank in a transfer: the rank that it sends to, or receives from."""
+    members: tuple[int, ...] = ()
+    """Of a process group, where the sides have made it of other ranks."""
     place: Place | None = None
 
 
@@ -109,6 +116,8 @@ class HangVerdict:
     """What the rank's main thread waits for."""
     on: str = ""
     """The file that it waits for."""
+    lock: FileLock | None = None
+    """Of `lock`: the lock in a file that the first of them waits for."""
     exit_code: int | None = None
     signal: int | None = None
     workers: int | None = None

@@ -118,7 +118,7 @@ class Numbers:
 
     @property
     def are_known(self) -> bool:
-        """Return whether any rank has entered a collective that its recorder has counted."""
+        """Return whether any rank has entered a collective or transfer that was counted."""
         return bool(self._known)
 
     def take(self, found: Mapping[int, RankRecord], now: float) -> None:
@@ -133,10 +133,11 @@ class Numbers:
             if record.state is not RankState.ANSWERED:
                 continue
             groups = [group for group in record.groups if group.enqueued is not None]
-            if not groups:
+            if not groups and not record.transfers:
                 continue
             numbers = (
                 record.pid,
+                record.transfers,
                 *((each.id, each.enqueued, each.started, each.completed) for each in groups),
             )
             if self._known.get(rank) != numbers:
@@ -158,8 +159,8 @@ class HangWatch:
     ) -> None:
         """`limit`: `Timeouts.hang_timeout`; `near`: an address in the network of the ranks."""
         self.limit, self.notice = limit, notice
-        shortest = notice if limit is None else min(limit, notice)
-        self.interval = max(min(LOOK, shortest / LOOKS), LEAST)
+        self._shortest = notice if limit is None else min(limit, notice)
+        self.interval = max(min(LOOK, self._shortest / LOOKS), LEAST)
         self._clock = clock
         now = clock()
         self._started = now
@@ -192,8 +193,9 @@ class HangWatch:
             return continued
         if self._inquiry is not None:
             return self._conclude(self._inquiry, ended, now)
-        over = self._is_over(self._quiet(sessions, now))
-        if sessions and (over or self._is_to_be_shown(now)):
+        quiet = self._quiet(sessions, now)
+        over = self._is_over(quiet)
+        if sessions and (over or self._is_to_be_shown(now, quiet)):
             self._inquiry = _Inquiry(
                 sessions, now, over=over, near=self._near, started=self._started
             )
@@ -211,12 +213,18 @@ class HangWatch:
         """Return whether a run must end that has made no progress for so many seconds."""
         return self.limit is not None and self._cpu.own(quiet) > self.limit
 
-    def _is_to_be_shown(self, now: float) -> bool:
+    def _is_to_be_shown(self, now: float, quiet: float) -> bool:
         """Return whether ranks wait in a collective for so long that it may be a stall to show."""
         if self._shown_at is not None or now < self._again:
             return False
         is_waiting = self._numbers.are_known and self._numbers.waiting
-        return is_waiting and now - self._numbers.moved > self.notice
+        return is_waiting and self._is_stalled(now, quiet)
+
+    def _is_stalled(self, now: float, quiet: float) -> bool:
+        """Return whether there is no progress for long. A run that does not end after its timeout,
+        since ranks wait for a CPU, is shown then: it may be a rank that computes forever."""
+        is_late = self.limit is not None and quiet > self.limit
+        return is_late or now - self._numbers.moved > self.notice
 
     def _quiet(self, sessions: Sequence[Session], now: float) -> float:
         """Return for how many seconds no rank has made progress."""
@@ -243,20 +251,20 @@ class HangWatch:
         unmoved = now - self._numbers.moved
         quiet = self._quiet(inquiry.sessions, now)
         # while the nodes answered there may have been progress
-        is_still_so = self._is_over(quiet) if inquiry.over else unmoved > self.notice
-        if not is_still_so:
+        over = self._is_over(quiet)
+        if not over and (inquiry.over or not self._is_stalled(now, quiet)):
             self._inquiry = None
             return None
         stall = inquiry.result(ended, now)
         if stall is None:
             return None
         self._inquiry = None
-        stall = replace(stall, seconds=quiet if inquiry.over else unmoved)
-        if inquiry.over:
+        stall = replace(stall, seconds=quiet if over else unmoved, over=over)
+        if over:
             return stall
         self._again = now + self.notice
         since = stall.verdict.since
-        if not stall.verdict.waiting or since is None or since < self.notice:
+        if not stall.verdict.waiting or since is None or since < self._shortest:
             return None  # ranks do not wait for each other, or not for so long
         self._shown_at = self._numbers.moved
         return stall

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dslaunch.run.hang_verdict import HangCode
 from dslaunch.run.rank_views import Process, RankView
-from dslaunch.run.waits import Wait, WaitKind
+from dslaunch.run.waits import FileLock, Wait, WaitKind
 
 BY_RANK = (
     HangCode.DEAD,
@@ -55,6 +55,7 @@ def code_of(view: RankView) -> HangCode:
     seen = process.wait
     checks: tuple[tuple[HangCode, Callable[[], bool]], ...] = (
         (HangCode.EXITING, lambda: _is_exiting(process)),
+        (HangCode.LOCK, lambda: file_lock(view) is not None),
         (HangCode.LOCK, lambda: any(_BATON.search(frame.file) for frame in process.frames[:12])),
         (HangCode.DATALOADER, lambda: _in_data_loader(process)),
         (HangCode.FILESYSTEM, lambda: _waits_for_file(process, seen)),
@@ -63,6 +64,11 @@ def code_of(view: RankView) -> HangCode:
         (HangCode.BUSY, lambda: process.state == "R"),
     )
     return next((code for code, holds in checks if holds()), HangCode.NOT_ENTERED)
+
+
+def file_lock(view: RankView) -> FileLock | None:
+    """Return the lock in a file that the main thread of a rank waits for."""
+    return view.record.lock if view.record is not None else None
 
 
 def _is_exiting(process: Process) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from dslaunch.run.collectives import RankState, Transfer
 from dslaunch.run.rank_views import LIBRARY, RankView
 from dslaunch.run.waits import NEAR, WaitKind, wait
 
@@ -31,13 +32,19 @@ _FOR_THREADS = frozenset({"futex"})
 
 
 def is_seen_waiting(view: RankView) -> bool:
-    """Return whether only the stack of a rank shows that it waits for others: it has no recorder,
-    or is in an operation that is not compared, such as `monitored_barrier` and `recv`."""
+    """Return whether a rank waits for others in what its recorder does not show: it has none, or is
+    in an operation that is not compared, such as `monitored_barrier` and `recv`."""
     compared = [] if view.record is None else [e for e in view.record.entries if not e.p2p]
     if view.process is None or any(not entry.completed for entry in compared):
         return False
     seen = view.process.wait
-    return seen is not None and seen.kind in (WaitKind.COLLECTIVE, WaitKind.STORE)
+    if seen is not None and seen.kind in (WaitKind.COLLECTIVE, WaitKind.STORE):
+        return True
+    return _transfer(view) is not None
+
+
+def _transfer(view: RankView) -> Transfer | None:
+    return view.record.transfer if view.record is not None else None
 
 
 def is_elsewhere(view: RankView) -> bool:
@@ -60,7 +67,11 @@ def in_native_code(views: Mapping[int, RankView]) -> set[int]:
 
 
 def seen_operation(view: RankView) -> str | None:
-    """Return the function in which a rank waits for others, by its stack."""
+    """Return the function in which a rank waits for others, by its stack; of a transfer that it has
+    begun, `send` or `recv`."""
+    transfer = _transfer(view)
+    if transfer is not None and not is_blocked(view):  # it waits for one that it has begun
+        return transfer.kind
     process = view.process
     seen = process.wait if process is not None else None
     if process is None or seen is None or seen.frame is None:
@@ -74,6 +85,12 @@ def seen_operation(view: RankView) -> str | None:
         if LIBRARY.search(frame.file) and wait([frame]) is not None:
             last = index
     return process.frames[last].function
+
+
+def forms_group(view: RankView) -> bool:
+    """Return whether a rank that has answered waits for a process group to be formed."""
+    answered = view.record is not None and view.record.state is RankState.ANSWERED
+    return answered and seen_operation(view) in JOINING
 
 
 def is_blocked(view: RankView) -> bool:

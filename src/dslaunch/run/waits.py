@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -40,6 +41,19 @@ class Wait(NamedTuple):
 
     kind: WaitKind
     frame: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileLock:
+    """A lock in a file that a thread waits for."""
+
+    file: str
+    pid: int | None = None
+    """The process on the same node that holds it; None: unknown, or none does."""
+    command: str = ""
+    """Of that process, in short."""
+    rank: int | None = None
+    """The rank that this process belongs to; None: it is none of the run."""
 
 
 OTHERS = (WaitKind.COLLECTIVE, WaitKind.STORE, WaitKind.NETWORK)

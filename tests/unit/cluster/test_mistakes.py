@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dslaunch.cluster import rules, schema, yamltext
 from dslaunch.cluster.load import check_names, parse, parse_cluster
+from dslaunch.cluster.named_hosts import nodes_text
 from dslaunch.cluster.other_files import recognized
 from dslaunch.cluster.synonyms import meant_key
 from dslaunch.cluster.yaml_errors import ParserFault, fault_of
@@ -104,6 +105,10 @@ OTHER_FILES = {
     "a Ray cluster config": "cluster_name: x\nprovider: {type: local}\n",
     "a Docker Compose file": "services: {a: {image: b}}\n",
     "a training config": "model_name_or_path: x\nlearning_rate: 1e-4\n",
+    "a hosts file such as /etc/hosts": "127.0.0.1 localhost\n10.0.0.1 a a.example  # x\n",
+    "output of Terraform": '{"ips": {"type": "list", "value": ["10.0.0.1"]}}',
+    "a Terraform state": '{"version": 4, "terraform_version": "1.9.0", "outputs": {}}',
+    "output of sinfo": "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\ngpu* up 1 4 idle a\n",
 }
 
 
@@ -128,6 +133,72 @@ def test_a_cluster_file_with_mistakes_is_still_a_cluster_file() -> None:
     text = "nodes: [{host: a, slots: 8}]\ntrain_batch_size: 8\nzero_optimization: {}\n"
     assert recognized(text, {"nodes": [], "zero_optimization": {}}, "c.yaml") is None
     assert [problem.line for problem in problems(text)] == [2, 3]
+
+
+HOSTS_IN_OTHER_FILES = {
+    "ansible": "all:\n  children:\n    a:\n      hosts:\n        node[01:02]:\n        node03:\n",
+    "ansible, ini": "[gpu]\nnode[01:02] ansible_user=ml\nnode03\n\n[gpu:vars]\nansible_port=22\n",
+    "/etc/hosts": "::1 ip6-localhost\n10.0.0.1 node01 n1\n10.0.0.2 node02\n10.0.0.3 node03\n",
+    "terraform, json": '{"names": {"type": "list", "value": ["node01", "node02", "node03"]}}',
+    "terraform": 'a = "b"\nnames = [\n  "node01",\n  "node02",\n  "node03",\n]\nx = [\n"a"\n]\n',
+    "a YAML list": "- node01\n- node02\n- node03\n",
+    "one line": "node[01-02], node03\n",
+}
+
+
+@pytest.mark.parametrize("text", HOSTS_IN_OTHER_FILES.values(), ids=HOSTS_IN_OTHER_FILES.keys())
+def test_the_hint_for_another_kind_of_file_is_the_command_that_converts_it(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_cluster(text, "c.yaml")
+    assert "`dslaunch init --hosts 'node[01-03]' --slots 8`" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("nodes: [a, b]", "nodes: [{host: 'a,b', slots: 8}]"),
+        ("nodes: [a, b]\nslots: 4", "nodes: [{host: 'a,b', slots: 4}]"),
+        ("nodes: node[01-04]", "nodes: [{host: 'node[01-04]', slots: 8}]"),
+        ("hosts: n1 n2\ngpus_per_node: 2", "nodes: [{host: 'n[1-2]', slots: 2}]"),
+        ("nodes: {a: 8, b: 4}", "nodes: [{host: a, slots: 8}, {host: b, slots: 4}]"),
+        (
+            "nodes:\n  n1: {ip: 10.0.0.1, gpus: 8}\n  n2: {ip: 10.0.0.2, gpus: 8}",
+            "nodes: [{host: 'n[1-2]', slots: 8, address: '10.0.0.[1-2]'}]",
+        ),
+        ("nodes: ['ml@a slots=2', 'b:8']",
+         "nodes: [{host: a, slots: 2, user: ml}, {host: b, slots: 8}]"),
+        ("master: n0\nworkers: [n1, n2]\ngpus: 8", "nodes: [{host: 'n[0-2]', slots: 8}]"),
+        ("slots: 2\nnodes:\n  - host: a\n  - host: b", "nodes: [{host: 'a,b', slots: 2}]"),
+    ],
+)  # fmt: skip
+def test_the_hint_for_nodes_in_another_form_is_a_key_that_is_valid(text: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_cluster(text, "c.yaml")
+    assert f"`{meant}`" in str(caught.value.hint)
+    parse_cluster(meant, "c.yaml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nodes: [{host: a, slots: eight}]",
+        "nodes: [a, {host: b, slots: 8}]",
+        "nodes: [a, a]",
+        "nodes: [-oProxyCommand=x]",
+        "nodes: 'n[1-99999999]'",
+        "nodes: [a, 5]",
+    ],
+)
+def test_nodes_that_are_not_certain_have_no_such_hint(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_cluster(text, "c.yaml")
+    assert caught.value.hint is None
+
+
+@given(st.text(alphabet="nodes: ha-1[],{}'\n\t=@", max_size=40))
+def test_a_hint_for_any_text_below_nodes_is_a_key_that_is_valid(text: str) -> None:
+    found = nodes_text({"nodes": text, "slots": 2})
+    assert found is None or parse_cluster(found, "c.yaml").nodes
 
 
 @pytest.mark.parametrize(

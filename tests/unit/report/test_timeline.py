@@ -9,7 +9,8 @@ import pytest
 from tests.unit.report.recorded_runs import LENGTH, START, details_of
 
 from dslaunch.launch.replacement import Replacement
-from dslaunch.report.timeline import LineKind, Phase, Sign, Timeline, timeline
+from dslaunch.report.event_meaning import Sign
+from dslaunch.report.timeline import LineKind, Phase, Timeline, timeline
 from dslaunch.report.timeline_svg import drawing
 from dslaunch.run.events import Event
 from dslaunch.run.reasons import EndCode, EndReason, Restart

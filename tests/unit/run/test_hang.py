@@ -74,12 +74,17 @@ def changed(how: str) -> dict[str, Any]:
     return copy.deepcopy(RECORDED[how])
 
 
+OTHER_WAITS = ("mismatch-root", "mismatch-groups")
+"""Cases in which the others do not wait in the collective that follows."""
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.how)
 def test_a_hang_is_judged_by_what_its_ranks_have_answered(case: Case) -> None:
     verdict = verdict_of(RECORDED[case.how])
     assert verdict.code == case.code
-    if case.code != "slow":
+    if not case.all_ranks:
         assert verdict.ranks == (("node2", odd(4)),)
+    if not case.all_ranks and case.how not in OTHER_WAITS:
         assert verdict.waiting == (0, 1, 2)
         assert verdict.operation == "all_reduce"
         assert verdict.waiting_place is not None
@@ -102,6 +107,67 @@ def test_the_sides_of_a_mismatch_are_named_the_smaller_one_first() -> None:
         ((3,), "pair"),
         ((0, 1, 2), "default_pg"),
     ]
+
+
+def test_a_gather_to_different_ranks_is_a_mismatch_of_its_root() -> None:
+    verdict = verdict_of(RECORDED["mismatch-root"])
+    assert [(side.ranks, side.operation, side.root) for side in verdict.sides] == [
+        ((3,), "gather", 3),
+        ((0, 1, 2), "gather", 0),
+    ]
+    assert not verdict.final
+
+
+def test_roots_that_are_not_known_of_all_ranks_are_not_compared() -> None:
+    told = changed("mismatch-root")
+    for entry in told["collectives"]["1"]["told"]["entries"]:
+        entry.pop("root", None)
+    assert verdict_of(told).code is HangCode.NETWORK
+
+
+def test_process_groups_of_the_same_name_and_other_members_are_a_mismatch() -> None:
+    verdict = verdict_of(RECORDED["mismatch-groups"])
+    assert [(side.ranks, side.members) for side in verdict.sides] == [
+        ((3,), (2, 3)),
+        ((0, 1), (0, 1)),
+    ]
+    assert verdict.operation == "new_group"
+    assert 2 in verdict.waiting
+
+
+def test_a_rank_that_has_made_its_part_of_split_groups_may_wait_for_the_next_one() -> None:
+    """The parts of a group that is split have one name."""
+    told = forming(known_to=(0,))
+    for rank in "0123":
+        part = [0, 1] if rank in "01" else [2, 3]
+        group = {"name": "7", "description": "split", "ranks": part}
+        told["collectives"][rank]["told"]["groups"].append(group)
+    assert verdict_of(told).code is HangCode.NETWORK
+
+
+def test_ranks_that_all_wait_for_what_they_have_begun_to_receive_wait_for_each_other() -> None:
+    verdict = verdict_of(RECORDED["one-way"])
+    assert tuple(rank for _, rank in verdict.ranks) == (0, 1, 2, 3)
+    assert [(side.ranks, side.operation) for side in verdict.sides] == [((0, 1, 2, 3), "recv")]
+
+
+def test_a_rank_that_waits_for_what_it_has_begun_to_receive_is_in_another_operation() -> None:
+    told = changed("not-entered")
+    told["stacks"]["3"] = RECORDED["one-way"]["stacks"]["3"]
+    told["collectives"]["3"]["told"]["transfer"] = {"kind": "recv", "peer": 0}
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.ranks) == (HangCode.MISMATCH, (("node2", 3),))
+    assert [(side.operation, side.peer) for side in verdict.sides] == [
+        ("recv", 0),
+        ("all_reduce", None),
+    ]
+
+
+def test_the_file_of_a_lock_and_the_process_that_holds_it_are_named() -> None:
+    lock = verdict_of(RECORDED["lock-file"]).lock
+    assert lock is not None
+    assert Path(lock.file).name.startswith("lock")
+    assert (lock.pid is not None, lock.rank) == (True, 3)
 
 
 @pytest.mark.parametrize("how", ["mismatch-operation", "mismatch-order"])

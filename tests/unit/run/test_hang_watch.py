@@ -103,12 +103,17 @@ def test_a_rank_that_the_others_wait_for_is_a_hang_after_the_timeout() -> None:
     assert found.seconds > SHORT
 
 
-def test_ranks_that_wait_for_a_cpu_have_more_time() -> None:
+def test_ranks_that_wait_for_a_cpu_are_shown_after_the_timeout_and_have_more_time() -> None:
     node = ScriptedNode("busy")
     node.starved = True
     watch = watch_of(node, limit=2.0)
+    shown = look(watch, node, seconds=12.0)
+    assert isinstance(shown, Stall)
+    assert (shown.over, shown.verdict.ranks) == (False, (("node1", 3),))
+    assert 2.0 < shown.seconds < 4.0
     found = look(watch, node, seconds=12.0)
     assert isinstance(found, Stall)
+    assert found.over
     # the last second or so has not been compared yet
     assert 4.0 < found.seconds < 12.0
 

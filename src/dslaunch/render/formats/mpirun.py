@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dslaunch.launch.command import Command, Word, activated
+from dslaunch.launch.command import Command, Word, activated, quote
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.launch.program import python_command
 from dslaunch.render.launch import Rendered
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 HOSTFILE = "mpi_hostfile"
 AS_TORCH_NAMES_THEM = (
     "export RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK "
-    "WORLD_SIZE=$OMPI_COMM_WORLD_SIZE LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE "
-    '&& exec "$@"'
+    "WORLD_SIZE=$OMPI_COMM_WORLD_SIZE LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE"
 )
-"""Sets torch's variables from those of Open MPI, then executes the program."""
+"""Sets torch's variables from those of Open MPI."""
 
 
 class Mpirun:
@@ -36,16 +35,21 @@ class Mpirun:
         notes = (
             *ssh_notes(launch),
             *differing_notes(launch, "mpirun"),
-            *home_notes(text),
+            *home_notes(quote(directory(launch.decided.workdir))),
             *secret_notes(launch),
         )
         return Rendered(text, notes)
 
 
 def command(launch: Launch) -> str:
-    """Return the command. `--map-by slot` fills node after node, as in the plan."""
+    """Return the command. `--map-by slot` fills node after node, as in the plan.
+
+    The program and its arguments are one word, because a word `:` begins the next program for
+    mpirun (Open MPI 4.1, mpirun(1)).
+    """
     first = launch.placements[0].node
     program = Command(python_command(interpreter(first), launch.job))
+    started = activated(program, first.activate).shell()
     rendezvous = launch.decided.rendezvous
     master = {"MASTER_ADDR": rendezvous.address, "MASTER_PORT": str(rendezvous.port)}
     env = master | dict(launch.environment(launch.placements[0])) | master
@@ -54,8 +58,8 @@ def command(launch: Launch) -> str:
     mpirun += ["--wdir", directory(launch.decided.workdir)]
     for name, value in env.items():
         mpirun += ["-x", f"{name}={value}"]
-    mpirun += ["bash", "-c", AS_TORCH_NAMES_THEM, "dslaunch"]
-    return Command((*mpirun, *activated(program, first.activate).argv)).shell()
+    mpirun += ["bash", "-c", f"{AS_TORCH_NAMES_THEM} && exec {started}"]
+    return Command(tuple(mpirun)).shell()
 
 
 FORMAT = Mpirun()
