@@ -160,7 +160,10 @@ def _sized(
             raise UsageError("give a model's file, or --params and --largest-layer, not both")
         return on_meta(Path(path)) if meta else from_path(Path(path))
     if not params or not largest_layer:
-        hint = "or name the model's config.json, safetensors file or index, or its directory"
+        hint = (
+            "the largest layer of a text model is usually its embedding: vocabulary x hidden "
+            "size; or name the model's config.json, safetensors file or index, or its directory"
+        )
         raise UsageError("--params and --largest-layer are needed", hint=hint)
     if largest_layer > params:
         raise UsageError("--largest-layer: one layer cannot have more than all --params")

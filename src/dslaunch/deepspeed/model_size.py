@@ -7,6 +7,7 @@ meta device; from the header of a safetensors file; or from an index of several 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from math import prod
@@ -96,11 +97,21 @@ def from_path(path: Path) -> Sized:
     """
     if path.is_dir():
         return from_path(_in_directory(path))
+    if not path.exists():
+        problem = _problem(str(path), "unreadable", "No such file or directory")
+        raise ConfigError((problem,), hint=_meant(str(path)))
     sized = _of_file(path)
     if not sized.model.params <= MOST:
         problem = _problem(str(path), "too-large", f"more than {MOST:.0e} parameters")
         raise ConfigError((problem,))
     return sized
+
+
+def _meant(name: str) -> str:
+    """Return the hint for a model that is not a file: a number of parameters, or a model's name."""
+    if re.fullmatch(r"[0-9.]+(e[0-9]+|[KMBT])?", name, re.IGNORECASE):
+        return f"give a number of parameters as `--params {name} --largest-layer N`"
+    return "name the model's config.json; `hf download MODEL config.json` prints its path"
 
 
 def _of_file(path: Path) -> Sized:

@@ -3,6 +3,7 @@
 import os
 import sys
 
+from .hook_order import watch_collectives
 from .hook_recorder import argument, integer, path_of, setting, variable, watch
 from .hook_training import training
 
@@ -25,6 +26,7 @@ _MASTER_PORT = variable("MASTER_PORT")
 def _watch_groups(recorder: "Recorder", module: "Any") -> None:
     watch(module, "init_process_group", before=_begins_rendezvous, after=_initialized)
     watch(module, "new_group", before=_groups)
+    watch_collectives(module)
 
 
 def _begins_rendezvous(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
@@ -90,10 +92,11 @@ def _joined_ranks(args: "Any", kwargs: "Any") -> "Optional[int]":
 def _initialized(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
     c10d = sys.modules[C10D]
     timeout = argument(args, kwargs, 2, "timeout")
+    training.world = c10d.get_world_size()
     recorder.write(
         "process-group",
         backend=str(c10d.get_backend()),
-        world=c10d.get_world_size(),
+        world=training.world,
         rank=c10d.get_rank(),
         method=setting(argument(args, kwargs, 1, "init_method")),
         timeout=timeout.total_seconds() if timeout is not None else None,

@@ -11,7 +11,8 @@ from .hook_content import (
     sample_count,
     tensors_in,
 )
-from .hook_recorder import LONGEST_NAME, MOST_RECORDS, argument, class_name, watch
+from .hook_order import FORWARD, note_collective
+from .hook_recorder import LONGEST_NAME, MOST_RECORDS, argument, class_name, note, watch
 from .hook_training import living, training
 
 TYPE_CHECKING = False
@@ -29,11 +30,13 @@ _LAYERS_WITH_MODES = ("Dropout", "BatchNorm")
 def _watch_ddp(recorder: "Recorder", module: "Any") -> None:
     watch(module.DistributedDataParallel, "__init__", after=_replicated)
     watch(module.DistributedDataParallel, "forward", before=note_input)
+    watch(module.DistributedDataParallel, "forward", before=_sends_buffers)
 
 
 def _watch_fsdp(recorder: "Recorder", module: "Any") -> None:
     wrapped = functools.partial(_sharded, place=1)
     watch(module.FullyShardedDataParallel, "__init__", before=wrapped)
+    watch(module.FullyShardedDataParallel, "__init__", before=_divided)
 
 
 def _watch_fsdp2(recorder: "Recorder", module: "Any") -> None:
@@ -48,11 +51,48 @@ def _replicated(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any")
     recorder.write("wrapped", wrapper="DistributedDataParallel", **described(module))
 
 
+def _sends_buffers(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    """Note a forward pass that begins with sending the buffers of rank 0, such as those of batch
+    norm, to all ranks; it does so in evaluation mode too."""
+    sends = getattr(args[0], "will_sync_module_buffers", None)
+    if sends is not None and sends():
+        note_collective(recorder, FORWARD)
+
+
 def _sharded(recorder: "Recorder", args: "Any", kwargs: "Any", place: int) -> None:
     training.sharded = True
     module = argument(args, kwargs, place, "module")
     if recorder.records < MOST_RECORDS // 4:  # each layer may be wrapped by itself
         recorder.write("wrapped", wrapper="FullyShardedDataParallel", **described(module))
+
+
+def _divided(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    strategy = argument(args, kwargs, 3, "sharding_strategy")
+    if getattr(strategy, "name", None) != "NO_SHARD":
+        training.divided.append(weakref.ref(args[0]))
+
+
+def _watch_clipping(recorder: "Recorder", module: "Any") -> None:
+    function = module.clip_grad_norm_
+
+    @functools.wraps(function)
+    def watched(parameters: "Any", *args: "Any", **kwargs: "Any") -> "Any":
+        if training.divided and not training.clips_parts:
+            if not isinstance(parameters, sys.modules["torch"].Tensor):
+                parameters = list(parameters)  # a generator could not be read again
+            note(_clipped, parameters)
+        return function(parameters, *args, **kwargs)
+
+    module.clip_grad_norm_ = watched
+
+
+def _clipped(recorder: "Recorder", parameters: "Any") -> None:
+    """Note once that gradients are clipped which are divided: the norm is that of a part."""
+    divided = {id(each) for module in living(training.divided) for each in module.parameters()}
+    given = parameters if isinstance(parameters, list) else [parameters]
+    if training.world != 1 and any(id(each) in divided for each in given):
+        training.clips_parts = True
+        recorder.write("clips-parts")
 
 
 def note_input(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
@@ -148,4 +188,5 @@ WATCHES = {
     "torch.nn.parallel.distributed": _watch_ddp,
     "torch.distributed.fsdp.fully_sharded_data_parallel": _watch_fsdp,
     "torch.distributed.fsdp._fully_shard._fully_shard": _watch_fsdp2,
+    "torch.nn.utils.clip_grad": _watch_clipping,
 }

@@ -9,6 +9,7 @@ from .hook_content import fingerprint, is_finite, local_part
 from .hook_data import loaders_being_read
 from .hook_groups import collectives_begun, splits_model
 from .hook_models import evaluates, gpu_total, remember_wrapped, sizes, untrained
+from .hook_order import BACKWARD, note_collective
 from .hook_recorder import argument, class_name, current, integer, note, watch
 from .hook_training import living, training
 
@@ -25,7 +26,7 @@ MOST_CHECKED = 8
 MOST_RATES = 8
 """Learning rates of an optimizer."""
 MOST_OPTIMIZERS = MOST_SCHEDULERS = 64
-TOTALS = ("total_iters", "T_max", "total_steps")
+TOTALS = ("total_iters", "T_max", "total_steps", "total_num_steps")
 """Attributes of schedulers that have the number of their steps."""
 AHEAD = (10, 100, 1000)
 """Steps ahead for which a schedule is asked for its learning rates."""
@@ -150,6 +151,8 @@ def _watch_backward(recorder: "Recorder", module: "Any") -> None:
 def _differentiated(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
     training.backwards += 1
     training.all_backwards += 1
+    if training.wrapped:
+        note_collective(recorder, BACKWARD)
     for identity, parameters in list(training.kept.items()):
         if all(each.grad is None or not local_part(each.grad).any() for each in parameters):
             del training.kept[identity]
@@ -230,7 +233,7 @@ def note_step(
     )
     training.backwards = 0
     if count == recorder.steps:
-        schedulers = [_scheduler(each) for each in training.schedulers]
+        schedulers = [_scheduler(each) for each in _schedulers()]
         recorder.write("schedulers", schedulers=schedulers)
         codes = own_code(recorder.cwd)
         reduces = any(names_reductions(code) for code in codes)
@@ -289,16 +292,34 @@ def _scheduled(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") 
         training.schedulers.append(args[0])
 
 
+def _schedulers() -> "List[Any]":
+    """Return the schedulers that were made, with the one of a DeepSpeed config."""
+    own = getattr(training.engine, "lr_scheduler", None)
+    known = training.schedulers
+    return known if own is None or own in known else [*known, own]
+
+
 def _scheduler(scheduler: "Any") -> "Dict[str, Any]":
     optimizer = getattr(scheduler, "optimizer", None)
     optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+    engine = training.engine
+    by_engine = engine is not None and engine.lr_scheduler is scheduler
     return {
         "scheduler": class_name(scheduler),
-        "steps": max(int(getattr(scheduler, "_step_count", 1)) - 1, 0),
-        "optimizer_steps": training.counts.get(id(optimizer), 0),
+        "steps": _steps_made(scheduler),
+        "optimizer_steps": training.counts.get(id(engine if by_engine else optimizer), 0),
+        "by_engine": by_engine,
         "total": _total_steps(scheduler),
         "stays_zero": _stays_zero(scheduler),
     }
+
+
+def _steps_made(scheduler: "Any") -> int:
+    """Return the steps of a scheduler so far; PyTorch's make one when they are created."""
+    last = integer(getattr(scheduler, "last_batch_iteration", None))  # of DeepSpeed's, from -1
+    if last is not None:
+        return last + 1
+    return max(int(getattr(scheduler, "_step_count", 1)) - 1, 0)
 
 
 def _total_steps(scheduler: "Any") -> "Optional[int]":

@@ -19,6 +19,11 @@ class Training:
         """The module that was wrapped last."""
         self.wrapped: List[Any] = []
         """Weak references to all modules that DistributedDataParallel has wrapped."""
+        self.divided: List[Any] = []
+        """Weak references to the FullyShardedDataParallel modules whose gradients are divided among
+        the ranks."""
+        self.clips_parts = False
+        """Whether it is noted that such gradients are clipped by the norm of this rank's part."""
         self.optimizers: List[Any] = []
         """Weak references to all optimizers that were made."""
         self.before: Dict[int, List[float]] = {}
@@ -48,6 +53,10 @@ class Training:
         """The time of the last step, or of the begin of the first one, in monotonic seconds."""
         self.collectives: Optional[int] = None
         """Collectives that had begun by then; None: unknown."""
+        self.begun = 0
+        """Collectives of all ranks that this one has begun and noted."""
+        self.world: Optional[int] = None
+        """Ranks of the default process group; None: there is none yet."""
         self.passes: List[Any] = []
         """Weak references to the iterators of data loaders that may be read further."""
         self.groups = self.loaders = self.inputs = 0

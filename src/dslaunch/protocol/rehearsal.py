@@ -220,10 +220,31 @@ class SameOrder(Sent):
     loader: Count
 
 
+class CollectiveBegun(Sent):
+    """It begins a collective of all ranks; only the first ones are noted."""
+
+    kind: Literal["collective-begins"]
+    number: Count
+    """Among those that it has begun, from 1."""
+    operation: Short
+    file: Path | None
+    """Where in the script's own code, relative to the working directory; None: unknown."""
+    line: Count | None
+    caller: Path | None = None
+    """Where in a library, which the script's own code has called; None: in none."""
+    caller_line: Count | None = None
+
+
 class Joins(Sent):
     """Ranks may end before others: `torch.distributed.algorithms.Join` is used."""
 
     kind: Literal["join"]
+
+
+class ClipsParts(Sent):
+    """Gradients that are divided among the ranks are clipped by the norm of this rank's part."""
+
+    kind: Literal["clips-parts"]
 
 
 class ModelSplit(Sent):
@@ -330,6 +351,8 @@ class SchedulerUse(Sent):
     """Steps until its end; None: unknown, or it has none."""
     stays_zero: bool | None = None
     """Whether its rates of later steps are 0; None: unknown."""
+    by_engine: bool = False
+    """Whether the DeepSpeed engine steps it."""
 
 
 class Schedulers(Sent):
@@ -475,7 +498,9 @@ Record = (
     | PreparedLoader
     | Input
     | SameOrder
+    | CollectiveBegun
     | Joins
+    | ClipsParts
     | ModelSplit
     | BuildBegun
     | BuildEnded

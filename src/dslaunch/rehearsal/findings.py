@@ -209,6 +209,22 @@ class FindingKind(Enum):
         "if that is too early, multiply its steps by the number of ranks, or do not pass it to "
         "accelerator.prepare()",
     )
+    TOO_MANY_STEPS = (
+        "rehearsal.schedule-steps",
+        "warning",
+        "{scheduler} makes {each} steps in each optimizer step: its {total} steps end after {end} "
+        "optimizer steps",
+        "call scheduler.step() only after an optimizer step, or give the schedule the number of "
+        "all micro-batches",
+    )
+    STEPPED_TWICE = (
+        "rehearsal.schedule-steps",
+        "warning",
+        "{scheduler} makes {each} steps in each optimizer step: DeepSpeed steps it, and the script "
+        "does too",
+        "leave scheduler.step() to the engine, or do not pass the scheduler to "
+        "deepspeed.initialize()",
+    )
     SCHEDULER_UNUSED = (
         "rehearsal.schedule-unused",
         "info",  # PyTorch's own examples, and Lightning unless told, make one step per epoch
@@ -234,6 +250,13 @@ class FindingKind(Enum):
         "info",  # local SGD, federated averaging
         "different parameters after step {step}: the script averages them itself, in a later step",
         "rehearse more steps with --steps, if they should have been averaged by then",
+    )
+    CLIPPED_IN_PARTS = (
+        "rehearsal.clipped-in-parts",
+        "warning",
+        "gradients that FullyShardedDataParallel divides are clipped by the norm of each rank's "
+        "part: the ranks scale them differently",
+        "call clip_grad_norm_() of the FullyShardedDataParallel module",
     )
     LOSS_NOT_FINITE = (
         "rehearsal.loss-not-finite",

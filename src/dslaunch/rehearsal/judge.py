@@ -19,11 +19,16 @@ from dslaunch.protocol.rehearsal import (
     TorchImported,
     Unrecorded,
 )
+from dslaunch.rehearsal.collectives import (
+    ended_before_others,
+    in_different_collectives,
+    was_left_by_another,
+)
 from dslaunch.rehearsal.configs import config_findings
 from dslaunch.rehearsal.failure import failure
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.measured import Measured, measure
-from dslaunch.rehearsal.ranks import Ranks, ranks_of
+from dslaunch.rehearsal.ranks import RankRecords, Ranks, ranks_of
 from dslaunch.rehearsal.rules import RULES
 from dslaunch.run.hang_text import hang_hint, hang_text
 from dslaunch.run.hang_verdict import HangCode, HangVerdict
@@ -178,7 +183,7 @@ def _of_the_end(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     elif outcome.reason.code is EndCode.HANG and outcome.reason.hang is not None:
         yield _hang(outcome.reason.hang, stop_text(outcome.reason), ranks)
     elif outcome.status == "failed":
-        yield failure(rehearsed, ranks)
+        yield _failure(rehearsed, ranks)
     elif outcome.status == "ok":
         yield from _without_steps(ranks)
         # within Join a rank that has ended answers the collectives of the others
@@ -188,6 +193,20 @@ def _of_the_end(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         if hang is not None and set(hang.waiting) - _served(outcome, ranks):
             yield _uneven_collectives(hang)
         yield from _uneven(ranks)
+
+
+def _failure(rehearsed: Rehearsed, ranks: Ranks) -> Finding:
+    """Return why a rank has failed: by itself, or since others did not do the same."""
+    found = failure(rehearsed, ranks)
+    if not was_left_by_another(rehearsed.outcome):
+        return found
+    verdict = in_different_collectives(ranks)
+    if verdict is not None:
+        return _hang(verdict, found.evidence or "", ranks)
+    ended = ended_before_others(ranks)
+    if ended:
+        return _uneven_steps(ended)
+    return found
 
 
 def _hang(verdict: HangVerdict, evidence: str, ranks: Ranks) -> Finding:
@@ -236,8 +255,13 @@ def _uneven(ranks: Ranks) -> Iterator[Finding]:
     held = any(rank.last(Held) for rank in ranks)
     ended = [rank for rank in ranks if rank.last(Ended) and not rank.last(Held)]
     if held and ended:
-        steps = min(rank.steps for rank in ended)
-        yield finding(FindingKind.UNEVEN_STEPS, ranks_text(r.rank for r in ended), steps=steps)
+        yield _uneven_steps(ended)
+
+
+def _uneven_steps(ended: Sequence[RankRecords]) -> Finding:
+    """Return the finding for ranks whose scripts have ended while others train."""
+    steps = min(rank.steps for rank in ended)
+    return finding(FindingKind.UNEVEN_STEPS, ranks_text(rank.rank for rank in ended), steps=steps)
 
 
 def _uneven_collectives(verdict: HangVerdict) -> Finding:

@@ -13,6 +13,7 @@ from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.plural import byte_count, first_few
 from dslaunch.protocol.rehearsal import (
     AcceleratorBuilt,
+    ClipsParts,
     Engine,
     GivenConfig,
     Host,
@@ -329,25 +330,68 @@ def _zero_rate(rank: RankRecords, schedulers: Sequence[SchedulerUse]) -> Finding
 
 
 def schedule_steps(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
-    """Yield the end of a scheduler that Accelerate has prepared: it makes a step for each rank in
-    each optimizer step."""
+    """Yield the schedulers that make several steps in each optimizer step, and when they end."""
     del rehearsed
-    known, world = ranks[0].last(Schedulers), len(ranks)
-    if known is None or world < 2 or ranks[0].last(AcceleratorBuilt) is None:
+    known = ranks[0].last(Schedulers)
+    for use in known.schedulers if known is not None else ():
+        kind = _steps_too_often(use, ranks)
+        if kind is None:
+            continue
+        each = len(ranks) if kind is FindingKind.SEVERAL_STEPS else _each(use)
+        yield finding(
+            kind,
+            ranks_text(rank.rank for rank in ranks),
+            scheduler=use.scheduler,
+            each=each,
+            total=use.total or 0,
+            end=-(-(use.total or 0) // each),
+        )
         return
-    for use in known.schedulers:
-        # they are noted after the optimizer's last step, and before the scheduler's
+
+
+def _each(use: SchedulerUse) -> int:
+    """Return how many steps a scheduler makes in each optimizer step, of which it has begun the
+    last one."""
+    return -(-use.steps // use.optimizer_steps)
+
+
+def _steps_too_often(use: SchedulerUse, ranks: Ranks) -> FindingKind | None:
+    """Return what it means that a scheduler makes several steps in each optimizer step; None: it
+    does not, or the script may count its steps so.
+
+    Schedulers are noted after the optimizer's last step, and before their own.
+    """
+    world = len(ranks)
+    if ranks[0].last(AcceleratorBuilt) is not None:
+        # a scheduler that Accelerate has prepared makes a step for each rank
         is_prepared = use.steps and use.steps == world * (use.optimizer_steps - 1)
-        if is_prepared and use.total is not None:
-            yield finding(
-                FindingKind.SEVERAL_STEPS,
-                ranks_text(rank.rank for rank in ranks),
-                scheduler=use.scheduler,
-                each=world,
-                total=use.total,
-                end=-(-use.total // world),
-            )
-            return
+        is_known = is_prepared and world > 1 and use.total is not None
+        return FindingKind.SEVERAL_STEPS if is_known else None
+    if use.optimizer_steps < 2 or use.steps <= use.optimizer_steps:
+        return None
+    if use.by_engine:
+        return FindingKind.STEPPED_TWICE
+    if use.total is None or _counts_batches(use, ranks[0]):
+        return None
+    return FindingKind.TOO_MANY_STEPS
+
+
+def _counts_batches(use: SchedulerUse, rank: RankRecords) -> bool:
+    """Return whether the total of a schedule may be a number of batches: a multiple of those of an
+    epoch. A gradient scaler that skips steps also makes the scheduler faster, but not in each."""
+    passes = {step.backwards for step in rank.every(Step)}
+    if passes != {_each(use)}:
+        return True
+    epochs = [loader.batches for loader in rank.trained_loaders]
+    return any(use.total % batches == 0 for batches in epochs if batches and use.total)
+
+
+def clipped_in_parts(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks that clip divided gradients by the norm of the part that they have."""
+    del rehearsed
+    found = [rank.rank for rank in ranks if rank.last(ClipsParts)]
+    if found:
+        yield finding(FindingKind.CLIPPED_IN_PARTS, ranks_text(found))
 
 
 def _engine_schedules(rank: RankRecords) -> bool:
@@ -521,6 +565,7 @@ RULES: tuple[Rule, ...] = (
     untrained,
     schedule_unused,
     schedule_steps,
+    clipped_in_parts,
     loss_not_finite,
     evaluation_mode,
     gradients_kept,

@@ -95,6 +95,8 @@ def summary(report: Report) -> str:
     verdict = "fit to train on" if report.fit else "NOT fit to train on"
     if not report.fit and not hosts_that_are(report.verdicts, Fitness.UNFIT, Fitness.UNKNOWN):
         verdict = "fit to train on, but the job would fail"
+    elif report.fit and report.count("unknown"):
+        verdict = "fit to train on, as far as is known"
     return f"{nodes}: {', '.join(counts)}: {verdict}"
 
 

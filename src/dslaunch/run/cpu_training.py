@@ -13,7 +13,8 @@ not set             Trainer alone       the Trainer counts one process: the batc
                                         config are rejected, or every rank trains on all data
 not set             plugin in the code  DeepSpeed, but every rank trains on all data
 
-Therefore the variable is set, unless the Trainer uses DeepSpeed.
+Therefore the variable is set, unless the Trainer uses DeepSpeed. Below a launcher other than
+Accelerate's own it is set for scripts that are known to use Accelerate without DeepSpeed.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from dslaunch.launch.job import Job
 
 
+VARIABLE = "ACCELERATE_USE_CPU"
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """The kind of training, from a script's arguments and source."""
@@ -47,6 +51,8 @@ class Training:
     """The source creates a `DeepSpeedPlugin` for Accelerate."""
     use_cpu: bool = False
     """The Trainer has --use_cpu."""
+    accelerate: bool = False
+    """The source creates an `Accelerator`, or arguments of the Trainer, which creates one."""
 
 
 def for_accelerate(
@@ -54,14 +60,18 @@ def for_accelerate(
 ) -> tuple[Job, tuple[Decision, ...]]:
     """Return the job with Accelerate's settings for nodes without accelerators, and the
     decisions."""
-    variable = LAUNCHERS.get(job.launcher).cpu_variable
-    if not variable or any(map(has_accelerator, facts.nodes)):
+    if any(map(has_accelerator, facts.nodes)):
         return job, ()
+    of_launcher = LAUNCHERS.get(job.launcher).cpu_variable
+    variable = of_launcher or VARIABLE
     given = dict((*job.env, *job.overrides))
     own = [dict(placement.node.env) for placement in allocation.placements]
     if variable in given or any(variable in env for env in own):
         return job, ()
     training = read_training(job, cwd)
+    has_deepspeed = training.trainer_deepspeed or training.plugin
+    if not of_launcher and (has_deepspeed or not training.accelerate):
+        return job, ()
     if training.trainer_deepspeed:
         return job, (_not_set(training, variable),)
     decisions = [decision(DecisionCode.ACCELERATE_ON_CPU, variable=variable)]
@@ -86,6 +96,7 @@ def read_training(job: Job, cwd: Path) -> Training:
         trainer_deepspeed=by_argument or in_source.trainer_deepspeed,
         plugin=in_source.plugin,
         use_cpu=told or in_source.use_cpu,
+        accelerate=in_source.accelerate,
     )
 
 
@@ -100,6 +111,7 @@ def _in_source(job: Job, cwd: Path) -> Training:
         trainer_deepspeed=any(_given(call, "deepspeed") for call in trainer),
         plugin=any(call.last_name == "DeepSpeedPlugin" for call in module.calls),
         use_cpu=any(_given(call, "use_cpu") or _given(call, "no_cuda") for call in trainer),
+        accelerate=bool(trainer) or any(call.last_name == "Accelerator" for call in module.calls),
     )
 
 

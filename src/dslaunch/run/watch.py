@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -20,6 +21,9 @@ UNKNOWN_USER = "an unknown user"
 """Who stopped a run, where the node does not know."""
 KEPT_LINES = 40
 """Last lines of each rank that are kept for the diagnosis."""
+_TERMINATES = re.compile(rb"^(?:\[rank\d{1,9}\]: ?)?\s{0,8}what\(\): .*", re.MULTILINE)
+"""What native code writes of the exception that ends its process. The stacks of all threads follow,
+which are longer than the lines that are kept."""
 
 
 class Watch:
@@ -45,6 +49,8 @@ class Watch:
         self.heard: dict[tuple[RankSource, int], float] = {}
         """When the last piece of each stream was written."""
         self.last: dict[RankSource, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
+        self.terminated: dict[RankSource, str] = {}
+        """The exception by which native code has ended a process of a rank."""
         self.left: list[str] = []
         self._sources: dict[str, list[RankSource]] = defaultdict(list)
         """The sources of each node, as often as they have streams."""
@@ -82,6 +88,9 @@ class Watch:
         if (source, output.stream) not in self.heard:
             self._sources[host].append(source)
         self.heard[source, output.stream] = when
+        if b"what():" in output.data:
+            found = _TERMINATES.findall(output.data)
+            self.terminated.update((source, printable(line)) for line in found)
         data = _last_lines(output.data) if self.unseen() else output.data
         for lines in self.lines[source, output.stream].blocks(data, time.monotonic()):
             if isinstance(lines, BarState):
@@ -94,6 +103,7 @@ class Watch:
         self.flush_all()
         self.history = History()
         self.last.clear()
+        self.terminated.clear()
 
     def flush(self, source: RankSource) -> None:
         """Show what is left of the streams of a rank that has ended."""
@@ -109,6 +119,10 @@ class Watch:
     def outcome(self) -> Outcome:
         """Return how the run ended, as far as is known."""
         kept = {source: list(lines) for source, lines in self.last.items()}
+        for source, line in self.terminated.items():
+            lines = kept.setdefault(source, [])
+            if line not in lines:
+                lines.insert(0, line)
         return judge(self.history, last_lines=kept)
 
     def _block(self, source: RankSource, stream: int, lines: bytes, when: float) -> None:

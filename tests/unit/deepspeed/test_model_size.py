@@ -130,6 +130,16 @@ def test_a_directory_is_read_by_its_config_first(tmp_path: Path) -> None:
     assert from_path(tmp_path).model.params == 6_738_415_616
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("7B", "--params 7B"), ("1.5e9", "--params 1.5e9"), ("org/model", "config.json")],
+)
+def test_a_model_that_is_not_a_file_has_a_hint(name: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_path(Path(name))
+    assert meant in str(caught.value.hint)
+
+
 def test_what_is_not_there_or_no_weights_is_said(tmp_path: Path) -> None:
     with pytest.raises(DslaunchError, match=r"no config\.json"):
         from_path(tmp_path)

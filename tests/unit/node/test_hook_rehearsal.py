@@ -85,6 +85,28 @@ def test_a_process_of_a_rank_that_joins_a_process_group_is_recorded(
     assert [record["kind"] for record in run(text)] == ["start", "spawned-joins", "ended"]
 
 
+def test_a_collective_is_recorded_before_it_begins_with_its_lines(run: Run, tmp_path: Path) -> None:
+    pretend(tmp_path, "torch.distributed.distributed_c10d", "def barrier(): raise SystemExit(6)\n")
+    (tmp_path / "torch/distributed/__init__.py").write_text("class ProcessGroup: pass\n")
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    call = "from torch.distributed.distributed_c10d import barrier\ndef wait(): barrier()\n"
+    (library / "trainer.py").write_text(call)
+    (tmp_path / "train.py").write_text("import trainer\n\ntrainer.wait()\n")
+    records = run("import sys; sys.path.append('site-packages'); import train")
+    assert of_kind(records, "collective-begins") == [
+        {
+            "kind": "collective-begins",
+            "number": 1,
+            "operation": "barrier",
+            "file": "train.py",
+            "line": 3,
+            "caller": "trainer.py",
+            "caller_line": 2,
+        }
+    ]
+
+
 def test_an_exception_is_recorded_with_the_line_of_the_script(run: Run, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("import json\n\ndef work():\n    json.loads('x')\n")
     (raised,) = of_kind(run("import os, own\nos.chdir('/')\nown.work()"), "exception")

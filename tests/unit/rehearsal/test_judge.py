@@ -445,6 +445,63 @@ def test_a_rank_that_ends_before_the_others_has_fewer_steps() -> None:
     assert only(result).where == "rank 1"
 
 
+LOST = Outcome("failed", 1, EndReason(EndCode.RANK_FAILED), ending="gloo-closed")
+OTHER_SIZES = replace(LOST, ending="collective-sizes")
+
+
+def begun(*calls: tuple[str, int, int]) -> list[Sent]:
+    """Collectives that a rank has begun: operation, line of the script, line of a library."""
+    return [
+        {
+            "kind": "collective-begins",
+            "number": number,
+            "operation": operation,
+            "file": "train.py",
+            "line": line,
+            "caller": "transformers/trainer.py",
+            "caller_line": caller_line,
+        }
+        for number, (operation, line, caller_line) in enumerate(calls, 1)
+    ]
+
+
+def test_a_rank_that_has_ended_is_why_another_one_lost_it() -> None:
+    ended = [*without(sound(0), "held"), ENDED]
+    lost: Sent = {"kind": "exception", "error": "RuntimeError", "text": "", "file": None}
+    loses = [*without(sound(1), "held"), {**lost, "line": None}, ENDED]
+    assert codes(judged(ended, loses, outcome=LOST)) == {("error", "rehearsal.uneven-steps")}
+    assert codes(judged(loses, loses, outcome=LOST)) == {("error", "gloo-closed")}
+
+
+@pytest.mark.parametrize("outcome", [LOST, OTHER_SIZES])
+def test_ranks_that_were_in_different_collectives_are_named_with_their_lines(
+    outcome: Outcome,
+) -> None:
+    trains = begun(("all_reduce", 9, 1), ("backward pass", 12, 1), ("backward pass", 12, 1))
+    evaluates = begun(("all_reduce", 9, 1), ("barrier", 20, 1))
+    found = only(judged(evaluates, trains, outcome=outcome))
+    assert (found.code, found.where) == ("hang.mismatch", "train.py:20")
+    assert "backward pass (train.py:12)" in found.text
+
+
+def test_ranks_that_called_a_library_once_are_told_apart_by_lines_in_it() -> None:
+    stops = begun(("all_gather", 22, 100), ("all_gather", 22, 290))
+    goes_on = begun(("all_gather", 22, 100), ("all_gather", 22, 100), ("backward pass", 22, 7))
+    found = only(judged(stops, goes_on, outcome=OTHER_SIZES))
+    assert (found.code, found.where) == ("hang.mismatch", "transformers/trainer.py:290")
+
+
+def test_ranks_that_called_the_same_collectives_had_other_sizes() -> None:
+    calls = begun(("all_gather", 22, 100))
+    # the root of a collective may call it from a line of its own, which worked
+    result = judged(
+        [*begun(("broadcast", 4, 1)), calls[0] | {"number": 2}],
+        [*begun(("broadcast", 6, 1)), calls[0] | {"number": 2}],
+        outcome=OTHER_SIZES,
+    )
+    assert codes(result) == {("error", "collective-sizes")}
+
+
 HANG = HangVerdict(
     HangCode.BUSY,
     ranks=(("n1", 1),),
@@ -1385,3 +1442,43 @@ def test_a_schedule_that_accelerate_prepared_has_its_end_in_optimizer_steps() ->
     for ordinary in (use(1, 8), use(2, None)):
         ranks = [[*sound(rank), accelerator, ordinary] for rank in range(2)]
         assert judged(*ranks).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("use", "passes", "found"),
+    [
+        ({"steps": 7, "total": 24}, (4, 4), {("warning", "rehearsal.schedule-steps")}),
+        # the total is a number of batches: three epochs of 8
+        ({"steps": 7, "total": 24, "batches": 8}, (4, 4), set()),
+        # a gradient scaler has skipped the steps after the first passes
+        ({"steps": 4, "total": 25}, (3, 1), set()),
+        ({"steps": 2, "total": 25}, (1, 1), set()),
+        ({"steps": 3, "by_engine": True}, (1, 1), {("warning", "rehearsal.schedule-steps")}),
+    ],
+)
+def test_a_schedule_that_is_stepped_too_often_is_named(
+    use: Sent, passes: tuple[int, int], found: set[tuple[str, str]]
+) -> None:
+    batches_of_epoch = use.get("batches", 7)
+    one = {"scheduler": "CosineAnnealingLR", "optimizer_steps": 2, **use}
+    one.pop("batches", None)
+    steps = [step(number, backwards=each) for number, each in enumerate(passes, 1)]
+    used: list[Sent] = [
+        START,
+        TORCH,
+        group(0),
+        DDP,
+        OPTIMIZER,
+        loader(batches=batches_of_epoch),
+        *steps,
+        {"kind": "schedulers", "schedulers": [one]},
+        HELD,
+    ]
+    ranks = [[*used, *batches(*letters)] for letters in ("ab", "cd")]
+    assert codes(judged(*ranks)) == found
+
+
+def test_gradients_that_are_clipped_by_the_norm_of_a_part_are_named() -> None:
+    clips: Sent = {"kind": "clips-parts"}
+    result = judged(*[[*sound(rank), clips] for rank in range(2)])
+    assert codes(result) == {("warning", "rehearsal.clipped-in-parts")}

@@ -91,5 +91,23 @@ def test_what_the_user_said_stays(where: str, tmp_path: Path) -> None:
     assert (changed, said) == (job, ())
 
 
-def test_other_launchers_need_nothing(tmp_path: Path) -> None:
+def test_other_launchers_need_nothing_for_other_scripts(tmp_path: Path) -> None:
     assert told(Job("train.py", launcher="torchrun"), tmp_path) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("Accelerator()", "true"),
+        ("transformers.TrainingArguments('out')", "true"),
+        ("Accelerator(deepspeed_plugin=DeepSpeedPlugin())", None),
+        ("TrainingArguments('out', deepspeed='ds.json')", None),
+        ("DistributedDataParallel(model)", None),
+    ],
+)
+def test_a_script_with_accelerate_needs_the_variable_below_any_launcher(
+    source: str, value: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(source)
+    codes = [DecisionCode.ACCELERATE_ON_CPU] if value else []
+    assert told(Job("train.py", launcher="torchrun"), tmp_path) == (value, codes)

@@ -33,6 +33,16 @@ def test_of_many_hidden_lines_only_the_last_are_kept_and_none_is_split() -> None
     assert list(watch.last[source]) == [*last[1:], "half done"]
 
 
+def test_the_exception_that_ends_native_code_is_kept_before_the_stacks_after_it() -> None:
+    watch = Watch(View())
+    reason = b"  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 6\n"
+    stacks = b"".join(b'  File "model.py", line %d in forward\n' % line for line in range(200))
+    watch.output("n1", Output(0, 2, 1.0, reason + b"Fatal Python error: Aborted\n" + stacks), 0.0)
+    failed = Event(2.0, "exit", "n1", rank=0, signal=6)
+    watch.happened(failed)
+    assert watch.outcome().ending == "collective-sizes"
+
+
 def test_few_lines_are_all_kept() -> None:
     seen, unseen = View(), View()
     data = b"".join(b"line %d\n" % i for i in range(KEPT_LINES))

@@ -224,16 +224,31 @@ def _fs_writable(a: NodeAnswers) -> Iterator[Finding]:
         yield skipped("no path responded")
 
 
+COMPILED_IN = ("~", "/tmp")
+"""Where Triton, torch.compile and DeepSpeed put the libraries that they compile, by default."""
+
+
 def _not_writable(path: str, what: str, found: PathStatus) -> Iterator[Finding]:
     mount = found["mount"]
-    is_read_only = mount is not None and "ro" in mount["options"].split(",")
-    if is_read_only:
+    options = mount["options"].split(",") if mount is not None else []
+    word = path_word(path)
+    if "ro" in options:
         words = f"{path} ({what}) is mounted read-only"
     elif not found["writable"]:
         words = f"{path} ({what}) is not writable for this user"
+    elif "noexec" in options and path in COMPILED_IN:
+        yield Finding(
+            "warn",
+            f"{path} ({what}) is mounted noexec: libraries that torch.compile, Triton or "
+            "DeepSpeed compile there cannot be loaded",
+            "a mount without noexec",
+            fix="set TORCHINDUCTOR_CACHE_DIR, TRITON_CACHE_DIR and TORCH_EXTENSIONS_DIR to a "
+            "directory on another file system",
+            see=f"findmnt -T {word}",
+        )
+        return
     else:
         return
-    word = path_word(path)
     yield Finding("fail", words, "writable", see=f"touch {word}/x; findmnt -T {word}")
 
 
@@ -393,7 +408,7 @@ CHECKS = {
         ),
         fix="look for disk errors in `dmesg`; run `mount -o remount,rw` after the repair",
         see="findmnt -T ~ -T /tmp",
-        source="access(2); ext4(5), errors=remount-ro",
+        source="access(2); ext4(5), errors=remount-ro; mmap(2), EPERM with noexec",
     ),
     "nvme.path": Check(
         title="node-local storage is suitable for ZeRO-Infinity",

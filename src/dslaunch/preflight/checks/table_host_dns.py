@@ -24,6 +24,7 @@ from dslaunch.preflight.check import (
 from dslaunch.preflight.checks._machine import CONTAINER, resolve
 from dslaunch.preflight.comparison import read_of_answering
 from dslaunch.preflight.flow import compared, judged
+from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.registry import LAUNCHERS
 
 Names = Mapping[str, list[str]]
@@ -43,16 +44,26 @@ def _flow_dns_resolve(scope: Scope) -> Flow:
 
 def _compare_dns_resolve(nodes: Nodes) -> Iterator[Finding]:
     said: dict[str, Names] = read_of_answering(nodes, lambda a: a["names"])
-    unknown = tuple(host for host in nodes if host not in said)
-    yield Finding("unknown", "not asked, or its resolver did not answer", hosts=unknown)
     scope = next(iter(nodes.values())).scope
     needed = "mpi" in scope.purposes
+    slow = tuple(host for host in nodes if host not in said and _timed_out(nodes[host]))
+    every_address = all(node.address is not None for node in scope.nodes)
+    if slow:
+        yield Finding(
+            _level(every_address, needed=needed),
+            f"does not resolve the nodes' names within {Question.timeout:g} s",
+            "an answer within a second",
+            fix="correct the name servers in /etc/resolv.conf, or add the nodes to /etc/hosts",
+            see="time getent ahosts NODE",
+            hosts=slow,
+        )
+    unknown = tuple(host for host in nodes if host not in said and host not in slow)
+    yield Finding("unknown", "not asked for the nodes' names", hosts=unknown)
     asked = {host: _others(nodes[host]) for host in said}
     none = _resolving_none(said, asked)
     by_name = _by_name({host: said[host] for host in said if host not in none}, asked)
     findings: list[Finding] = []
     if none and (needed or _resolves_any(by_name)):
-        every_address = all(node.address is not None for node in scope.nodes)
         findings.append(
             Finding(
                 _level(every_address, needed=needed),
@@ -69,6 +80,11 @@ def _compare_dns_resolve(nodes: Nodes) -> Iterator[Finding]:
     fine = tuple(host for host in said if host not in odd)
     yield Finding("pass", "resolves the nodes' names like the other nodes", hosts=fine)
     yield from _seen_here(scope, nodes, by_name)
+
+
+def _timed_out(a: NodeAnswers) -> bool:
+    """Return whether the name servers of a node did not answer in time."""
+    return a.reason(a.asked["names"]) is UnansweredReason.TIMEOUT
 
 
 def _level(has_address: bool, *, needed: bool) -> Level:
