@@ -1,4 +1,4 @@
-"""Texts of numbers: with nouns, as bytes, and truncated lists."""
+"""Texts of numbers: with nouns, as bytes, as ranges, and truncated lists."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ def first_few(items: Sequence[str], most: int) -> list[str]:
     """Return the first `most` items, and `and 3 more` as the last one if there are more."""
     more = len(items) - most
     return [*items[:most], *([f"and {more} more"] if more > 0 else [])]
+
+
+def number_range(numbers: Sequence[int]) -> str:
+    """Return ascending numbers as `0-3` or `0,2,3`."""
+    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]}-{numbers[-1]}"
+    return ",".join(map(str, numbers))
 
 
 def byte_count(size: int) -> str:

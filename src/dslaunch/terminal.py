@@ -49,6 +49,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
+def cut(text: str, most: int) -> str:
+    """Return a text with at most `most` characters, and `...` in place of the others."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def shortened(value: object, limit: int = 60) -> str:
     """Return `repr(value)`, cut to at most `limit` characters, for messages."""
     text = repr(value[: limit * 2] if isinstance(value, str) else value)

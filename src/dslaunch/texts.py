@@ -3,7 +3,8 @@
 In a text, `{name}` is a value and `{name!r}` one that a user wrote.
 
 Codes with such texts are those of errors (`error_codes`), of mistakes in cluster files
-(`cluster/mistakes.py`) and of decisions (`launch/decisions.py`).
+(`cluster/mistakes.py`) and sbatch scripts (`slurm/script_mistakes.py`), and of decisions
+(`launch/decisions.py`).
 """
 
 from __future__ import annotations

@@ -17,9 +17,11 @@ from dslaunch.slurm.partition import PartitionNote
 from dslaunch.slurm.query_failures import QueryFailure
 from dslaunch.slurm.refusal import EXPLANATIONS
 from dslaunch.slurm.requeue import RequeueNote
+from dslaunch.slurm.script_mistakes import ScriptMistake
 from dslaunch.slurm.standing import JobStanding, Standing
 from dslaunch.slurm.verdict import Account, Ending, JobVerdict
 from dslaunch.slurm.verdict_text import PENDING_TEXTS, message, outcome_of, pending_text
+from dslaunch.texts import filled, parameter_names
 
 Golden = Callable[[str, str], None]
 
@@ -54,6 +56,16 @@ CODES: tuple[type[NoteCode], ...] = (
     RequeueNote,
     QueryFailure,
 )
+
+
+def test_every_mistake_in_a_script_says_what_to_write_instead(golden: Golden) -> None:
+    lines = []
+    for mistake in ScriptMistake:
+        names = parameter_names(mistake.text, mistake.fix)
+        values = {name: PARAMETERS.get(name, name.upper()) for name in names}
+        text, fix = filled(mistake.text, values), filled(mistake.fix, values)
+        lines += [f"{mistake} ({mistake.level})", f"  {text}", f"  {fix}"]
+    golden("slurm/script-mistakes.txt", "".join(f"{line}\n" for line in lines))
 
 
 def example(code: NoteCode) -> Note:

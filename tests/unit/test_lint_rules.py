@@ -10,9 +10,10 @@ from typing import Any, get_args
 import pytest
 
 from dslaunch.deepspeed.rules import rules as config_rules
-from dslaunch.lint.remark import Level
+from dslaunch.lint.remark import ORDER, Level
 from dslaunch.lint.rules import Rules
 from dslaunch.slurm.rules import rules as script_rules
+from dslaunch.slurm.script_mistakes import ScriptMistake
 
 BOTH = pytest.mark.parametrize("rules", [config_rules(), script_rules()], ids=["config", "script"])
 REPORTING = ("error", "warning", "info", "remark")
@@ -32,8 +33,16 @@ def test_every_rule_is_complete(rules: Rules[Any]) -> None:
         assert each.source
 
 
-@BOTH
-def test_functions_report_declared_rules_only(rules: Rules[Any]) -> None:
+def test_mistakes_in_scripts_are_those_of_all_rules_as_severe_as_declared() -> None:
+    declared = {each.name: each.severity for each in script_rules().rules}
+    levels: dict[str, set[Level]] = {}
+    for mistake in ScriptMistake:
+        levels.setdefault(mistake.rule, set()).add(mistake.level)
+    assert {name: min(found, key=ORDER.index) for name, found in levels.items()} == declared
+
+
+def test_functions_report_declared_rules_of_configs_only() -> None:
+    rules = config_rules()
     modules = {inspect.getmodule(function) for function in rules.functions}
     reported = {
         name for module in modules if module for name in _reported(inspect.getsource(module))

@@ -1,11 +1,24 @@
-"""The options of `dslaunch estimate`."""
+"""The options of `dslaunch estimate`, in groups that belong together."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+
+from dslaunch.cli.training_nodes import FactsFile, hardware_of
+from dslaunch.cluster.select import Selection
+from dslaunch.errors import ErrorCode, UsageError
+
+if TYPE_CHECKING:
+    from dslaunch.api import AttentionKind, Precision
+    from dslaunch.run.hardware import Hardware
+
+Parsed = TypeVar("Parsed")
+Known = TypeVar("Known", bound=str)
 
 Model = Annotated[
     Path | None,
@@ -70,7 +83,7 @@ Headroom = Annotated[
         "--headroom", metavar="PERCENT", min=0, max=90, help="Share of the memory to keep free."
     ),
 ]
-Precision = Annotated[
+PrecisionName = Annotated[
     str, typer.Option("--precision", metavar="TYPE", help="Precision: bf16, fp16 or fp32.")
 ]
 MicroBatch = Annotated[
@@ -79,7 +92,7 @@ MicroBatch = Annotated[
 Sequence = Annotated[
     int, typer.Option("--sequence", metavar="N", min=1, help="Sequence length in tokens.")
 ]
-Attention = Annotated[
+AttentionName = Annotated[
     str, typer.Option("--attention", metavar="KIND", help="Attention: sdpa or eager.")
 ]
 Accumulation = Annotated[
@@ -129,3 +142,76 @@ Target = Annotated[
     typer.Option("--for", metavar="READER", help="What reads the file of --write: hf or native."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
+
+PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
+ATTENTION: tuple[AttentionKind, ...] = ("sdpa", "eager")
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOptions:
+    """The size of a model, without a file or beside it."""
+
+    params: Params = None
+    largest_layer: LargestLayer = None
+    meta: Meta = False
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareOptions:
+    """The nodes, what each has, and how they are connected."""
+
+    cluster: ClusterFile = None
+    facts: FactsFile = None
+    nodes: Nodes = None
+    gpus_per_node: GpusPerNode = None
+    gpu_memory: GpuMemory = None
+    cpu_memory: CpuMemory = None
+    nvme: Nvme = None
+    headroom: Headroom = 10
+    bandwidth: Network = None
+    gpu_bandwidth: Inside = None
+
+    @property
+    def known(self) -> Hardware | None:
+        """Return what is known of the nodes. Raises DslaunchError."""
+        if self.cluster is None and self.facts is None:
+            return None
+        chosen = Selection(nodes=self.nodes, slots=self.gpus_per_node)
+        return hardware_of(self.cluster, chosen, self.facts)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """What is trained at a time, and how."""
+
+    precision: PrecisionName = "bf16"
+    micro_batch: MicroBatch = 1
+    sequence: Sequence = 2048
+    attention: AttentionName = "sdpa"
+    accumulation: Accumulation = 1
+    bucket: Bucket = "5e8"
+    factor: Factor = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateFiles:
+    """The files that are written."""
+
+    svg: Svg = None
+    html: Html = None
+    write: Write = None
+    target: Target = "hf"
+    force: Force = False
+
+
+def parsed(text: str | None, option: str, parse: Callable[[str, str], Parsed]) -> Parsed | None:
+    """Return the value of an option that may be left out. `parse` raises UsageError."""
+    return parse(text, option) if text else None
+
+
+def one_of(text: str, option: str, known: tuple[Known, ...]) -> Known:
+    """Return the value of an option with few values. Raises UsageError for another one."""
+    for each in known:
+        if each == text:
+            return each
+    raise UsageError.coded(ErrorCode.UNKNOWN_CHOICE, option=option, value=text, choices=known)

@@ -10,10 +10,9 @@ from dslaunch.cli.json_option import JsonList
 from dslaunch.cli.options import ClusterFile, open_cluster
 from dslaunch.cli.run_options import SelectionOptions
 from dslaunch.cluster.nodeset import fold
+from dslaunch.plural import number_range
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dslaunch.cluster.model import Allocation, Cluster, Node
 
 Row = tuple["Node", tuple[int, ...], range]
@@ -79,15 +78,8 @@ def _cells(group: list[Row]) -> tuple[str, ...]:
     each = " each" if len(group) > 1 else ""
     return (
         fold(hosts),
-        f"{span(slots)}{each}",
-        span(range(ranks.start, group[-1][2].stop)) if ranks else "-",
+        f"{number_range(slots)}{each}",
+        number_range(range(ranks.start, group[-1][2].stop)) if ranks else "-",
         fold(addresses) if addresses else "-",
         ",".join([*labels, *(["spare"] if node.spare else [])]) or "-",
     )
-
-
-def span(numbers: Sequence[int]) -> str:
-    """Return ascending numbers as `0-3` or `0,2,3`."""
-    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"{numbers[0]}-{numbers[-1]}"
-    return ",".join(map(str, numbers))

@@ -16,7 +16,7 @@ from dslaunch.cli import options, ui
 from dslaunch.cli.json_option import Json
 from dslaunch.cli.positional import FILE_ENDINGS, two_files
 from dslaunch.cluster.load import load_cluster, read_text
-from dslaunch.errors import DslaunchError, UsageError
+from dslaunch.errors import ConfigError, DslaunchError, UsageError
 from dslaunch.report import topology as report
 from dslaunch.report.topology_svg import drawing
 from dslaunch.topology import nccl
@@ -155,7 +155,11 @@ def _parts(text: str) -> dict[str, str]:
 
 def _text(file: str) -> str:
     """Return recorded output; invalid bytes are replaced. Raises ConfigError."""
-    found = options.read_bytes(Path(file), LARGEST)
+    try:
+        found = options.read_bytes(Path(file), LARGEST)
+    except ConfigError as error:
+        hint = "name a file with the output of `nvidia-smi topo -m`, or a cluster file"
+        raise ConfigError(error.problems, hint=hint) from None
     encoding = "utf-16" if found.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
     return found.decode(encoding, "replace")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from dslaunch.cluster.model import Allocation, Cluster, Node
 from dslaunch.cluster.nodeset import InvalidNodeSet, expand, fold, numbers
 from dslaunch.errors import ErrorCode, SelectionError
+from dslaunch.terminal import cut
 from dslaunch.texts import closest
 
 Slots = tuple[int, ...]
@@ -184,8 +185,7 @@ def _meant(word: str, known: Iterable[str], available: str) -> dict[str, str]:
 
 
 def _listed(slots: Iterable[int]) -> str:
-    text = ",".join(map(str, slots))
-    return text if len(text) <= _SLOTS_SHOWN else f"{text[:_SLOTS_SHOWN]}..."
+    return cut(",".join(map(str, slots)), _SLOTS_SHOWN)
 
 
 def _folded(hosts: list[str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.lint import Remark
+from dslaunch.terminal import cut
 
 JINJA = re.compile(r"\{\{[^{}\n]*\}\}|\{%[^%\n]*%\}")
 FILLED_IN = re.compile(
@@ -61,8 +62,7 @@ def unreadable_template(text: str, file: str) -> Remark | None:
 
 def _message(value: str, count: int) -> str:
     more = f" and {count - 1} more" if count > 1 else ""
-    shown = value if len(value) <= 40 else f"{value[:37]}..."
-    return f"a template with placeholders: `{shown}`{more}; nothing else was checked"
+    return f"a template with placeholders: `{cut(value, 37)}`{more}; nothing else was checked"
 
 
 def _placeholders(config: LintedConfig) -> Iterator[str]:

@@ -14,7 +14,7 @@ from dslaunch.node import cgroup, paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, List
 
 SECTOR = 512
 """Bytes of a sector of /proc/diskstats, whatever the disk says."""
@@ -102,21 +102,21 @@ def network(table: str, devices: str) -> Dict[str, List[int]]:
 
 def _is_stacked(interface: str) -> bool:
     """Return whether an interface sends through others (Linux: links `lower_*`, `bridge`)."""
-    names = _entries(interface)
+    names = paths.entries(interface)
     return "bridge" in names or any(name.startswith("lower_") for name in names)
 
 
 def fabric(devices: str) -> Dict[str, List[int]]:
     """Return bytes received and sent, and errors, by port of InfiniBand or RoCE, as `mlx5_0/1`."""
     found = {}
-    for device in _entries(devices):
-        for port in _entries(f"{devices}/{device}/ports"):
+    for device in paths.entries(devices):
+        for port in paths.entries(f"{devices}/{device}/ports"):
             where = f"{devices}/{device}/ports/{port}/counters"
-            received = _number(f"{where}/port_rcv_data")
-            sent = _number(f"{where}/port_xmit_data")
+            received = paths.number_of(f"{where}/port_rcv_data")
+            sent = paths.number_of(f"{where}/port_xmit_data")
             if received is None or sent is None:
                 continue
-            errors = sum(_number(f"{where}/{name}") or 0 for name in FABRIC_ERRORS)
+            errors = sum(paths.number_of(f"{where}/{name}") or 0 for name in FABRIC_ERRORS)
             found[f"{device}/{port}"] = [received * FABRIC_WORD, sent * FABRIC_WORD, errors]
     return dict(list(found.items())[:MOST_DEVICES])
 
@@ -143,15 +143,3 @@ def limits(groups: List[str]) -> Dict[str, List[int]]:
         if stat.get("nr_periods"):
             found[group] = [stat["nr_periods"], stat.get("nr_throttled", 0)]
     return found
-
-
-def _number(path: str) -> Optional[int]:
-    text = paths.text_of(path, 64)
-    return int(text) if text.isdigit() else None
-
-
-def _entries(directory: str) -> List[str]:
-    try:
-        return sorted(os.listdir(directory))
-    except OSError:
-        return []

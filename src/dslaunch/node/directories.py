@@ -23,7 +23,7 @@ import os
 import stat
 import tempfile
 
-from dslaunch.node import private
+from dslaunch.node import paths, private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -55,7 +55,7 @@ def find(home: str, host: str, run: Optional[str] = None) -> Iterator[str]:
     """Yield the directories of a node's runs, or those of one run, that belong to this user."""
     start, middle = (f"{run}.{host}." if run else ""), f".{host}."
     for place in _places(home):
-        for name in _names(place):
+        for name in paths.entries(place):
             path = os.path.join(place, name)
             if name.startswith(start) and middle in name and private.is_ours(path):
                 yield path
@@ -105,8 +105,8 @@ def _usual(above: str) -> str:
 def _fallbacks(above: str) -> List[str]:
     """Return the places with names that cannot be guessed, if there are any of ours."""
     prefix = os.path.basename(_usual(above)) + "-"
-    paths = (os.path.join(above, name) for name in _names(above) if name.startswith(prefix))
-    return [path for path in paths if private.is_ours(path)]
+    found = (os.path.join(above, name) for name in paths.entries(above) if name.startswith(prefix))
+    return [path for path in found if private.is_ours(path)]
 
 
 def _places(home: str) -> Iterator[str]:
@@ -117,13 +117,6 @@ def _places(home: str) -> Iterator[str]:
         if private.is_ours(_usual(above)):
             yield _usual(above)
         yield from _fallbacks(above)
-
-
-def _names(directory: str) -> List[str]:
-    try:
-        return sorted(os.listdir(directory))
-    except OSError:
-        return []
 
 
 # ------------------------------------------------------------ making

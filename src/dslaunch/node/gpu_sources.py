@@ -12,6 +12,7 @@ import os
 import subprocess
 
 from dslaunch.node import nvml, paths
+from dslaunch.node.paths import number_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -84,7 +85,7 @@ def from_amdgpu(cards: str = "/sys/class/drm") -> Gpus:
     found: Gpus = []
     for card in sorted(glob.glob(f"{cards}/card*"), key=_card):
         device = f"{card}/device"
-        total = _file(f"{device}/mem_info_vram_total")
+        total = number_of(f"{device}/mem_info_vram_total")
         if _card(card) < 0 or total is None or paths.text_of(f"{device}/vendor") != AMD:
             continue
         found.append({"index": len(found), **_amd(device), "memory_total": total})
@@ -99,20 +100,15 @@ def _card(path: str) -> int:
 
 def _amd(device: str) -> Dict[str, Any]:
     (sensors, *_) = sorted(glob.glob(f"{device}/hwmon/hwmon*")) or [""]
-    busy = _file(f"{device}/gpu_busy_percent")
-    microwatts = _file(f"{sensors}/power1_average") or _file(f"{sensors}/power1_input")
+    busy = number_of(f"{device}/gpu_busy_percent")
+    microwatts = number_of(f"{sensors}/power1_average") or number_of(f"{sensors}/power1_input")
     # temp2 is the junction, where there is one: the hottest place, and what the clocks depend on
-    millidegrees = _file(f"{sensors}/temp2_input") or _file(f"{sensors}/temp1_input")
-    hertz = _file(f"{sensors}/freq1_input")
+    millidegrees = number_of(f"{sensors}/temp2_input") or number_of(f"{sensors}/temp1_input")
+    hertz = number_of(f"{sensors}/freq1_input")
     return {
         "busy": None if busy is None else busy / 100,
-        "memory_used": _file(f"{device}/mem_info_vram_used"),
+        "memory_used": number_of(f"{device}/mem_info_vram_used"),
         "power": None if microwatts is None else microwatts / 1e6,
         "temperature": None if millidegrees is None else millidegrees / 1000,
         "clock": None if hertz is None else hertz // 1_000_000,
     }
-
-
-def _file(path: str) -> Optional[int]:
-    text = paths.text_of(path, 64)
-    return int(text) if text.isdigit() else None

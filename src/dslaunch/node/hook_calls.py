@@ -3,16 +3,20 @@ collective sends from or to, and the other rank of a transfer that is begun and 
 
 The functions are replaced by ones that call them, and note two times and a rank. A collective of
 the recorder is the call in which it was entered. Part of `hook_collectives.py`.
+
+Where torch.compile traces a function, nothing is noted: the graph would break. Until a function
+knows that, it may use no global name, since torch would import this module to look it up.
 """
 
 import collections
+import contextlib
 import functools
 import time
 import weakref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Deque, Dict, Optional, Tuple
+    from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 ROOTED = {"broadcast": "src", "reduce": "dst", "gather": "dst", "scatter": "src"}
 """Collectives that send from one rank or to one rank, and their parameter for it."""
@@ -45,7 +49,10 @@ class _Begun:
         """Return whether the program still has it, and it is not complete. Gloo completes it where
         it is waited for."""
         work = self.work()
-        return work is not None and not work.is_completed()
+        try:
+            return work is not None and not work.is_completed()
+        except Exception:  # noqa: BLE001 - it has failed
+            return False
 
 
 class Calls:
@@ -56,19 +63,33 @@ class Calls:
         self._begun: "Deque[_Begun]" = collections.deque(maxlen=KEPT)
         self.transfers = 0
         """How many have been completed, or begun to be waited for later."""
+        self._compiling: "List[Callable[[], bool]]" = []
+
+    def leave_out_compiling(self, is_compiling: "Callable[[], bool]") -> None:
+        """Note no call during which a function of torch says that it is compiling."""
+        self._compiling[:] = [is_compiling]
 
     def watch(self, c10d: "Any") -> None:
         """Replace the functions in `torch.distributed.distributed_c10d`."""
         for name, parameter in ROOTED.items():
-            original = getattr(c10d, name)
-            rank = _Parameter(c10d, original, parameter)
-            setattr(c10d, name, self._noting_root(name, original, rank))
+            rank = _Parameter(c10d, getattr(c10d, name), parameter)
+            self._replace(c10d, name, functools.partial(self._call_with_root, name, rank))
         for name, parameter in BEGUN.items():
-            original = getattr(c10d, name)
-            rank = _Parameter(c10d, original, parameter)
-            setattr(c10d, name, self._noting_transfer(name, original, rank))
+            rank = _Parameter(c10d, getattr(c10d, name), parameter)
+            self._replace(c10d, name, functools.partial(self._call_begun, KINDS[name], rank))
         for name in COMPLETED:
-            setattr(c10d, name, self._counting(getattr(c10d, name)))
+            self._replace(c10d, name, self._call_counted)
+
+    def _replace(self, c10d: "Any", name: str, noting: "Callable[..., Any]") -> None:
+        original, compiling = getattr(c10d, name), self._compiling
+
+        @functools.wraps(original)
+        def call(*args: "Any", **kwargs: "Any") -> "Any":
+            if compiling and compiling[0]():
+                return original(*args, **kwargs)
+            return noting(original, args, kwargs)
+
+        setattr(c10d, name, call)
 
     def root_of(self, operation: str, entered: int) -> "Optional[int]":
         """Return the root of a collective that was entered at this time, in nanoseconds since the
@@ -85,38 +106,30 @@ class Calls:
             ((each.kind, each.peer) for each in tuple(self._begun) if each.is_pending), None
         )
 
-    def _noting_root(self, name: str, original: "Any", rank: "_Parameter") -> "Any":
-        @functools.wraps(original)
-        def call(*args: "Any", **kwargs: "Any") -> "Any":
-            noted = _Rooted(name, rank.of(args, kwargs, default=0))
-            self._rooted.append(noted)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                noted.ended = time.time_ns()
+    def _call_with_root(
+        self, name: str, rank: "_Parameter", original: "Any", args: "Any", kwargs: "Any"
+    ) -> "Any":
+        noted = _Rooted(name, rank.of(args, kwargs, default=0))
+        self._rooted.append(noted)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            noted.ended = time.time_ns()
 
-        return call
+    def _call_begun(
+        self, kind: str, rank: "_Parameter", original: "Any", args: "Any", kwargs: "Any"
+    ) -> "Any":
+        work = original(*args, **kwargs)
+        self.transfers += 1
+        if work is not None:  # of several that begin together, or a rank that is no member
+            with contextlib.suppress(TypeError):  # works of other backends: no weak references
+                self._begun.append(_Begun(kind, rank.of(args, kwargs, default=None), work))
+        return work
 
-    def _noting_transfer(self, name: str, original: "Any", rank: "_Parameter") -> "Any":
-        @functools.wraps(original)
-        def call(*args: "Any", **kwargs: "Any") -> "Any":
-            work = original(*args, **kwargs)
-            self.transfers += 1
-            if work is not None:  # of several that begin together, or a rank that is no member
-                peer = rank.of(args, kwargs, default=None)
-                self._begun.append(_Begun(KINDS[name], peer, work))
-            return work
-
-        return call
-
-    def _counting(self, original: "Any") -> "Any":
-        @functools.wraps(original)
-        def call(*args: "Any", **kwargs: "Any") -> "Any":
-            result = original(*args, **kwargs)
-            self.transfers += 1
-            return result
-
-        return call
+    def _call_counted(self, original: "Any", args: "Any", kwargs: "Any") -> "Any":
+        result = original(*args, **kwargs)
+        self.transfers += 1
+        return result
 
 
 class _Parameter:

@@ -100,10 +100,19 @@ def start(directory: str) -> None:
             served[:] = [os.getpid()]
             with contextlib.suppress(Exception):  # it must not become an error of the job
                 _serve_in_thread(directory)
+        _leave_out_compiling()
         return original(*args, **kwargs)
 
     c10d.init_process_group = init_process_group  # type: ignore[attr-defined]
     _CALLS.watch(c10d)
+
+
+def _leave_out_compiling() -> None:
+    """Let no call be noted while it is compiled. Only now is all of torch imported."""
+    compiler = getattr(sys.modules["torch"], "compiler", None)
+    is_compiling = getattr(compiler, "is_compiling", None)
+    if is_compiling is not None:
+        _CALLS.leave_out_compiling(is_compiling)
 
 
 def _turn_on(version: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 
-from dslaunch.node.paths import text_of
+from dslaunch.node.paths import number_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
@@ -62,8 +62,7 @@ def _links() -> Iterator[Tuple[int, Answer]]:
 
 def _speed(name: str) -> Optional[int]:
     """Return the speed in Mbit/s; None where the driver does not report it."""
-    text = text_of(f"/sys/class/net/{name}/speed")
-    return int(text) if text.isdigit() else None
+    return number_of(f"/sys/class/net/{name}/speed")
 
 
 def _dump(kind: int, question: bytes) -> Iterator[bytes]:

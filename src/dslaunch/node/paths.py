@@ -62,9 +62,9 @@ def matching(pattern: str) -> List[str]:
 
 
 def entries(directory: str) -> List[str]:
-    """Return the names in a directory; none if it cannot be read."""
+    """Return the names in a directory, in order; none if it cannot be read."""
     try:
-        return os.listdir(directory)
+        return sorted(os.listdir(directory))
     except OSError:
         return []
 
@@ -101,6 +101,12 @@ def text_of(path: str, most: int = MOST_TEXT) -> str:
             return file.read(most).decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def number_of(path: str) -> Optional[int]:
+    """Return the number that a file contains; None if it contains another text."""
+    text = text_of(path, 64)
+    return int(text) if text.isdigit() else None
 
 
 def sha256(path: str) -> str:

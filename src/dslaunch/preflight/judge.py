@@ -16,11 +16,12 @@ from dslaunch.preflight.check import LEVELS, Check, Finding, Level, NodeAnswers,
 from dslaunch.preflight.flow import findings_of
 from dslaunch.preflight.recording import NodeRecording, Recording
 from dslaunch.preflight.verdict import NodeVerdict, node_verdicts
+from dslaunch.terminal import cut
 
 REACHED = "ssh.connect"
 """The finding of every node, whether it answered at all. Not a file: nothing can be asked."""
 LONGEST = 2000
-"""Characters of a part of a finding."""
+"""Characters of a part of a finding, which may quote a node."""
 
 
 @dataclass(frozen=True)
@@ -80,18 +81,13 @@ def fold(
             check=name,
             level=level,
             hosts=tuple(dict.fromkeys(hosts)),
-            found=_short(finding.found),
-            expected=_short(finding.expected),
-            fix=_short(finding.fix or (check.fix if wrong else "")),
-            see=_short(finding.see or check.see) if wrong or level == "unknown" else "",
+            found=cut(finding.found, LONGEST),
+            expected=cut(finding.expected, LONGEST),
+            fix=cut(finding.fix or (check.fix if wrong else ""), LONGEST),
+            see=cut(finding.see or check.see, LONGEST) if wrong or level == "unknown" else "",
             code=finding.code,
             of_job=finding.of_job,
         )
-
-
-def _short(text: str) -> str:
-    """Return a text that may quote a node, cut to a length that a person reads."""
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def node_answers(facts: Recording) -> AnswersByHost:

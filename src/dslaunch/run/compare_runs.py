@@ -14,6 +14,7 @@ from dslaunch.json_text import json_literal
 from dslaunch.run.recorded_run import PlannedDecision, RecordedRun
 from dslaunch.run.run_inputs import RecordedConfig
 from dslaunch.run.secret_names import MASK, is_secret_name, masked_args, masked_value
+from dslaunch.terminal import cut
 
 MOST_CHANGES = 200
 """Changes of one topic that are listed."""
@@ -109,17 +110,11 @@ def _topic(topic: Topic, changes: Sequence[Change]) -> TopicChanges:
 
 def _shortened(change: Change) -> Change:
     return Change(
-        name=_cut(change.name) or "",
-        first=_cut(change.first),
-        second=_cut(change.second),
+        name=cut(change.name, LONGEST),
+        first=None if change.first is None else cut(change.first, LONGEST),
+        second=None if change.second is None else cut(change.second, LONGEST),
         secret=change.secret,
     )
-
-
-def _cut(text: str | None) -> str | None:
-    if text is None or len(text) <= LONGEST:
-        return text
-    return f"{text[:LONGEST]}..."
 
 
 def changed_values(first: Values, second: Values) -> Iterator[Change]:

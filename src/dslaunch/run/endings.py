@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from dslaunch.protocol.messages import Evidence
 from dslaunch.run.known_endings import KnownEnding, known_endings
+from dslaunch.terminal import cut
 
 _EXCEPTION = re.compile(
     r"^(?:\[rank\d+\]: ?)?((?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Warning|Exit|"
@@ -96,7 +97,8 @@ def diagnose(lines: Sequence[str], evidence: Evidence | None = None) -> Diagnosi
         return proof
     short = [_bounded(line) for line in lines]
     begin = _last_exception_at(short)
-    exception = _shortened(found.exception) or last_exception(short)
+    found_exception = cut(found.exception, _LONGEST) if found.exception else None
+    exception = found_exception or last_exception(short)
     last = [exception] if exception else []
     last += short[begin:] if begin is not None else []
     # all lines of one exception count as one text: the specific line may be a later one
@@ -177,13 +179,7 @@ def last_exception(lines: Sequence[str]) -> str | None:
     if at is None:
         return None
     line = _bounded(lines[at]).strip()
-    return _shortened(_RANK.sub("", line))
-
-
-def _shortened(text: str | None) -> str | None:
-    if text is None or len(text) <= _LONGEST:
-        return text
-    return f"{text[:_LONGEST]}..."
+    return cut(_RANK.sub("", line), _LONGEST)
 
 
 def _last_exception_at(lines: Sequence[str]) -> int | None:

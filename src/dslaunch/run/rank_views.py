@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dslaunch.run.collectives import Collective, RankRecord
@@ -17,6 +17,9 @@ MOST_WORKERS = 64
 LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib/python3\.\d+t?|python\.zip)/|^<")
 """Also the hooks of dslaunch, which a node has in `python.zip`."""
 
+_JOIN = re.compile(r"(?:^|/)threading\.py:(?:join|_wait_for_tstate_lock)$")
+"""Where a thread waits for the end of another one: of Python, and of it before 3.13."""
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -26,7 +29,7 @@ class Process:
     state: str = ""
     """A letter of /proc/PID/stat; "": unknown."""
     frames: tuple[Frame, ...] = ()
-    """Of the main thread, the innermost first; empty: unknown."""
+    """Of the thread that runs the program, the innermost first; empty: unknown."""
     syscall: str = ""
     on: str = ""
     """The file that the system call waits for."""
@@ -34,7 +37,7 @@ class Process:
 
     @property
     def wait(self) -> Wait | None:
-        """Return what its main thread waits for."""
+        """Return what the thread that runs the program waits for."""
         return wait(self.frames, self.state, self.syscall)
 
 
@@ -94,16 +97,34 @@ def rank_views(
 
 def _process(told: Mapping[str, Any]) -> Process:
     threads = told.get("threads") or []
-    main = [thread for thread in threads if thread.get("main")]
-    frames = main[0]["frames"] if main else []
-    return Process(
+    main = next((_frames(thread) for thread in threads if thread.get("main")), ())
+    process = Process(
         pid=told["pid"],
         state=str(told.get("state", "")),
-        frames=tuple(Frame(f["file"], f["line"], f["function"]) for f in frames),
+        frames=main,
         syscall=str(told.get("syscall", "")),
         on=str(told.get("on", "")),
         command=str(told.get("command", "")),
     )
+    joined = _joined([_frames(thread) for thread in threads if not thread.get("main")], main)
+    if joined is None:
+        return process
+    # what the node tells of the process itself is about the main thread, unless it is stopped
+    state = process.state if process.state in ("T", "t") else ""
+    return replace(process, frames=joined, state=state, syscall="", on="")
+
+
+def _frames(thread: Mapping[str, Any]) -> tuple[Frame, ...]:
+    return tuple(Frame(f["file"], f["line"], f["function"]) for f in thread["frames"])
+
+
+def _joined(others: Sequence[tuple[Frame, ...]], main: Sequence[Frame]) -> tuple[Frame, ...] | None:
+    """Return the frames of the thread whose end the main thread waits for: a program may train, or
+    save, in one. None: it waits for none, or which one is not known."""
+    if not any(_JOIN.search(f"{frame.file}:{frame.function}") for frame in main[:2]):
+        return None
+    own = [frames for frames in others if own_place(frames) is not None]
+    return own[0] if len(own) == 1 else None
 
 
 def place(frames: Sequence[Frame]) -> Place | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dslaunch.plural import counted
+from dslaunch.plural import counted, number_range
 from dslaunch.topology.model import Gpu, Nic, Topology, distance, nvlinks
 
 MOST_SEARCHED = 12
@@ -142,13 +142,7 @@ def _ring(gpus: list[int], near: set[tuple[int, int]]) -> tuple[int, ...]:
 def shown_islands(topology: Topology) -> str:
     """Return the NVLink islands as text, `0-3 4-7`; `-` if no GPU has NVLink, or it is unknown."""
     joined = [island for island in islands(topology) if len(island) > 1]
-    return " ".join(_span(island) for island in joined) or "-"
-
-
-def _span(numbers: tuple[int, ...]) -> str:
-    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"{numbers[0]}-{numbers[-1]}"
-    return ",".join(map(str, numbers))
+    return " ".join(number_range(island) for island in joined) or "-"
 
 
 def placement(topology: Topology) -> str | None:

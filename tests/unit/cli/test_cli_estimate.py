@@ -103,11 +103,8 @@ def test_chart_and_page_are_written_and_not_over_others(dslaunch: Call, director
         (("--params", "7e9", "--largest-layer", "8e9"), "cannot have more than all"),
         (("x.json", "--params", "7e9"), "not both"),
         (("--params", "7e9", "--largest-layer", "6e7", "--buffer-factor", "inf"), "inf is more"),
-        (
-            ("--params", "7e9", "--largest-layer", "6e7", "--precision", "int8"),
-            "--precision int8: ",
-        ),
-        (("--params", "7e9", "--largest-layer", "6e7", "--attention", "x"), "--attention x: "),
+        (("--params", "7e9", "--largest-layer", "6e7", "--precision", "int8"), "--precision: "),
+        (("--params", "7e9", "--largest-layer", "6e7", "--attention", "x"), "--attention: "),
         (("--params", "7e9", "--largest-layer", "6e7", "--gpu-memory", "80"), "--gpu-memory: "),
         (("--params", "7e9", "--largest-layer", "6e7", "--write", "a"), "no recommendation"),
         (("--params", "7e9", "--largest-layer", "6e7", "--svg", "no/a.svg"), "--svg no/a.svg"),

@@ -75,7 +75,7 @@ WRONG: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...] = (
     ((*RUN, "train.ipynb"), 2, ("train.ipynb", "nbconvert")),
     (("init", "node1", "node2"), 2, ("node1 node2", "--hosts")),
     (("preflight", C, "n1"), 2, ("n1", "--include")),
-    (("topo", "n1"), 2, ("n1", "nvidia-smi topo -m")),
+    (("topo", "n1"), 3, ("n1", "nvidia-smi topo -m")),
     ((*RUN, "--slots", "9", "train.py"), 3, ("--slots 9", "2")),
     ((*RUN, "--label", "gpu=x", "train.py"), 3, ("gpu=x",)),
     ((*RUN, "--min-nodes", "3", "train.py"), 3, ("--min-nodes 3", "2")),
@@ -147,8 +147,8 @@ WRONG: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...] = (
     (("preflight", C, "--junit", "/no/dir"), 2, ("--junit", "/no")),
     (("preflight", C, "train.py"), 2, ("train.py",)),
     # topo
-    (("topo", "gone.txt"), 2, ("gone.txt",)),
-    (("topo", "d"), 2, ("d", "directory")),
+    (("topo", "gone.txt"), 3, ("gone.txt",)),
+    (("topo", "d"), 3, ("d", "directory")),
     (("topo", "train.py"), 1, ("nvidia-smi topo -m",)),
     # config, estimate
     (("config", "nosuch"), 2, ("nosuch",)),
@@ -162,8 +162,8 @@ WRONG: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...] = (
     # checkpoints
     (("checkpoint", "consolidate", "d"), 2, ("--to",)),
     (("checkpoint", "consolidate"), 2, ("--to",)),
-    (("checkpoint", "consolidate", "gone", "--to", "o"), 2, ("gone", "gather")),
-    (("checkpoint", "consolidate", "train.py", "--to", "o"), 2, ("train.py", "gather")),
+    (("checkpoint", "consolidate", "gone", "--to", "o"), 3, ("gone", "gather")),
+    (("checkpoint", "consolidate", "train.py", "--to", "o"), 3, ("train.py", "gather")),
     (("checkpoint", "consolidate", "d", "--to", "o"), 2, ("d",)),
     # render, init
     (("render",), 2, ("FORMAT", "torchrun")),

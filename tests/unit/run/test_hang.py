@@ -367,6 +367,39 @@ def test_a_process_in_uninterruptible_sleep_waits_for_a_file() -> None:
     assert (verdict.code, verdict.on) == (HangCode.FILESYSTEM, "/data/shard-7")
 
 
+def in_thread(told: dict[str, Any], rank: str) -> None:
+    """Let a rank do what it does in a thread whose end its main thread waits for."""
+    process = told["stacks"][rank][0]
+    (working,) = process["threads"]
+    joining = main_thread(
+        ("/usr/lib/python3.11/threading.py", 1132, "_wait_for_tstate_lock"),
+        ("/usr/lib/python3.11/threading.py", 1112, "join"),
+        ("train.py", 99, "main"),
+    )
+    idle = {"name": "writer", "main": False, "frames": joining["frames"][:1]}
+    process.update(threads=[joining, {**working, "main": False}, idle], syscall="futex", state="S")
+
+
+def test_a_rank_that_trains_in_a_thread_is_judged_by_what_that_thread_does() -> None:
+    told = changed("not-entered")
+    for rank in "0123":
+        in_thread(told, rank)
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.ranks) == (HangCode.NOT_ENTERED, (("node2", 3),))
+    assert verdict.waiting == (0, 1, 2)
+    assert verdict.place is not None
+    assert verdict.place.function == "save_checkpoint"
+
+
+def test_a_rank_that_waits_for_one_of_several_threads_waits_for_a_lock() -> None:
+    told = changed("not-entered")
+    in_thread(told, "3")
+    threads = told["stacks"]["3"][0]["threads"]
+    threads.append({**threads[1], "name": "second"})
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.ranks) == (HangCode.LOCK, (("node2", 3),))
+
+
 def test_a_rank_that_compiles_computes_and_does_not_wait_for_a_lock() -> None:
     told = changed("lock")
     library = "/env/lib/python3.11/site-packages/torch"
@@ -455,8 +488,9 @@ def test_the_stacks_have_the_collective_of_each_rank() -> None:
     assert (other["completed"], other["seq"]) == (True, 3)
 
 
-def test_an_event_with_a_verdict_is_read_back(tmp_path: Path) -> None:
-    event = Event(1.0, "stalled", hang=verdict_of(RECORDED["mismatch-order"]))
+@pytest.mark.parametrize("how", ["mismatch-order", "mismatch-groups", "lock-file"])
+def test_an_event_with_a_verdict_is_read_back(tmp_path: Path, how: str) -> None:
+    event = Event(1.0, "stalled", hang=verdict_of(RECORDED[how]))
     (tmp_path / EVENTS).write_text(json.dumps(event.as_data()) + "\n")
     assert read_events(tmp_path) == [event]
 

@@ -14,6 +14,7 @@ from dslaunch.deepspeed.schema import Key
 from dslaunch.json_text import json_literal
 from dslaunch.lint import Edit, Remark
 from dslaunch.lint.rules import rule
+from dslaunch.terminal import cut
 from dslaunch.texts import closest
 
 BATCH = (batch.TRAIN, batch.MICRO, batch.STEPS)
@@ -235,6 +236,5 @@ def expected(key: Key) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value for messages, as JSON of at most 40 characters."""
-    text = json_literal(value, ascii_only=False)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    """Return a value for messages, as JSON of few characters."""
+    return cut(json_literal(value, ascii_only=False), 37)

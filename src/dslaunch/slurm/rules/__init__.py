@@ -1,7 +1,7 @@
 """The lint rules of sbatch scripts, one module per subject.
 
 A rule is a function that takes a `Reading` and yields remarks. `@rule` above it declares its name,
-severity, summary and source.
+severity, summary and source; `script_mistakes.py` has the texts of what the rules find.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from dslaunch.slurm import sources
 from dslaunch.slurm.grammar import Option
 from dslaunch.slurm.rules.directives import tasks_per_node
 from dslaunch.slurm.script import Script
+from dslaunch.slurm.script_mistakes import ScriptMistake
 from dslaunch.slurm.shell_words import Expansion, Literal, ShellCommand, Word
 from dslaunch.slurm.states import whole_number
 from dslaunch.slurm.training_commands import Reading, TrainingCommand
@@ -61,12 +62,13 @@ def nodes_twice(reading: Reading) -> Iterator[Remark]:
         told = whole_number(said or "")
         if nodes and option and option.value and told is not None and told != nodes:
             asked = script.where(source.place)[0] if source else 0
-            yield script.remark(
-                "nodes-mismatch",
-                "error",
+            yield ScriptMistake.NODES_MISMATCH.found(
+                script,
                 option.value.place,
-                f"{option.given} is {said}, but line {asked} requests {counted(nodes, 'node')}",
-                fix="use $SLURM_NNODES",
+                option=option.given,
+                value=told,
+                line=asked,
+                nodes=counted(nodes, "node"),
                 edits=_replaced(script, option.value, "$SLURM_NNODES"),
             )
 
@@ -135,14 +137,18 @@ def gpus_twice(reading: Reading) -> Iterator[Remark]:
         gpus, asked = found
         if told != gpus:
             line = script.where(asked.place)[0]
-            whole = " (--gpus is the total of the job)" if asked.name == "gpus" else ""
-            yield script.remark(
-                "gpus-mismatch",
-                "error" if told > gpus else "warning",
+            is_total = asked.name == "gpus"
+            mistake = (
+                ScriptMistake.GPUS_MISMATCH_IN_TOTAL if is_total else ScriptMistake.GPUS_MISMATCH
+            )
+            yield mistake.found(
+                script,
                 option.value.place,
-                f"{option.given} is {said}, but line {line} requests {counted(gpus, 'GPU')} per"
-                f" node{whole}",
-                fix="use $SLURM_GPUS_ON_NODE",
+                level="error" if told > gpus else "warning",
+                option=option.given,
+                value=told,
+                line=line,
+                gpus=counted(gpus, "GPU"),
                 edits=_replaced(script, option.value, "$SLURM_GPUS_ON_NODE"),
             )
 
@@ -174,13 +180,8 @@ def no_gpus(reading: Reading) -> Iterator[Remark]:
         own = launch.step.options.keys() if launch.step else set()
         several = ranks is not None and script.constant(ranks.value) not in ("1", "0", None)
         if several and ranks and not own & OWN_GPUS and _for_gpus(script, launch):
-            yield script.remark(
-                "no-gpu-request",
-                "warning",
-                ranks.place,
-                f"{ranks.given} is {script.constant(ranks.value)}, but no #SBATCH line requests"
-                " GPUs; on sites with GPUs as GRES, the job gets none",
-                fix="#SBATCH --gpus-per-node=N",
+            yield ScriptMistake.NO_GPU_REQUEST.found(
+                script, ranks.place, option=ranks.given, value=script.constant(ranks.value) or ""
             )
             return
 
@@ -198,13 +199,8 @@ def two_requests(reading: Reading) -> Iterator[Remark]:
     one = GPUS.fullmatch(script.asked("gres"))
     other = GPUS.fullmatch(script.asked("gpus-per-node"))
     if one and other and one[2] != other[2] and not script.heterogeneous:
-        yield script.remark(
-            "two-gpu-requests",
-            "error",
-            script.options["gpus-per-node"].place,
-            f"--gres requests {one[2]} GPUs per node, --gpus-per-node {other[2]}; srun refuses to"
-            " start",
-            fix="keep one of them",
+        yield ScriptMistake.TWO_GPU_REQUESTS.found(
+            script, script.options["gpus-per-node"].place, gres=one[2], gpus_per_node=other[2]
         )
 
 
@@ -218,35 +214,45 @@ def launchers_per_node(reading: Reading) -> Iterator[Remark]:
     """Find a launcher that srun starts more than once per node."""
     script = reading.script
     for launch in reading.launches:
-        if launch.launcher and launch.step and (why := _too_many(script, launch)):
+        too_many = _too_many(script, launch)
+        if launch.launcher and launch.step and too_many is not None:
+            count, nodes = too_many
+            mistake = (
+                ScriptMistake.LAUNCHERS_PER_NODE
+                if nodes is None
+                else ScriptMistake.LAUNCHERS_ON_NODES
+            )
             end = launch.step.end
             words = ' --ntasks="$SLURM_NNODES" --ntasks-per-node=1'
             own = {"ntasks", "ntasks-per-node"} & launch.step.options.keys()
-            yield script.remark(
-                "launcher-per-task",
-                "error",
+            yield mistake.found(
+                script,
                 launch.step.place,
-                f"srun starts {why}, and each of them starts all ranks of a node",
-                fix="start one launcher per node: srun" + words,
+                options=words,
+                count=count,
+                program=launch.program,
+                nodes=counted(nodes or 0, "node"),
                 edits=() if own else (Edit(end, end, words),),
             )
 
 
-def _too_many(script: Script, launch: TrainingCommand) -> str:
+def _too_many(script: Script, launch: TrainingCommand) -> tuple[int, int | None] | None:
+    """Return how many launchers srun starts on how many nodes, if these are more; without a number
+    of nodes: on each of them."""
     step = launch.step.options if launch.step else {}
     per_node = step["ntasks-per-node"].text if "ntasks-per-node" in step else None
     if per_node is None and "ntasks" not in step:
         per_node = script.asked("ntasks-per-node") or None
-    if per_node and (whole_number(per_node) or 0) > 1:
-        return f"{per_node} {launch.program} launchers per node"
+    on_each = whole_number(per_node or "") or 0
+    if on_each > 1:
+        return on_each, None
     tasks = step["ntasks"].text if "ntasks" in step else script.asked("ntasks")
     own = step["nodes"].text if "nodes" in step else ""
     nodes = whole_number(own) if own else script.number("nodes")
-    if nodes is None:
-        return ""
-    if not per_node and (whole_number(tasks) or 0) > nodes:
-        return f"{tasks} {launch.program} launchers on {counted(nodes, 'node')}"
-    return ""
+    count = whole_number(tasks) or 0
+    if nodes is None or per_node or count <= nodes:
+        return None
+    return count, nodes
 
 
 @rule(
@@ -278,12 +284,13 @@ def _unset(
     gpus = name == "SLURM_GPUS_PER_NODE" and bool(script.asked("gres"))
     at = expansion.place + expansion.raw.index(name)
     certain = gpus and script.text[at : at + len(name)] == name
-    return script.remark(
-        "unset-variable",
-        "info" if name == "SLURM_ARRAY_TASK_ID" else "warning",
+    mistake = ScriptMistake.UNSET_GPUS_PER_NODE if gpus else ScriptMistake.UNSET_VARIABLE
+    return mistake.found(
+        script,
         expansion.place,
-        f"{name} is not set: SLURM sets it only for jobs with --{option}",
-        fix="use SLURM_GPUS_ON_NODE, which is always set" if gpus else f"#SBATCH --{option}=...",
+        level="info" if name == "SLURM_ARRAY_TASK_ID" else "warning",
+        variable=name,
+        option=option,
         edits=(Edit(at, at + len(name), "SLURM_GPUS_ON_NODE"),) if certain else (),
     )
 
@@ -298,23 +305,16 @@ def not_numbers(reading: Reading) -> Iterator[Remark]:
             at = expansion.place + expansion.raw.index(name)
             if name == "SLURM_GPUS_PER_NODE" and typed and "%" not in expansion.raw:
                 plain = script.text[at : at + len(name)] == name and not expansion.operation
-                yield script.remark(
-                    "not-a-number",
-                    "error",
+                yield ScriptMistake.TYPED_GPUS_PER_NODE.found(
+                    script,
                     expansion.place,
-                    f"{name} is {script.asked('gpus-per-node')!r} as in the directive, not a "
-                    f"number",
-                    fix="use SLURM_GPUS_ON_NODE, which is a number",
+                    variable=name,
+                    value=script.asked("gpus-per-node"),
                     edits=(Edit(at, at + len(name), "SLURM_GPUS_ON_NODE"),) if plain else (),
                 )
             if name in RUN_LENGTH and script.several_nodes and not expansion.operation:
-                yield script.remark(
-                    "not-a-number",
-                    "warning",
-                    expansion.place,
-                    f"{name} is a list such as 8(x2) in a job with several nodes",
-                    fix="use SLURM_NTASKS_PER_NODE or SLURM_CPUS_PER_TASK if the options are set",
-                    source=sources.SBATCH_VARIABLES,
+                yield ScriptMistake.NUMBER_PER_NODE.found(
+                    script, expansion.place, variable=name, source=sources.SBATCH_VARIABLES
                 )
 
 

@@ -10,8 +10,10 @@ from dslaunch.lint import Edit, Remark
 from dslaunch.lint.rules import also_reports, rule
 from dslaunch.plural import counted
 from dslaunch.slurm import sources
+from dslaunch.slurm.directive_lines import DirectiveLine
 from dslaunch.slurm.grammar import FORMER, SBATCH, Option
-from dslaunch.slurm.script import DirectiveLine, Script
+from dslaunch.slurm.script import Script
+from dslaunch.slurm.script_mistakes import ScriptMistake
 from dslaunch.slurm.states import whole_number
 from dslaunch.slurm.training_commands import Reading, SrunStep
 from dslaunch.texts import closest
@@ -44,23 +46,13 @@ def refused_files(reading: Reading) -> Iterator[Remark]:
     """Find a first line that is not `#!`, and DOS line ends: sbatch refuses both."""
     script = reading.script
     if not script.text.startswith("#!"):
-        yield script.remark(
-            "no-shebang",
-            "error",
-            0,
-            "the first line is not `#!` with an interpreter; sbatch refuses the script",
-            fix="insert #!/bin/bash as the first line",
-            edits=(Edit(0, 0, "#!/bin/bash\n"),),
-        )
+        yield ScriptMistake.NO_SHEBANG.found(script, 0, edits=(Edit(0, 0, "#!/bin/bash\n"),))
     ends = [match.start() for match in re.finditer("\r\n", script.text)]
     if ends:
-        yield script.remark(
-            "dos-line-breaks",
-            "error",
+        yield ScriptMistake.DOS_LINE_BREAKS.found(
+            script,
             ends[0],
-            f"{counted(len(ends), 'line')} with DOS line endings (\\r\\n); sbatch refuses the "
-            f"script",
-            fix="use Unix line endings (\\n)",
+            found=counted(len(ends), "line"),
             edits=tuple(Edit(at, at + 1, "") for at in ends),
         )
 
@@ -78,20 +70,12 @@ def ignored_directives(reading: Reading) -> Iterator[Remark]:
     """Find directives after the first command, and lines that only look like directives."""
     script = reading.script
     for line in script.late:
-        yield script.remark(
-            "late-directive",
-            "error",
-            line.place,
-            "silently ignored: SLURM reads directives only before the first command",
-            fix="move it up to the other #SBATCH lines",
-        )
+        yield ScriptMistake.LATE_DIRECTIVE.found(script, line.place)
     for match in NEARLY.finditer(script.text):
-        yield script.remark(
-            "not-a-directive",
-            "warning",
+        yield ScriptMistake.NOT_A_DIRECTIVE.found(
+            script,
             match.start(1),
-            f"{match[1]} starts a comment: SLURM parses only lines that start with #SBATCH",
-            fix="write #SBATCH followed by a space",
+            word=match[1],
             edits=(Edit(match.start(), match.end(), _mended(match[1])),),
         )
 
@@ -126,28 +110,18 @@ def misread_directives(reading: Reading) -> Iterator[Remark]:
     script = reading.script
     templates = _templates(script)
     if templates:
-        found = placeholder(script, templates[0])
-        count = len(templates)
-        yield script.remark(
-            "template",
-            "warning",
+        yield ScriptMistake.TEMPLATE.found(
+            script,
             templates[0].place,
-            f"{found!r} is a template placeholder ({counted(count, 'directive')}); sbatch does not"
-            " replace it",
-            fix="fill in the template before you submit the script",
+            placeholder=placeholder(script, templates[0]),
+            directives=counted(len(templates), "directive"),
         )
     for line in _checkable(script):
         yield from _strays(script, line)
         yield from _unknown(script, line)
         yield from _unexpanded(script, line)
         if line.cut >= 0:
-            yield script.remark(
-                "cut-directive",
-                "warning",
-                line.cut,
-                "# starts a comment even inside a word: the rest is silently ignored",
-                fix="put a backslash before #, or quote the value",
-            )
+            yield ScriptMistake.CUT_DIRECTIVE.found(script, line.cut)
 
 
 def _templates(script: Script) -> list[DirectiveLine]:
@@ -174,22 +148,11 @@ def _strays(script: Script, line: DirectiveLine) -> Iterator[Remark]:
         if line.place + len(before) in unknown:  # perhaps the value of a plugin's option
             continue
         if word.value not in ("hetjob", "packjob"):
-            yield script.remark(
-                "stray-word",
-                "error",
-                word.place,
-                f"{word.value!r} is not an option; sbatch refuses the script",
-                fix="write options as --name=value, and start comments with #",
-            )
+            yield ScriptMistake.STRAY_WORD.found(script, word.place, word=word.value)
     for option in line.options:
         if option.text.startswith("="):
-            yield script.remark(
-                "stray-word",
-                "error",
-                option.place,
-                f"the value of {option.given} is {option.text!r}: after a space or a short option,"
-                " = is part of the value",
-                fix="write --name=value, or -N value",
+            yield ScriptMistake.STRAY_EQUALS_SIGN.found(
+                script, option.place, option=option.given, value=option.text
             )
 
 
@@ -208,21 +171,16 @@ def _unknown_option(script: Script, option: Option) -> Remark:
     meant = begun[:3] or ([near] if near else [])
     sure = not begun and bool(near)
     place = option.place + 2
+    mistake = ScriptMistake.AMBIGUOUS_OPTION if begun else ScriptMistake.UNKNOWN_OPTION
     if not meant:
-        return script.remark(
-            "unknown-option",
-            "info",
-            option.place,
-            f"sbatch has no option --{name}, and refuses it unless a plugin adds it",
-            fix=f"test it on the cluster: sbatch --test-only; sbatch --help | grep -e --{name}",
-            source="SLURM, spank(7): options that plugins add",
+        return ScriptMistake.PLUGIN_OPTION.found(
+            script, option.place, name=name, source="SLURM, spank(7): options that plugins add"
         )
-    return script.remark(
-        "unknown-option",
-        "error",
+    return mistake.found(
+        script,
         option.place,
-        f"sbatch has no option --{name}" + (" (ambiguous abbreviation)" if begun else ""),
-        fix=f"did you mean {' or '.join(f'--{one}' for one in meant)}?",
+        name=name,
+        options=" or ".join(f"--{one}" for one in meant),
         edits=(Edit(place, place + len(name), near),) if sure else (),
     )
 
@@ -232,14 +190,12 @@ def _unexpanded(script: Script, line: DirectiveLine) -> Iterator[Remark]:
         found = VARIABLE.search(option.text)
         if found and option.value and option.name not in FREE_TEXT:
             plugin = option.name in SBATCH.plugins or option.name not in SBATCH.names()
-            yield script.remark(
-                "variable-in-directive",
-                "warning" if plugin else "error",
+            yield ScriptMistake.VARIABLE_IN_DIRECTIVE.found(
+                script,
                 option.value.place,
-                f"{found[0]} is not expanded: no shell reads #SBATCH lines",
-                fix=f"write the value, use SLURM's patterns %j, %x or %u, or pass "
-                f"--{option.name} on"
-                " sbatch's command line",
+                level="warning" if plugin else "error",
+                variable=found[0],
+                option=option.name,
             )
 
 
@@ -252,14 +208,12 @@ def no_numbers(reading: Reading) -> Iterator[Remark]:
         if form is None or not option.value or VARIABLE.search(option.text):
             continue
         if not form.fullmatch(option.text) and not option.text.startswith("="):
-            yield script.remark(
-                "not-a-number",
-                "error",
-                option.value.place,
-                f"{option.text!r} is not a {'time' if option.name == 'time' else 'number'}; sbatch"
-                " refuses the script",
-                fix="write D-HH:MM:SS or minutes" if option.name == "time" else "write a number",
-                source=sources.SBATCH,
+            is_time = option.name == "time"
+            mistake = (
+                ScriptMistake.OPTION_NOT_A_TIME if is_time else ScriptMistake.OPTION_NOT_A_NUMBER
+            )
+            yield mistake.found(
+                script, option.value.place, value=option.text, source=sources.SBATCH
             )
 
 
@@ -286,18 +240,12 @@ def missing_directories(reading: Reading) -> Iterator[Remark]:
         if not varying and ("%" in directory or _elsewhere(script, directory)):
             continue
         if varying or not script.directory_exists(directory):
-            why = "differs from job to job" if varying else "does not exist here"
-            yield script.remark(
-                "missing-output-directory",
-                "info",
-                option.value.place,
-                f"the directory {directory} {why}; if it is missing, the job fails at once "
-                f"without a"
-                " log (SLURM before 23.02)",
-                fix=f"run mkdir -p {directory} before sbatch; in the script it is too late"
-                if not varying
-                else "use %j or %A_%a in the file name, not in the directory",
+            mistake = (
+                ScriptMistake.VARYING_OUTPUT_DIRECTORY
+                if varying
+                else ScriptMistake.MISSING_OUTPUT_DIRECTORY
             )
+            yield mistake.found(script, option.value.place, directory=directory)
 
 
 def _elsewhere(script: Script, directory: str) -> bool:
@@ -325,17 +273,16 @@ def exports(reading: Reading) -> Iterator[Remark]:
         values = [item for item in items if "=" in item]
         lost = [item for item in items[1:] if _lost(items, item)]
         if lost:
-            problem = f"{lost[0]!r} is parsed as a variable name: commas separate variables"
+            mistake = ScriptMistake.EXPORT_LIST_CUT
         elif "ALL" not in items and not any(item.startswith("$") for item in items):
-            problem = "without ALL the job gets only the listed variables"
+            mistake = ScriptMistake.EXPORT_LIST
         else:
             continue
-        yield script.remark(
-            "export-list",
-            "error" if lost else "warning",
+        yield mistake.found(
+            script,
             option.value.place,
-            problem,
-            fix=f"export {values[0].partition('=')[0] if values else 'them'} in the script",
+            variable=(values or items)[0].partition("=")[0],
+            value=lost[0] if lost else "",
         )
 
 
@@ -374,13 +321,7 @@ def gpus_per_task(reading: Reading) -> Iterator[Remark]:
             options.remove(job)
     for option in options:
         if option is not None and option.text != "0":
-            yield script.remark(
-                "gpus-per-task",
-                "warning",
-                option.place,
-                "each task sees only its own GPUs, which breaks peer-to-peer copies between them",
-                fix="request --gres=gpu:N or --gpus-per-node=N, and select the GPU by LOCAL_RANK",
-            )
+            yield ScriptMistake.GPUS_PER_TASK.found(script, option.place)
 
 
 def _sees_all_gpus(options: Mapping[str, Option]) -> bool:
@@ -431,10 +372,4 @@ def shared_output(reading: Reading) -> Iterator[Remark]:
     if "array" not in script.options or option is None or option.value is None:
         return
     if not re.search(r"%\d*[aAjJ]", option.text):
-        yield script.remark(
-            "shared-output",
-            "warning",
-            option.value.place,
-            "all tasks of the array write this file and overwrite each other's output",
-            fix="use %A_%a in its name",
-        )
+        yield ScriptMistake.SHARED_OUTPUT.found(script, option.value.place)

@@ -9,6 +9,7 @@ from dslaunch.lint import Edit, Remark
 from dslaunch.lint.rules import rule
 from dslaunch.slurm import sources
 from dslaunch.slurm.script import Script
+from dslaunch.slurm.script_mistakes import ScriptMistake
 from dslaunch.slurm.shell_words import ShellCommand, Word
 from dslaunch.slurm.training_commands import Reading, TrainingCommand
 
@@ -44,22 +45,22 @@ def hidden_exit_codes(reading: Reading) -> Iterator[Remark]:
             continue
         begin = script.text.rfind("\n", 0, command.place) + 1
         alone = script.text[begin : command.place].strip() == "" and command.depth == 0
-        yield script.remark(
-            "hidden-exit-code",
-            "warning",
+        reader = _reader(script, command)
+        mistake = (
+            ScriptMistake.HIDDEN_EXIT_CODE if reader else ScriptMistake.HIDDEN_EXIT_CODE_OF_LAST
+        )
+        yield mistake.found(
+            script,
             command.place,
-            f"the exit code is that of {_reader(script, command)}: a failed training looks"
-            " successful",
-            fix="set -o pipefail",
+            command=reader,
             edits=(Edit(begin, begin, "set -o pipefail\n"),) if alone else (),
         )
 
 
 def _reader(script: Script, command: ShellCommand) -> str:
+    """Return the name of the last command of a pipeline; empty: it has none."""
     after = [other for other in script.commands if other.place > command.place]
-    return next(
-        (other.name for other in after if other.operator not in ("|", "|&")), "the last command"
-    )
+    return next((other.name for other in after if other.operator not in ("|", "|&")), "")
 
 
 @rule(
@@ -80,14 +81,12 @@ def lost_exit_codes(reading: Reading) -> Iterator[Remark]:
     kept = any(LOOKS.search(one.value.value) for c in after for one in c.all_assignments())
     quiet = command.tested or command.operator == "&" or command.depth > 0
     if after and not (looked or kept or quiet or script.setting("e", "errexit", command.place)):
-        yield script.remark(
-            "lost-exit-code",
-            "warning",
-            command.place,
-            f"the exit code of the job is that of {after[-1].name or 'the last command'} in line"
-            f" {script.where(after[-1].place)[0]}: a failed training is COMPLETED in SLURM",
-            fix="use set -e at the beginning, or code=$? after the training and exit $code at "
-            "the end",
+        last = after[-1]
+        mistake = (
+            ScriptMistake.LOST_EXIT_CODE if last.name else ScriptMistake.LOST_EXIT_CODE_TO_LAST
+        )
+        yield mistake.found(
+            script, command.place, command=last.name, line=script.where(last.place)[0]
         )
 
 
@@ -115,24 +114,14 @@ def background(reading: Reading) -> Iterator[Remark]:
             continue
         waits = [c for c in script.commands if c.name == "wait" and c.place > command.place]
         if not waits and not _lingers(script, command):
-            yield script.remark(
-                "no-wait",
-                "error",
-                command.place,
-                "the script ends while this runs in the background, and SLURM kills it",
-                fix="add wait $! at the end",
-            )
+            yield ScriptMistake.NO_WAIT.found(script, command.place)
         elif waits and not any(wait.arguments for wait in waits) and not _asks(script, waits[-1]):
             last = waits[-1]
             single = sum(one.command.operator == "&" for one in reading.launches) == 1
             jobs = sum(c.operator == "&" for c in script.commands)
-            yield script.remark(
-                "wait-forgets",
-                "warning",
+            yield ScriptMistake.WAIT_FORGETS.found(
+                script,
                 last.place,
-                "wait without an argument always returns 0: a failed training is COMPLETED in"
-                " SLURM",
-                fix="use wait $!",
                 edits=(Edit(last.end, last.end, " $!"),) if single and jobs == 1 else (),
             )
 
@@ -154,13 +143,8 @@ def endless_waits(reading: Reading) -> Iterator[Remark]:
     own = {server.place for server in servers}
     works = {one.command.place for one in reading.launches} - own
     if any(c.place in works for c in between) and not any(c.name in ENDS for c in between):
-        yield script.remark(
-            "endless-wait",
-            "warning",
-            wait.place,
-            f"wait also waits for the server in line {script.where(first.place)[0]}, which never"
-            " exits: the job keeps its nodes until the time limit",
-            fix="set train=$! after the training, use wait $train, then stop the server",
+        yield ScriptMistake.ENDLESS_WAIT.found(
+            script, wait.place, line=script.where(first.place)[0]
         )
 
 
@@ -197,15 +181,10 @@ def unbounded_restarts(reading: Reading) -> Iterator[Remark]:
         again = command.name == "sbatch" and re.search(r"\$\{?(0|BASH_SOURCE)", text)
         if not (requeues and not bounded) and not again:
             continue
-        yield script.remark(
-            "unbounded-requeue",
-            "warning",
-            command.place,
-            "no limit on the number of restarts: a job that cannot succeed never ends",
-            fix='[ "${SLURM_RESTART_COUNT:-0}" -lt 3 ] && scontrol requeue "$SLURM_JOB_ID"'
-            if requeues
-            else "count the submissions in an argument, or use --requeue and SLURM_RESTART_COUNT",
+        mistake = (
+            ScriptMistake.UNBOUNDED_REQUEUE if requeues else ScriptMistake.UNBOUNDED_SUBMISSION
         )
+        yield mistake.found(script, command.place)
 
 
 @rule(
@@ -223,15 +202,7 @@ def overwritten_logs(reading: Reading) -> Iterator[Remark]:
     place = option.place if option else first
     end = next((line.end for line in script.lines if line.place <= place < line.end), None)
     edits = (Edit(end, end, "\n#SBATCH --open-mode=append"),) if end and not mode else ()
-    yield script.remark(
-        "overwritten-log",
-        "warning",
-        place,
-        "when the job is requeued, its output file is truncated: the log of the first start is "
-        "lost",
-        fix="#SBATCH --open-mode=append",
-        edits=edits,
-    )
+    yield ScriptMistake.OVERWRITTEN_LOG.found(script, place, edits=edits)
 
 
 @rule(
@@ -271,15 +242,10 @@ def signals(reading: Reading) -> Iterator[Remark]:
 
 
 def _ends_launcher(reading: Reading, launch: TrainingCommand, place: int, name: str) -> Remark:
-    fix = f"use torchrun --signals-to-handle=SIGTERM,SIGINT,SIG{name}" if launch.torch else None
-    return reading.script.remark(
-        "signal-ends-launcher",
-        "warning",
-        place,
-        f"SIG{name} is sent to {launch.program}, which does not forward it but is killed by it: no"
-        " rank saves a checkpoint",
-        fix=fix or "use --signal=B:..., a trap, and forward the signal to the ranks",
-    )
+    mistake = ScriptMistake.SIGNAL_ENDS_LAUNCHER
+    if launch.torch:
+        mistake = ScriptMistake.SIGNAL_ENDS_TORCHRUN
+    return mistake.found(reading.script, place, signal=name, program=launch.program)
 
 
 def _batch_signal(reading: Reading, place: int, name: str) -> Iterator[Remark]:
@@ -288,21 +254,7 @@ def _batch_signal(reading: Reading, place: int, name: str) -> Iterator[Remark]:
     names = {name, f"SIG{name}", *numbers}
     traps = [c for c in script.commands if c.name == "trap" and names & set(c.arguments)]
     if not traps:
-        yield script.remark(
-            "signal-without-trap",
-            "error",
-            place,
-            f"B: sends SIG{name} only to the batch script, which has no trap for it and is killed:"
-            " the job fails early, and SLURM kills its steps",
-            fix=f"add trap '...' {name}, or use --signal={name}@... without B: for the steps",
-        )
+        yield ScriptMistake.SIGNAL_WITHOUT_TRAP.found(script, place, signal=name)
     for launch in reading.launches if traps else ():
         if launch.command.operator != "&" and launch.command.shell == 0:
-            yield script.remark(
-                "trap-comes-late",
-                "error",
-                launch.command.place,
-                f"the trap for {name} runs only after this command ends: bash waits for the"
-                " foreground command",
-                fix="use srun ... & and then wait $!",
-            )
+            yield ScriptMistake.TRAP_COMES_LATE.found(script, launch.command.place, signal=name)

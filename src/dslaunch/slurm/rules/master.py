@@ -12,6 +12,7 @@ from dslaunch.lint.rules import rule
 from dslaunch.slurm import sources
 from dslaunch.slurm.rules.counts import gpus_per_node
 from dslaunch.slurm.script import Script
+from dslaunch.slurm.script_mistakes import ScriptMistake
 from dslaunch.slurm.shell_parser import expansion_commands, inner_commands
 from dslaunch.slurm.shell_words import Expansion, Literal, ShellCommand, Word
 from dslaunch.slurm.training_commands import Reading, TrainingCommand
@@ -80,14 +81,7 @@ def fallbacks(reading: Reading) -> Iterator[Remark]:
     script = reading.script
     for name, expansion in expansions_of(addresses(reading)):
         if FALLBACK.search(expansion.operation) or _echoes_local(expansion):
-            yield script.remark(
-                "localhost-fallback",
-                "error",
-                expansion.place,
-                f"if this fails, {name} is silently set to localhost: every node waits for itself,"
-                " and the job hangs",
-                fix="end the script instead, with set -e or `|| exit 1`",
-            )
+            yield ScriptMistake.LOCALHOST_FALLBACK.found(script, expansion.place, variable=name)
 
 
 def _echoes_local(expansion: Expansion) -> bool:
@@ -110,24 +104,19 @@ def local_masters(reading: Reading) -> Iterator[Remark]:
         return
     for word in addresses(reading):
         if LOCAL.fullmatch(word.value.constant or ""):
-            yield script.remark(
-                "local-master",
-                "error",
+            yield ScriptMistake.LOCAL_MASTER.found(
+                script,
                 word.value.place,
-                f"{word.name} is {word.value.value}: every node waits for itself",
-                fix=f"use {FIRST_NODE}",
+                name=word.name,
+                value=word.value.value,
+                first_node=FIRST_NODE,
             )
         for expansion in word.value.expansions:
             programs = [command.name for command in expansion_commands(expansion)]
             own = expansion.name in OWN_NAMES or "hostname" in programs
             if own and expansion.shell > 0:
-                yield script.remark(
-                    "local-master",
-                    "error",
-                    expansion.place,
-                    f"{expansion.raw} is expanded on each node: every node waits for itself",
-                    fix="set and export it in the batch script, which runs on the first node",
-                    source=sources.EXPANSION,
+                yield ScriptMistake.OWN_NAME_AS_MASTER.found(
+                    script, expansion.place, expansion=expansion.raw, source=sources.EXPANSION
                 )
 
 
@@ -150,21 +139,12 @@ def lists_for_names(reading: Reading) -> Iterator[Remark]:
         return
     for _, expansion in expansions_of(addresses(reading)):
         if _cuts_list(expansion):
-            yield script.remark(
-                "node-list-as-name",
-                "error",
-                expansion.place,
-                "SLURM folds node lists, such as node[01-04]: no part of that is the name of a"
-                " node",
-                fix=f"use {FIRST_NODE}",
+            yield ScriptMistake.NODE_LIST_AS_NAME.found(
+                script, expansion.place, first_node=FIRST_NODE
             )
         if expansion.name == "SLURM_LAUNCH_NODE_IPADDR":
-            yield script.remark(
-                "launch-node-address",
-                "warning",
-                expansion.place,
-                "this is the host where srun was called, which may be a login node",
-                fix=f"use {FIRST_NODE}",
+            yield ScriptMistake.LAUNCH_NODE_ADDRESS.found(
+                script, expansion.place, first_node=FIRST_NODE
             )
 
 
@@ -191,18 +171,12 @@ def own_addresses(reading: Reading) -> Iterator[Remark]:
                 continue
             option = command.arguments[0]
             if option in ("-I", "--all-ip-addresses") and command.operator != "|":
-                what = "all addresses of the machine"
+                mistake = ScriptMistake.HOSTNAME_ALL_ADDRESSES
             elif option in ("-i", "--ip-address"):
-                what = "127.0.1.1 on Debian"
+                mistake = ScriptMistake.HOSTNAME_ADDRESS
             else:
                 continue
-            yield reading.script.remark(
-                "hostname-address",
-                "warning",
-                expansion.place,
-                f"hostname {option} may print {what}",
-                fix="use the name of the node, which other nodes can resolve",
-            )
+            yield mistake.found(reading.script, expansion.place, option=option)
 
 
 @rule("broken-pipe", "warning", "`head` ends the script with a broken pipe", source=sources.HEAD)
@@ -215,13 +189,9 @@ def broken_pipes(reading: Reading) -> Iterator[Remark]:
         first = " ".join(other.arguments) in ("-n 1", "-n1", "-1", "--lines=1", "-n 1 -")
         many = (script.number("nodes") or 0) >= MANY_NODES
         if command.name == "scontrol" and other.name == "head" and strict and many:
-            yield script.remark(
-                "broken-pipe",
-                "warning",
+            yield ScriptMistake.BROKEN_PIPE.found(
+                script,
                 other.place,
-                "head exits after one line; with this many nodes scontrol may still be writing, and"
-                " with -e and pipefail the broken pipe ends the job",
-                fix="use sed -n 1p, which reads to the end",
                 edits=(Edit(other.place, other.end, "sed -n 1p"),) if first else (),
             )
 
@@ -273,12 +243,11 @@ def _range(word: Word) -> tuple[int, int]:
 
 def _fixed_port(reading: Reading, port: str, start: int, end: int) -> Remark:
     plain = reading.script.text[start:end] == port
-    return reading.script.remark(
-        "fixed-port",
-        "warning",
+    return ScriptMistake.FIXED_PORT.found(
+        reading.script,
         start,
-        f"port {port} is in use if another job of this script shares the first node",
-        fix=f"derive it from the job number: {FROM_JOB}",
+        port=port,
+        port_of_job=FROM_JOB,
         edits=(Edit(start, end, FROM_JOB),) if plain else (),
     )
 
@@ -299,14 +268,8 @@ def port_per_node(reading: Reading) -> Iterator[Remark]:
     for _, expansion in expansions_of(ports(reading)):
         random = "RANDOM" in expansion.raw or "shuf" in expansion.raw
         if random and expansion.shell > 0:
-            yield reading.script.remark(
-                "port-per-node",
-                "error",
-                expansion.place,
-                f"{expansion.raw} is expanded on each node: every node uses another port, and "
-                f"the rendezvous"
-                " fails",
-                fix="set and export it in the batch script",
+            yield ScriptMistake.PORT_PER_NODE.found(
+                reading.script, expansion.place, expansion=expansion.raw
             )
 
 
@@ -330,26 +293,10 @@ def rendezvous_ids(reading: Reading) -> Iterator[Remark]:
         escaped = held and reading.script.text[start - 1] == "\\"
         edits = (Edit(start, end, "$SLURM_JOB_ID"),) if plain and not held else ()
         edits = (Edit(start - 1, start, ""),) if plain and escaped else edits
-        if held:
-            problem = (
-                f"in single quotes \\{option.value.value} is not expanded: the rendezvous ID is the"
-                " same text in every job"
-            )
-            fix = "write $SLURM_JOB_ID without the backslash"
-        else:
-            problem = (
-                f"every job of this script has the rendezvous ID {option.value.value}: two jobs on"
-                " one node and port join the same group"
-            )
-            fix = "use the job number: $SLURM_JOB_ID"
-        yield reading.script.remark(
-            "fixed-rendezvous-id",
-            "info",
-            start,
-            problem,
-            fix=fix,
-            edits=edits,
+        mistake = (
+            ScriptMistake.UNEXPANDED_RENDEZVOUS_ID if held else ScriptMistake.FIXED_RENDEZVOUS_ID
         )
+        yield mistake.found(reading.script, start, value=option.value.value, edits=edits)
 
 
 @rule(
@@ -370,13 +317,4 @@ def aliases(reading: Reading) -> Iterator[Remark]:
         pieces = endpoint.value.pieces
         behind = pieces[1] if len(pieces) > 1 and isinstance(pieces[0], Expansion) else None
         if isinstance(behind, Literal) and behind.text[0] not in ":":
-            yield reading.script.remark(
-                "rendezvous-alias",
-                "warning",
-                endpoint.place,
-                "no node recognizes itself by this name, so no node hosts the rendezvous and all"
-                " time out",
-                fix='add --rdzv_conf "is_host=$([ $SLURM_NODEID = 0 ] && echo 1 || echo 0)", '
-                "expanded on"
-                " the node",
-            )
+            yield ScriptMistake.RENDEZVOUS_ALIAS.found(reading.script, endpoint.place)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dslaunch.lint import Edit, Level, Remark
+from dslaunch.lint import Edit, Remark
 from dslaunch.lint.rules import rule
 from dslaunch.slurm import sources
 from dslaunch.slurm.rules.counts import gpus_per_node
 from dslaunch.slurm.rules.directives import tasks_per_node
 from dslaunch.slurm.script import Script
+from dslaunch.slurm.script_mistakes import ScriptMistake
 from dslaunch.slurm.shell_words import Assignment, Expansion
 from dslaunch.slurm.training_commands import SHELLS, Reading, SrunStep, TrainingCommand
 
@@ -40,21 +41,18 @@ def early_ranks(reading: Reading) -> Iterator[Remark]:
 
 def _early(script: Script, step: SrunStep, expansion: Expansion, *, idle: bool) -> Remark:
     certain = bool(step.inner) and expansion.quoted
-    level: Level = "warning"
-    follows = ""
+    on_the_node = f"srun bash -c '... {expansion.raw} ...'"
+    written = f"\\{expansion.raw}" if certain else on_the_node
+    mistake = ScriptMistake.EARLY_RANK
     if idle:
-        level, follows = "info", ", which c10d ignores"
+        mistake = ScriptMistake.EARLY_RANK_IGNORED
     elif _is_rank(script, expansion.place):
-        level, follows = "error", ", and the training hangs"
-    return script.remark(
-        "early-rank",
-        level,
+        mistake = ScriptMistake.EARLY_RANK_HANGS
+    return mistake.found(
+        script,
         expansion.place,
-        f"{expansion.raw} is expanded by the shell of the batch script, where it is 0: every"
-        f" node gets 0{follows}",
-        fix=f"write \\{expansion.raw}"
-        if certain
-        else f"expand it on the node: srun bash -c '... {expansion.raw} ...'",
+        expansion=expansion.raw,
+        written=written,
         edits=(Edit(expansion.place, expansion.place, "\\"),) if certain else (),
     )
 
@@ -99,14 +97,8 @@ def _exported(reading: Reading, seen: set[int]) -> Iterator[Remark]:
             continue
         for expansion in one.value.expansions:
             if expansion.name in RANKS and expansion.shell == 0 and expansion.place not in seen:
-                yield reading.script.remark(
-                    "early-rank",
-                    "error",
-                    expansion.place,
-                    f"{one.name} is 0 on every node: {expansion.raw} is expanded in the batch "
-                    f"script,"
-                    " where it is 0",
-                    fix=f"set it on the node: srun bash -c '{one.name}={expansion.raw} ...'",
+                yield ScriptMistake.EARLY_RANK_EXPORTED.found(
+                    reading.script, expansion.place, variable=one.name, expansion=expansion.raw
                 )
 
 
@@ -136,12 +128,8 @@ def late_ranks(reading: Reading) -> Iterator[Remark]:
         for word in step.program:
             text = word.text()
             if match := IN_TEXT.search(text.chars):
-                yield reading.script.remark(
-                    "unexpanded-rank",
-                    "error",
-                    text.places[match.start()],
-                    f"${match[1]} is not expanded: srun starts the program without a shell",
-                    fix="start a shell on the node: srun bash -c '...'",
+                yield ScriptMistake.UNEXPANDED_RANK.found(
+                    reading.script, text.places[match.start()], variable=match[1]
                 )
 
 
@@ -176,13 +164,11 @@ def _not_exported(reading: Reading, expansion: Expansion) -> Remark:
         command.place == one.place and not command.words and command.depth == 0
         for command in script.commands
     )
-    return script.remark(
-        "not-exported",
-        "error",
+    return ScriptMistake.NOT_EXPORTED.found(
+        script,
         expansion.place,
-        f"{expansion.name} is not set on the nodes: line {script.where(one.place)[0]} does not "
-        f"export it",
-        fix=f"export {expansion.name}",
+        variable=expansion.name,
+        line=script.where(one.place)[0],
         edits=(Edit(one.place, one.place, "export "),) if alone else (),
     )
 
@@ -198,15 +184,7 @@ def visible_devices(reading: Reading) -> Iterator[Remark]:
     for command in reading.texts():
         for one in command.all_assignments():
             if one.name == "CUDA_VISIBLE_DEVICES" and one.value.value and not _all(reading, one):
-                yield reading.script.remark(
-                    "cuda-visible-devices",
-                    "warning",
-                    one.place,
-                    "SLURM sets CUDA_VISIBLE_DEVICES to the GPUs of the job; another value selects"
-                    " GPUs of other jobs, and one GPU per rank breaks peer-to-peer copies",
-                    fix="remove it, and select the GPU by LOCAL_RANK or SLURM_LOCALID in the "
-                    "program",
-                )
+                yield ScriptMistake.CUDA_VISIBLE_DEVICES.found(reading.script, one.place)
 
 
 def _all(reading: Reading, one: Assignment) -> bool:
@@ -227,12 +205,4 @@ def ignored_node_rank(reading: Reading) -> Iterator[Remark]:
     for launch in reading.launches:
         backend, rank = launch.option("rdzv_backend"), launch.option("node_rank")
         if launch.torch and backend and rank and backend.text == "c10d":
-            yield reading.script.remark(
-                "ignored-node-rank",
-                "info",
-                rank.place,
-                "the c10d rendezvous assigns ranks itself: --node_rank is silently ignored, and "
-                "rank"
-                " 0 may be on any node",
-                fix="remove it, or use --master_addr and --master_port without --rdzv_backend",
-            )
+            yield ScriptMistake.IGNORED_NODE_RANK.found(reading.script, rank.place)

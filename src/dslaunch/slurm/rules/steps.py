@@ -10,6 +10,7 @@ from dslaunch.lint import Edit, Remark
 from dslaunch.lint.rules import rule
 from dslaunch.slurm import sources
 from dslaunch.slurm.script import Script
+from dslaunch.slurm.script_mistakes import ScriptMistake
 from dslaunch.slurm.shell_parser import expansion_commands
 from dslaunch.slurm.shell_words import Expansion, Word
 from dslaunch.slurm.training_commands import Reading, SrunStep, TrainingCommand
@@ -41,13 +42,11 @@ def first_node_only(reading: Reading) -> Iterator[Remark]:
         several = script.several_nodes and not one and launch.option("standalone") is None
         certain = launch.command.depth == 0
         if alone and several and (launch.torch or (launch.program == "accelerate" and nodes)):
-            yield script.remark(
-                "no-srun",
-                "error" if certain else "warning",
+            yield ScriptMistake.NO_SRUN.found(
+                script,
                 launch.place,
-                f"the batch script runs only on the first node, and so does {launch.program}: it"
-                " waits for the other nodes, or trains without them",
-                fix="start it with srun, once per node",
+                level="error" if certain else "warning",
+                program=launch.program,
             )
 
 
@@ -64,17 +63,7 @@ def deepspeed_by_ssh(reading: Reading) -> Iterator[Remark]:
         if launch.program != "deepspeed" or launch.step is None or not script.several_nodes:
             continue
         if not {"no_ssh", "launcher"} & launch.options.keys():
-            yield script.remark(
-                "deepspeed-under-srun",
-                "error",
-                launch.place,
-                "srun starts deepspeed on every node, and each deepspeed starts the whole job: "
-                "by SSH"
-                " with a hostfile, on its own node without one",
-                fix="use deepspeed --no_ssh --node_rank ... --master_addr ... under srun, or "
-                "deepspeed"
-                " --hostfile without srun",
-            )
+            yield ScriptMistake.DEEPSPEED_UNDER_SRUN.found(script, launch.place)
 
 
 @rule(
@@ -91,17 +80,12 @@ def no_meeting_place(reading: Reading) -> Iterator[Remark]:
             continue
         nodes = launch.option("nnodes", "nnode")
         if launch.option("standalone") or nodes is None or nodes.text == "1":
-            problem = "every node trains alone, without the others"
-            fix = "add --nnodes $SLURM_NNODES and --master_addr or --rdzv_endpoint"
+            mistake = ScriptMistake.NODES_TRAIN_ALONE
         elif launch.option("master_addr", "rdzv_endpoint") is None:
-            problem = (
-                "torchrun does not read MASTER_ADDR: without --master_addr or --rdzv_endpoint"
-                " every node waits for 127.0.0.1"
-            )
-            fix = 'add --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT"'
+            mistake = ScriptMistake.NO_MEETING_PLACE
         else:
             continue
-        yield script.remark("no-meeting-place", "error", launch.place, problem, fix=fix)
+        yield mistake.found(script, launch.place)
 
 
 @rule("no-node-rank", "error", "a static rendezvous without a node rank", source=sources.TORCHRUN)
@@ -116,12 +100,10 @@ def static_rank(reading: Reading) -> Iterator[Remark]:
         accelerate = launch.program == "accelerate" and launch.option("num_machines") and not dealt
         name = "machine_rank" if accelerate else "node_rank"
         if (static or accelerate) and not launch.option(name, "rdzv_endpoint"):
-            yield reading.script.remark(
-                "no-node-rank",
-                "error",
+            yield ScriptMistake.NO_NODE_RANK.found(
+                reading.script,
                 launch.place,
-                f"--{name} is missing: every node has rank 0",
-                fix=f"add it on the node: srun bash -c '... --{name} $SLURM_NODEID ...'",
+                option=name,
                 source=sources.ACCELERATE if accelerate else sources.TORCHRUN,
             )
 
@@ -144,13 +126,8 @@ def kill_on_bad_exit(reading: Reading) -> Iterator[Remark]:
         limit = step.options["wait"].text if "wait" in step.options else "0"
         if chosen or limit != "0" or not _several_tasks(reading, step):
             continue
-        yield script.remark(
-            "no-kill-on-bad-exit",
-            "warning",
-            step.place,
-            "when a task fails, srun keeps the others running until they time out",
-            fix="use srun --kill-on-bad-exit=1",
-            edits=(Edit(step.end, step.end, " --kill-on-bad-exit=1"),),
+        yield ScriptMistake.NO_KILL_ON_BAD_EXIT.found(
+            script, step.place, edits=(Edit(step.end, step.end, " --kill-on-bad-exit=1"),)
         )
 
 
@@ -192,14 +169,9 @@ def cpus_of_steps(reading: Reading) -> Iterator[Remark]:
     for step in _training(reading):
         unbound = "cpu-bind" in step.options and step.options["cpu-bind"].text.endswith("none")
         if not unbound and not {CPUS, "cpus-per-gpu"} & step.options.keys():
-            yield script.remark(
-                "srun-cpus",
-                "info",
+            yield ScriptMistake.SRUN_CPUS.found(
+                script,
                 step.place,
-                f"srun of SLURM 22.05 and 23.02 ignores --{CPUS} of the job: each task may get "
-                f"only 1"
-                " CPU",
-                fix='use srun --cpus-per-task="$SLURM_CPUS_PER_TASK"',
                 edits=(Edit(step.end, step.end, ' --cpus-per-task="$SLURM_CPUS_PER_TASK"'),),
             )
 
@@ -221,16 +193,10 @@ def split_lists(reading: Reading) -> Iterator[Remark]:
                 option = word.value.partition("=")[0] if word.value.startswith("--") else ""
                 name = option or (before.bare if before.bare in LIST_OPTIONS else "")
                 if name and isinstance(piece, Expansion) and _splits(script, piece):
-                    yield script.remark(
-                        "split-list",
-                        "error",
-                        piece.place,
-                        f"the shell splits {piece.raw}: {name} gets the first element, and srun "
-                        f"runs the"
-                        " second as the program",
-                        fix=f'{name}=$(IFS=,; echo "${{{piece.name}[*]}}")'
-                        if piece.name and "[" in piece.raw
-                        else f'{name}="$(scontrol show hostnames | paste -sd,)"',
+                    is_array = piece.name and "[" in piece.raw
+                    mistake = ScriptMistake.SPLIT_ARRAY if is_array else ScriptMistake.SPLIT_LIST
+                    yield mistake.found(
+                        script, piece.place, expansion=piece.raw, option=name, array=piece.name
                     )
 
 
@@ -287,13 +253,12 @@ def _abbreviation(
     full = "--" + (meant.replace("_", "-") if dashes else meant)
     end = place + len(given)
     plain = reading.script.text[place:end] == given
-    return reading.script.remark(
-        "abbreviated-option",
-        "warning",
+    return ScriptMistake.ABBREVIATED_OPTION.found(
+        reading.script,
         place,
-        f"{given} abbreviates {full} of {launch.program}; it fails once a release adds another"
-        " option with this prefix",
-        fix=f"write {full}",
+        option=given,
+        full=full,
+        program=launch.program,
         edits=(Edit(place, end, full),) if plain else (),
     )
 
@@ -308,10 +273,4 @@ def old_launchers(reading: Reading) -> Iterator[Remark]:
     """Find torch.distributed.launch."""
     for launch in reading.launches:
         if launch.program == "torch.distributed.launch":
-            yield reading.script.remark(
-                "old-launcher",
-                "info",
-                launch.place,
-                "torch.distributed.launch is deprecated",
-                fix="use torchrun; read LOCAL_RANK instead of --local_rank in the program",
-            )
+            yield ScriptMistake.OLD_LAUNCHER.found(reading.script, launch.place)

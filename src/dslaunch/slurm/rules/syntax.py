@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dslaunch.lint import Remark
 from dslaunch.lint.rules import rule
 from dslaunch.slurm.rules.directives import PLACEHOLDER
+from dslaunch.slurm.script_mistakes import ScriptMistake
 from dslaunch.slurm.syntax import SyntaxFault
 from dslaunch.slurm.training_commands import Reading
 
@@ -23,15 +24,12 @@ def refused(reading: Reading, refusal: SyntaxFault) -> Iterator[Remark]:
     begin = script.begins[line - 1]
     text = script.text[begin:].partition("\n")[0]
     placeholder = PLACEHOLDER.search(text)
-    yield script.remark(
-        "syntax-error",
-        "error",
+    mistake = ScriptMistake.SYNTAX_ERROR_IN_TEMPLATE if placeholder else ScriptMistake.SYNTAX_ERROR
+    yield mistake.found(
+        script,
         begin,
-        f"bash: {refusal.message}",
-        fix=f"replace {placeholder[0]}"
-        if placeholder
-        else "close the quote, bracket, if, loop or here-document at or above this line; check with"
-        " bash -n SCRIPT",
+        message=refusal.message,
+        placeholder=placeholder[0] if placeholder else "",
         source="bash(1), -n",
     )
 
@@ -46,10 +44,4 @@ def unread(reading: Reading) -> Iterator[Remark]:
     """Find a script whose variables expand to more text than is checked."""
     script = reading.script
     if script.exhausted:
-        yield script.remark(
-            "not-read-whole",
-            "info",
-            0,
-            "its variables and functions expand to too much text: the rest was not checked",
-            fix="nest fewer variables in the launch commands",
-        )
+        yield ScriptMistake.NOT_READ_WHOLE.found(script, 0)
