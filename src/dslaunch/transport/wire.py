@@ -14,7 +14,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +25,7 @@ from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.transport import login_shell, loop, program
 from dslaunch.transport.base import End, others_began
 from dslaunch.transport.clock import Clock
+from dslaunch.transport.future import Future
 from dslaunch.transport.latch import Latch
 from dslaunch.transport.writing_watch import WRITE_TIMEOUT, WritingWatch
 
