@@ -81,7 +81,7 @@ def _unknown_option(error: Any, args: Sequence[str], help_hint: str) -> UsageErr
 
 
 def _takes_script(error: Any) -> bool:
-    """Return whether the command has a script among its arguments, with options of its own."""
+    """Return whether a script and its options are among the arguments of the command."""
     if error.ctx is None:
         return False
     return any(
