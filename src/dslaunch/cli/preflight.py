@@ -254,6 +254,7 @@ def _without_collection() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.freeze()  # else it would look at all of them now
         gc.enable()
 
 

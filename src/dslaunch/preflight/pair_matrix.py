@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dslaunch.preflight.check import Nodes
 from dslaunch.preflight.checks._measure import speed
 from dslaunch.preflight.checks.net_bandwidth import measured
-from dslaunch.preflight.checks.net_mesh import called, calls, calls_again
+from dslaunch.preflight.checks.net_mesh import called, calls, calls_again, with_repeated
 
 MOST = 64
 """Nodes up to which a matrix can be read by a person."""
@@ -41,7 +41,8 @@ def tcp(nodes: Nodes) -> PairMatrix | None:
     asked = calls(nodes)
     if not 2 <= len(asked) <= MOST:
         return None
-    heard = called(nodes, asked, calls_again(nodes, asked))
+    first = called(nodes, asked)
+    heard = with_repeated(first, called(nodes, calls_again(asked, first)))
     cells, heat = {}, {}
     for host, answers in heard.items():
         for other, answer in answers.items():

@@ -17,10 +17,10 @@ from dslaunch.run.late_ranks import Lateness, lateness_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from concurrent.futures import Future
 
     from dslaunch.run.session import Session
     from dslaunch.transport.clock import Clock
+    from dslaunch.transport.future import Future
 
     Answer = Mapping[str, RankAnswer]
 
@@ -178,7 +178,7 @@ class CollectiveTimes:
 
         def measure_again(measured: Future[Clock]) -> None:
             step_seconds = self._latest.step_seconds if self._latest is not None else 0.0
-            failed = measured.cancelled() or measured.exception() is not None
+            failed = measured.exception() is not None
             if trips > 1 and not failed and session.clock_error > EXACT * step_seconds:
                 self._measure_clock(session, trips - 1)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,6 +29,7 @@ from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.job_files import JobFiles
 from dslaunch.run.session import Session
 from dslaunch.run.view import ignore
+from dslaunch.transport.future import Future
 from dslaunch.transport.wire import LostError
 
 if TYPE_CHECKING:

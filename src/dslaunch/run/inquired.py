@@ -11,7 +11,6 @@ from dslaunch.run.prepare import config_files, inquiry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from concurrent.futures import Future
     from pathlib import Path
 
     from dslaunch.cluster.model import Allocation
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from dslaunch.run.evidence import Inquiry
     from dslaunch.run.request import RunRequest
     from dslaunch.run.session import Session
+    from dslaunch.transport.future import Future
 
 
 @dataclass(frozen=True, slots=True)

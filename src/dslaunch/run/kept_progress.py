@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from dslaunch.run.journal_tail import first_frame
 from dslaunch.run.progress import Progress, RunProgress
 from dslaunch.run.view import View
 from dslaunch.run.watch import Watch
+from dslaunch.transport.future import Future
 
 if TYPE_CHECKING:
     from dslaunch.run.events import Event, Line

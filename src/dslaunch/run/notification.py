@@ -13,7 +13,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
 from http.client import HTTPException
@@ -24,6 +23,7 @@ from dslaunch.errors import UsageError
 from dslaunch.json_text import json_text
 from dslaunch.log import masked_values
 from dslaunch.terminal import one_line
+from dslaunch.transport.future import Future
 
 if TYPE_CHECKING:
     from http.client import HTTPMessage

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from dslaunch.plural import counted
 from dslaunch.protocol.queries import SIGNALED, SignaledRanks
 from dslaunch.run.events import Event
 from dslaunch.texts import closest
+from dslaunch.transport.future import Future, wait_for
 
 if TYPE_CHECKING:
     from dslaunch.errors import NodeFailure
@@ -136,7 +136,7 @@ def send_signal(sessions: Sequence[Session], what: Order, ask: Ask = ask_agent) 
 
 def answers(what: Order, requests: Requests) -> list[tuple[str, SignaledRanks]]:
     """Wait for nodes, and return the answers of those that confirmed the order."""
-    wait([future for _, future in requests], CONFIRM_TIMEOUT)
+    wait_for([future for _, future in requests], CONFIRM_TIMEOUT)
     done = [(host, f) for host, f in requests if f.done() and f.exception() is None]
     return [(host, f.result()) for host, f in done if what.fits(f.result())]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from dslaunch.run.inbox import Inbox
 from dslaunch.run.interrupts import Interrupts, Until, never
 from dslaunch.run.session import Session
 from dslaunch.transport.base import Connection, Transport
+from dslaunch.transport.future import Future
 from dslaunch.transport.wire import LostError
 
 ANSWER_TIMEOUT = 20.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
 from dslaunch.protocol.values import MOST_PATH, MOST_TEXT
 
@@ -27,11 +27,13 @@ def _printable(value: object) -> object:
     return value
 
 
-def _cut(value: str) -> str:
-    return value[:MOST_TEXT]
+def _text(value: object) -> object:
+    """Return a text as JSON can hold it, without the rest of one that is too long."""
+    printable = _printable(value)
+    return printable[:MOST_TEXT] if isinstance(printable, str) else printable
 
 
-Text = Annotated[str, BeforeValidator(_printable), AfterValidator(_cut)]
+Text = Annotated[str, BeforeValidator(_text)]
 """A text; the rest of one that is too long is dropped."""
 Name = Annotated[str, Field(max_length=MOST_PATH), BeforeValidator(_printable)]
 """A name or path; one that is too long is an error."""

@@ -12,7 +12,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future as Work
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from typing import Any
@@ -21,6 +22,7 @@ from dslaunch.errors import ErrorCode, PreflightError
 from dslaunch.plural import byte_count
 from dslaunch.protocol.checkpoints import Begun, Piece, Room
 from dslaunch.run.checkpoint_stores import LONG, CheckpointStore, StoreError, result
+from dslaunch.transport.future import Future
 
 PIECE = 1 << 20
 AHEAD = 4
@@ -121,7 +123,7 @@ def copy(
     return work.progress
 
 
-def _finished(futures: list[Future[None]], notify: Callable[[], None]) -> list[Future[None]]:
+def _finished(futures: list[Work[None]], notify: Callable[[], None]) -> list[Work[None]]:
     """Return the futures when all are done, or the first that failed; call `notify` meanwhile."""
     left = set(futures)
     while left:

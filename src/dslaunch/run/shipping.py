@@ -27,14 +27,13 @@ from dslaunch.transport.ssh.files import client_of
 from dslaunch.transport.wire import LostError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from dslaunch.cluster.model import Cluster, Node
     from dslaunch.errors import FailureKind
     from dslaunch.protocol.queries import HandedOn
     from dslaunch.run.interrupts import Interrupts
     from dslaunch.run.job_files import JobFiles, Shipment
     from dslaunch.run.session import Session
+    from dslaunch.transport.future import Future
 
 SHIP_TIMEOUT = 600.0
 """Seconds for a node to unpack the job's files."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -83,7 +84,7 @@ class UsageHistory:
         """Curves are drawn between these times."""
         self._start, self._end = start, end
         self._span = max(end - start, 1.0)
-        self._means: dict[Measure, dict[tuple[int, str], _Mean]] = {}
+        self._sums: dict[Measure, dict[tuple[int, str], _Sum]] = {}
         """By interval and node."""
         self._lateness: dict[tuple[int, str], list[float]] = {}
         """By rank and node."""
@@ -109,17 +110,16 @@ class UsageHistory:
         for measure, read in _READ.items():
             value = read(sample)
             if value is not None and math.isfinite(value):
-                means = self._means.setdefault(measure, {})
-                if source not in means:
-                    means[source] = _Mean()
-                means[source].add(value)
+                sums = self._sums.setdefault(measure, {})
+                total, count = sums.get(source, _NOTHING)
+                sums[source] = total + value, count + 1
 
     def curves(self) -> tuple[UsageCurve, ...]:
         """Return a curve for each measure that any node reports."""
         return tuple(
-            _curve(measure, self._means[measure], self._start, self._span)
+            _curve(measure, self._sums[measure], self._start, self._span)
             for measure in Measure
-            if measure in self._means
+            if measure in self._sums
         )
 
     def notably_late(self) -> tuple[RankLateness, ...]:
@@ -133,28 +133,20 @@ class UsageHistory:
         return tuple(sorted(found, key=lambda each: (-each.late, each.rank)))[:MOST_LATE]
 
 
-@dataclass(slots=True)
-class _Mean:
-    total: float = 0.0
-    count: int = 0
-
-    def add(self, value: float) -> None:
-        self.total += value
-        self.count += 1
-
-    @property
-    def value(self) -> float:
-        return self.total / self.count
+_Sum = tuple[float, int]
+"""The sum of values, and how many they are."""
+_NOTHING: _Sum = (0.0, 0)
 
 
 def _curve(
-    measure: Measure, means: Mapping[tuple[int, str], _Mean], start: float, span: float
+    measure: Measure, sums: Mapping[tuple[int, str], _Sum], start: float, span: float
 ) -> UsageCurve:
-    of_bucket: dict[int, list[float]] = {}
-    of_host: dict[str, list[float]] = {}
-    for (bucket, host), mean in means.items():
-        of_bucket.setdefault(bucket, []).append(mean.value)
-        of_host.setdefault(host, []).append(mean.value)
+    of_bucket: dict[int, list[float]] = defaultdict(list)
+    of_host: dict[str, list[float]] = defaultdict(list)
+    for (bucket, host), (total, count) in sums.items():
+        mean = total / count
+        of_bucket[bucket].append(mean)
+        of_host[host].append(mean)
     average = {host: fmean(values) for host, values in of_host.items()}
     points = tuple(
         UsagePoint(
@@ -169,8 +161,8 @@ def _curve(
         measure=measure,
         points=points,
         nodes=len(average),
-        lowest=min(average, key=lambda host: average[host]),
-        highest=max(average, key=lambda host: average[host]),
+        lowest=min(average, key=average.__getitem__),
+        highest=max(average, key=average.__getitem__),
     )
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, fields, replace
 from dslaunch.cluster.model import Slurm
 from dslaunch.cluster.slurm_section import SlurmSection
 from dslaunch.notes import Note, NoteCode, note
+from dslaunch.slurm.directive_lines import directive_line
 from dslaunch.slurm.grammar import SBATCH, Option
-from dslaunch.slurm.script import directive_line
 
 EXCLUSIVE = (
     {"mem", "mem-per-cpu", "mem-per-gpu"},

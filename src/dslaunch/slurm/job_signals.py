@@ -8,7 +8,6 @@ in jobs with and without `dslaunch run` inside.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import asdict, replace
 
 from dslaunch.protocol.queries import JOB_SIGNAL, Answers, SignaledRanks
@@ -16,6 +15,7 @@ from dslaunch.run.rank_signals import Order, Signaled, send_signal
 from dslaunch.run.session import Session
 from dslaunch.slurm.job_steps import reach_jobs
 from dslaunch.slurm.states import JobInfo
+from dslaunch.transport.future import Future
 
 
 def signal_jobs(jobs: Sequence[JobInfo], what: Order, environ: Mapping[str, str]) -> Signaled:

@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -32,6 +32,7 @@ from dslaunch.run.gate import OWN, Gate
 from dslaunch.run.inbox import Inbox
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.session import Session
+from dslaunch.transport.future import Future
 from dslaunch.transport.transports.local import LocalTransport
 from dslaunch.transport.wire import LostError
 

@@ -56,11 +56,11 @@ def _ask(scope: Scope) -> AskedOfAll:
 
 
 def _dial(
-    targets: Mapping[str, Any], scope: Scope, payload: Mapping[str, int], timeout: float
+    targets: Mapping[str, Any], token: str, payload: Mapping[str, int], timeout: float
 ) -> Question:
     argument = {
         "targets": dict(targets),
-        "token": scope.token,
+        "token": token,
         "timeout": timeout,
         "payload": dict(payload),
     }
@@ -77,16 +77,19 @@ def calls(nodes: Nodes) -> dict[str, Question]:
         targets = {other: held[other] for other in others}
         if targets:
             payload = {others[0]: PAYLOAD}
-            found[host] = _dial(targets, nodes[host].scope, payload, TIMEOUT)
+            found[host] = _dial(targets, nodes[host].scope.token, payload, TIMEOUT)
     return found
 
 
-def calls_again(nodes: Nodes, first: Mapping[str, Question]) -> dict[str, Question]:
-    """Return the calls that have failed, by the node that calls."""
+def calls_again(
+    first: Mapping[str, Question], heard: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Question]:
+    """Return the calls that have failed, by the node that calls. `heard`: the answers to the first
+    calls."""
     found = {}
-    for host in first.keys() & nodes.keys():
-        asked = first[host].argument
-        answers = nodes[host].found(first[host]) or {}
+    for host, question in first.items():
+        asked = question.argument
+        answers = heard.get(host, _NOTHING)
         left = {
             to: place
             for to, place in asked["targets"].items()
@@ -94,25 +97,29 @@ def calls_again(nodes: Nodes, first: Mapping[str, Question]) -> dict[str, Questi
         }
         if left:
             payload = {to: size for to, size in asked["payload"].items() if to in left}
-            found[host] = _dial(left, nodes[host].scope, payload, TIMEOUT_AGAIN)
+            found[host] = _dial(left, asked["token"], payload, TIMEOUT_AGAIN)
     return found
 
 
 _NO_ANSWER = {"error": "no answer"}
+_NOTHING: Mapping[str, Any] = {}
 
 
-def called(nodes: Nodes, *rounds: Mapping[str, Question]) -> dict[str, dict[str, Any]]:
-    """Return the answers to all calls, by the node that has called and the one that it has called.
-
-    `rounds`: the calls, and those that were repeated, whose answers count instead.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for asked in rounds:
-        for host, question in asked.items():
-            answers = nodes[host].found(question) if host in nodes else None
-            if answers:
-                found.setdefault(host, {}).update(answers)
+def called(nodes: Nodes, asked: Mapping[str, Question]) -> dict[str, Mapping[str, Any]]:
+    """Return the answers to calls, by the node that has called and the one that it has called."""
+    found = {}
+    for host, question in asked.items():
+        answers = nodes[host].found(question) if host in nodes else None
+        if answers:
+            found[host] = answers
     return found
+
+
+def with_repeated(
+    heard: Mapping[str, Mapping[str, Any]], again: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    """Return the answers to all calls; of those that were repeated the later ones."""
+    return {**heard, **{host: {**heard.get(host, {}), **own} for host, own in again.items()}}
 
 
 def port(a: NodeAnswers) -> int | None:
@@ -125,10 +132,12 @@ def _flow(scope: Scope) -> Flow:
     nodes = yield Round.of_all(scope, _ask(scope))
     asked = calls(nodes)
     nodes = yield Round({host: {"dial": question} for host, question in asked.items()})
-    again = calls_again(nodes, asked)
+    heard = called(nodes, asked)
+    again = calls_again(asked, heard)
     if again:
         nodes = yield Round({host: {"again": question} for host, question in again.items()})
-    return _judge(nodes, called(nodes, asked, again))
+        heard = with_repeated(heard, called(nodes, again))
+    return _judge(nodes, heard)
 
 
 def _judge(nodes: Nodes, heard: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from dslaunch.preflight.check import (
     Check,
@@ -83,6 +84,7 @@ def _net_interface(a: NodeAnswers) -> Iterator[Finding]:
         yield Finding("warn", f"the default route uses {outward}", "a real interface")
 
 
+@lru_cache(maxsize=256)
 def _default_route(text: str) -> str:
     """The interface of the default route with the least metric; proc(5), /proc/net/route."""
     rows = [line.split() for line in text.splitlines()[1:]]
