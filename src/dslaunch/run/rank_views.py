@@ -19,8 +19,8 @@ MOST_WORKERS = 64
 LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib/python3\.\d+t?|python\.zip)/|^<")
 """Also the hooks of dslaunch, which a node has in `python.zip`."""
 
-_JOIN = re.compile(r"(?:^|/)threading\.py:(?:join|_wait_for_tstate_lock)$")
-"""Where a thread waits for the end of another one: of Python, and of it before 3.13."""
+_JOIN = re.compile(r"(?:^|/)threading\.py:(?:Thread\.)?(?:join|_wait_for_tstate_lock)$")
+"""Where a thread waits for the end of another one. py-spy writes the class of a method."""
 
 
 class Process(Struct, frozen=True):
