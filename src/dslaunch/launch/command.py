@@ -57,7 +57,13 @@ def quote(word: Word) -> str:
     parts = (word,) if isinstance(word, str) else word
     if not parts:
         return "''"
-    return "".join(f'"${p.name}"' if isinstance(p, Var) else shlex.quote(p) for p in parts)
+    return "".join(f'"${p.name}"' if isinstance(p, Var) else _quoted(p) for p in parts)
+
+
+def _quoted(text: str) -> str:
+    """Quote text, without CR LF next to each other: sbatch refuses a script with DOS line breaks,
+    also within quotes (SLURM 22.05)."""
+    return shlex.quote(text).replace("\r\n", "\r''\n")
 
 
 def quote_in_line(text: str) -> str:
@@ -115,7 +121,7 @@ def exports(env: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _value(text: str) -> str:
-    quoted = shlex.quote(text)
+    quoted = _quoted(text)
     return f"'{text}'" if text.startswith("=") and quoted == text else quoted
 
 
