@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from dslaunch.cluster import named_hosts
 from dslaunch.cluster.nodeset import fold_in_order
@@ -57,8 +58,7 @@ _TRAINING = frozenset(
 _SSH = frozenset(["hostname", "user", "port", "identityfile", "proxyjump"])
 
 
-@dataclass(frozen=True, slots=True)
-class OtherFile:
+class OtherFile(Struct, frozen=True):
     """Another kind of file, and the command for it."""
 
     kind: str

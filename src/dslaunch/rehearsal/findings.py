@@ -7,11 +7,13 @@ lint of DeepSpeed configs, of known endings and of hangs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from msgspec import field, to_builtins
+
 from dslaunch.lint import Level
+from dslaunch.recorded import RecordedValue
 from dslaunch.texts import Value, filled
 
 
@@ -516,8 +518,7 @@ class FindingKind(Enum):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(RecordedValue, frozen=True):
     """One finding."""
 
     code: str
@@ -533,7 +534,8 @@ class Finding:
 
     def as_data(self) -> dict[str, Any]:
         """Return all fields, for JSON."""
-        return asdict(self)
+        fields: dict[str, Any] = to_builtins(self)
+        return fields
 
 
 def finding(

@@ -115,18 +115,18 @@ OTHER_FILES = {
 @pytest.mark.parametrize(("kind", "text"), OTHER_FILES.items(), ids=OTHER_FILES.keys())
 def test_another_kind_of_file_is_named_as_what_it_is(kind: str, text: str) -> None:
     (found,) = problems(text)
-    assert (found.rule, found.parameters) == ("other-file", {"kind": kind})
+    assert (found.rule, found.parameters) == ("other-file", (("kind", kind),))
 
 
 def test_several_documents_of_kubernetes_and_bare_names_are_named_too() -> None:
     kubernetes = "apiVersion: v1\nkind: A\n---\napiVersion: v1\n"
-    assert problems(kubernetes)[0].parameters == {"kind": "a Kubernetes manifest"}
-    assert problems("node1\nnode2\n")[0].parameters == {"kind": "a list of hosts"}
+    assert dict(problems(kubernetes)[0].parameters) == {"kind": "a Kubernetes manifest"}
+    assert dict(problems("node1\nnode2\n")[0].parameters) == {"kind": "a list of hosts"}
     half = '{\n  "train_batch_size": 8,\n'
-    assert problems(half)[0].parameters == {"kind": "a DeepSpeed config"}
-    assert problems("[a.b]\nx = 1\n")[0].parameters == {"kind": "an INI or TOML file"}
+    assert dict(problems(half)[0].parameters) == {"kind": "a DeepSpeed config"}
+    assert dict(problems("[a.b]\nx = 1\n")[0].parameters) == {"kind": "an INI or TOML file"}
     python = "import torch\nprint(1)\n"
-    assert problems(python, "train.py")[0].parameters == {"kind": "a Python script"}
+    assert dict(problems(python, "train.py")[0].parameters) == {"kind": "a Python script"}
 
 
 def test_a_cluster_file_with_mistakes_is_still_a_cluster_file() -> None:
@@ -215,7 +215,7 @@ def test_a_hint_for_any_text_below_nodes_is_a_key_that_is_valid(text: str) -> No
     ],
 )
 def test_words_of_other_formats_lead_to_the_right_key(text: str, meant: list[str]) -> None:
-    assert [problem.parameters["similar"] for problem in problems(text)] == meant
+    assert [dict(problem.parameters)["similar"] for problem in problems(text)] == meant
 
 
 def test_every_synonym_has_an_existing_key() -> None:

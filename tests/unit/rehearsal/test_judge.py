@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Allocation, Node
 from dslaunch.launch.facts import Directory, Facts, NodeFacts, PortFact

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
+
+from msgspec import Struct
 
 from dslaunch.cluster.model import Node, Placement
 from dslaunch.json_text import json_text
@@ -205,8 +206,7 @@ _NO_LIBRARY = "No module named 'encodings'"
 """CPython, Python/pylifecycle.c."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entered:
+class Entered(Struct, frozen=True):
     """How far a job's environment could be entered on a node."""
 
     tried: Tried
