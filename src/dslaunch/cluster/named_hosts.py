@@ -84,11 +84,21 @@ def _hosts_of(key: object, given: object, common: int | None) -> list[NamedHost]
     if isinstance(given, str):
         return _of_text(given, common)
     if isinstance(given, list):
-        found = [_of_item(each, common) for each in given[: MOST + 1]]
-        return [host for hosts in found for host in hosts] if all(found) else []
+        return _of_list(given, common)
     if isinstance(given, dict):
         return [_of_pair(name, value, common) for name, value in given.items()]
     return []
+
+
+def _of_list(items: list[Any], common: int | None) -> list[NamedHost]:
+    """Return the hosts of all items; none if one of them is not certain, or they are too many."""
+    found: list[NamedHost] = []
+    for item in items:
+        hosts = _of_item(item, common)
+        found += hosts
+        if not hosts or len(found) > MOST:
+            return []
+    return found
 
 
 def _of_item(item: object, common: int | None) -> list[NamedHost]:
@@ -170,7 +180,7 @@ def of_inventory_lines(lines: list[str]) -> tuple[str, ...]:
     for line in lines:
         if line.startswith("["):
             names_hosts = not line.endswith((":vars]", ":children]"))
-        elif names_hosts and not line.startswith(("#", ";")):
+        elif names_hosts and line and not line.startswith(("#", ";")):
             found.update(dict.fromkeys(_ranged(line.split()[0])))
     return tuple(each.host for each in _certain(map(NamedHost, found)))
 
