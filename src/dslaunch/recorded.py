@@ -40,7 +40,7 @@ class RecordedValue(Struct, frozen=True):
 
 
 def reader(kind: type[Value]) -> Callable[[bytes], Value]:
-    """Return a function that reads values of a type from the JSON of our own files, which a user may
+    """Return a function that reads values of a type from JSON of a run directory, which a user may
     have changed: exact types, within the bounds of each `Meta`. Fields of later versions are
     ignored. It raises ValueError."""
     decoder = Decoder(kind, dec_hook=_as_model)
