@@ -226,7 +226,8 @@ def answer(what: str) -> "Dict[str, Any]":
     missing without a recorder, since that many are not all it does. `compiles`, for `status`:
     whether a thread compiles. `entries`, for `full`: the last of each group, the oldest first, with
     their `frames`, the innermost first. `transfer`, `forming` and `lock`, for `full`: what the main
-    thread waits in, see `hook_waits`. `error`: why there is no recorder.
+    thread waits in, see `hook_waits`; `lock` also while it compiles. `error`: why there is no
+    recorder.
     """
     told: "Dict[str, Any]" = {"now": time.time()}
     world = _groups()
@@ -240,7 +241,10 @@ def answer(what: str) -> "Dict[str, Any]":
         return {**told, "groups": world, "error": "this PyTorch has no recorder"}
     told["transfers"] = _CALLS.transfers
     if what == "status":
-        return {**told, "groups": _numbered(dumps, []), "compiles": _compiles()}
+        told.update(groups=_numbered(dumps, []), compiles=_compiles())
+        if told["compiles"]:
+            told["lock"] = hook_waits.lock_file()
+        return told
     entries = [entry for dump in dumps for entry in dump.get("entries", ())]
     told["groups"] = _numbered(dumps, _named(world, entries))
     entries.sort(key=lambda entry: entry["time_created_ns"])
