@@ -155,8 +155,10 @@ def _listen(directory: str) -> socket.socket:
         name = f"{PREFIX}{os.environ['RANK']}-{os.getpid()}-{os.urandom(4).hex()}"
         server = socket.socket(socket.AF_UNIX)
         # the path in sockaddr_un has 108 bytes (man 7 unix)
-        server.bind(f"/proc/self/fd/{within}/{name}")
+        server.bind(f"/proc/self/fd/{within}/.{name}")
         server.listen(8)
+        # found only now: who asks removes a socket that refuses, which a process has left
+        os.rename(f".{name}", name, src_dir_fd=within, dst_dir_fd=within)
         return server
     finally:
         os.close(within)
