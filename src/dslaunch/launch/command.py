@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from msgspec import Struct
 
 from dslaunch.cluster.model import Pairs
 from dslaunch.terminal import one_line
@@ -17,8 +18,7 @@ LONGEST_ARGUMENT = 128 * 1024 - 1
 """Maximum length of an argument on Linux in bytes, without NUL (execve(2), MAX_ARG_STRLEN)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Var:
+class Var(Struct, frozen=True):
     """A variable that the node expands when the command starts."""
 
     name: str
@@ -28,8 +28,7 @@ Word = str | tuple[str | Var, ...]
 """One argument: literal text, or text and variables joined."""
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """An argument vector. A shell never interprets its text."""
 
     argv: tuple[Word, ...]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dslaunch import log
 from dslaunch.cluster.model import Node
@@ -29,8 +31,7 @@ KNOWN_WELL = 0.25
 _log = log.Log(__name__)
 
 
-@dataclass(slots=True)
-class Conversation:
+class Conversation(Struct):
     """Asks one node, by its own program or by the agent of a run."""
 
     node: Node

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from msgspec import Struct, field
 
 from dslaunch.run.session import Session
 from dslaunch.transport.future import Future, wait_for
@@ -14,8 +15,7 @@ from dslaunch.transport.wire import LostError
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending(Generic[Value]):
+class _Pending(Struct, Generic[Value], frozen=True):
     session: Session
     answer: Future[Value]
     since: float = field(default_factory=time.monotonic)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.protocol.collectives import COLLECTIVES, RankAnswer, SentTimes
 from dslaunch.run.asked import Asked
@@ -55,8 +56,7 @@ ALL_WAIT = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatte
 ALL_TO_ALL = ("all_to_all", "alltoall")
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """One rank in one collective."""
 
     kind: str

@@ -7,9 +7,10 @@ import secrets
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import PreflightError

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.run.ds_config import config_errors, refuse
 from dslaunch.run.gate import Gate
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from dslaunch.transport.future import Future
 
 
-@dataclass(frozen=True, slots=True)
-class Inquired:
+class Inquired(Struct, frozen=True):
     """What is known of a job before its nodes have answered."""
 
     job: Job

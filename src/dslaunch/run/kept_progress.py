@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from dslaunch.node import frames
 from dslaunch.protocol.messages import Incoming, ProtocolError
 from dslaunch.protocol.queries import JOURNAL, Answers, JournalPiece
@@ -31,8 +33,7 @@ TIMEOUT = 2.0
 """Seconds for all nodes together: without an answer the progress is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunsOfCluster:
+class RunsOfCluster(Struct, frozen=True):
     """Runs whose progress is asked for, and the nodes that report them."""
 
     runs: Mapping[str, RunStatus]
@@ -42,8 +43,7 @@ class RunsOfCluster:
     """`Cluster.progress`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Struct, frozen=True):
     """A node that was asked for the end of its journal of one run."""
 
     run: str

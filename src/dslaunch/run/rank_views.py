@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.run.collectives import Collective, RankRecord
 from dslaunch.run.hang_verdict import Place
@@ -21,8 +23,7 @@ _JOIN = re.compile(r"(?:^|/)threading\.py:(?:Thread\.)?(?:join|_wait_for_tstate_
 """Where a thread waits for the end of another one. py-spy writes the class of a method."""
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     """One process of a rank, as its node saw it."""
 
     pid: int
@@ -41,8 +42,7 @@ class Process:
         return wait(self.frames, self.state, self.syscall)
 
 
-@dataclass(frozen=True, slots=True)
-class RankView:
+class RankView(Struct, frozen=True):
     """All that is known of one rank."""
 
     rank: int

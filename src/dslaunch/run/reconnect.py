@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.run.arrivals import Back

@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future as Work
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from typing import Any
+
+from msgspec import Struct, field
 
 from dslaunch.errors import ErrorCode, PreflightError
 from dslaunch.plural import byte_count
@@ -34,8 +35,7 @@ SPARE = 64 << 20
 """Bytes of a disk that are left free."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """One file to copy to another place."""
 
     source: CheckpointStore
@@ -73,8 +73,7 @@ class Transfer:
         return self.at_target("begin", **self.version)
 
 
-@dataclass(slots=True)
-class CopyProgress:
+class CopyProgress(Struct):
     """The progress of a copy. Bytes that existed already count as copied."""
 
     total: int

@@ -11,8 +11,9 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.run.events import Event
@@ -86,8 +87,7 @@ class PackedFiles:
             yield piece
 
 
-@dataclass(slots=True)
-class Delivery:
+class Delivery(Struct):
     """An archive on its way to one node."""
 
     session: Session

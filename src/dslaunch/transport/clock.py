@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 DRIFT = 50e-6
 """Seconds per second by which two clocks may drift apart: quartz crystals are specified for 20 to
 50 ppm."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(Struct, frozen=True):
     """How far a node's clock is ahead of ours, in seconds."""
 
     offset: float

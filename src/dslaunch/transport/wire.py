@@ -14,8 +14,10 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch import log
 from dslaunch.errors import NodeFailure
@@ -51,8 +53,7 @@ class LostError(Exception):
         self.failure = failure
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(Struct, frozen=True):
     """A request of ours that has no reply yet."""
 
     future: Future[Any]

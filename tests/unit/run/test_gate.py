@@ -7,11 +7,11 @@ import secrets
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 from pydantic import TypeAdapter
 from tests.hostile.lying_python import HELLO
 from tests.unit.node.test_trial import ends

@@ -8,11 +8,11 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.growth import result_within
 from tests.testbed.hangs import CASES, Case, odd
 

@@ -12,8 +12,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from dslaunch.errors import NodeError
 from dslaunch.transport import loop
