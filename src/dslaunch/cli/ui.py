@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -75,9 +76,8 @@ def write_parts(path: Path, parts: Iterable[str], option: str, *, errors: str) -
 @contextlib.contextmanager
 def _replacing(path: Path, errors: str) -> Iterator[TextIO]:
     """Write a file that appears whole, and only if the block succeeds: on a full disk the old one
-    is kept. A device, a pipe or a link is written in place. Raises OSError."""
-    is_plain = not path.is_symlink() and (path.is_file() or not path.exists())
-    if not is_plain or not os.access(path.parent, os.W_OK):
+    is kept. What cannot be replaced is written in place. Raises OSError."""
+    if not _is_replaceable(path):
         with path.open("w", encoding="utf-8", errors=errors, newline="") as file:
             yield file
         return
@@ -90,6 +90,18 @@ def _replacing(path: Path, errors: str) -> Iterator[TextIO]:
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
+
+
+def _is_replaceable(path: Path) -> bool:
+    """Return whether a new file can take the place of this one: not of a device, a pipe, a link or
+    another user's file. Raises OSError."""
+    if not os.access(path.parent, os.W_OK):
+        return False
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return True
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def wrote(path: Path) -> None:

@@ -21,6 +21,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """Names of the local machine, on which DeepSpeed's runner starts ranks without pdsh."""
 
 PLAIN = re.compile(r"[\w@+=:,./-]+").fullmatch
+EXPANDED = re.compile(r'["$`\\%]')
 ARGUMENT = re.compile(r"[\w@+=:,./ -]+").fullmatch
 
 CONNECTION: dict[str, Callable[[Node], str | int | None]] = {
@@ -63,6 +64,10 @@ class RenderNote(NoteCode):
     ARGUMENTS_CHANGED = (
         "arguments-changed",
         "deepspeed does not pass these words to the nodes unchanged: {words}",
+    )
+    VALUES_CHANGED = (
+        "values-changed",
+        "deepspeed does not pass the values of these variables to other nodes unchanged: {names}",
     )
     SAVE_HOSTFILE = (
         "save-hostfile",
@@ -145,15 +150,34 @@ def home_notes(text: str) -> tuple[Note, ...]:
 
 
 def export_notes(launch: Launch) -> tuple[Note, ...]:
-    """Return a note with the variables that DeepSpeed's runner does not export to other nodes."""
-    if len(launch.placements) == 1:
+    """Return notes with the variables that DeepSpeed's runner does not export to other nodes, or
+    not unchanged.
+
+    It strips values and puts double quotes around some, within which the remote shell expands
+    `$`, and pdsh expands `%` (0.19.8, launcher/multinode_runner.py, `add_export`).
+    """
+    if not _starts_through_pdsh(launch):
         return ()
-    kept = [
-        name
-        for name, _ in launch.environment(launch.placements[0])
-        if not name.startswith(DEEPSPEED_EXPORTS) and name != "CUDA_VISIBLE_DEVICES"
+    env = [
+        variable
+        for variable in launch.environment(launch.placements[0])
+        if variable[0] != "CUDA_VISIBLE_DEVICES"
     ]
-    return _about(RenderNote.NOT_EXPORTED, "names", kept)
+    kept = [name for name, _ in env if not name.startswith(DEEPSPEED_EXPORTS)]
+    changed = [
+        name
+        for name, value in env
+        if name not in kept and (EXPANDED.search(value) or value != value.strip())
+    ]
+    return (
+        *_about(RenderNote.NOT_EXPORTED, "names", kept),
+        *_about(RenderNote.VALUES_CHANGED, "names", changed),
+    )
+
+
+def _starts_through_pdsh(launch: Launch) -> bool:
+    """Return whether DeepSpeed's runner starts the nodes with pdsh, as all but this machine."""
+    return len(launch.placements) > 1 or launch.allocation.hosts[0] not in LOOPBACK
 
 
 def argument_notes(launch: Launch) -> tuple[Note, ...]:
@@ -163,7 +187,7 @@ def argument_notes(launch: Launch) -> tuple[Note, ...]:
     script or the directory, so the remote shell expands their `$`, quotes and so on; pdsh expands
     their `%` (0.19.8, launcher/multinode_runner.py). Its launcher removes a first `--`.
     """
-    if len(launch.placements) == 1 and launch.allocation.hosts[0] in LOOPBACK:
+    if not _starts_through_pdsh(launch):
         return ()
     args = [word for word in launch.job.args if isinstance(word, str)]
     changed = [

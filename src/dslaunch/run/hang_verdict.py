@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from dslaunch.recorded import RecordedValue, as_json_data
 from dslaunch.run.waits import FileLock, WaitKind
 
 
@@ -48,8 +48,7 @@ class HangCode(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(RecordedValue, frozen=True):
     """A line of a program."""
 
     file: str
@@ -58,8 +57,7 @@ class Place:
     function: str
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(RecordedValue, frozen=True):
     """Ranks that have entered the same collective, in a mismatch."""
 
     ranks: tuple[int, ...]
@@ -76,8 +74,7 @@ class Side:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GpuError:
+class GpuError(RecordedValue, frozen=True):
     """A hardware error of a GPU that its node has logged since the run was started."""
 
     host: str
@@ -89,8 +86,7 @@ class GpuError:
     """The process that used the GPU, where the driver says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class HangVerdict:
+class HangVerdict(RecordedValue, frozen=True, omit_defaults=True):
     """Why there is no progress; docs/reference/codes.md lists the codes."""
 
     code: HangCode
@@ -139,4 +135,5 @@ class HangVerdict:
 
     def as_data(self) -> dict[str, Any]:
         """Return the fields that are set, for JSON."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, (), "")}
+        found: dict[str, Any] = as_json_data(self)
+        return found

@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
+
+from msgspec import Struct
 
 from dslaunch.run.collective_steps import GroupHistory, StepLateness, step_lateness
 from dslaunch.run.sequential_test import begin_of_most, correlation_time, log_ratio
@@ -47,8 +48,7 @@ SUSPECT_STEPS = 12
 """The latest steps by which a rank may be slow, before that is certain."""
 
 
-@dataclass(frozen=True, slots=True)
-class LateRank:
+class LateRank(Struct, frozen=True):
     """A rank that the others wait for."""
 
     rank: int
@@ -57,8 +57,7 @@ class LateRank:
     """Share of the step time for which all others wait for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lateness:
+class Lateness(Struct, frozen=True):
     """How late the ranks of a run are."""
 
     shares: Mapping[int, float]
@@ -132,8 +131,7 @@ def slow_in(lateness: StepLateness, clock_errors: Mapping[str, float]) -> tuple[
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Others:
+class _Others(Struct, frozen=True):
     """The ranks that slow ones are compared with, step by step."""
 
     last: Sequence[float]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
+
 from dslaunch.errors import NodeError
-from dslaunch.protocol.usage import RankNumber
+from dslaunch.recorded import RecordedValue
 from dslaunch.run import endings
 from dslaunch.run.endings import Diagnosis, diagnose
 from dslaunch.run.events import Event
 from dslaunch.run.hang_text import hang_hint
 from dslaunch.run.outcome_text import message
 from dslaunch.run.reasons import EndCode, EndReason, RankSource
-from dslaunch.run.recorded_values import ExitCode, Host, Signal
+from dslaunch.run.recorded_values import ExitCode, Host, RankNumber, Signal
 
 Status = Literal["ok", "failed", "interrupted"]
 MOST_AWAITED = 4
@@ -23,8 +25,7 @@ SHOWN_LINES = 10
 """Lines of the last output that are shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class SecondaryFailure:
+class SecondaryFailure(RecordedValue, frozen=True):
     """A rank that failed as a consequence of the root cause."""
 
     host: Host
@@ -37,8 +38,7 @@ class SecondaryFailure:
     """What its last output means, if that is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(RecordedValue, frozen=True):
     """How a run ended, and why."""
 
     status: Status
@@ -76,7 +76,8 @@ class Outcome:
         """Return all fields, and the message, for JSON."""
         cause = self.cause.as_data() if self.cause is not None else None
         reason = {"reason": self.reason.as_data(), "message": self.message}
-        return asdict(replace(self, cause=None)) | {"cause": cause} | reason
+        fields: dict[str, Any] = to_builtins(replace(self, cause=None))
+        return fields | {"cause": cause} | reason
 
     @property
     def message(self) -> str:
@@ -89,8 +90,7 @@ class Outcome:
         return self.reason.code is EndCode.RUNNING
 
 
-@dataclass(slots=True)
-class History:
+class History(Struct):
     """The events of a run, for the outcome at the end."""
 
     events: list[Event] = field(default_factory=list)

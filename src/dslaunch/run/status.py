@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Cluster
 from dslaunch.cluster.nodeset import LIMIT, InvalidNodeSet, expand
 from dslaunch.errors import NodeFailure, UsageError
 from dslaunch.protocol.queries import RUNS, Answers, RunOnNode
+from dslaunch.recorded import as_json_data
 from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Until, never
 from dslaunch.run.kept_progress import RunsOfCluster, kept_progress
@@ -37,8 +40,7 @@ TOO_MANY_RUNS = "remove ended runs: `dslaunch clean --ended`"
 NodeState = Literal["running", "ended", "orphaned", "unreachable", "nothing"]
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """Why the state of a run is unknown now."""
 
     code: str
@@ -49,8 +51,7 @@ class Unknown:
     """The message of SLURM's commands."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
+class NodeStatus(Struct, frozen=True):
     """One run as one node reports it."""
 
     state: NodeState
@@ -60,19 +61,8 @@ class NodeStatus:
     """Its processes that are running although its agent has exited."""
     why: str | None = None
 
-    def as_data(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
-        return {
-            "state": self.state,
-            "ranks": self.ranks,
-            "events": [event.as_data() for event in self.events],
-            "left": self.left,
-            "why": self.why,
-        }
 
-
-@dataclass(frozen=True, slots=True)
-class RunStatus:
+class RunStatus(Struct, frozen=True):
     """The state of one run of any kind."""
 
     run: str
@@ -127,13 +117,12 @@ class RunStatus:
 
     def as_data(self) -> dict[str, Any]:
         """Return the fields for JSON: the same for all kinds of runs."""
-        nodes = {host: node.as_data() for host, node in self.nodes.items()}
         return {
             "run": self.run,
             "state": self.state.value,
             **self.record.as_data(),
-            "nodes": nodes,
-            "jobs": [asdict(job) for job in self.jobs],
+            "nodes": as_json_data(self.nodes),
+            "jobs": [to_builtins(job) for job in self.jobs],
             "result": None if self.result is None else self.result.as_data(),
             "unknown": None if self.unknown is None else self.unknown.code,
             "ended": self.ended,
@@ -141,7 +130,7 @@ class RunStatus:
             "exit_code": None if self.result is None else self.result.exit_code,
             "signal": self.exit_signal,
             "progress": None if self.progress is None else self.progress.as_data(),
-            "slower": [asdict(each) for each in self.slower],
+            "slower": [to_builtins(each) for each in self.slower],
             "rehearsal": self.rehearsal,
             "directory": self.directory,
             "output": list(self.output),
@@ -206,8 +195,7 @@ def last_end(nodes: Iterable[NodeStatus]) -> float | None:
 # ---------------------------------------------------------------- reports of nodes
 
 
-@dataclass(frozen=True, slots=True)
-class Reports:
+class Reports(Struct, frozen=True):
     """The nodes' reports of all runs."""
 
     runs: Mapping[str, RunStatus] = field(default_factory=dict)

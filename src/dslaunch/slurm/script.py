@@ -10,7 +10,8 @@ from functools import cached_property
 from itertools import chain
 
 from dslaunch.lint import Edit, Level, Remark
-from dslaunch.slurm.grammar import SBATCH, Option, options_of
+from dslaunch.slurm.directive_lines import DIRECTIVE, DirectiveLine, line_at
+from dslaunch.slurm.grammar import Option
 from dslaunch.slurm.shell_parser import expansion_commands, inner_commands, read
 from dslaunch.slurm.shell_words import (
     Assignment,
@@ -23,7 +24,6 @@ from dslaunch.slurm.shell_words import (
 )
 from dslaunch.slurm.states import whole_number
 
-DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)")
 BLOCK = re.compile(r"(?<!\$)\{%[^{}]*%\}")
 INSERTED = re.compile(r"\{\{[^{}\n]*\}\}")
 """Jinja's control blocks and expressions."""
@@ -36,19 +36,6 @@ DEEPEST = 8
 MOST_EXPANDED = 100_000
 """The maximum of characters and pieces of all expansions: a few lines can expand to billions.
 Further variables are not expanded."""
-
-
-@dataclass(frozen=True, slots=True)
-class DirectiveLine:
-    """One `#SBATCH` line."""
-
-    place: int
-    end: int
-    options: tuple[Option, ...]
-    strays: tuple[Word, ...]
-    """Words that are not options."""
-    cut: int
-    """The place of a `#` that starts a comment inside a word; -1 for none."""
 
 
 @dataclass
@@ -85,7 +72,7 @@ class Script:
     def _set_directives(self, commands: list[ShellCommand]) -> None:
         """Note the directives before and after the first command."""
         begins = [begin for begin in self.begins if DIRECTIVE.match(self.text, begin)]
-        found = [_line(self.text, begin) for begin in begins]
+        found = [line_at(self.text, begin) for begin in begins]
         first = min((command.place for command in commands), default=len(self.text))
         self.lines = tuple(line for line in found if line.place < first)
         behind = [line for line in found if line.place > first]
@@ -371,63 +358,6 @@ def _extents(command: ShellCommand) -> Iterator[tuple[int, int]]:
 
 def _is_within(place: int, extents: list[tuple[int, int]]) -> bool:
     return any(begin <= place < end for begin, end in extents)
-
-
-def directive_line(directive: str) -> tuple[str, DirectiveLine]:
-    """Parse the text after one `#SBATCH`; places are those in the returned text."""
-    text = f"#SBATCH {directive}"
-    return text, _line(text, 0)
-
-
-def _line(text: str, begin: int) -> DirectiveLine:
-    end = text.find("\n", begin)
-    end = len(text) if end < 0 else end
-    words, cut = _directive_words(text, begin + len("#SBATCH"), end)
-    options: list[Option] = []
-    strays: list[Word] = []
-    while words:
-        found, used = options_of(words, SBATCH)
-        options += found
-        strays += words[used : used + 1]
-        words = words[used + 1 :]
-    return DirectiveLine(begin, end, tuple(options), tuple(strays), cut)
-
-
-def _directive_words(text: str, at: int, end: int) -> tuple[list[Word], int]:
-    """Return the words of a directive by SLURM's rules, in which `#` starts a comment anywhere
-    (src/sbatch/opt.c, _get_argument), and the place of a `#` right behind a word; -1 for none."""
-    words: list[Word] = []
-    while at < end and text[at] != "#":
-        if text[at].isspace():
-            at += 1
-        else:
-            words.append(_directive_word(text, at, end))
-            at = words[-1].end
-    is_glued = at < end and not text[at - 1].isspace()
-    return words, at if is_glued else -1
-
-
-def _directive_word(text: str, start: int, end: int) -> Word:
-    """Return the word that begins at a place: with quotes and backslashes as in a shell, without
-    expansions."""
-    at = start
-    quote = ""
-    places: list[int] = []
-    while at < end:
-        char = text[at]
-        if not quote and (char.isspace() or char == "#"):
-            break
-        if char == quote:
-            quote = ""
-        elif char in "'\"" and not quote:
-            quote = char
-        else:
-            if char == "\\" and quote != "'" and at + 1 < end:
-                at += 1  # the character after it stands for itself
-            places.append(at)
-        at += 1
-    value = "".join(text[place] for place in places)
-    return Word((Literal(value, tuple(places), ""),), start, at)
 
 
 def _set(arguments: tuple[str, ...], letter: str, name: str, *, on: bool) -> bool:

@@ -17,6 +17,8 @@ NOISE_KEPT = 64 * 1024
 """Bytes that are kept of it."""
 TIMEOUT = 18.0
 """Seconds for a login shell to start our line; less than the time for a greeting."""
+OLD_PYTHON = 94
+"""Exit code of our line's Python that is too old; it writes its version to standard error."""
 NO_TEXT = 95
 """Exit code of our line's Python where the program did not arrive on its standard input."""
 NO_PYTHON = 96

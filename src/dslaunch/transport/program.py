@@ -31,7 +31,8 @@ MARK = "DSLAUNCH_PROGRAM"
 _LOADER = """\
 import sys
 if sys.version_info < (3, 8):
-    sys.exit("dslaunch needs Python 3.8 or newer on a node, this is " + sys.version.split()[0])
+    sys.stderr.write("Python 3.8 or newer is needed, this is " + sys.version.split()[0])
+    sys.exit({old})
 import gc, marshal, zlib
 from importlib._bootstrap_external import MAGIC_NUMBER
 from importlib.machinery import ModuleSpec
@@ -129,6 +130,7 @@ def _imports(main: str) -> bytes:
         packages=_PACKAGES,
         magic=MAGIC_NUMBER,
         kind=sys.implementation.name,
+        old=login_shell.OLD_PYTHON,
         main=main,
     ).encode()
 

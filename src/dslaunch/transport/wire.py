@@ -14,9 +14,10 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch import log
 from dslaunch.errors import NodeFailure
@@ -26,6 +27,7 @@ from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.transport import login_shell, loop, program
 from dslaunch.transport.base import End, others_began
 from dslaunch.transport.clock import Clock
+from dslaunch.transport.future import Future
 from dslaunch.transport.latch import Latch
 from dslaunch.transport.writing_watch import WRITE_TIMEOUT, WritingWatch
 
@@ -51,8 +53,7 @@ class LostError(Exception):
         self.failure = failure
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(Struct, frozen=True):
     """A request of ours that has no reply yet."""
 
     future: Future[Any]
@@ -402,12 +403,9 @@ class Wire:
             explain = login_shell.endless if self.login.much else login_shell.hung
             return explain(self.host, printed)
         if code == login_shell.NO_PYTHON:
-            return NodeFailure(
-                self.host,
-                "no-python",
-                "python3 not found on the node's PATH",
-                hint="install Python 3.8 or newer there, or set `python:` to an absolute path",
-            )
+            return self._no_python("python3 not found on the node's PATH")
+        if code == login_shell.OLD_PYTHON:
+            return self._no_python(login_shell.last_line(said) or "its Python is too old")
         if code == login_shell.NO_TEXT:
             return login_shell.ate_input(self.host, printed)
         if not self.login.started and (code is not None or printed.strip()):
@@ -419,6 +417,10 @@ class Wire:
             f"the agent did not start (exit code {code}): {words}",
             hint="run the node's Python by hand with `-I -S`",
         )
+
+    def _no_python(self, why: str) -> NodeFailure:
+        hint = "install Python 3.8 or newer there, or set `python:` to an absolute path"
+        return NodeFailure(self.host, "no-python", why, hint=hint)
 
     def _lose(self, failure: NodeFailure) -> None:
         if failure.kind == "broken":

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Allocation, Node, SecretSource
 from dslaunch.errors import ErrorCode, PlanError, UsageError
@@ -141,6 +141,16 @@ def test_variables_that_deepspeed_keeps_to_itself_are_named() -> None:
     job = Job("train.py", env=(("NCCL_DEBUG", "INFO"), ("HF_HOME", "/hf")))
     found = notes("deepspeed", replace(PAIR, job=job))
     assert found[RenderNote.NOT_EXPORTED] == {"names": ("HF_HOME",)}
+    alone = notes("deepspeed", replace(launch((Node("w0", (0,)), (0,))), job=job))
+    assert alone[RenderNote.NOT_EXPORTED] == {"names": ("HF_HOME",)}
+    here = notes("deepspeed", replace(launch((Node("localhost", (0,)), (0,))), job=job))
+    assert RenderNote.NOT_EXPORTED not in here
+
+
+def test_values_that_deepspeed_changes_on_their_way_to_the_nodes_are_named() -> None:
+    env = {"NCCL_A": "a b, c", "NCCL_B": "$x", "NCCL_C": "a ", "NCCL_D": "%n", "HF_HOME": "$x"}
+    found = notes("deepspeed", replace(PAIR, job=Job("train.py", env=tuple(env.items()))))
+    assert found[RenderNote.VALUES_CHANGED] == {"names": ("NCCL_B", "NCCL_C", "NCCL_D")}
 
 
 @pytest.mark.parametrize("name", ["deepspeed", "mpirun"])

@@ -10,6 +10,7 @@ from queue import Queue
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.pythons import interpreter
 from tests.unit.transport.fake import Answer, FakeTransport
 
 from dslaunch import transport
@@ -166,8 +167,19 @@ def test_a_shell_that_prints_and_exits_is_reported_with_its_output() -> None:
 
 
 def test_an_old_python_says_which() -> None:
-    words = "dslaunch needs Python 3.8 or newer on a node, this is 3.6.8"
-    assert words in failure_of(Answer(stderr=words, exit_code=1)).message
+    words = "Python 3.8 or newer is needed, this is 3.6.8"
+    found = failure_of(Answer(stderr=words, exit_code=login_shell.OLD_PYTHON))
+    assert (found.kind, found.message) == ("no-python", words)
+    assert "`python:`" in found.hint
+
+
+@pytest.mark.parametrize("minor", [6, 7])
+def test_an_old_python_exits_with_a_separate_code(minor: int) -> None:
+    line = program.line(Node("n", (0,), python=interpreter(minor)))
+    text = b"".join(boot_text(AgentStart("run", "n1")))
+    done = subprocess.run(["/bin/sh", "-c", line], input=text, capture_output=True, check=False)
+    assert done.returncode == login_shell.OLD_PYTHON
+    assert f"this is 3.{minor}.".encode() in done.stderr
 
 
 def test_bytes_that_are_no_frames_are_a_broken_agent() -> None:

@@ -10,8 +10,9 @@ from dslaunch.lint import Edit, Remark
 from dslaunch.lint.rules import also_reports, rule
 from dslaunch.plural import counted
 from dslaunch.slurm import sources
+from dslaunch.slurm.directive_lines import DirectiveLine
 from dslaunch.slurm.grammar import FORMER, SBATCH, Option
-from dslaunch.slurm.script import DirectiveLine, Script
+from dslaunch.slurm.script import Script
 from dslaunch.slurm.script_mistakes import ScriptMistake
 from dslaunch.slurm.states import whole_number
 from dslaunch.slurm.training_commands import Reading, SrunStep
