@@ -15,10 +15,11 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from pydantic import BaseModel
 
 from dslaunch.deepspeed.compare import Difference
@@ -114,7 +115,7 @@ CHECKPOINT = {
     "files": "For each file, its copies: `host`, `size`, `saved`, `broken`.",
 }
 STATES = f"One of {', '.join(f'`{state}`' for state in State)}."
-PROGRESS = ", ".join(f"`{field.name}`" for field in fields(Progress))
+PROGRESS = ", ".join(f"`{name}`" for name in Progress.__struct_fields__)
 FORMATS = (
     Format(
         "run",
@@ -437,10 +438,10 @@ FORMATS = (
 
 
 def documented(kind: type) -> dict[str, str]:
-    """Return the fields of a dataclass or model with their meaning; of a status also those of its
+    """Return the fields of a Struct or model with their meaning; of a status also those of its
     record."""
     if kind is RunStatus:
-        own = _of_dataclass(kind)
+        own = _of_struct(kind)
         del own["record"]
         return {**own, **documented(RunRecord)}
     if issubclass(kind, BaseModel):
@@ -448,15 +449,14 @@ def documented(kind: type) -> dict[str, str]:
             field.serialization_alias or name: field.description or ""
             for name, field in kind.model_fields.items()
         }
-    return _of_dataclass(kind)
+    return _of_struct(kind)
 
 
-def _of_dataclass(kind: type) -> dict[str, str]:
-    """Return the fields of a dataclass with the texts below them, which `ast` alone can see."""
-    assert is_dataclass(kind)
+def _of_struct(kind: type[Struct]) -> dict[str, str]:
+    """Return the fields of a Struct with the texts below them, which `ast` alone can see."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)
-    found = {field.name: "" for field in fields(kind)}
+    found = dict.fromkeys(kind.__struct_fields__, "")
     for field, text in zip(definition.body, definition.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             found[field.target.id] = _text(text)
@@ -538,7 +538,7 @@ def _events(example: Any) -> Iterator[str]:
         "events that it shows."
     )
     yield ""
-    events = {key: text or COMMON[key] for key, text in _of_dataclass(Event).items()}
+    events = {key: text or COMMON[key] for key, text in _of_struct(Event).items()}
     yield from _table(events, {key: each for event in example for key, each in event.items()})
     yield '```json title="events of dslaunch run --json cluster.yaml fail.py"'
     yield from (json.dumps(event) for event in example)
@@ -652,7 +652,7 @@ def undocumented(recorded: Mapping[str, Any]) -> Iterable[str]:
         example = recorded[form.command]
         for each in example if isinstance(example, list) else [example]:
             yield from (f"{form.command}: {key}" for key in each if key not in known)
-    events = _of_dataclass(Event)
+    events = _of_struct(Event)
     for event in recorded["events"]:
         yield from (f"events: {key}" for key in event if key not in {*events, "text"})
 

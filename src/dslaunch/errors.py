@@ -15,10 +15,12 @@ DslaunchError                1  the run failed
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
+from msgspec import Struct
+
 from dslaunch.error_codes import ErrorCode
+from dslaunch.recorded import RecordedValue
 from dslaunch.terminal import visible
 from dslaunch.texts import Value, filled
 
@@ -85,8 +87,7 @@ class UsageError(DslaunchError):
     class_code = ErrorCode.USAGE
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Problem:
+class Problem(Struct, frozen=True, order=True):
     """One thing that is wrong in a file. Lines and columns count from 1; 0 means the whole file."""
 
     file: str
@@ -97,9 +98,9 @@ class Problem:
     message: str
     rule: str = "wrong-value"
     """Its name for machines, such as `unknown-key`."""
-    parameters: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    parameters: tuple[tuple[str, Any], ...] = ()
     """What the message was made from, for machines."""
-    source: str = field(default="", compare=False)
+    source: str = ""
     """The line itself, where it may be shown."""
 
     def __str__(self) -> str:
@@ -190,8 +191,7 @@ NODE = "NODE"
 """Stands for the name of the node in a text about several nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFailure:
+class NodeFailure(RecordedValue, frozen=True):
     """Why one node could not be used."""
 
     host: str

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 Default = Callable[[Any], Any]
 """Makes JSON data of a value of another type."""
@@ -58,8 +59,8 @@ def _encoder(
 
 
 def members(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass, not those of its fields: a `default` for `json_text`."""
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+    """Return the fields of a Struct, not those of its fields: a `default` for `json_text`."""
+    return msgspec.structs.asdict(value)
 
 
 def json_literal(value: object, *, indent: int | None = None, ascii_only: bool = True) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from dslaunch.texts import Value, filled
 
@@ -21,8 +22,7 @@ class NoteCode(StrEnum):
         return member
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """One note. As a string it is the text for users."""
 
     code: NoteCode

@@ -12,7 +12,6 @@ import pkgutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +28,8 @@ from typing import (
     get_args,
     get_origin,
 )
+
+from msgspec import Struct
 
 from dslaunch.errors import DslaunchError, ErrorCode, PluginError, UsageError
 from dslaunch.notes import Note, NoteCode, note
@@ -60,8 +61,7 @@ Part = TypeVar("Part")
 HERE = Path(__file__).parent
 
 
-@dataclass(frozen=True, slots=True)
-class Registry(Generic[Part]):
+class Registry(Struct, Generic[Part], frozen=True):
     """The parts of one kind, by name. Raises PluginError for a broken part of a third party."""
 
     noun: str
@@ -147,7 +147,7 @@ class Registry(Generic[Part]):
         if not isinstance(value, expected):
             found = type(value).__name__
             self.fail(name, f"has returned {found} instead of {expected.__name__}")
-        if is_dataclass(expected):
+        if issubclass(expected, Struct):
             wrong = _wrong_attribute(value, expected)
             if wrong is not None:
                 self.fail(name, f"has returned a {expected.__name__} that {wrong}")
@@ -200,8 +200,7 @@ _CHECKED_TYPES: dict[str, type] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Attribute:
+class _Attribute(Struct, frozen=True):
     """What the class of a part says of an attribute or property."""
 
     name: str

@@ -14,9 +14,11 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import SecretSource

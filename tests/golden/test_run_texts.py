@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dslaunch.errors import ErrorCode
 from dslaunch.launch.decisions import DecisionCode, decision

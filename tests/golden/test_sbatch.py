@@ -6,10 +6,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.golden.test_golden import CLUSTERS, launch
 
 from dslaunch.cluster.load import load_cluster

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 from pydantic import BaseModel
 
 from dslaunch.launch.decisions import Decision
@@ -60,14 +61,13 @@ def laden(value: Any, text: str = LADEN) -> Any:
         return value + text
     if isinstance(value, Decision | Note | Advice):
         return _with_parameters(value, text)
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, Struct):
         hints = get_type_hints(type(value), _names(type(value)))
-        made = object.__new__(type(value))
-        for each in fields(value):
-            found = getattr(value, each.name)
-            fixed = _is_fixed(hints.get(each.name))
-            object.__setattr__(made, each.name, found if fixed else laden(found, text))
-        return made
+        made = {
+            name: found if _is_fixed(hints.get(name)) else laden(found, text)
+            for name, found in asdict(value).items()
+        }
+        return type(value)(**made)
     if isinstance(value, BaseModel):
         changed = {name: laden(inside, text) for name, inside in dict(value).items()}
         return value.model_construct(**changed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from dslaunch.protocol.values import InvalidAnswer
 from dslaunch.run.checkpoint_stores import NodeStore
 from dslaunch.run.checkpoints import Holdings, look
 from dslaunch.run.reach import ReachedNodes
+from dslaunch.transport.future import Future
 from dslaunch.transport.wire import LostError
 from tests.unit.node.test_shards import save
 

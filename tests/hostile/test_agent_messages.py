@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -79,6 +78,7 @@ from dslaunch.run.usage_rates import Reading, usage_between
 from dslaunch.run.view import ignore
 from dslaunch.run.watch import Watch, read_event
 from dslaunch.slurm.job_signals import ask_node
+from dslaunch.transport.future import Future
 from dslaunch.transport.wire import LostError
 from tests.growth import Work, grows, result_within
 from tests.hostile.mutations import Mutation, mutations, sample, text_sample

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import Any, cast
 
 from dslaunch.protocol import queries
 from dslaunch.run.node_pairs import MOST_ADDRESSES, NodePairs
 from dslaunch.run.session import Session
+from dslaunch.transport.future import Future
 
 
 class ClaimingSession:

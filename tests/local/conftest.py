@@ -6,10 +6,11 @@ import os
 import signal
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Allocation, Cluster, Network, Node, SecretSource, Storage
 from dslaunch.launch.job import Job

@@ -56,6 +56,8 @@ FINDINGS: Mapping[str, str] = {
     "rehearsal.no-update": "the optimizer's parameters are not the trained model's",
     "rehearsal.not-distributed": "a rank runs without a process group",
     "rehearsal.not-synchronized": "ranks have different parameters after a step",
+    "rehearsal.clipped-in-parts": "divided gradients are clipped by the norm of a part",
+    "rehearsal.schedule-steps": "a scheduler makes several steps in each optimizer step",
     "rehearsal.schedule-unused": "the learning rate stays 0, or a scheduler makes no step",
     "rehearsal.spawns-ranks": "the script starts its ranks itself",
     "rehearsal.unread-data": "no rank reads some parts of the data",

@@ -27,11 +27,12 @@ library writes without dslaunch; it is empty where the job trains, or waits, wit
 processes on both nodes and the control machine, which does not depend on what else is running, and
 the load of the 2 CPUs then (processes that wanted one, on average over a minute).
 
-Six sets were written after the rules: 15 broken jobs and 10 sound ones, 18 and 10, 25 and 13, 13
-and 4, 15 and 11, and 26 and 18. Before the rules were extended for them, 7 of the 15, 7 of the 18,
-16 of the 25, 3 of the 13, which were chosen for being new, 12 of the 15, and 12 of the last 26 were
-named by their code; 7 more of these 26 by their exception alone. Of the sound ones, 2, 1, 1, 2, 1
-and 2 were called broken; of 5 further ones, which split the model, are compiled or have an unusual
+Seven sets were written after the rules: 15 broken jobs and 10 sound ones, 18 and 10, 25 and 13, 13
+and 4, 15 and 11, 26 and 18, and 24 and 12. Before the rules were extended for them, 7 of the 15, 7
+of the 18, 16 of the 25, 3 of the 13, which were chosen for being new, 12 of the 15, 12 of the 26,
+and 7 of the last 24 were named by their code; 7 more of the 26 and 11 of the last 24 by their
+exception alone, 3 of these 24 had a wrong hint, and 3 none. Of the sound ones, 2, 1, 1, 2, 1, 2 and
+1 were called broken; of 5 further ones, which split the model, are compiled or have an unusual
 optimizer, 3 were, and of 17 that were written to find weak rules, 2.
 Three broken jobs of the third set are not in the table: that a schedule is too short cannot be seen
 in two steps, a job with ZeRO-3 had not reached its hang when it was inspected, and what a data

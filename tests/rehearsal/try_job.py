@@ -19,9 +19,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dslaunch.run.endings import diagnose
 from tests.ports import free_port

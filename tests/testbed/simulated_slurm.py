@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from msgspec import structs
+
 from dslaunch.slurm.client import Done
 
 LOCAL, OTHER = "vcluster", "other"
@@ -202,7 +204,7 @@ class Slurm:
         asked.stdin, asked.environ = stdin, environ
         done = self._broken(command, asked) or commands[command](asked)
         if Fault.CUT in self.faults and command != "sbatch" and done.out:
-            return replace(done, out=done.out[: len(done.out) // 2])
+            return structs.replace(done, out=done.out[: len(done.out) // 2])
         return done
 
     def _broken(self, command: str, asked: _Asked) -> Done | None:

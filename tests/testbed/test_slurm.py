@@ -17,7 +17,7 @@ from tests.testbed.scheduler import EXAMPLES, Job, Site, parameters, submit, unt
 from tests.testbed.vcluster import CONTROL, VirtualCluster
 from tests.testbed.vcluster.slurm import ASKING
 
-NASTY = ["a,b", "it's", "$HOME", 'say "x"', "two\nlines", "`id`", "\\", "#", "*", "", "$(id)", "é"]
+NASTY = ["a,b", "it's", "$HOME", 'say "x"', "a\r\nb", "`id`", "\\", "#", "*", "", "$(id)", "é"]
 
 
 def seen(text: str) -> list[list[list[str]]]:

@@ -131,13 +131,13 @@ SHAPE = """
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Level = Literal["low", "high"]
 
-@dataclass
-class Shape:
+class Shape(Struct):
     title: str
     level: Level = "low"
     ready: bool = True

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from dslaunch.api.arguments import PathText
 from dslaunch.errors import UsageError
@@ -70,8 +71,7 @@ def lint_config(
     return check_config(text, name, context)
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """What a training needs."""
 
     question: EstimateInput

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from dslaunch.api.arguments import PathText, directory
 from dslaunch.api.earlier_runs import find_run

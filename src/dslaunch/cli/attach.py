@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
 
 import typer
+from msgspec.structs import replace
 
 from dslaunch.cli import lookup, run_views, ui
 from dslaunch.cli.json_option import JsonEvents

@@ -6,11 +6,12 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Container
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.cli import ui
 from dslaunch.cli.checkpoint_directories import (
@@ -265,8 +266,7 @@ def consolidate(
     ui.result(f"wrote fp32 weights of {name} to {f'{on}:' if on else ''}{to}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Conversion:
+class _Conversion(Struct, frozen=True):
     """What `consolidate` converts, and how."""
 
     tag: str | None

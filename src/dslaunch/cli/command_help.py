@@ -9,8 +9,10 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.cli import ui
 from dslaunch.cli.commands import ENTRIES, CommandKind, Group, leaves
@@ -24,8 +26,7 @@ MOST_INDENT = 32
 """Columns before an option's description; a longer option gets its own line."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterHelp:
+class ParameterHelp(Struct, frozen=True):
     """An option or an argument."""
 
     names: tuple[str, ...]
@@ -52,8 +53,7 @@ class ParameterHelp:
         return f"{self.text.removesuffix('.')} ({', '.join(notes)})." if notes else self.text
 
 
-@dataclass(frozen=True, slots=True)
-class CommandHelp:
+class CommandHelp(Struct, frozen=True):
     """The help of a command."""
 
     words: str

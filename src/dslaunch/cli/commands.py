@@ -6,13 +6,13 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from typing import Any, NoReturn
 
 import typer
+from msgspec import Struct
 from typer._click.core import augment_usage_errors
 from typer.core import TyperCommand, TyperGroup
 
@@ -50,8 +50,7 @@ class CommandKind(StrEnum):
     HELP = "Help"
 
 
-@dataclass(frozen=True, slots=True)
-class CommandEntry:
+class CommandEntry(Struct, frozen=True):
     """A command of the program, as the help lists it without importing its module."""
 
     name: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import to_builtins
 
 from dslaunch.cli import config_init, options, ui
 from dslaunch.cli.json_option import Json
@@ -206,7 +206,7 @@ def diff(
     a, b = (parse(options.read_text(file), str(file)) for file in (first, second))
     found = differences(a, b, table(version))
     if as_json:
-        ui.data([asdict(each) for each in found])
+        ui.data([to_builtins(each) for each in found])
     elif found:
         ui.result(ui.table([("KEY", str(first), str(second)), *map(_row, found)], ui.width()))
     else:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+from msgspec import Struct
 
 from dslaunch.cli.training_nodes import FactsFile, hardware_of
 from dslaunch.cluster.select import Selection
@@ -147,8 +147,7 @@ PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
 ATTENTION: tuple[AttentionKind, ...] = ("sdpa", "eager")
 
 
-@dataclass(frozen=True, slots=True)
-class SizeOptions:
+class SizeOptions(Struct, frozen=True):
     """The size of a model, without a file or beside it."""
 
     params: Params = None
@@ -156,8 +155,7 @@ class SizeOptions:
     meta: Meta = False
 
 
-@dataclass(frozen=True, slots=True)
-class HardwareOptions:
+class HardwareOptions(Struct, frozen=True):
     """The nodes, what each has, and how they are connected."""
 
     cluster: ClusterFile = None
@@ -180,8 +178,7 @@ class HardwareOptions:
         return hardware_of(self.cluster, chosen, self.facts)
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingOptions:
+class TrainingOptions(Struct, frozen=True):
     """What is trained at a time, and how."""
 
     precision: PrecisionName = "bf16"
@@ -193,8 +190,7 @@ class TrainingOptions:
     factor: Factor = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class EstimateFiles:
+class EstimateFiles(Struct, frozen=True):
     """The files that are written."""
 
     svg: Svg = None

@@ -6,11 +6,11 @@ import gc
 import os
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
 
 from dslaunch import api
 from dslaunch.cli import options, ui
@@ -81,8 +81,7 @@ USUAL = "static"
 """The default tier."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeOptions:
+class NodeOptions(Struct, frozen=True):
     """The options that select nodes, with all their slots."""
 
     include: Include = ""
@@ -96,8 +95,7 @@ class NodeOptions:
         return Selection(self.include, self.exclude, self.nodes, labels=tuple(self.label or ()))
 
 
-@dataclass(frozen=True, slots=True)
-class CheckOptions:
+class CheckOptions(Struct, frozen=True):
     """The options that select checks."""
 
     tier: TierName = None
@@ -177,8 +175,7 @@ def _explained(name: str | None) -> str:
     return "\n".join(explanation(name, known[name]))
 
 
-@dataclass(frozen=True, slots=True)
-class PreflightRequest:
+class PreflightRequest(Struct, frozen=True):
     """The nodes and the checks of a preflight."""
 
     file: Path | None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
 
 from dslaunch.cli import options, ui
 from dslaunch.cli.json_option import JsonObject
@@ -54,8 +54,7 @@ SPELLED = "backslashreplace"
 """How names that are not UTF-8 are written into files."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreflightResult:
+class PreflightResult(Struct, frozen=True):
     """The report on the answers of the nodes."""
 
     checks: Mapping[str, Check]
@@ -64,8 +63,7 @@ class PreflightResult:
     """The baseline's."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreflightOutput:
+class PreflightOutput(Struct, frozen=True):
     """The options for what is printed and written."""
 
     fail_on_change: FailOnChange = False

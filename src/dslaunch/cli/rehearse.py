@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from dslaunch.cli import interruption, options, run_views, script_options, ui
 from dslaunch.cli.options import Words

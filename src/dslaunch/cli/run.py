@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch import api
 from dslaunch.cli import (
@@ -119,8 +120,7 @@ HeartbeatTimeout = Annotated[
 CONTEXT = options.SCRIPT_LAST
 
 
-@dataclass(frozen=True, slots=True)
-class TimeoutOptions:
+class TimeoutOptions(Struct, frozen=True):
     """The options for times, in seconds."""
 
     grace: options.Grace = DEFAULTS.grace
@@ -141,8 +141,7 @@ class TimeoutOptions:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ViewOptions:
+class ViewOptions(Struct, frozen=True):
     """The options for what is shown of a run, and how."""
 
     quiet: Quiet = False
@@ -157,8 +156,7 @@ class ViewOptions:
         return Shown(ranks=ranks, fold=self.fold, json=self.json, quiet=self.quiet)
 
 
-@dataclass(frozen=True, slots=True)
-class EndOptions:
+class EndOptions(Struct, frozen=True):
     """The options for what is done with the outcome, and with the figures of a run."""
 
     result: Result = None
@@ -262,8 +260,7 @@ def _rehearse_first(request: RunRequest, *, json: bool) -> None:
         raise DslaunchError.coded(ErrorCode.NOT_REHEARSED)
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnd:
+class RunEnd(Struct, frozen=True):
     """What is done with a run's outcome, besides showing it."""
 
     result: Path | None
@@ -320,8 +317,7 @@ class RunEnd:
         ui.wrote(self.result)
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """What is shown of a run, and how."""
 
     ranks: frozenset[int] | None

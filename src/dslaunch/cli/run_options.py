@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch import api
 from dslaunch.cli import options
@@ -22,8 +24,7 @@ if TYPE_CHECKING:
     from dslaunch.run.timeouts import Timeouts
 
 
-@dataclass(frozen=True, slots=True)
-class SelectionOptions:
+class SelectionOptions(Struct, frozen=True):
     """The options that select nodes and slots."""
 
     include: options.Include = ""
@@ -47,8 +48,7 @@ class SelectionOptions:
         return select(cluster, self.selection)
 
 
-@dataclass(frozen=True, slots=True)
-class JobOptions:
+class JobOptions(Struct, frozen=True):
     """The options that define how the program is run."""
 
     module: options.Module = False
@@ -69,8 +69,7 @@ class JobOptions:
         return "command" if self.no_python else "script"
 
 
-@dataclass(frozen=True, slots=True)
-class StartOptions:
+class StartOptions(Struct, frozen=True):
     """The options that define how nodes are reached and a job is started on them."""
 
     slurm: options.Allocated = False
@@ -118,8 +117,7 @@ class StartOptions:
             api.check_not_scheduled(cluster, os.environ)
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterJob:
+class ClusterJob(Struct, frozen=True):
     """A cluster and the job to run on it."""
 
     cluster: Cluster

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import is_dataclass
 from functools import wraps
 from typing import Any
+
+from msgspec import Struct
 
 
 def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -23,7 +24,7 @@ def take(wrapper: Callable[..., Any], parameters: list[inspect.Parameter]) -> No
 def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with the fields of option groups as parameters.
 
-    A group is a dataclass of options that several commands have in common, or that belong together;
+    A group is a Struct of options that several commands have in common, or that belong together;
     the command gets it as one value.
     """
     parameters = parameters_of(command)
@@ -45,4 +46,4 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _is_group(annotation: Any) -> bool:
-    return isinstance(annotation, type) and is_dataclass(annotation)
+    return isinstance(annotation, type) and issubclass(annotation, Struct)

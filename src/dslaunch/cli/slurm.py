@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.cli import interruption, notifications, options, run_views, script_options, ui
 from dslaunch.cli.json_option import JsonEvents
@@ -97,8 +98,7 @@ NoPreflight = Annotated[
 CONTEXT = options.SCRIPT_LAST
 
 
-@dataclass(frozen=True, slots=True)
-class SupervisionOptions:
+class SupervisionOptions(Struct, frozen=True):
     """The options that define whether and how `dslaunch run` supervises the ranks in the job."""
 
     supervised: Supervised = None

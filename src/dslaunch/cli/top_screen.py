@@ -10,7 +10,8 @@ import time
 import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dslaunch.report.usage_table import SORTS, Choice, Size
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from dslaunch.cli import ui
 from dslaunch.cli.json_option import JsonList

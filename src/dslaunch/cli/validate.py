@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from dslaunch.cli import ui
 from dslaunch.cli.json_option import JsonObject
@@ -36,8 +37,7 @@ Given = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ValidatedFile:
+class ValidatedFile(Struct, frozen=True):
     """One cluster file with its problems."""
 
     file: Path
@@ -123,7 +123,7 @@ def _print_json(judged: list[ValidatedFile]) -> None:
         counts = count(each.cluster) if each.cluster else {}
         parameters = {_remark(problem): dict(problem.parameters) for problem in each.problems}
         problems = [
-            asdict(remark) | {"parameters": parameters.get(remark, {})}
+            to_builtins(remark) | {"parameters": parameters.get(remark, {})}
             for remark in each.found.kept
         ]
         told.append({**counts, "problems": problems, "ignored": each.found.ignored})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.cluster.hostfile import parse_hostfile
 from dslaunch.cluster.mistakes import Mistake
@@ -31,8 +32,7 @@ _COUNTED = re.compile(r"([0-9]{1,4})(?:\(x([0-9]{1,6})\))?")
 _GPU = re.compile(r"(?m)^GPU ([0-9]+):")
 
 
-@dataclass(frozen=True, slots=True)
-class Discovered:
+class Discovered(Struct, frozen=True):
     """Hosts with their slots, and the source that names them."""
 
     source: str

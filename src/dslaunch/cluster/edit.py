@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from dslaunch.cluster import schema, yamltext
 from dslaunch.cluster.mistakes import MistakeCode, mistake
@@ -19,8 +20,7 @@ from dslaunch.json_text import json_literal, json_text
 Value = str | int | list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterFileEdit:
+class ClusterFileEdit(Struct, frozen=True):
     """A value to set."""
 
     path: yamltext.Path

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import NodeFailure
 
 
-@dataclass(frozen=True, slots=True)
-class FoldedFailure:
+class FoldedFailure(Struct, frozen=True):
     """One kind of failure, and the nodes that have it."""
 
     hosts: tuple[str, ...]

@@ -5,7 +5,8 @@ keys (see `rules`) are reported at the same time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.cluster import schema
 from dslaunch.cluster.container_section import ContainerSection
@@ -32,8 +33,7 @@ _SECTIONS: dict[str, type[Section]] = {
 _UNEXPECTED = (MistakeCode.WRONG_TYPE, MistakeCode.OUT_OF_RANGE, MistakeCode.WRONG_FORMAT)
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Struct, frozen=True):
     """The valid part of a file."""
 
     file: schema.ClusterFile | None

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Protocol, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.cluster.mistakes import Mistake, MistakeCode, Value, mistake
 from dslaunch.cluster.yamltext import Path, described
@@ -20,8 +22,7 @@ Schema = dict[str, Any]
 """A part of a JSON Schema."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """A mistake at a position; `given` is the value there."""
 
     path: Path
@@ -91,8 +92,7 @@ def _empty(value: Any, path: Path, report: Report) -> _Invalid:
     return INVALID
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """Text that fully matches `pattern`; `what` describes it in messages."""
 
     pattern: str = ""
@@ -139,8 +139,7 @@ class Text:
         return of
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     """A number in a range; by default an integer."""
 
     at_least: float | None = None
@@ -177,8 +176,7 @@ class Number:
         return {"type": "integer" if self.whole else "number"} | given
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(Struct, frozen=True):
     """True or false."""
 
     def read(self, value: Any, path: Path, report: Report) -> Any:
@@ -192,8 +190,7 @@ class Flag:
         return {"type": "boolean"}
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
+class OneOf(Struct, frozen=True):
     """One of several names."""
 
     names: tuple[str, ...]
@@ -221,8 +218,7 @@ def unknown_name(names: tuple[str, ...], value: Any, path: Path, report: Report)
     )
 
 
-@dataclass(frozen=True, slots=True)
-class NameOf:
+class NameOf(Struct, frozen=True):
     """The name of a built-in or installed part."""
 
     parts: Registry[Any]
@@ -245,8 +241,7 @@ class NameOf:
         return {"type": "string", "enum": list(names), "description": text}
 
 
-@dataclass(frozen=True, slots=True)
-class ListOf:
+class ListOf(Struct, frozen=True):
     """A list whose items have one form."""
 
     item: Form
@@ -281,8 +276,7 @@ class ListOf:
         return of
 
 
-@dataclass(frozen=True, slots=True)
-class MappingOf:
+class MappingOf(Struct, frozen=True):
     """A mapping of names to values of one form."""
 
     name: Text
@@ -315,8 +309,7 @@ class MappingOf:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Either:
+class Either(Struct, frozen=True):
     """One of several forms; which one is decided before the value is checked, so that only faults
     about that form are reported."""
 
@@ -333,8 +326,7 @@ class Either:
         return {"oneOf": [form.schema() for form in self.forms]}
 
 
-@dataclass(frozen=True, slots=True)
-class AutoOr:
+class AutoOr(Struct, frozen=True):
     """The word `auto`, or a value."""
 
     form: Form
@@ -354,8 +346,7 @@ class AutoOr:
         return {"oneOf": [{"type": "string", "const": "auto"}, self.form.schema()]}
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """A key of a section. One whose default is None takes `null` as well."""
 
     form: Form
@@ -445,8 +436,7 @@ class Section:
         return None if faults else cls(values)
 
 
-@dataclass(frozen=True, slots=True)
-class SectionForm:
+class SectionForm(Struct, frozen=True):
     """A section as a value."""
 
     section: type[Section]

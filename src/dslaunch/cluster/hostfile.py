@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
 from dslaunch.cluster.model import MOST_SLOTS
@@ -19,8 +20,7 @@ _USER = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,63}")
 HINT = "write `host slots=N` or `host:N`, or `host` and use `--slots N`; `user@host` is accepted"
 
 
-@dataclass(frozen=True, slots=True)
-class HostLine:
+class HostLine(Struct, frozen=True):
     """One host of a hostfile."""
 
     host: str

@@ -6,9 +6,11 @@ import os
 import re
 import shlex
 import stat
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.cluster import model
 from dslaunch.cluster.hostfile import HINT, parse_hostfile
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 LARGEST = 16 * 2**20
 """Maximum size of a file in bytes; 100,000 nodes listed one by one are about 4 MiB."""
-_OWN_SLURM = tuple(field.name for field in fields(model.Slurm) if field.name != "options")
+_OWN_SLURM = tuple(name for name in model.Slurm.__struct_fields__ if name != "options")
 TOLD = 100
 """Maximum number of reported problems of one file."""
 
@@ -42,8 +44,7 @@ def parse_cluster(text: str, file: str) -> model.Cluster:
     return replace(parse(text, file).cluster, source=source)
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
+class Parsed(Struct, frozen=True):
     """A valid cluster file."""
 
     cluster: model.Cluster

@@ -6,7 +6,8 @@ docs/reference/codes.md lists the codes; `dslaunch validate` can ignore them by 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from dslaunch.errors import Problem
 from dslaunch.notes import NoteCode
@@ -225,8 +226,7 @@ class MistakeCode(NoteCode):
     NOT_EDITABLE = "not-editable", "cannot be edited automatically; set it to {value} by hand"
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
+class Mistake(Struct, frozen=True):
     """One mistake without its position. `str()` returns its text."""
 
     code: MistakeCode
@@ -247,7 +247,7 @@ class Mistake:
             path=path,
             message=str(self),
             rule=self.code.value,
-            parameters=self.values,
+            parameters=tuple(self.values.items()),
             source=source,
         )
 

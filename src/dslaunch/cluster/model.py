@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from dslaunch.recorded import RecordedValue
 from dslaunch.registry import TRANSPORTS
 
 Pairs = tuple[tuple[str, str], ...]
@@ -21,8 +24,7 @@ MOST_SLOTS = 1024
 """Maximum number of slots of one node."""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(RecordedValue, frozen=True):
     """One machine that can run ranks."""
 
     host: str
@@ -48,8 +50,7 @@ class Node:
     """GPUs of the SLURM allocation on this node, which every step must request; None: unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ssh:
+class Ssh(RecordedValue, frozen=True):
     """Settings of all SSH connections; user, port, key and jump host are per node."""
 
     connect_timeout: float = 10.0
@@ -62,8 +63,7 @@ class Ssh:
     """Number of nodes that each node of a tree logs in to, and this machine (transport `tree`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
+class Network(RecordedValue, frozen=True):
     """Network between the ranks; None: detected on the nodes."""
 
     interface: str | None = None
@@ -73,8 +73,7 @@ class Network:
     nodes; None: any free port."""
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(RecordedValue, frozen=True):
     """Directories on the nodes. A path without a leading `/` is relative to the node's home."""
 
     shared: bool | None = None
@@ -86,8 +85,7 @@ class Storage:
     node_local: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SecretSource:
+class SecretSource(RecordedValue, frozen=True):
     """A secret environment variable: its name, and the source of its value at the start of a
     run."""
 
@@ -97,8 +95,7 @@ class SecretSource:
     name in the caller's environment."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobDefaults:
+class JobDefaults(RecordedValue, frozen=True):
     """The job to run if the command line names none."""
 
     script: str | None = None
@@ -107,8 +104,7 @@ class JobDefaults:
     env: Pairs = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(RecordedValue, frozen=True):
     """The image in which the ranks of a SLURM job run."""
 
     runtime: str
@@ -124,8 +120,7 @@ class Container:
     """Names of additional environment variables to pass into the container."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slurm:
+class Slurm(RecordedValue, frozen=True):
     """Resources and options of jobs submitted to SLURM."""
 
     options: Pairs = ()
@@ -164,8 +159,7 @@ class Slurm:
     """Options of sbatch that `directives` override (`slurm.directive_settings`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preflight:
+class Preflight(RecordedValue, frozen=True):
     """Settings of the checks on this cluster."""
 
     skip: tuple[str, ...] = ()
@@ -175,17 +169,18 @@ class Preflight:
     """Check -> its thresholds that differ from the defaults."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSource:
+class ClusterSource(RecordedValue, frozen=True):
     """The file that a cluster was parsed from."""
 
     file: str
     """The name of the file."""
-    text: str = field(repr=False)
+    text: str
+
+    def __repr__(self) -> str:
+        return f"ClusterSource({self.file!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(RecordedValue, frozen=True):
     """All nodes of the user, and the settings of their runs."""
 
     name: str
@@ -208,7 +203,7 @@ class Cluster:
     progress: tuple[str, ...] = ()
     """Regular expressions of output that shows the progress of the training."""
     job: JobDefaults | None = None
-    source: ClusterSource | None = field(default=None, compare=False, repr=False)
+    source: ClusterSource | None = None
     """The file it was parsed from; None: it was made in Python."""
 
     @property
@@ -265,8 +260,7 @@ class Cluster:
         return replace(self, nodes=tuple(nodes))
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """The part of an allocation on one node."""
 
     node: Node
@@ -282,8 +276,7 @@ class Placement:
         return range(self.first_rank, self.first_rank + len(self.slots))
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Struct, frozen=True):
     """The part of a cluster that a run uses, in rank order."""
 
     placements: tuple[Placement, ...]

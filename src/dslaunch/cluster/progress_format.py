@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from re import _constants as code  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
+
+from msgspec import Struct
 
 from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
 
@@ -93,8 +94,7 @@ def most_steps(pattern: str) -> int:
 # ---------------------------------------------------------------- the count
 
 
-@dataclass(frozen=True, slots=True)
-class _Visits:
+class _Visits(Struct, frozen=True):
     """How often the engine can reach a place of the pattern."""
 
     at: tuple[int, ...]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+
+from msgspec import Struct, field
 
 from dslaunch.cluster.container_section import container_of
 from dslaunch.cluster.findings import Checked
@@ -23,8 +24,7 @@ from dslaunch.texts import closest
 _FOR_ALL = ("user", "port", "identity_file", "jump")
 
 
-@dataclass(slots=True)
-class Nodes:
+class Nodes(Struct):
     """The nodes of a file, and the problems of their names and addresses."""
 
     document: YamlDocument
@@ -225,8 +225,7 @@ def _open_secrets(file: ClusterFile, entries: list[tuple[Path, NodeEntry]]) -> I
                 yield (*where, name), mistake(MistakeCode.EXPOSED_SECRET, name=name)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownNames:
+class KnownNames(Struct, frozen=True):
     """Names that other parts of the program define."""
 
     launchers: tuple[str, ...]

@@ -239,7 +239,7 @@ _SECRET = Either(
 )
 
 
-class _Entries(ListOf):
+class _Entries(ListOf, frozen=True):
     """The entries of nodes. The valid ones remain if others are not."""
 
     def read(self, value: Any, path: Path, report: Report) -> Any:

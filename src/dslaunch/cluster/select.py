@@ -8,7 +8,8 @@ empty result is an error. The result has the order of the cluster file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.cluster.model import Allocation, Cluster, Node
 from dslaunch.cluster.nodeset import InvalidNodeSet, expand, fold, numbers
@@ -25,8 +26,7 @@ _SLOTS_SHOWN = 60
 """Maximum length of a list of slots in messages, in characters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """The nodes and slots to use; default: all nodes except spare nodes, with all slots."""
 
     include: str = ""

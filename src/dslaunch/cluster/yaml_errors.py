@@ -7,8 +7,9 @@ grammar.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
 
@@ -69,8 +70,7 @@ def fault_of(problem: str, context: str) -> ParserFault:
     return ParserFault.OTHER
 
 
-@dataclass(frozen=True, slots=True)
-class ParserError:
+class ParserError(Struct, frozen=True):
     """The error that the parser reported."""
 
     fault: ParserFault

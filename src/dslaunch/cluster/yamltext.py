@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
 from dslaunch.cluster.yaml_errors import ParserError, explained, fault_of
@@ -44,8 +45,7 @@ _FLOAT = re.compile(r"(?=.*[.eE])-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
-@dataclass(slots=True)
-class YamlDocument:
+class YamlDocument(Struct):
     """The data of one YAML document, and the position of each part."""
 
     file: str
@@ -144,8 +144,7 @@ def _parser_error(error: Any) -> ParserError:
     )
 
 
-@dataclass(slots=True)
-class _Frame:
+class _Frame(Struct):
     """A list or mapping that is being parsed."""
 
     value: list[Any] | dict[str, Any]
@@ -158,8 +157,7 @@ class _Frame:
     """The key of the next value; None: a key is next."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Anchored:
+class _Anchored(Struct, frozen=True):
     """The value of an alias, its text if it is a scalar, and its number of values."""
 
     value: Any

@@ -8,8 +8,9 @@ bytes per token and hidden unit are for a layer with dropout and a fused GELU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from dslaunch.deepspeed.architectures import Shape
 from dslaunch.deepspeed.schema import by_hand
@@ -28,8 +29,7 @@ def compared(model_type: str) -> bool:
     return model_type in by_hand("models")["activations_compared"]
 
 
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
+class MicroBatch(Struct, frozen=True):
     """One micro-batch of a GPU."""
 
     micro: int = 1
@@ -42,8 +42,7 @@ class MicroBatch:
         return self.micro * self.sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Activations:
+class Activations(Struct, frozen=True):
     """Bytes per GPU at the end of the forward pass."""
 
     full: int

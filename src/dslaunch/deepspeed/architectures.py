@@ -8,14 +8,15 @@ for a missing number. The rules follow, and are tested against, the modeling fil
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.deepspeed.memory import Model
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """The sizes on which activations depend."""
 
     layers: int
@@ -39,8 +40,7 @@ class Shape:
     """Queries and keys are normalized too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """Equal modules: the number of modules, and the parameters of each without its children's."""
 
     params: int
@@ -80,8 +80,7 @@ def total(layers: Sequence[Layer]) -> Model:
     return Model(params, max(layer.params for layer in layers if layer.count))
 
 
-@dataclass(frozen=True, slots=True)
-class _Llama:
+class _Llama(Struct, frozen=True):
     """The differences of a family of decoders from Llama."""
 
     qkv_bias: bool = False
@@ -216,8 +215,7 @@ def _experts(c: Config, s: Shape, experts: int) -> Parts:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Classic:
+class _Classic(Struct, frozen=True):
     """Config keys of decoders with LayerNorm, biases and a feed-forward part of two matrices."""
 
     hidden: str = "hidden_size"

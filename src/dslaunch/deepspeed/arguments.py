@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 DEFAULTS: Mapping[str, Any] = {
     "per_device_train_batch_size": 8,
@@ -24,8 +25,7 @@ DEFAULTS: Mapping[str, Any] = {
 """transformers 5.23, training_args.py."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(Struct, frozen=True):
     """The arguments on the command line of the script."""
 
     given: Mapping[str, Any] = field(default_factory=dict)

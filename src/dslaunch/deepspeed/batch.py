@@ -9,8 +9,9 @@ DeepSpeed 0.16.9 to 0.19.8 (runtime/config.py, `_set_batch_related_parameters` a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 TRAIN = "train_batch_size"
 MICRO = "train_micro_batch_size_per_gpu"
@@ -20,8 +21,7 @@ MOST_STEPS = 64
 MISSING = "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"
 
 
-@dataclass(frozen=True, slots=True)
-class Parallelism:
+class Parallelism(Struct, frozen=True):
     """The parallelism of the ranks of a job."""
 
     world: int
@@ -46,8 +46,7 @@ class Parallelism:
         return int(size) if float(size).is_integer() else size
 
 
-@dataclass(frozen=True, slots=True)
-class BatchSizes:
+class BatchSizes(Struct, frozen=True):
     """The three batch sizes."""
 
     train: float
@@ -55,8 +54,7 @@ class BatchSizes:
     steps: float
 
 
-@dataclass(frozen=True, slots=True)
-class BatchError:
+class BatchError(Struct, frozen=True):
     """The error at which DeepSpeed stops."""
 
     message: str

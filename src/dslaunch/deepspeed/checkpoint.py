@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec import Struct, field
 
 from dslaunch.deepspeed.shards import (
     Shard,
@@ -25,8 +26,7 @@ OFFLOADED = "offloaded_tensors"
 LOADED = ("_optim_states.pt", "_model_states.pt")
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Struct, frozen=True):
     """A file of a checkpoint on one node."""
 
     host: str
@@ -46,8 +46,7 @@ class Copy:
     """Why it cannot be loaded; empty: it can be loaded."""
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True, dict=True):
     """One saved state of a training, with its files on all nodes."""
 
     root: str

@@ -6,15 +6,14 @@ a reduce-scatter, twice that for an all-reduce.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dslaunch.deepspeed.memory import DEFAULTS, Machines, MemorySettings, Model, Strategy
 
 HOPS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(Struct, frozen=True):
     """One kind of operation on all parameters or gradients."""
 
     operation: str
@@ -26,8 +25,7 @@ class Collective:
     """Total bytes that each GPU sends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bandwidth:
+class Bandwidth(Struct, frozen=True):
     """Bytes per second; None: unknown."""
 
     network: float | None = None

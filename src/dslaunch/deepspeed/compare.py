@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from dslaunch.deepspeed.config_text import ConfigDocument, Path, path_text
 from dslaunch.deepspeed.linted_config import LintedConfig
@@ -20,8 +21,7 @@ OFFLOAD = {
 """Deprecated switches, and the settings that DeepSpeed makes of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """A key with different effective values in two configs."""
 
     path: str

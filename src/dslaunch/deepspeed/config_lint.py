@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.deepspeed.arguments import Arguments
 from dslaunch.deepspeed.arguments import read as read_arguments
@@ -24,8 +25,7 @@ ROUNDS = 5
 """Maximum number of rounds of fixes, because a fix can reveal another mistake."""
 
 
-@dataclass(frozen=True, slots=True)
-class LintContext:
+class LintContext(Struct, frozen=True):
     """Known facts about the job of a config."""
 
     reader: str | None = None

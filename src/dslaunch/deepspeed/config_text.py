@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from dslaunch.errors import ConfigError, Problem
 from dslaunch.json_text import json_literal
@@ -50,8 +51,7 @@ _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"} | {c: c for c
 _CONTROL = re.compile(r"[\x00-\x1f]")
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """Position of a value and of its key, as offsets; the end is exclusive.
 
     Items of lists and the top level have no key: `key` and `key_end` equal `start`.
@@ -63,8 +63,7 @@ class Span:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Loose:
+class Loose(Struct, frozen=True):
     """A part of the text that is not valid JSON."""
 
     kind: Kind
@@ -73,8 +72,7 @@ class Loose:
     """Edits that convert it to JSON; none if impossible, as for a comment."""
 
 
-@dataclass
-class ConfigDocument:
+class ConfigDocument(Struct, dict=True):
     """The data of one config, and the position of each part."""
 
     file: str

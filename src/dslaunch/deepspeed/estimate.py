@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dslaunch.deepspeed.activations import Activations, MicroBatch, activations
 from dslaunch.deepspeed.communication import Bandwidth, Collective, collectives, seconds
@@ -33,8 +35,7 @@ Fits = Literal["yes", "checkpointing", "no", "unknown"]
 GIVEN_BY = {"gpu": "--gpu-memory", "cpu": "--cpu-memory", "nvme": "--nvme"}
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Available memory in bytes; None: unknown."""
 
     gpu: int | None = None
@@ -43,8 +44,7 @@ class Limits:
     headroom: float = HEADROOM
 
 
-@dataclass(frozen=True, slots=True)
-class EstimateInput:
+class EstimateInput(Struct, frozen=True):
     """Everything that an estimate depends on."""
 
     sized: Sized
@@ -56,8 +56,7 @@ class EstimateInput:
     bandwidth: Bandwidth = field(default_factory=Bandwidth)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """The estimate for one strategy."""
 
     strategy: Strategy
@@ -159,8 +158,7 @@ Outcome = Literal["fits", "does-not-fit", "unknown"]
 Place = Literal["gpu", "cpu", "nvme"]
 
 
-@dataclass(frozen=True, slots=True)
-class Shortage:
+class Shortage(Struct, frozen=True):
     """A strategy that does not fit, and the memory that it needs most urgently."""
 
     strategy: Strategy
@@ -169,8 +167,7 @@ class Shortage:
     need: int
 
 
-@dataclass(frozen=True, slots=True)
-class Alternative:
+class Alternative(Struct, frozen=True):
     """A change with which something fits: a smaller micro-batch, or more nodes."""
 
     row: Row
@@ -180,8 +177,7 @@ class Alternative:
     nodes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recommendation:
+class Recommendation(Struct, frozen=True):
     """The strategy to use; or what would make one fit, or what must be known to tell."""
 
     outcome: Outcome

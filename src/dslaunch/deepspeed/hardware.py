@@ -5,8 +5,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from dslaunch.recorded import RecordedValue
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation
@@ -18,8 +19,7 @@ BY_PCIE = r"T4|3090|4090|A10|A10G|A40|L4|L40|L40S|RTX A\d+"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryFacts:
+class DirectoryFacts(RecordedValue, frozen=True):
     """A directory on one node."""
 
     path: str
@@ -32,8 +32,7 @@ class DirectoryFacts:
     """Whether files can be opened with O_DIRECT."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeHardware:
+class NodeHardware(RecordedValue, frozen=True):
     """One node."""
 
     host: str

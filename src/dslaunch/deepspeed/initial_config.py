@@ -8,9 +8,10 @@ so for them the comments are values of a key `_comment`, which DeepSpeed ignores
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Literal, cast, get_args
+
+from msgspec import Struct
 
 from dslaunch.deepspeed.memory import Strategy
 from dslaunch.errors import ErrorCode, UsageError
@@ -25,8 +26,7 @@ INDEX = "index.json"
 NVME_PATH = "/local_nvme"
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigPurpose:
+class ConfigPurpose(Struct, frozen=True):
     """The purpose of the config."""
 
     strategy: Strategy
@@ -214,8 +214,7 @@ def _lines(settings: Json, said: dict[str, str], above: str, indent: str) -> lis
     return lines
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(Struct, frozen=True):
     """A complete config of the library."""
 
     name: str

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Required, TypedDict, Unpack
+
+from msgspec import Struct
 
 from dslaunch.deepspeed import values
 from dslaunch.deepspeed.arguments import Arguments
@@ -41,8 +42,7 @@ class WithFix(How):
     fix: Required[str]  # type: ignore[misc]  # narrower, and never written to
 
 
-@dataclass(frozen=True)
-class LintedConfig:
+class LintedConfig(Struct, frozen=True, dict=True):
     """The input of the lint rules."""
 
     document: ConfigDocument

@@ -7,8 +7,9 @@ node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 GB, GIB = 10**9, 2**30
 BUFFER_FACTOR = 1.5
@@ -17,8 +18,7 @@ Device = Literal["gpu", "cpu", "nvme"]
 When = Literal["always", "loading", "backward", "step"]
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(Struct, frozen=True):
     """The size of a model in parameters."""
 
     params: int
@@ -27,8 +27,7 @@ class Model:
     """Largest number of parameters of one module, without its children's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Machines:
+class Machines(Struct, frozen=True):
     """The nodes and GPUs of the training. All GPUs count as data-parallel."""
 
     nodes: int
@@ -40,8 +39,7 @@ class Machines:
         return self.nodes * self.gpus_per_node
 
 
-@dataclass(frozen=True, slots=True)
-class Strategy:
+class Strategy(Struct, frozen=True):
     """The ZeRO stage, and the devices of the model states."""
 
     stage: int
@@ -80,16 +78,14 @@ FASTEST_FIRST = (
 ZeRO-1 with offload is behind ZeRO-2 with offload, which needs less memory and is not slower."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryNeed:
+class MemoryNeed(Struct, frozen=True):
     """Bytes per GPU and per node."""
 
     gpu: int
     cpu: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPart:
+class MemoryPart(Struct, frozen=True):
     """A part of the memory."""
 
     name: str
@@ -139,8 +135,7 @@ def _zero3_estimate(
     return MemoryNeed(largest + here, int(total * bound * factor))
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySettings:
+class MemorySettings(Struct, frozen=True):
     """The settings of the config that affect memory; the defaults are DeepSpeed's (0.19.8)."""
 
     width: Literal[2, 4] = 2

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.deepspeed.architectures import Shape, total
 from dslaunch.deepspeed.families import FAMILIES
@@ -28,8 +30,7 @@ MOST_HEADER = 100_000_000
 WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Sized:
+class Sized(Struct, frozen=True):
     """The size of a model, its source, and its shape if known."""
 
     model: Model

@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.deepspeed.storage import OPTIONS, SUFFIXES, SWITCH
 from dslaunch.pysource.module import CallSite, SourceModule, module_paths, read_module
@@ -47,8 +49,7 @@ ANYWHERE = ("deepspeed", "deepspeed_config", "ds_config", "ds_config_path")
 them (TRL's `SFTConfig`), and Composer's Trainer."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedConfig:
+class NamedConfig(Struct, frozen=True):
     """A config that the code names."""
 
     file: str

@@ -7,16 +7,16 @@ of an optimizer. The names and their sources are in `tables/other_programs.json`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from msgspec import Struct
 
 from dslaunch.deepspeed.config_text import Path, path_text
 from dslaunch.deepspeed.schema import Table, by_hand
 
 
-@dataclass(frozen=True, slots=True)
-class KeyAdvice:
+class KeyAdvice(Struct, frozen=True):
     """The advice for a key that is not DeepSpeed's."""
 
     fix: str

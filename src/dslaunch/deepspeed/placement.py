@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import OFFLOADED, Checkpoint
@@ -71,8 +72,7 @@ def _offloaded_rank(path: str) -> int:
     return int(match[1]) if match else -1
 
 
-@dataclass(frozen=True, slots=True)
-class Lacking:
+class Lacking(Struct, frozen=True):
     """The shards of a checkpoint that a node needs and does not have."""
 
     host: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from dslaunch.deepspeed.checkpoint import Checkpoint
 from dslaunch.deepspeed.placement import check_world, lacking
@@ -129,8 +130,7 @@ def lacks_save_on_each_node(args: Sequence[Word], shared: bool) -> bool:
 # ---------------------------------------------------------------- existing checkpoints
 
 
-@dataclass(frozen=True, slots=True)
-class Resumable:
+class Resumable(Struct, frozen=True):
     """The checkpoints that a run could resume from the directories of its nodes."""
 
     newest: Checkpoint | None = None

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
+
+from msgspec import Struct, field
 
 from dslaunch.deepspeed.config_text import Path
 from dslaunch.errors import ErrorCode, UsageError
@@ -22,8 +23,7 @@ TABLES = files("dslaunch.deepspeed") / "tables"
 LISTS = ("choices", "rejects", "auto", "requires")
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """One key, or section, of the config."""
 
     path: str
@@ -85,8 +85,7 @@ def kind_of(value: Any) -> str:
     return "fraction"
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True, dict=True):
     """All keys of one version."""
 
     version: str
@@ -190,7 +189,7 @@ def load(version: str) -> Table:
 
 
 def _key(path: str, row: dict[str, Any]) -> Key:
-    known = {each.name for each in fields(Key)}
+    known = set(Key.__struct_fields__)
     settings: dict[str, Any] = {
         name: tuple(value) if name in LISTS else value
         for name, value in row.items()

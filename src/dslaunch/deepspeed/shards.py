@@ -7,8 +7,9 @@ DeepSpeed 0.19.8, runtime/engine.py: `_get_ckpt_name`, `_get_rank_zero_ckpt_name
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Kind = Literal["optimizer", "partition", "model", "layer", "expert"]
 """`optimizer`: optimizer part of one rank; `partition`: model part of one rank (ZeRO-3); `model`:
@@ -26,8 +27,7 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Struct, frozen=True):
     """A parsed file name."""
 
     kind: Kind

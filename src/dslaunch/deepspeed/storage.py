@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from dslaunch.deepspeed import config_text as reader
 from dslaunch.deepspeed.config_text import path_text
@@ -24,8 +25,7 @@ SWITCH = "--deepspeed"
 SUFFIXES = (".json", ".hjson")
 
 
-@dataclass(frozen=True, slots=True)
-class FoundConfig:
+class FoundConfig(Struct, frozen=True):
     """The argument with the path of the DeepSpeed config."""
 
     index: int
@@ -77,8 +77,7 @@ def replace_config(args: Sequence[Word], found: FoundConfig, new: Word) -> tuple
     return (*args[: found.index], word, *args[found.index + 1 :])
 
 
-@dataclass(frozen=True, slots=True)
-class Localized:
+class Localized(Struct, frozen=True):
     """A config that is adapted to the storage."""
 
     text: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 LONGEST = 4096
 """Number of characters of a line that are parsed."""
@@ -16,8 +17,7 @@ _PREFIXES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
+class Used(Struct, frozen=True):
     """The names of the commands of a shell line, and the files that it sources."""
 
     commands: tuple[str, ...] = ()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from msgspec import Struct
 
 from dslaunch.cluster.model import Pairs
 from dslaunch.terminal import one_line
@@ -17,8 +18,7 @@ LONGEST_ARGUMENT = 128 * 1024 - 1
 """Maximum length of an argument on Linux in bytes, without NUL (execve(2), MAX_ARG_STRLEN)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Var:
+class Var(Struct, frozen=True):
     """A variable that the node expands when the command starts."""
 
     name: str
@@ -28,8 +28,7 @@ Word = str | tuple[str | Var, ...]
 """One argument: literal text, or text and variables joined."""
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """An argument vector. A shell never interprets its text."""
 
     argv: tuple[Word, ...]
@@ -57,7 +56,13 @@ def quote(word: Word) -> str:
     parts = (word,) if isinstance(word, str) else word
     if not parts:
         return "''"
-    return "".join(f'"${p.name}"' if isinstance(p, Var) else shlex.quote(p) for p in parts)
+    return "".join(f'"${p.name}"' if isinstance(p, Var) else _quoted(p) for p in parts)
+
+
+def _quoted(text: str) -> str:
+    """Quote text, without CR LF next to each other: sbatch refuses a script with DOS line breaks,
+    also within quotes (SLURM 22.05)."""
+    return shlex.quote(text).replace("\r\n", "\r''\n")
 
 
 def quote_in_line(text: str) -> str:
@@ -115,7 +120,7 @@ def exports(env: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _value(text: str) -> str:
-    quoted = shlex.quote(text)
+    quoted = _quoted(text)
     return f"'{text}'" if text.startswith("=") and quoted == text else quoted
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.cluster.model import Allocation, Cluster, Placement
 from dslaunch.cluster.nodeset import fold
@@ -44,8 +45,7 @@ def master_addresses(
     return list(dict.fromkeys([*(a for a in resolved if a in own), *(i.address for i in ordered)]))
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """The address at which all nodes reach the master, and its interface."""
 
     address: str

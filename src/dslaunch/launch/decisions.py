@@ -7,10 +7,11 @@ docs/reference/codes.md lists the codes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from string import Formatter
 from typing import Any
+
+from msgspec import Struct, field
 
 from dslaunch.cluster.nodeset import fold
 
@@ -73,8 +74,7 @@ INTERFACE_ASSUMED = frozenset({DecisionCode.INTERFACE_GIVEN})
 """Assumptions about the network interface of each node."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """One decision: `master  10.0.0.11:29500  (eth0 of node01, reached by ...)`."""
 
     code: DecisionCode

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dslaunch.json_text import json_text, members
 
 
-@dataclass(frozen=True, slots=True)
-class Interface:
+class Interface(Struct, frozen=True):
     """One address of a node's network interface."""
 
     name: str
@@ -21,8 +20,7 @@ class Interface:
     """Bytes; None: not reported by the driver."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dialled:
+class Dialled(Struct, frozen=True):
     """The result of a connection to one address of the master."""
 
     address: str
@@ -31,8 +29,7 @@ class Dialled:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(Struct, frozen=True):
     """A directory on one node."""
 
     asked: str
@@ -46,8 +43,7 @@ class Directory:
     """Whether the test created it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Accelerators:
+class Accelerators(Struct, frozen=True):
     """The accelerators of one vendor in a node."""
 
     vendor: str
@@ -58,8 +54,7 @@ class Accelerators:
     """Number of devices on the PCI bus, with or without a driver."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeFacts(Struct, frozen=True):
     """The facts of one node."""
 
     host: str
@@ -82,16 +77,14 @@ class NodeFacts:
     """Files of the job that are missing (None) or have another SHA-256 on this node."""
 
 
-@dataclass(frozen=True, slots=True)
-class PortFact:
+class PortFact(Struct, frozen=True):
     """The result of the master for the ports to try."""
 
     free: int | None
     taken: tuple[tuple[int, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """The facts of all nodes in rank order; the first node is the master."""
 
     nodes: tuple[NodeFacts, ...]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+from msgspec import Struct
 
 from dslaunch.cluster.model import Cluster, JobDefaults, Pairs, SecretSource
 from dslaunch.errors import ErrorCode, UsageError
@@ -15,8 +16,7 @@ from dslaunch.launch.command import Word
 Kind = Literal["script", "module", "command"]
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """A program with its arguments and environment, independent of the nodes."""
 
     program: str

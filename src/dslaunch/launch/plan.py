@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from dslaunch.cluster.model import Allocation, Node, Pairs, Placement
 from dslaunch.json_text import json_text, members
@@ -22,8 +23,7 @@ DS_CONFIG = "ds_config.json"
 """The file in it with the DeepSpeed config that replaces the one among the arguments."""
 
 
-@dataclass(frozen=True)  # without slots, because of the cached properties
-class Rendezvous:
+class Rendezvous(Struct, frozen=True, dict=True):
     """The rendezvous: the master's address and port, and the network of each node."""
 
     address: str
@@ -44,8 +44,7 @@ class Rendezvous:
         return dict(self.addresses)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class World:
+class World(Struct, frozen=True, eq=False):
     """The input of every node's launcher about the whole run.
 
     Compared by identity, so that a launcher can cache values that are equal for all nodes.
@@ -73,8 +72,7 @@ class World:
         return len(self.allocation.placements)
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     """One command that the agent starts on a node."""
 
     command: Command
@@ -84,16 +82,14 @@ class Process:
     """Its global rank; None: a launcher, which starts the ranks of the node itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Struct, frozen=True):
     """A text file in the node's run directory, created before the start and removed at the end."""
 
     name: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodePlan:
+class NodePlan(Struct, frozen=True):
     """The part of the plan for one node."""
 
     host: str
@@ -111,8 +107,7 @@ class NodePlan:
         return range(self.first_rank, self.first_rank + len(self.slots))
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """All decisions for a run: what each node runs."""
 
     cluster: str
@@ -138,8 +133,7 @@ def _members(value: Any) -> dict[str, Any]:
     return value.as_data() if isinstance(value, Decision) else members(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(Struct, frozen=True):
     """Decisions about the nodes, from evidence or assumed: the input of a plan besides the job."""
 
     rendezvous: Rendezvous

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from dslaunch.cluster.model import Allocation, Cluster, Node
 from dslaunch.errors import ErrorCode, PlanError
+from dslaunch.recorded import RecordedValue
 
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
+class Replacement(RecordedValue, frozen=True):
     """A lost node, and the spare node that replaces it."""
 
     lost: str

@@ -6,8 +6,9 @@ unknown, and SLURM's variables contain the differences between tasks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.launch.command import Command, Var, Word
 from dslaunch.launch.interpreter import interpreter
@@ -22,8 +23,7 @@ NODE_RANK, RANK, LOCAL_RANK = Var("SLURM_NODEID"), Var("SLURM_PROCID"), Var("SLU
 MASTER_ADDRESS, MASTER_PORT = Var("MASTER_ADDR"), Var("MASTER_PORT")
 
 
-@dataclass(frozen=True, slots=True)
-class Component:
+class Component(Struct, frozen=True):
     """Equal nodes: the whole job, or one component of a heterogeneous job."""
 
     nodes: int
@@ -31,8 +31,7 @@ class Component:
     """Number of GPUs in use per node."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmStep:
+class SlurmStep(Struct, frozen=True):
     """The part of a job's step that runs on one component."""
 
     job: Job
@@ -83,8 +82,7 @@ class SlurmStep:
         return str(sum(c.nodes * c.slots for c in self.components))
 
 
-@dataclass(frozen=True, slots=True)
-class StepCommand:
+class StepCommand(Struct, frozen=True):
     """The shell lines of a task, and the command after them."""
 
     command: Command

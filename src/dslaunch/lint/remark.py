@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Level = Literal["error", "warning", "info"]
 ORDER: tuple[Level, ...] = ("error", "warning", "info")
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """A certain correction: characters `start` to `end` are replaced by `text`."""
 
     start: int
@@ -19,8 +19,7 @@ class Edit:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Remark:
+class Remark(Struct, frozen=True):
     """One finding in a text. Lines and columns count from 1; 0 means the whole file."""
 
     rule: str

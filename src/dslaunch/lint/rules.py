@@ -9,10 +9,12 @@ A name is stable over releases, since users ignore rules by it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
 from functools import cached_property
 from types import ModuleType
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.lint.remark import Level, Remark
 from dslaunch.registry import Registry, modules_in
@@ -25,8 +27,7 @@ _DECLARED = "declared_rules"
 """The attribute of a function that holds the rules that it declares."""
 
 
-@dataclass(frozen=True, slots=True)
-class LintRule:
+class LintRule(Struct, frozen=True):
     """One rule, with all that is known of it."""
 
     name: str
@@ -59,8 +60,7 @@ def also_reports(function: Function) -> Function:
     return function
 
 
-@dataclass(frozen=True)
-class Rules(Generic[Text]):
+class Rules(Struct, Generic[Text], frozen=True, dict=True):
     """All rules of a lint."""
 
     rules: tuple[LintRule, ...]

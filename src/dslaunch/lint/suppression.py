@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.errors import ErrorCode, UsageError
 from dslaunch.lint.remark import Remark, in_order
@@ -28,8 +29,7 @@ _COMMENT = re.compile(r"(?:#|//)[ \t]*dslaunch:[ \t]*(ignore-file|ignore)\[([^\[
 _NAME = re.compile(r"[^,\s]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Mention:
+class Mention(Struct, frozen=True):
     """A rule to ignore, and where the text names it."""
 
     rule: str
@@ -43,8 +43,7 @@ class Mention:
     """The place in the data at which it is ignored, as in `Remark.path`; None: everywhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Screened:
+class Screened(Struct, frozen=True):
     """Findings without ignored ones."""
 
     kept: tuple[Remark, ...]

@@ -9,9 +9,10 @@ one node has, such as a name or a clock, the nodes are judged one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, NoReturn, TypeVar, cast
+
+from msgspec.structs import replace
 
 from dslaunch.preflight.check import Asked, DifferError, NodeAnswers, NodeKind, Nodes, Question
 from dslaunch.protocol.survey import Answer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dslaunch.preflight.check import LEVELS, Level
 from dslaunch.preflight.judge import Report
@@ -10,8 +10,7 @@ from dslaunch.preflight.judge import Report
 Said = tuple[Level, str]
 
 
-@dataclass(frozen=True, slots=True)
-class FindingChange:
+class FindingChange(Struct, frozen=True):
     """A check with another result on some nodes than before."""
 
     check: str

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import TypeVar
+
+from dslaunch.transport.future import Future, done_with
 
 First = TypeVar("First")
 Second = TypeVar("Second")
 
 
-DONE: Future[None] = Future()
+DONE = done_with(None)
 """What is done already."""
-DONE.set_result(None)
 
 
 def _unchanged(error: BaseException) -> BaseException:

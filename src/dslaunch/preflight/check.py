@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Cluster, Node, Placement
 from dslaunch.json_text import json_text
@@ -24,14 +26,17 @@ TIERS: tuple[Tier, ...] = ("gate", "static", "deep")
 """`gate`: before every run; `static`: all that needs no GPU work; `deep`: measures, for minutes."""
 
 
-@dataclass(frozen=True)
-class Question:
+QUESTION_TIMEOUT = 10.0
+"""Seconds that a question may take on a node if it does not say."""
+
+
+class Question(Struct, frozen=True, dict=True):
     """Asked of a node; see `node/questions.py` for the kinds. Equal ones are asked once."""
 
     kind: str
     argument: Any = None
     """Fit for JSON."""
-    timeout: float = 10.0
+    timeout: float = QUESTION_TIMEOUT
     """Seconds that it may take on the node."""
     text: str | Callable[[str], str] = ""
     """What the program reads, or returns that for a host: nodes whose questions differ in this
@@ -58,8 +63,7 @@ Asked = Mapping[str, Question]
 """Questions by the names that a check gives them."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionPerNode:
+class QuestionPerNode(Struct, frozen=True):
     """A question with another argument for each node."""
 
     of: Mapping[str, Question]
@@ -70,8 +74,7 @@ AskedOfAll = Mapping[str, Question | QuestionPerNode]
 """Questions to all nodes, by the names that a check gives them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True, dict=True):
     """What is checked, and what the nodes are to be fit for."""
 
     cluster: Cluster
@@ -95,10 +98,11 @@ class Scope:
     """Where the job's ranks are; empty: on all slots of the nodes."""
     imports: Imports = field(default_factory=Imports)
     """What the job's script imports."""
-    made: dict[Callable[..., Any], Any] = field(
-        default_factory=dict, init=False, compare=False, repr=False
-    )
-    """The results of `once`."""
+
+    @cached_property
+    def made(self) -> dict[Callable[..., Any], Any]:
+        """The results of `once`."""
+        return {}
 
     def once(self, make: Callable[[Scope], T]) -> T:
         """Return what a function makes of the scope; it is called once. For what takes time in
@@ -146,8 +150,7 @@ class DifferError(Exception):
         self.key = key
 
 
-@dataclass(frozen=True, slots=True)
-class NodeKind:
+class NodeKind(Struct, frozen=True):
     """What most nodes have in common besides their answers."""
 
     slots: tuple[int, ...]
@@ -177,8 +180,7 @@ class NodeKind:
         )
 
 
-@dataclass(slots=True)
-class NodeAnswers:
+class NodeAnswers(Struct):
     """What one node answered to one check's questions, or what several have in common. It is not
     changed, and only not frozen since that takes five times as long to make, which counts with all
     checks on thousands of nodes.
@@ -201,7 +203,7 @@ class NodeAnswers:
     """What this machine answered itself, in the form of `recorded`."""
     noise: str = ""
     """What the login shell printed before anything was asked."""
-    parsed: dict[Callable[..., Any], Any] = field(default_factory=dict, compare=False, repr=False)
+    parsed: dict[Callable[..., Any], Any] = field(default_factory=dict)
     """The results of `once`; all checks of a node share them."""
     differs: Callable[[str], bool] | None = None
     """Of several nodes: whether their answers to a question differ, by its key."""
@@ -263,23 +265,8 @@ class NodeAnswers:
     def named(
         self, asked: MutableMapping[str, Question], limits: Mapping[str, float]
     ) -> NodeAnswers:
-        """Return the same answers with a check's names of questions and its limits.
-
-        `dataclasses.replace` takes twice as long, which counts with all checks on thousands of
-        nodes.
-        """
-        return NodeAnswers(
-            node=self.node,
-            scope=self.scope,
-            asked=asked,
-            recorded=self.recorded,
-            hello=self.hello,
-            clock=self.clock,
-            limits=limits,
-            here=self.here,
-            noise=self.noise,
-            parsed=self.parsed,
-        )
+        """Return the same answers with a check's names of questions and its limits."""
+        return replace(self, asked=asked, limits=limits, differs=None, common=None)
 
     def from_here(self, question: Question) -> Any:
         """This machine's own answer to a question of `here`. Raises UnansweredError."""
@@ -297,8 +284,7 @@ def _value(answer: Answer | None, not_asked: str) -> Any:
     return answer["value"]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """What a check found on a node, or on several when they are compared."""
 
     level: Level
@@ -320,19 +306,8 @@ class Finding:
     """Whether it is about the job: no node is unfit for it."""
 
     def of(self, *hosts: str) -> Finding:
-        """Return the same finding of these nodes. `dataclasses.replace` takes three times as long,
-        which counts with all checks on thousands of nodes."""
-        return Finding(
-            level=self.level,
-            found=self.found,
-            expected=self.expected,
-            fix=self.fix,
-            see=self.see,
-            hosts=hosts,
-            check=self.check,
-            code=self.code,
-            of_job=self.of_job,
-        )
+        """Return the same finding of these nodes."""
+        return replace(self, hosts=hosts)
 
 
 def passed(found: str) -> Finding:
@@ -353,8 +328,7 @@ NOT_ASKED_OF_NODES = frozenset({"rehearsal"})
 """Kinds of questions that the caller of a survey answers after it, for this machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(Struct, frozen=True):
     """Questions that nodes are asked at the same time."""
 
     asked: Mapping[str, Asked]
@@ -389,8 +363,7 @@ Flow = Generator[Round, Nodes, Iterable[Finding]]
 """Yields questions, receives what the nodes have answered so far, and returns the findings."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """One thing to verify. Its name is its module's, with `.` for `_`, or its row's."""
 
     title: str

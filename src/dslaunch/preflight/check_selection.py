@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Cluster
 from dslaunch.errors import UsageError
@@ -12,8 +14,7 @@ from dslaunch.preflight.checks import of_tier
 from dslaunch.texts import closest
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSelection:
+class CheckSelection(Struct, frozen=True):
     """What the user asks for. A word without a point stands for all of its checks: `gpu`."""
 
     tier: Tier = "static"

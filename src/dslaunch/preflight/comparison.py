@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from dslaunch.plural import counted
 from dslaunch.preflight.alike import by_host
@@ -17,8 +18,7 @@ R = TypeVar("R")
 Compare = Callable[[Nodes], Iterator[Finding]]
 
 
-@dataclass(frozen=True, slots=True)
-class Deviation(Generic[V]):
+class Deviation(Struct, Generic[V], frozen=True):
     """Nodes whose value is not the most common one."""
 
     value: V
@@ -123,8 +123,7 @@ def _answered(read: Callable[[NodeAnswers], R], a: NodeAnswers) -> R | Unanswere
         return why
 
 
-@dataclass(frozen=True, slots=True)
-class NodePart:
+class NodePart(Struct, frozen=True):
     """A part of a node, such as a GPU or a port."""
 
     name: Any

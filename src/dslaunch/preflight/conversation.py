@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dslaunch import log
 from dslaunch.cluster.model import Node
@@ -19,20 +20,18 @@ from dslaunch.protocol import survey
 from dslaunch.transport import program
 from dslaunch.transport.base import Transport
 from dslaunch.transport.clock import Clock
+from dslaunch.transport.future import Future
 from dslaunch.transport.wire import LostError, Wire
 
 MOST_BYTES = 24 << 20
 """Bytes of all answers of a node, at most: they are kept until the end."""
 PINGS = 3
-GOOD_TRIP = 0.05
-"""Seconds of a round trip that is fast enough to measure a clock: the error is half of it."""
 KNOWN_WELL = 0.25
 """Seconds by which a clock may be wrong that is not measured again: checks judge whole seconds."""
 _log = log.Log(__name__)
 
 
-@dataclass(slots=True)
-class Conversation:
+class Conversation(Struct):
     """Asks one node, by its own program or by the agent of a run."""
 
     node: Node
@@ -70,8 +69,10 @@ class Conversation:
     def ask(self, questions: Iterable[Question]) -> None:
         """Ask questions, and wait for the answers until they are given up. Raises LostError."""
         asked = self.begin_asking(questions)
-        either: list[Future[Any]] = [asked, self.given_up]
-        wait(either, return_when=FIRST_COMPLETED)
+        over = threading.Event()
+        for either in (asked, self.given_up):
+            either.add_done_callback(lambda done: over.set())
+        over.wait()
         if not asked.done():
             raise LostError(NodeFailure(self.node.host, "lost", "given up", self._hint))
         asked.result()
@@ -108,19 +109,21 @@ class Conversation:
     def measure_clock(self, trips: int = PINGS) -> Future[None]:
         """Measure how far the node's clock is ahead, by the fastest of some round trips, unless a
         run has measured it; the future raises LostError."""
-        assert self.wire is not None
-        known = self.wire.known_clock()
+        wire = self.wire
+        assert wire is not None
+        known = wire.known_clock()
         if known is not None and known.error < KNOWN_WELL:
             self.clock = (known.offset, known.error)
             return DONE
 
         def keep(measured: Clock) -> Future[None]:
-            if self.clock is None or measured.error < self.clock[1]:
-                self.clock = (measured.offset, measured.error)
-            is_enough = trips == 1 or 2 * measured.error < GOOD_TRIP
+            found = wire.known_clock() or measured
+            if self.clock is None or found.error < self.clock[1]:
+                self.clock = (found.offset, found.error)
+            is_enough = trips == 1 or found.error < KNOWN_WELL
             return DONE if is_enough else self.measure_clock(trips - 1)
 
-        return then(self.wire.measure_clock(), keep, self._explained)
+        return then(wire.measure_clock(), keep, self._explained)
 
     def noise(self) -> str:
         """Return what the login printed before the program."""
@@ -154,8 +157,7 @@ class Conversation:
         return {question.key: question.spelt(self.node.host) for question in questions}
 
     def _give_up(self) -> None:
-        with suppress(InvalidStateError):
-            self.given_up.set_result(None)
+        self.given_up.set_result(None)
 
     def _check_wanted(self) -> None:
         """Raise LostError if the conversation was closed meanwhile."""

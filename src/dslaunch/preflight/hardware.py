@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from dslaunch.deepspeed.hardware import DirectoryFacts, NodeHardware, hardware_of
 from dslaunch.preflight.check import NodeAnswers, Question, UnansweredError

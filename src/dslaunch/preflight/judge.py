@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.cluster.failures import folded
 from dslaunch.cluster.model import Node
@@ -24,8 +26,7 @@ LONGEST = 2000
 """Characters of a part of a finding, which may quote a node."""
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True, dict=True):
     """All findings, the worst first; within a level in the order of the checks."""
 
     facts: Recording

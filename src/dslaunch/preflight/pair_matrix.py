@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.preflight.check import Nodes
 from dslaunch.preflight.checks._measure import speed
@@ -14,8 +15,7 @@ MOST = 64
 """Nodes up to which a matrix can be read by a person."""
 
 
-@dataclass(frozen=True, slots=True)
-class PairMatrix:
+class PairMatrix(Struct, frozen=True):
     """What was measured from each row's node to each column's."""
 
     title: str

@@ -6,11 +6,12 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from pydantic import Field
 
 from dslaunch.cluster.load import parse_cluster
@@ -22,6 +23,7 @@ from dslaunch.protocol import survey
 from dslaunch.protocol.survey import Answer, Identity
 from dslaunch.protocol.values import InvalidAnswer
 from dslaunch.pysource.imports import Imports
+from dslaunch.recorded import RecordedValue
 
 FORMAT = 2
 MOST_BYTES = 1 << 30
@@ -29,8 +31,7 @@ MOST_BYTES = 1 << 30
 times as much memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRecording:
+class NodeRecording(Struct, frozen=True):
     """What one node answered."""
 
     hello: Identity
@@ -44,8 +45,7 @@ class NodeRecording:
     """What the login shell wrote before anything was asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """What was asked of a cluster, and what it answered."""
 
     scope: Scope
@@ -116,8 +116,7 @@ _AS_IN_SCOPE = ("token", "imports", "directories", "root", "files")
 """Fields that a recording has as the scope has them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _NodeOfFile:
+class _NodeOfFile(RecordedValue, frozen=True):
     """What one node answered, as a file has it."""
 
     hello: dict[str, Any]
@@ -128,8 +127,7 @@ class _NodeOfFile:
     noise: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _RecordingFile:
+class _RecordingFile(RecordedValue, frozen=True):
     """A recording as a file has it."""
 
     cluster: str

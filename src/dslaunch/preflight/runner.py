@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -33,6 +33,8 @@ from dslaunch.preflight.recording import NodeRecording, SharedAnswers
 from dslaunch.protocol.survey import Answer, KnownAnswers
 from dslaunch.transport.base import Channel, Transport
 from dslaunch.transport.classify import from_error
+from dslaunch.transport.fulfill import fulfill
+from dslaunch.transport.future import Future
 from dslaunch.transport.process import ProcessChannel
 from dslaunch.transport.wire import LostError
 
@@ -172,7 +174,10 @@ class Survey:
             self.tell(talk.node.host, "asked")
             return DONE
 
-        opened = DONE if talk.of_run else pool.submit(talk.open, self.transport)
+        opened = DONE
+        if not talk.of_run:
+            opened = Future()
+            pool.submit(fulfill, opened, partial(talk.open, self.transport))
         return then(then(then(opened, ask), measure), end)
 
     def _further(self, running: Sequence[RunningCheck]) -> None:

@@ -5,8 +5,9 @@ Recorded answers hold texts: of Linux (strerror(3)), of Python, and of the progr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from dslaunch.protocol.survey import Ran
 
@@ -53,8 +54,7 @@ def lacks_program(name: str, ran: Ran) -> bool:
     return ran["code"] == 127 and ran["err"].startswith(f"{name}: not found")
 
 
-@dataclass(frozen=True, slots=True)
-class CallFailure:
+class CallFailure(Struct, frozen=True):
     """A failure as it is shown, and what it means."""
 
     text: str

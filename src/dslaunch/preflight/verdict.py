@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.launch.command import LONGEST_ARGUMENT, quote
@@ -23,8 +24,7 @@ class Fitness(StrEnum):
     """It did not answer: it is not fit, and nothing is known against it."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeVerdict:
+class NodeVerdict(Struct, frozen=True):
     """Whether a node is fit, and which checks say that it is not."""
 
     host: str

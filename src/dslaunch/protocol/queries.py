@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
+from msgspec import Struct, field
 from pydantic import BeforeValidator, Field, TypeAdapter
 from typing_extensions import TypedDict
 
@@ -54,8 +54,7 @@ def _anything(argument: Argument, value: Any) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Query(Generic[Value]):
+class Query(Struct, Generic[Value], frozen=True):
     """A question that an agent answers (`node/probe.py`), with the type of the answer."""
 
     name: str
@@ -84,8 +83,7 @@ class Answered(Sent):
 _ANSWERED = adapter_of(Table[Answered])
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(Struct, frozen=True):
     """The typed answers of one node to one set of questions."""
 
     host: str

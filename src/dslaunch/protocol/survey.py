@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import marshal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, NotRequired
 
+from msgspec import Struct
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 
 # pydantic takes no TypedDict of the standard library before Python 3.12
@@ -252,8 +252,7 @@ def _one_of_both(called: Dialed) -> Dialed:
 # ---------------------------------------------------------------- the kinds
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """The form of the answers to a kind of question."""
 
     type: Any

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from dslaunch.pysource.parse import dotted, parse
+from dslaunch.recorded import RecordedValue
 
 USUAL = frozenset(
     [
@@ -31,8 +31,7 @@ _SEARCH_PATHS = frozenset(["sys.path", "sys.meta_path", "sys.path_hooks", "site.
 """Names by which a script changes the module search path."""
 
 
-@dataclass(frozen=True, slots=True)
-class Imports:
+class Imports(RecordedValue, frozen=True):
     """Top-level modules that a script imports, sorted."""
 
     certain: tuple[str, ...] = ()

@@ -6,7 +6,8 @@ import ast
 import posixpath
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from dslaunch.pysource.parse import dotted, parse
 
@@ -16,8 +17,7 @@ DEFINE_OPTION = ("add_argument", "option", "Option", "DEFINE_string")
 """Functions that define an option of the program, of argparse, click and absl."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallSite:
+class CallSite(Struct, frozen=True):
     """A call, with its position."""
 
     module: str
@@ -40,8 +40,7 @@ class CallSite:
         return {each.arg: each.value for each in self.node.keywords if each.arg}
 
 
-@dataclass
-class SourceModule:
+class SourceModule(Struct):
     """The parts of one module that determine the values of its names."""
 
     path: str

@@ -10,9 +10,11 @@ import ast
 import posixpath
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import product
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.pysource.module import DEFINE_OPTION, CallSite, Scope, SourceModule, module_paths
 from dslaunch.pysource.parse import dotted
@@ -40,15 +42,13 @@ class Unread(Enum):
     """None or False."""
 
 
-@dataclass(frozen=True, slots=True)
-class StringValue:
+class StringValue(Struct, frozen=True):
     """A string, such as the path of a config file."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Struct, frozen=True):
     """The value of an option on the command line of the program."""
 
     option: str
@@ -56,11 +56,10 @@ class Argument:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class DictLiteral:
+class DictLiteral(Struct, frozen=True):
     """A dictionary literal in the source."""
 
-    node: ast.expr = field(compare=False)
+    node: ast.expr
     line: int = 0
 
 
@@ -96,8 +95,7 @@ _UNKNOWN: ast.expr = ast.Constant(value=...)
 """An expression whose value is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Site:
+class _Site(Struct, frozen=True):
     """The position of an expression, and its depth in the evaluation."""
 
     module: SourceModule

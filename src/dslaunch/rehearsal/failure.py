@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.protocol.rehearsal import Engine, ProcessGroup, Raised

@@ -7,11 +7,13 @@ lint of DeepSpeed configs, of known endings and of hangs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from msgspec import field, to_builtins
+
 from dslaunch.lint import Level
+from dslaunch.recorded import RecordedValue
 from dslaunch.texts import Value, filled
 
 
@@ -149,6 +151,12 @@ class FindingKind(Enum):
         "different parameters after step {step}",
         "check that all forward passes use the wrapped model, and that no_sync() is left before "
         "the last micro-batch",
+    )
+    UNWRAPPED_DIFFER = (
+        "rehearsal.parameters-differ",
+        "warning",  # ranks may have layers for themselves
+        "different parameters after step {step} in layers that are in no wrapped model",
+        "wrap all layers that are trained, in one module: gradients of others are not exchanged",
     )
     NO_GRADIENTS = (
         "rehearsal.no-update",
@@ -325,6 +333,12 @@ class FindingKind(Enum):
         "each has chosen other samples of the data set before a sampler divides them: some are in "
         "several parts, and some in none",
         "split the data set with the same seed in all ranks: generator of random_split",
+    )
+    SPLITS_OVERLAP = (
+        "rehearsal.same-data",
+        "warning",  # ranks may draw their samples at random
+        "each has chosen other samples of the data set: some are in several parts, some in none",
+        "choose the parts with the same seed in all ranks, or use DistributedSampler",
     )
     SAME_DATA_LOADED = (
         "rehearsal.same-data",
@@ -516,8 +530,7 @@ class FindingKind(Enum):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(RecordedValue, frozen=True):
     """One finding."""
 
     code: str
@@ -533,7 +546,8 @@ class Finding:
 
     def as_data(self) -> dict[str, Any]:
         """Return all fields, for JSON."""
-        return asdict(self)
+        fields: dict[str, Any] = to_builtins(self)
+        return fields
 
 
 def finding(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.notes import NoteCode
@@ -70,8 +71,7 @@ class Gap(NoteCode):
     NOT_RECORDED = "not-recorded", "some records could not be made"
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """What a rehearsal has shown, as its page says it."""
 
     verdict: Verdict
@@ -81,8 +81,7 @@ class Judged:
     not_rehearsed: tuple[Gap, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Rehearsal(Judged):
+class Rehearsal(Judged, frozen=True):
     """The result of a rehearsal."""
 
     outcome: Outcome

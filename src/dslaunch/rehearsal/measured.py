@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
+
+from msgspec import to_builtins
 
 from dslaunch.protocol.rehearsal import (
     AcceleratorBuilt,
@@ -21,13 +22,13 @@ from dslaunch.protocol.rehearsal import (
     Wrapped,
     Written,
 )
+from dslaunch.recorded import RecordedValue
 from dslaunch.rehearsal.memory import machines, model_states
 from dslaunch.rehearsal.ranks import RankRecords, Ranks
 from dslaunch.run.rehearsal import Rehearsed
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(RecordedValue, frozen=True):
     """What the ranks did. None: not seen."""
 
     ranks: int
@@ -77,7 +78,8 @@ class Measured:
 
     def as_data(self) -> dict[str, Any]:
         """Return all fields, for JSON."""
-        return asdict(self)
+        fields: dict[str, Any] = to_builtins(self)
+        return fields
 
 
 MOST_KEPT = 20

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.deepspeed.memory import (
@@ -42,8 +43,7 @@ PADDING = 0.05
 HALF_TYPES = frozenset({"float16", "bfloat16"})
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """What an optimizer keeps of each parameter."""
 
     moments: int = 0

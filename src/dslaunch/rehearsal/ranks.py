@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from dslaunch.launch.facts import Facts
 from dslaunch.launch.plan import Plan
@@ -32,8 +33,7 @@ Kind = TypeVar("Kind", bound=Record)
 FSDP = "FullyShardedDataParallel"
 
 
-@dataclass(frozen=True)
-class RankRecords:
+class RankRecords(Struct, frozen=True, dict=True):
     """What one rank has recorded."""
 
     rank: int

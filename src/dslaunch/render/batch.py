@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.render.node_text import NodeGroup
 
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
     from dslaunch.render.launch import Launch
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """The source of a script."""
 
     file: str
@@ -24,8 +24,7 @@ class Origin:
     """The command that prints the script again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Supervised:
+class Supervised(Struct, frozen=True):
     """How `dslaunch run` is called in a job that it supervises."""
 
     file: str
@@ -37,8 +36,7 @@ class Supervised:
     force: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """A launch as a SLURM job."""
 
     launch: Launch

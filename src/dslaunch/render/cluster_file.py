@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import groupby
+
+from msgspec import Struct
 
 from dslaunch.cluster.discover import Discovered
 from dslaunch.cluster.nodeset import fold_in_order
@@ -15,8 +16,7 @@ from dslaunch.render.templates import render
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.,\[\]-]*")
 
 
-@dataclass(frozen=True, slots=True)
-class YamlNodes:
+class YamlNodes(Struct, frozen=True):
     """Equal nodes, as values of YAML."""
 
     host: str

@@ -9,9 +9,10 @@ their names only: values on a command line are visible to every user of the node
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.cluster.runtimes import inexpressible
 from dslaunch.errors import PlanError
@@ -38,8 +39,7 @@ INTO = "into_container"
 """The variable of the script with the text that a task runs before its container."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerEntry:
+class ContainerEntry(Struct, frozen=True):
     """How a step enters its container."""
 
     words: tuple[Word, ...] = ()
@@ -79,8 +79,7 @@ def _dotted(path: tuple[str | int, ...]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else part for part in path)
 
 
-@dataclass(frozen=True, slots=True)
-class _Mount:
+class _Mount(Struct, frozen=True):
     source: str
     target: str
     flags: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.launch.decisions import Decision, DecisionCode
 from dslaunch.launch.plan import World, node_environment
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from dslaunch.notes import Note
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """A job on an allocation with its decisions: the input of a plan."""
 
     cluster: str
@@ -49,8 +49,7 @@ class Launch:
         return node_environment(placement, self.job, self.decided.rendezvous)
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(Struct, frozen=True):
     """A rendered text, with notes about what it cannot express."""
 
     text: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.launch.command import Word, activated, at_home, shell_line
 from dslaunch.launch.launcher_args import check_launcher_args
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from dslaunch.render.launch import Launch
 
 
-@dataclass(frozen=True, slots=True)
-class LauncherLines:
+class LauncherLines(Struct, frozen=True):
     """A format: the command of each node for one launcher, below a comment with its name."""
 
     launcher: str

@@ -5,8 +5,10 @@ It uses SLURM's variables, since the nodes are unknown before the start, unlike 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.launch.command import Command, exports, quote, wrapped
 from dslaunch.launch.launchers import starts_python
@@ -21,8 +23,7 @@ if TYPE_CHECKING:
     from dslaunch.render.launch import Launch
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGroup:
+class NodeGroup(Struct, frozen=True):
     """Equal nodes: those of the job, or of one component of a heterogeneous job."""
 
     slots: int
@@ -50,8 +51,7 @@ class NodeGroup:
         return self.slots if launcher.task_per_rank else 1
 
 
-@dataclass(frozen=True, slots=True)
-class TaskContext:
+class TaskContext(Struct, frozen=True):
     """The input for the text of one group."""
 
     launch: Launch
@@ -125,8 +125,7 @@ def _activated(line: str | None) -> list[str]:
     return [f"{text} || exit"]
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """The signal to the ranks before the time limit."""
 
     signal: str

@@ -9,10 +9,11 @@ which splits values at commas, contains only names (SmartSim PR #104).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from dslaunch import __version__ as VERSION
 from dslaunch.errors import PlanError
@@ -156,8 +157,7 @@ def _check_alike(group: NodeGroup) -> None:
 # ---------------------------------------------------------------- the step
 
 
-@dataclass(frozen=True, slots=True)
-class NodeScript:
+class NodeScript(Struct, frozen=True):
     """The text that the nodes of one group run, in a variable of the script."""
 
     name: str

@@ -7,8 +7,9 @@ the cluster file of the submission, although the file may change while the job i
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from dslaunch.cluster import schema, yamltext
 from dslaunch.errors import PlanError

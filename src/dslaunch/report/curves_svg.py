@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.report.markup import escaped
 
@@ -20,8 +21,7 @@ LINES = 4
 """Horizontal lines, at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class CurvePoint:
+class CurvePoint(Struct, frozen=True):
     """One point; `low` and `high` are those of the band."""
 
     x: float
@@ -30,8 +30,7 @@ class CurvePoint:
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Axes:
+class Axes(Struct, frozen=True):
     """How the values of a drawing are written."""
 
     across: str
@@ -69,8 +68,7 @@ def _described(points: Sequence[CurvePoint], axes: Axes) -> str:
     return ", ".join(told)
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
+class _Scale(Struct, frozen=True):
     left: float
     right: float
     low: float

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from dslaunch.deepspeed.activations import compared
 from dslaunch.deepspeed.communication import Collective
@@ -278,14 +279,14 @@ def as_data(
         chosen = {**_strategy(advice.row.strategy), "checkpointing": advice.checkpointing}
     return {
         "model": {
-            **asdict(question.sized.model),
+            **to_builtins(question.sized.model),
             "source": question.sized.source,
             "partial": question.sized.partial,
         },
-        "machines": asdict(question.machines),
-        "settings": asdict(question.settings),
-        "limits": asdict(question.limits),
-        "batch": {**asdict(question.batch), "accumulation": question.accumulation},
+        "machines": to_builtins(question.machines),
+        "settings": to_builtins(question.settings),
+        "limits": to_builtins(question.limits),
+        "batch": {**to_builtins(question.batch), "accumulation": question.accumulation},
         "unit": "bytes; gpu per GPU, cpu and nvme per node",
         "strategies": [_row(row) for row in rows],
         "faults": FAULTS,
@@ -295,7 +296,7 @@ def as_data(
             "outcome": advice.outcome,
             "missing": list(advice.missing),
             "micro_batch": advice.micro_batch,
-            "shortage": asdict(advice.shortage) if advice.shortage else None,
+            "shortage": to_builtins(advice.shortage) if advice.shortage else None,
             "alternatives": [_alternative(each) for each in advice.alternatives],
         },
         "by_nodes": {str(n): [_brief(row) for row in same] for n, same in (grid or {}).items()},
@@ -313,7 +314,7 @@ def _alternative(alternative: Alternative) -> dict[str, Any]:
 
 
 def _strategy(strategy: Strategy) -> dict[str, Any]:
-    data = asdict(strategy)
+    data = to_builtins(strategy)
     return data if strategy.stage == 3 else {**data, "zero_init": None}
 
 
@@ -326,17 +327,19 @@ def _brief(row: Row) -> dict[str, Any]:
 def _row(row: Row) -> dict[str, Any]:
     return {
         **_strategy(row.strategy),
-        "deepspeed": asdict(row.theirs) if row.theirs else None,
-        "states": asdict(row.states),
+        "deepspeed": to_builtins(row.theirs) if row.theirs else None,
+        "states": to_builtins(row.states),
         "faults": list(row.faults),
-        "parts": [{**asdict(part), "size": round(part.size)} for part in row.parts if part.size],
-        "activations": asdict(row.activations) if row.activations else None,
+        "parts": [
+            {**to_builtins(part), "size": round(part.size)} for part in row.parts if part.size
+        ],
+        "activations": to_builtins(row.activations) if row.activations else None,
         "buckets": row.buckets,
         "gpu": row.gpu,
         "gpu_checkpointed": row.gpu_checkpointed,
         "cpu": row.cpu,
         "nvme": row.nvme,
-        "communication": [asdict(each) for each in row.moved],
+        "communication": [to_builtins(each) for each in row.moved],
         "seconds": row.seconds,
         "fits": row.fits,
         "unknown": list(row.unknown),

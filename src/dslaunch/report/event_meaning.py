@@ -7,9 +7,10 @@ are made once for each meaning.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
+
+from msgspec import Struct
 
 from dslaunch.report.straggler_text import straggler_rows
 from dslaunch.run.events import Event
@@ -32,8 +33,7 @@ class Sign(StrEnum):
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Meaning:
+class Meaning(Struct, frozen=True, eq=False):
     """What an event says. Equal events share one object, which is compared by its identity."""
 
     kind: str

@@ -6,7 +6,8 @@ import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from dslaunch.run.events import Line
 from dslaunch.run.reasons import RankSource
@@ -31,8 +32,7 @@ Python's `logging` and DeepSpeed, of Transformers' examples, of glog as in torch
 number of the process."""
 
 
-@dataclass(slots=True, eq=False)
-class FoldedLine:
+class FoldedLine(Struct, eq=False):
     """A line that one or more ranks, or launchers of nodes, have written."""
 
     line: Line

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import to_builtins
 
 from dslaunch.json_text import json_text
 from dslaunch.lint import ORDER, Level, Remark
@@ -42,7 +43,7 @@ def summary(remarks: Sequence[Remark]) -> str:
 
 def as_json(remarks: Sequence[Remark]) -> str:
     """Return a JSON list of objects with the fields of Remark."""
-    return json_text([asdict(remark) for remark in remarks], indent=2) + "\n"
+    return json_text([to_builtins(remark) for remark in remarks], indent=2) + "\n"
 
 
 def as_sarif(remarks: Sequence[Remark], version: str, documentation: str = "") -> str:

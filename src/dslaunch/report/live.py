@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TextIO
+
+from msgspec import Struct
 
 from dslaunch.launch.plan import Plan
 from dslaunch.plural import counted
@@ -36,8 +37,7 @@ PLAIN_COLUMNS = 200
 """The length of such a line, at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class ViewOptions:
+class ViewOptions(Struct, frozen=True):
     """What a `TerminalView` shows of a run, and how."""
 
     ranks: frozenset[int] | None = None

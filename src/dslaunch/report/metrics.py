@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.run.progress import Progress
 from dslaunch.run.slower_rank import SlowerRank
@@ -21,8 +22,7 @@ Labels = Mapping[str, str]
 Value = tuple[Labels, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """What metrics are made of."""
 
     run: str
@@ -30,8 +30,7 @@ class Measured:
     stragglers: tuple[SlowerRank, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """One metric; all are gauges."""
 
     name: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from pathlib import Path
+
+from msgspec import Struct
 
 from dslaunch.cluster.nodeset import fold, ranks_text
 from dslaunch.durations import elapsed_text
@@ -21,8 +22,7 @@ MOST_CONSEQUENCES = 3
 """Different secondary failures that are shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunExtent:
+class RunExtent(Struct, frozen=True):
     """How large a run was, and when it took place."""
 
     ranks: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from msgspec import Struct
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.plural import counted
@@ -40,8 +41,7 @@ SHOWN: tuple[Level, ...] = ("fail", "warn", "unknown", "info")
 """The levels of findings that a person reads; the others are signs in the table of checks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A finding as it stands on the page."""
 
     anchor: str
@@ -55,8 +55,7 @@ class Entry:
     finding: Finding
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGroup:
+class NodeGroup(Struct, frozen=True):
     """Nodes with the same findings."""
 
     hosts: str
@@ -66,8 +65,7 @@ class NodeGroup:
     entries: tuple[Entry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GridRow:
+class GridRow(Struct, frozen=True):
     """Nodes with the same result of every check."""
 
     hosts: str
@@ -77,8 +75,7 @@ class GridRow:
     """Of the checks of the grid's columns; None: not asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(Struct, frozen=True):
     """Results by node and check, without what is the same everywhere."""
 
     checks: tuple[str, ...]

@@ -6,8 +6,9 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, TextIO
+
+from msgspec import to_builtins
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.durations import elapsed_text
@@ -130,7 +131,7 @@ def as_json(report: Report) -> str:
             "time": report.facts.time,
             "fit": report.fit,
             "nodes": [node.host for node in report.scope.nodes],
-            "verdicts": [asdict(verdict) for verdict in report.verdicts],
+            "verdicts": [to_builtins(verdict) for verdict in report.verdicts],
             "findings": [_as_dict(finding) for finding in report.findings],
         },
         indent=2,

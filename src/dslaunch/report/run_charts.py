@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.durations import duration_text
 from dslaunch.plural import byte_count
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from dslaunch.run.run_details import RunDetails
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """A drawing with its caption."""
 
     title: str
@@ -61,8 +61,7 @@ def _rates(progress: ProgressHistory) -> list[tuple[float, float]]:
     return told if len(told) > 1 else step_rates(progress.points)
 
 
-@dataclass(frozen=True, slots=True)
-class _MeasureStyle:
+class _MeasureStyle(Struct, frozen=True):
     """How a measure is shown."""
 
     title: str

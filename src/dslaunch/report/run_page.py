@@ -9,9 +9,10 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.cluster.nodeset import fold, ranks_text
 from dslaunch.durations import clock_text, duration_text
@@ -70,16 +71,14 @@ STATE_SIGNS: Mapping[State, str] = {
 _WRONG = (State.FAILED, State.ORPHANED)
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Struct, frozen=True):
     """A name with a value."""
 
     name: str
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class LastOutput:
+class LastOutput(Struct, frozen=True):
     """The last lines of ranks that wrote the same."""
 
     ranks: str
@@ -87,8 +86,7 @@ class LastOutput:
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """Why a run failed, as its outcome says."""
 
     message: str
@@ -105,8 +103,7 @@ class Cause:
     stacks: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShownConfig:
+class ShownConfig(Struct, frozen=True):
     """A DeepSpeed config, and what dslaunch has changed in it."""
 
     path: str
@@ -114,8 +111,7 @@ class ShownConfig:
     changes: tuple[Change, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ShownFinding:
+class ShownFinding(Struct, frozen=True):
     """A finding of the checks before the start."""
 
     level: Level

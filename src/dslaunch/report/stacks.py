@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from dslaunch.cluster.nodeset import fold as fold_names
 from dslaunch.plural import counted
@@ -33,8 +35,7 @@ _PYTORCH = re.compile(r"(?:^|/)torch/\w+/")
 _LIBRARY = re.compile(r"^.*/(?:site-packages|dist-packages|lib/python3\.\d+t?)/")
 
 
-@dataclass(frozen=True, slots=True)
-class Thread:
+class Thread(Struct, frozen=True):
     """A thread of a process."""
 
     name: str
@@ -43,16 +44,14 @@ class Thread:
     wait: Wait | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Others:
+class Others(Struct, frozen=True):
     """A further thread with the same stack in some or all ranks of a group."""
 
     thread: Thread
     members: tuple[Member, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StackGroup:
+class StackGroup(Struct, frozen=True):
     """Ranks, or child processes of ranks, whose main threads have the same stack."""
 
     members: tuple[Member, ...]
@@ -70,8 +69,7 @@ class StackGroup:
     """The collectives that the ranks are in, or were in last, with these ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Process:
+class _Process(Struct, frozen=True):
     member: Member
     command: str
     main: Thread
@@ -241,13 +239,15 @@ def _note(told: Mapping[str, Any]) -> str:
 
 def as_data(groups: Sequence[StackGroup]) -> list[dict[str, Any]]:
     """The groups as plain values, in the same order, with the ranks folded too."""
-    return [{"who": who(group.members), **_plain_values(asdict(group))} for group in groups]
+    return [{"who": who(group.members), **_plain_values(group)} for group in groups]
 
 
 def _plain_values(value: Any) -> Any:
-    """Return named tuples as objects and other tuples as arrays."""
+    """Return Structs and named tuples as objects, and other tuples as arrays."""
     if isinstance(value, Frame | Wait):
         return value._asdict()
+    if isinstance(value, Struct):
+        return _plain_values(asdict(value))
     if isinstance(value, dict):
         return {name: _plain_values(each) for name, each in value.items()}
     return [_plain_values(each) for each in value] if isinstance(value, tuple) else value

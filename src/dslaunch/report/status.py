@@ -5,9 +5,10 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePath
+
+from msgspec import Struct
 
 from dslaunch.cluster.nodeset import fold, fold_numbers
 from dslaunch.durations import age_text, elapsed_text, rounded_text
@@ -131,8 +132,7 @@ def _wrapped(line: str, width: int) -> list[str]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSummary:
+class NodeSummary(Struct, frozen=True):
     """What the row of a node shows, less its name, ranks and time: equal ones share a row."""
 
     state: str

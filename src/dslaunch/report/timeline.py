@@ -8,11 +8,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from statistics import median
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from dslaunch.cluster.nodeset import fold, fold_numbers
 from dslaunch.plural import counted
@@ -41,8 +42,7 @@ class Phase(StrEnum):
     """Its connection is lost, and the run waits for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """From when to when something lasted. Seconds since the epoch."""
 
     phase: Phase
@@ -50,8 +50,7 @@ class Span:
     end: float
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """A moment; of several nodes the median, and the first and the last one."""
 
     sign: Sign
@@ -62,8 +61,7 @@ class Mark:
     """How a process ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """Nodes or ranks with the same course."""
 
     label: str
@@ -86,8 +84,7 @@ class LineKind(StrEnum):
     STOP = "stop"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A moment of the whole run."""
 
     kind: LineKind
@@ -96,8 +93,7 @@ class Line:
     """Of a restart and a stop: how many restarts there were."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """Equal events of several nodes and ranks."""
 
     first: float
@@ -110,8 +106,7 @@ class Moment:
     is_failure: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """The course of a run."""
 
     start: float
@@ -127,8 +122,7 @@ class Timeline:
     more_moments: int = 0
 
 
-@dataclass(slots=True)
-class _Course:
+class _Course(Struct):
     """The events of a node or a rank."""
 
     meanings: list[Meaning] = field(default_factory=list)
@@ -183,8 +177,7 @@ def timeline(
 # ---------------------------------------------------------------- nodes
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
+class _Stretch(Struct, frozen=True):
     """A phase of a node: the places of its first and last event in the course."""
 
     phase: Phase
@@ -193,8 +186,7 @@ class _Stretch:
     """None: it lasts to the end of the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
+class _Point(Struct, frozen=True):
     """A mark of a node, and the place of its event in the course."""
 
     sign: Sign
@@ -202,8 +194,7 @@ class _Point:
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
+class _Shape(Struct, frozen=True):
     """What a row shows of the course of a node, but for the times."""
 
     stretches: tuple[_Stretch, ...]
@@ -429,8 +420,7 @@ def _lines(events: Iterable[Event], cause: Event | None) -> Iterable[Line]:
 _NOT_LISTED = frozenset({"contained"})
 
 
-@dataclass(slots=True)
-class _Happened:
+class _Happened(Struct):
     """Equal events of an attempt."""
 
     first: float

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any
+
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from dslaunch.lint import Remark
 from dslaunch.report.node_list import listed_nodes
@@ -161,7 +163,7 @@ def as_data(
         "comparison": {
             "equal": comparison.equal,
             "groups": [{"summary": line, "hosts": h} for line, h in comparison.groups],
-            "odd": [{**asdict(odd), "difference": odd.text} for odd in comparison.odd],
+            "odd": [{**to_builtins(odd), "difference": odd.text} for odd in comparison.odd],
             "undecided": [{"aspect": a, "groups": groups} for a, groups in comparison.undecided],
             "unread": [
                 {"host": node.host, "code": node.code, "reason": node.text}
@@ -169,13 +171,13 @@ def as_data(
             ],
         },
         "advice": [_advice(each) for each in advice],
-        "settings": [asdict(each) for each in remarks],
+        "settings": [to_builtins(each) for each in remarks],
     }
 
 
 def _advice(each: Advice) -> dict[str, Any]:
     values = dict(each.values)
-    return {**asdict(each), "values": values, "reason": each.reason, "source": each.source}
+    return {**to_builtins(each), "values": values, "reason": each.reason, "source": each.source}
 
 
 @lru_cache(maxsize=KEPT)
@@ -184,14 +186,14 @@ def _data(topology: Topology) -> dict[str, Any]:
     return {
         "status": topology.status,
         "summary": summary(topology),
-        "trouble": asdict(topology.trouble) if topology.trouble else None,
+        "trouble": to_builtins(topology.trouble) if topology.trouble else None,
         "notes": [
             {"code": note.code, "values": dict(note.values), "text": str(note)}
             for note in topology.notes
         ],
         "era": topology.era,
-        "gpus": [asdict(gpu) for gpu in topology.gpus],
-        "nics": [asdict(nic) for nic in topology.nics],
+        "gpus": [to_builtins(gpu) for gpu in topology.gpus],
+        "nics": [to_builtins(nic) for nic in topology.nics],
         "links": [{"a": a, "b": b, "link": link} for a, b, link in topology.links],
         "p2p_denied": [{"a": a, "b": b, "status": s} for a, b, s in topology.p2p],
         "islands": islands(topology),
@@ -199,7 +201,7 @@ def _data(topology: Topology) -> dict[str, Any]:
             {"gpu": n.gpu, "link": n.link, "nics": [nic.shown for nic in n.nics]}
             for n in nearest(topology)
         ],
-        "ring": asdict(found) if found else None,
+        "ring": to_builtins(found) if found else None,
         "placement": placement(topology),
-        "host": asdict(topology.host),
+        "host": to_builtins(topology.host),
     }

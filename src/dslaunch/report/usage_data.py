@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from dslaunch.run.slower_rank import SlowerRank
 from dslaunch.run.usage_monitor import RankSample, UsageSample
@@ -19,7 +20,7 @@ def sample_data(
         "progress": sample.progress.as_data() if sample.progress is not None else {},
         "nodes": [node.as_data() for node in sample.nodes],
         "ranks": [_rank(rank) for rank in sample.ranks],
-        "stragglers": [asdict(each) for each in stragglers],
+        "stragglers": [to_builtins(each) for each in stragglers],
         "unanswered": list(sample.unanswered),
     }
 

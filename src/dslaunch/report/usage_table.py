@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from dslaunch.durations import short_time_text
 from dslaunch.plural import byte_count, counted
@@ -23,8 +24,7 @@ NARROWEST_LINE = 12
 """Columns of the last line of a rank, at least; otherwise it is left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column(Generic[Row]):
+class Column(Struct, Generic[Row], frozen=True):
     """A column of a table; left out where no row has a text for it."""
 
     title: str
@@ -35,8 +35,7 @@ class Column(Generic[Row]):
     """Whether its texts are aligned to the left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """What the user wants to see."""
 
     sort: str = "node"
@@ -44,8 +43,7 @@ class Choice:
     """Part of a node's name, or a rank's number; empty: all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(Struct, frozen=True):
     """The columns and lines of a terminal; None: unlimited."""
 
     width: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dslaunch.transport import program
 
@@ -12,8 +12,7 @@ NO_AGENT, STOPPED = 3, 4
 `node/guardian.py`."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentStart:
+class AgentStart(Struct, frozen=True):
     """The arguments of an agent; timeouts in seconds."""
 
     run: str

@@ -6,12 +6,15 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from dslaunch import log
 from dslaunch.errors import NodeError, NodeFailure
+from dslaunch.transport.fulfill import fulfill
+from dslaunch.transport.future import Future
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
@@ -49,14 +52,15 @@ class AgentStarter:
         new ones."""
         self._transport, self._make_session, self._join = transport, make_session, join
         workers = max(1, min(fanout, len(nodes)))
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="starter")
         self._closed = threading.Event()
         self._greeted: deque[str] = deque()
-        self.begun = {node.host: self._pool.submit(self._begin, node) for node in nodes}
+        self.begun: dict[str, Future[Session]] = {node.host: Future() for node in nodes}
         """Done as soon as that node is connected and its agent started; a NodeError if it cannot
         be reached."""
-        # each thread ends when there is no node left to begin: one takes some 25 KiB
-        self._pool.shutdown(wait=False)
+        self._waiting = deque(nodes)
+        for number in range(workers):
+            name = f"starter_{number}"
+            threading.Thread(target=self._begin_nodes, name=name, daemon=True).start()
         threading.Thread(target=self._ping, args=(ping_interval,), name="ping", daemon=True).start()
 
     def wait(
@@ -100,17 +104,28 @@ class AgentStarter:
         """Close all sessions at once. Connections that are being made are closed when they are
         made; nothing waits for them."""
         self._closed.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)  # of those that have not begun
+        while (node := self._next_node()) is not None:
+            self.begun[node.host].set_exception(_not_needed(node))
         ready = [future for future in self.begun.values() if future.done()]
         close_all([future.result() for future in ready if _succeeded(future)])
         for future in set(self.begun.values()) - set(ready):
             future.add_done_callback(_close_session)
 
+    def _begin_nodes(self) -> None:
+        """Begin one node after the other, until none is left."""
+        while (node := self._next_node()) is not None:
+            fulfill(self.begun[node.host], partial(self._begin, node))
+
+    def _next_node(self) -> Node | None:
+        with suppress(IndexError):  # there are no more
+            return self._waiting.popleft()
+        return None
+
     def _begin(self, node: Node) -> Session:
         connection = self._transport.connect(node)
         if self._closed.is_set():
             connection.close()
-            raise NodeError((NodeFailure(node.host, "lost", "no longer needed"),))
+            raise _not_needed(node)
         session = self._make_session(node, connection)
         session.hello.add_done_callback(partial(self._note_greeting, node.host))
         session.begin(join=self._join)
@@ -150,8 +165,12 @@ def _close_each(sessions: Sequence[Session]) -> None:
         session.close()
 
 
+def _not_needed(node: Node) -> NodeError:
+    return NodeError((NodeFailure(node.host, "lost", "no longer needed"),))
+
+
 def _succeeded(begun: Future[Session]) -> bool:
-    return begun.done() and not begun.cancelled() and begun.exception() is None
+    return begun.done() and begun.exception() is None
 
 
 def _close_session(begun: Future[Session]) -> None:

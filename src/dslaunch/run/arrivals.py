@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dslaunch.errors import NodeFailure
 from dslaunch.node import frames
 from dslaunch.protocol.messages import Gone, NodeEvent
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """The node is lost."""
 
     failure: NodeFailure
@@ -18,15 +17,13 @@ class Lost:
     """How its agent ended, if known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Away:
+class Away(Struct, frozen=True):
     """The connection was lost; the session reconnects."""
 
     failure: NodeFailure
 
 
-@dataclass(frozen=True, slots=True)
-class Back:
+class Back(Struct, frozen=True):
     """The session has reconnected; nothing was lost."""
 
     after: float

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from msgspec import Struct, field
+
 from dslaunch.run.session import Session
+from dslaunch.transport.future import Future, wait_for
 from dslaunch.transport.wire import LostError
 
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending(Generic[Value]):
+class _Pending(Struct, Generic[Value], frozen=True):
     session: Session
     answer: Future[Value]
     since: float = field(default_factory=time.monotonic)
@@ -63,7 +63,7 @@ class Asked(Generic[Value]):
 
     def wait(self, seconds: float) -> None:
         """Wait until all have answered, at most so many seconds."""
-        wait(self.answers, max(seconds, 0))
+        wait_for(self.answers, max(seconds, 0))
 
     def arrived(self) -> list[tuple[Session, Value]]:
         """Return the answers so far, without nodes that are lost or have sent something invalid."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
@@ -18,6 +19,8 @@ from dslaunch.protocol.queries import Answers
 from dslaunch.protocol.values import parse
 from dslaunch.run.reach import ReachedNodes, reach
 from dslaunch.run.session import Session
+from dslaunch.transport.fulfill import fulfill
+from dslaunch.transport.future import Future, wait_for
 from dslaunch.transport.wire import LostError
 
 HERE = "here"
@@ -82,7 +85,10 @@ class LocalStore:
 
     def ask(self, operation: str, path: str, **more: Any) -> Future[Any]:
         """Perform it in a thread."""
-        return self._pool.submit(self._do, {"do": operation, "path": path, **more})
+        answer: Future[Any] = Future()
+        question = {"do": operation, "path": path, **more}
+        self._pool.submit(fulfill, answer, partial(self._do, question))
+        return answer
 
     def _do(self, question: dict[str, Any]) -> Any:
         path = str(Path(question["path"]).expanduser().absolute())
@@ -126,7 +132,7 @@ def survey(
     """
     clocks = [session.measure_clock() for session in reached.sessions.values()]
     asked = {place.name: place.ask("survey", directory) for place in places}
-    wait([*clocks, *asked.values()], ANSWER_TIMEOUT)
+    wait_for([*clocks, *asked.values()], ANSWER_TIMEOUT)
     told: dict[str, Survey] = {}
     for host, future in asked.items():
         try:

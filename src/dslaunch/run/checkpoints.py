@@ -5,7 +5,8 @@ from __future__ import annotations
 import posixpath
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.cluster.model import Allocation
 from dslaunch.cluster.nodeset import fold
@@ -31,8 +32,7 @@ SHOWN_SHARDS, SHOWN_FILES = 4, 10
 """Names in an error; the others are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holdings:
+class Holdings(Struct, frozen=True):
     """The checkpoints below one directory of some places."""
 
     places: Mapping[str, CheckpointStore]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from dslaunch.deepspeed.named_configs import NamedConfig, in_source, modules_of, named_in_code
 from dslaunch.deepspeed.resume import check_config, options
@@ -31,8 +32,7 @@ FILE_KEYS = (
 """Their keys for a config; the last one is accelerate's."""
 
 
-@dataclass(frozen=True, slots=True)
-class CodeConfigs:
+class CodeConfigs(Struct, frozen=True):
     """The changes and decisions for configs that code names."""
 
     changed: Mapping[str, str] = field(default_factory=dict)
@@ -136,8 +136,7 @@ def local_file(named: NamedConfig, source: JobFiles | None, cwd: Path, workdir: 
     return path if path.is_file() else None
 
 
-@dataclass(frozen=True, slots=True)
-class JobPlace:
+class JobPlace(Struct, frozen=True):
     """A job with its files, on this machine and on the nodes."""
 
     job: Job

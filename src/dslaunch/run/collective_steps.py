@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
+
+from msgspec import Struct
 
 CARRIED = 0.5
 """Share of a delay that is still there at the next collective, at least, if the ranks have not
@@ -30,8 +31,7 @@ difference that is left there, and of the pauses; and at most, of the pauses, si
 one rank is a difference in any case."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnteredCollective:
+class EnteredCollective(Struct, frozen=True):
     """One collective of a group that all ranks have entered."""
 
     number: int
@@ -44,8 +44,7 @@ class EnteredCollective:
     """Whether it completes in no rank before all have entered; a broadcast does."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupHistory:
+class GroupHistory(Struct, frozen=True):
     """The ranks of a process group, and what they have done together."""
 
     ranks: tuple[int, ...]
@@ -57,8 +56,7 @@ class GroupHistory:
     """By how many seconds the clock of a node may be off."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepLateness:
+class StepLateness(Struct, frozen=True):
     """By how much each rank was late in each step."""
 
     ranks: tuple[int, ...]
@@ -173,8 +171,7 @@ Late = dict[int, tuple[float, ...]]
 """How late each rank was, by the number of the collective."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """One place of the step, at which all ranks wait for the last one."""
 
     at: int

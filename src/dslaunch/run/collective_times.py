@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.protocol.collectives import COLLECTIVES, RankAnswer, SentTimes
 from dslaunch.run.asked import Asked
@@ -17,10 +18,10 @@ from dslaunch.run.late_ranks import Lateness, lateness_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from concurrent.futures import Future
 
     from dslaunch.run.session import Session
     from dslaunch.transport.clock import Clock
+    from dslaunch.transport.future import Future
 
     Answer = Mapping[str, RankAnswer]
 
@@ -55,8 +56,7 @@ ALL_WAIT = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatte
 ALL_TO_ALL = ("all_to_all", "alltoall")
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """One rank in one collective."""
 
     kind: str
@@ -178,7 +178,7 @@ class CollectiveTimes:
 
         def measure_again(measured: Future[Clock]) -> None:
             step_seconds = self._latest.step_seconds if self._latest is not None else 0.0
-            failed = measured.cancelled() or measured.exception() is not None
+            failed = measured.exception() is not None
             if trips > 1 and not failed and session.clock_error > EXACT * step_seconds:
                 self._measure_clock(session, trips - 1)
 

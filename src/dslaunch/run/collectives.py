@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from dslaunch.protocol.collectives import (
     COLLECTIVES,
@@ -44,8 +46,7 @@ class RankState(StrEnum):
     """It has not initialized a process group, or is no Python program of ours."""
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(Struct, frozen=True):
     """One collective, or one transfer between two ranks (`p2p`), that a rank has entered."""
 
     group: str
@@ -73,8 +74,7 @@ class Collective:
     """The innermost first; empty: unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """A transfer to or from one rank, which the main thread of a rank waits in."""
 
     kind: Literal["send", "recv"]
@@ -82,8 +82,7 @@ class Transfer:
     """The other rank; None: any."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """A process group as one of its ranks knows it. Of an answer to `STATUS` only `id` and the
     numbers are known."""
 
@@ -101,8 +100,7 @@ class Group:
     completed: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Forming:
+class Forming(Struct, frozen=True):
     """A process group that the main thread of a rank forms."""
 
     name: str
@@ -110,8 +108,7 @@ class Forming:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RankRecord:
+class RankRecord(Struct, frozen=True):
     """What one rank has recorded."""
 
     rank: int
@@ -124,7 +121,8 @@ class RankRecord:
     transferred: int = 0
     """Bytes that it has read and written since its start, but for what collectives send."""
     compiled: float | None = None
-    """Seconds of CPU time of all its processes, if it compiles; None: it does not."""
+    """Seconds of CPU time of all its processes, if it compiles (`node/own_work.py`); None: it does
+    not."""
     initialized: bool = False
     """Whether it has a default process group."""
     transfers: int = 0
@@ -172,7 +170,7 @@ def _recorded(record: RankRecord | None) -> dict[str, Any]:
         return {}
     shown = record.current or max(record.entries, key=lambda entry: entry.entered)
     names = {group.name: group.description for group in record.groups}
-    told = asdict(shown)
+    told = to_builtins(shown)
     del told["frames"]
     return {"collective": {**told, "group": names.get(shown.group) or shown.group}}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.json_text import json_literal
@@ -40,8 +41,7 @@ class Topic(StrEnum):
     BATCH_SCRIPT = "batch-script"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One difference. None: the run does not have it."""
 
     name: str
@@ -51,8 +51,7 @@ class Change:
     """Whether the values are not shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicChanges:
+class TopicChanges(Struct, frozen=True):
     """The differences of one topic."""
 
     topic: Topic
@@ -61,8 +60,7 @@ class TopicChanges:
     """Changes that are not listed."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunComparison:
+class RunComparison(Struct, frozen=True):
     """What differs between two runs."""
 
     first: str
@@ -79,7 +77,8 @@ class RunComparison:
 
     def as_data(self) -> dict[str, Any]:
         """Return all fields, for JSON."""
-        return asdict(self) | {"equal": self.is_equal}
+        fields: dict[str, Any] = to_builtins(self)
+        return fields | {"equal": self.is_equal}
 
 
 Values = Mapping[str, str]

@@ -20,8 +20,10 @@ Accelerate's own it is set for scripts that are known to use Accelerate without 
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.deepspeed.resume import is_on, options
 from dslaunch.launch.decisions import Decision, DecisionCode, decision
@@ -41,8 +43,7 @@ if TYPE_CHECKING:
 VARIABLE = "ACCELERATE_USE_CPU"
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
+class Training(Struct, frozen=True):
     """The kind of training, from a script's arguments and source."""
 
     trainer_deepspeed: bool = False

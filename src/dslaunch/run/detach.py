@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets as randomness
 import time
-from dataclasses import asdict, dataclass, replace
 from ipaddress import ip_address
 from queue import Empty
 from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Network
 from dslaunch.cluster.names import is_loopback
@@ -38,8 +40,7 @@ POLL = 0.1
 """Seconds between two looks at the time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
+class Control(Struct, frozen=True):
     """Where the first node listens for the others, and which addresses may connect."""
 
     address: str
@@ -120,7 +121,7 @@ def prepare(sessions: list[Session], plan: Plan, timeouts: Timeouts, control: Co
         **link,
         "first": True,
         "keys": keys,
-        "listen": asdict(control),
+        "listen": to_builtins(control),
     }
     asked = [first.request("detach", DETACHED, link=coordinator)]
     for session in others:

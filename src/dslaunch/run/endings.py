@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.protocol.messages import Evidence
 from dslaunch.run.known_endings import KnownEnding, known_endings
@@ -63,8 +65,7 @@ BY_EVIDENCE = (OOM_KILLER, NODE_DISK_FULL, NODE_SHM_FULL, OFFLOAD_MEMORY)
 """Endings that are known from evidence beyond the output of the rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """What happened and what to do, one line each."""
 
     what: str | None = None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any, Literal
+
+from msgspec import Struct, to_builtins
 
 from dslaunch.errors import FailureKind
 from dslaunch.protocol.messages import Evidence
 from dslaunch.protocol.usage import RankNumber
 from dslaunch.protocol.values import Count, Pid, Time
+from dslaunch.recorded import RecordedValue
 from dslaunch.run.hang_verdict import HangVerdict
 from dslaunch.run.reasons import EndReason, OwnProcess, Restart
 from dslaunch.run.recorded_values import Duration, ExitCode, Host, Signal
@@ -39,8 +41,7 @@ Kind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(RecordedValue, frozen=True):
     """One event of a run. A recorded one whose values are out of these bounds is left out."""
 
     time: Time
@@ -93,27 +94,26 @@ class Event:
 
     def as_data(self) -> dict[str, Any]:
         """Return the fields that are set, for JSON."""
-        pairs = zip(self.__slots__, _values_of(self), strict=True)
+        pairs = zip(self.__struct_fields__, _values_of(self), strict=True)
         found = {name: value for name, value in pairs if value is not None}
         if self.evidence is not None:
             found["evidence"] = self.evidence.model_dump(exclude_defaults=True)
         if self.reason is not None:
             found["reason"] = self.reason.as_data()
         if self.restart is not None:
-            found["restart"] = asdict(self.restart) | {"after": self.restart.after.as_data()}
+            found["restart"] = to_builtins(self.restart) | {"after": self.restart.after.as_data()}
         if self.hang is not None:
             found["hang"] = self.hang.as_data()
         if self.slower is not None:
-            found["slower"] = [asdict(each) for each in self.slower]
+            found["slower"] = [to_builtins(each) for each in self.slower]
         return found
 
 
-_values_of: Callable[[Event], tuple[Any, ...]] = attrgetter(*Event.__slots__)
+_values_of: Callable[[Event], tuple[Any, ...]] = attrgetter(*Event.__struct_fields__)
 """Returns the values of all fields: states of many nodes have hundreds of thousands of events."""
 
 
-@dataclass(frozen=True, slots=True)
-class LineBlock:
+class LineBlock(Struct, frozen=True):
     """Lines of one rank that arrived together, ready for a terminal; see `Line`."""
 
     time: float
@@ -137,8 +137,7 @@ class LineBlock:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One line of a rank's output, ready for a terminal: no control characters except colors."""
 
     time: float

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
 
 from dslaunch.cluster.model import Allocation, Cluster, Placement
 from dslaunch.errors import NodeError, NodeFailure
@@ -30,6 +30,7 @@ from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.job_files import JobFiles
 from dslaunch.run.session import Session
 from dslaunch.run.view import ignore
+from dslaunch.transport.future import Future
 from dslaunch.transport.wire import LostError
 
 if TYPE_CHECKING:
@@ -42,8 +43,7 @@ DIAL_TIMEOUT = 3.0
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class Inquiry:
+class Inquiry(Struct, frozen=True):
     """What to ask which nodes."""
 
     cluster: Cluster

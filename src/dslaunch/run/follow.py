@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future
 from heapq import merge
 from operator import itemgetter
 from queue import Empty
@@ -22,6 +21,7 @@ from dslaunch.run.reach import ANSWER_TIMEOUT, ReachedNodes, answer_of
 from dslaunch.run.session import Session
 from dslaunch.run.status import gave_up
 from dslaunch.run.watch import Watch, read_event
+from dslaunch.transport.future import Future
 
 Kept = frames.Output | NodeEvent
 POLL = 0.2

@@ -6,9 +6,11 @@ import math
 import secrets
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import PreflightError
@@ -27,6 +29,8 @@ from dslaunch.run.evidence import Inquiry
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.job_files import script_imports
 from dslaunch.run.session import Session
+from dslaunch.transport.fulfill import fulfill
+from dslaunch.transport.future import Future
 
 OF_THE_JOB = ("py.activate", "py.interpreter", "sw.packages", "sw.torch-build")
 """Checks of the job's environment."""
@@ -80,7 +84,8 @@ class Gate:
     def _begin(self, chosen: Mapping[str, Check]) -> Future[Report]:
         """Ask the nodes in the background."""
         pool = ThreadPoolExecutor(1)
-        report = pool.submit(self._ask, chosen)
+        report: Future[Report] = Future()
+        pool.submit(fulfill, report, partial(self._ask, chosen))
         pool.shutdown(wait=False)
         return report
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dslaunch.preflight import kernel_log, xid
 from dslaunch.preflight.check import UnansweredError

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.run.collectives import Collective, Group
 from dslaunch.run.rank_views import RankView
 
 
-@dataclass(frozen=True, slots=True)
-class GroupWait:
+class GroupWait(Struct, frozen=True):
     """What a group of ranks waits for."""
 
     group: str

@@ -10,9 +10,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from dslaunch.cluster.nodeset import fold, fold_numbers
 from dslaunch.errors import ErrorCode, Interrupted, UsageError
@@ -47,8 +48,7 @@ def this_user() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(Struct, frozen=True):
     """Whose output a run may have."""
 
     hosts: frozenset[str] | None = None
@@ -59,8 +59,7 @@ class Sources:
     """Whether the lines have the times at which they were written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attached:
+class Attached(Struct, frozen=True):
     """How a followed run ended."""
 
     outcome: Outcome | None
@@ -71,8 +70,7 @@ class Attached:
     """The directory with the recorded outcome."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(Struct, frozen=True):
     """The result of stopping a run."""
 
     job: str | None = None
@@ -84,8 +82,7 @@ class Stopped:
     """Of nodes that could not be reached."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankStacks:
+class RankStacks(Struct, frozen=True):
     """The stacks of every rank."""
 
     stacks: Mapping[str, Any]

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dslaunch.run.group_waits import GroupWait, group_members, group_waits
 from dslaunch.run.hang_groups import unlike_groups

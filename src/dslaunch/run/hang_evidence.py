@@ -7,7 +7,8 @@ before they end their ranks, and keep the answers (`node/rank_progress.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.preflight import kernel_log
 from dslaunch.protocol.queries import NCCL_RAS, RUN, Answers, Questions
@@ -19,8 +20,7 @@ from dslaunch.run.session import Session
 QUESTIONS: Questions = {RUN: kernel_log.LOG.argument, NCCL_RAS: None}
 
 
-@dataclass(frozen=True, slots=True)
-class HangEvidence:
+class HangEvidence(Struct, frozen=True):
     """What all nodes have answered."""
 
     gpu_errors: tuple[GpuError, ...] = ()

@@ -8,7 +8,8 @@ other. A member of a group that the others have made under another number waits 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from dslaunch.run.hang_situation import Situation
 from dslaunch.run.hang_verdict import HangCode, HangVerdict, Side
@@ -18,8 +19,7 @@ from dslaunch.run.seen_waits import forms_group, seen_operation
 _FORMING = "new_group"
 
 
-@dataclass(slots=True)
-class _Made:
+class _Made(Struct):
     """A name under which ranks have made groups, or are about to."""
 
     by_members: dict[tuple[int, ...], list[int]] = field(default_factory=dict)

@@ -8,7 +8,8 @@ others have formed with it as a member, cannot connect to one of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dslaunch.run.hang_situation import Situation
 from dslaunch.run.hang_verdict import HangCode, HangVerdict

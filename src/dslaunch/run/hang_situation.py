@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.run.group_waits import GroupWait
 from dslaunch.run.rank_views import RankView
 from dslaunch.run.seen_waits import in_native_code, is_elsewhere, is_seen_waiting
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(Struct, frozen=True):
     """The views, and what follows from the records of all ranks together."""
 
     views: Mapping[int, RankView]

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from msgspec import to_builtins
+
+from dslaunch.recorded import RecordedValue
 from dslaunch.run.waits import FileLock, WaitKind
 
 
@@ -48,8 +50,7 @@ class HangCode(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(RecordedValue, frozen=True):
     """A line of a program."""
 
     file: str
@@ -58,8 +59,7 @@ class Place:
     function: str
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(RecordedValue, frozen=True):
     """Ranks that have entered the same collective, in a mismatch."""
 
     ranks: tuple[int, ...]
@@ -76,8 +76,7 @@ class Side:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GpuError:
+class GpuError(RecordedValue, frozen=True):
     """A hardware error of a GPU that its node has logged since the run was started."""
 
     host: str
@@ -89,8 +88,7 @@ class GpuError:
     """The process that used the GPU, where the driver says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class HangVerdict:
+class HangVerdict(RecordedValue, frozen=True):
     """Why there is no progress; docs/reference/codes.md lists the codes."""
 
     code: HangCode
@@ -139,4 +137,6 @@ class HangVerdict:
 
     def as_data(self) -> dict[str, Any]:
         """Return the fields that are set, for JSON."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, (), "")}
+        return {
+            name: value for name, value in to_builtins(self).items() if value not in (None, [], "")
+        }

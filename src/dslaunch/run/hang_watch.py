@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch import log
 from dslaunch.node.cpu_waits import CpuWaits
@@ -60,8 +62,7 @@ Ended = Mapping[RankSource, tuple[int | None, int | None]]
 """Exit code and signal of the ranks that have ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stall:
+class Stall(Struct, frozen=True):
     """No rank makes progress."""
 
     verdict: HangVerdict
@@ -78,8 +79,7 @@ class Stall:
         return EndReason(EndCode.HANG, seconds=self.seconds, hang=self.verdict)
 
 
-@dataclass(frozen=True, slots=True)
-class Continued:
+class Continued(Struct, frozen=True):
     """Collectives complete again after a stall that was shown."""
 
     seconds: float

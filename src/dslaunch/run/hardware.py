@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.cluster.select import select
 from dslaunch.deepspeed.hardware import NodeHardware, hardware_of
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from dslaunch.preflight.recording import Recording
 
 
-@dataclass(frozen=True, slots=True)
-class Hardware:
+class Hardware(Struct, frozen=True):
     """The known hardware of the nodes of a training."""
 
     nodes: tuple[NodeHardware, ...] = ()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.run.ds_config import config_errors, refuse
 from dslaunch.run.gate import Gate
@@ -11,7 +12,6 @@ from dslaunch.run.prepare import config_files, inquiry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from concurrent.futures import Future
     from pathlib import Path
 
     from dslaunch.cluster.model import Allocation
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from dslaunch.run.evidence import Inquiry
     from dslaunch.run.request import RunRequest
     from dslaunch.run.session import Session
+    from dslaunch.transport.future import Future
 
 
-@dataclass(frozen=True, slots=True)
-class Inquired:
+class Inquired(Struct, frozen=True):
     """What is known of a job before its nodes have answered."""
 
     job: Job

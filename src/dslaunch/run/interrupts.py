@@ -4,15 +4,14 @@ an exception anywhere."""
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 from dslaunch.errors import Interrupted
+from dslaunch.transport.future import Awaited, Countdown
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
@@ -26,31 +25,6 @@ Until = Callable[[], bool]
 def never() -> bool:
     """Return that it is not enough yet."""
     return False
-
-
-class _Countdown:
-    """Counts futures that are done. `concurrent.futures.wait` looks at all of them at every call,
-    which is slow for thousands."""
-
-    def __init__(self, futures: Sequence[Future[Any]]) -> None:
-        self.left = len(futures)
-        self._counting = threading.Lock()
-        self._over = threading.Event()
-        if not futures:
-            self._over.set()
-        for future in futures:
-            future.add_done_callback(self._count)
-
-    def wait(self, timeout: float) -> bool:
-        """Wait until all are done, at most `timeout` seconds; return whether they are."""
-        return self._over.wait(timeout)
-
-    def _count(self, future: Future[Any]) -> None:
-        with self._counting:
-            self.left -= 1
-            is_last = self.left == 0
-        if is_last:
-            self._over.set()
 
 
 class Noted:
@@ -111,7 +85,7 @@ class Interrupts(Noted):
 
     def wait(
         self,
-        futures: Sequence[Future[Any]],
+        futures: Sequence[Awaited],
         timeout: float,
         notify: Callable[[], object] = lambda: None,
         *,
@@ -123,7 +97,7 @@ class Interrupts(Noted):
         from the last one that was done.
         """
         deadline = time.monotonic() + timeout
-        waiting = _Countdown(futures)
+        waiting = Countdown(futures)
         before = waiting.left
         while True:
             self.check()

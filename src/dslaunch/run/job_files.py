@@ -11,9 +11,10 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO
+
+from msgspec import Struct, field
 
 from dslaunch.errors import ErrorCode, PlanError
 from dslaunch.launch.job import Job
@@ -48,8 +49,7 @@ MOST_FILES = 5_000
 MOST_BYTES = 200 * 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class JobFiles:
+class JobFiles(Struct, frozen=True):
     """The directory of the script, on this machine and on the nodes."""
 
     local: Path
@@ -69,8 +69,7 @@ class JobFiles:
     empty: there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shipment:
+class Shipment(Struct, frozen=True):
     """Files for one node; the nodes that share its directory see them too."""
 
     host: str

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.errors import Interrupted, NodeError, NodeFailure
 from dslaunch.node import frames
@@ -50,8 +51,7 @@ _HEADER = re.compile(rb"(?=[\x00\x01][\x00-\xff]{3}[\x01\x02]\x00)")
 """Where a numbered frame of a message or of output may begin (`frames.HEADER`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptTail:
+class KeptTail(Struct, frozen=True):
     """The last output that one node has kept."""
 
     session: Session

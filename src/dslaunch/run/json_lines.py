@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec import Struct
 from pydantic import TypeAdapter
 
 from dslaunch.run.run_directory import open_recorded
@@ -16,8 +16,7 @@ LARGEST_LINE = 4 << 20
 Value = TypeVar("Value")
 
 
-@dataclass(slots=True)
-class SkippedLines:
+class SkippedLines(Struct):
     """How many lines were skipped since they are damaged."""
 
     count: int = 0

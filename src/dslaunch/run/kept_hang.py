@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from dslaunch.protocol.queries import HANG, Answers, parse_answers
 from dslaunch.protocol.values import InvalidAnswer

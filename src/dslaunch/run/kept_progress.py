@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.node import frames
 from dslaunch.protocol.messages import Incoming, ProtocolError
@@ -15,6 +16,7 @@ from dslaunch.run.journal_tail import first_frame
 from dslaunch.run.progress import Progress, RunProgress
 from dslaunch.run.view import View
 from dslaunch.run.watch import Watch
+from dslaunch.transport.future import Future
 
 if TYPE_CHECKING:
     from dslaunch.run.events import Event, Line
@@ -31,8 +33,7 @@ TIMEOUT = 2.0
 """Seconds for all nodes together: without an answer the progress is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunsOfCluster:
+class RunsOfCluster(Struct, frozen=True):
     """Runs whose progress is asked for, and the nodes that report them."""
 
     runs: Mapping[str, RunStatus]
@@ -42,8 +43,7 @@ class RunsOfCluster:
     """`Cluster.progress`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Struct, frozen=True):
     """A node that was asked for the end of its journal of one run."""
 
     run: str

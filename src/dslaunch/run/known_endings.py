@@ -10,17 +10,17 @@ import logging
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from dslaunch.errors import PluginError
 from dslaunch.registry import ENDINGS, broken_plugin
 
 
-@dataclass(frozen=True, slots=True)
-class KnownEnding:
+class KnownEnding(Struct, frozen=True):
     """One ending. `{0}` and `{1}` in its texts are the groups of the pattern."""
 
     code: str

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
+
+from msgspec import Struct
 
 from dslaunch.run.collective_steps import GroupHistory, StepLateness, step_lateness
 from dslaunch.run.sign_test import (
@@ -47,8 +48,7 @@ SUSPECT_STEPS = 12
 """The latest steps by which a rank may be slow, before that is certain."""
 
 
-@dataclass(frozen=True, slots=True)
-class LateRank:
+class LateRank(Struct, frozen=True):
     """A rank that the others wait for."""
 
     rank: int
@@ -57,8 +57,7 @@ class LateRank:
     """Share of the step time for which all others wait for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lateness:
+class Lateness(Struct, frozen=True):
     """How late the ranks of a run are."""
 
     shares: Mapping[int, float]
@@ -152,8 +151,7 @@ def _slow_ranks(
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Delays:
+class _Delays(Struct, frozen=True):
     """By how many seconds a rank was later than others, in the latest steps and in those before."""
 
     latest: Sequence[float]

@@ -8,10 +8,11 @@ import secrets as randomness
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from dslaunch import log, transport
 from dslaunch.cluster.model import Allocation, Cluster

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.terminal import COLOR, PLAIN, visible
 
@@ -21,8 +22,7 @@ _CONTROL = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BarState:
+class BarState(Struct, frozen=True):
     """A state of a progress bar, which its program will redraw."""
 
     text: bytes

@@ -7,11 +7,11 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec import Struct
 from pydantic import TypeAdapter
 
 from dslaunch.cluster.model import Cluster
@@ -35,8 +35,7 @@ _BACK = re.compile(rf"{LATEST}(?:~(?P<back>[0-9]{{1,6}}))?")
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class LocalRun:
+class LocalRun(Struct, frozen=True):
     """A run that was started from this machine."""
 
     run: str
@@ -69,8 +68,7 @@ class LocalRun:
             ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class LocalRuns:
+class LocalRuns(Struct, frozen=True):
     """The records in the state directory."""
 
     runs: tuple[LocalRun, ...]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.errors import UsageError
 from dslaunch.run.view import View
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from dslaunch.run.events import Event, Line
 
 
-@dataclass(frozen=True, slots=True)
-class LogSelection:
+class LogSelection(Struct, frozen=True):
     """The lines to show: those that meet all conditions that are set."""
 
     ranks: frozenset[int] | None = None

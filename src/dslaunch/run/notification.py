@@ -13,17 +13,18 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass
 from enum import StrEnum
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from dslaunch.errors import UsageError
 from dslaunch.json_text import json_text
 from dslaunch.log import masked_values
 from dslaunch.terminal import one_line
+from dslaunch.transport.future import Future
 
 if TYPE_CHECKING:
     from http.client import HTTPMessage
@@ -42,8 +43,7 @@ MOST_MESSAGE = 4096
 """Characters of the message in the environment of a program."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """Who is notified: a program, or the URL of a web service."""
 
     words: tuple[str, ...] = ()
@@ -79,8 +79,7 @@ _TEXTS: Mapping[Problem, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class NotificationFailure:
+class NotificationFailure(Struct, frozen=True):
     """A target that was not told."""
 
     target: Target

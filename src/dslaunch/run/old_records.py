@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.errors import DslaunchError
 from dslaunch.run.local_runs import LocalRun
 from dslaunch.run.run_directory import is_held
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """A run's directory on this machine."""
 
     run: LocalRun

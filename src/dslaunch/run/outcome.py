@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from dslaunch.errors import NodeError
 from dslaunch.protocol.usage import RankNumber
+from dslaunch.recorded import RecordedValue
 from dslaunch.run import endings
 from dslaunch.run.endings import Diagnosis, diagnose
 from dslaunch.run.events import Event
@@ -23,8 +26,7 @@ SHOWN_LINES = 10
 """Lines of the last output that are shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class SecondaryFailure:
+class SecondaryFailure(RecordedValue, frozen=True):
     """A rank that failed as a consequence of the root cause."""
 
     host: Host
@@ -37,8 +39,7 @@ class SecondaryFailure:
     """What its last output means, if that is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(RecordedValue, frozen=True):
     """How a run ended, and why."""
 
     status: Status
@@ -76,7 +77,8 @@ class Outcome:
         """Return all fields, and the message, for JSON."""
         cause = self.cause.as_data() if self.cause is not None else None
         reason = {"reason": self.reason.as_data(), "message": self.message}
-        return asdict(replace(self, cause=None)) | {"cause": cause} | reason
+        fields: dict[str, Any] = to_builtins(replace(self, cause=None))
+        return fields | {"cause": cause} | reason
 
     @property
     def message(self) -> str:
@@ -89,8 +91,7 @@ class Outcome:
         return self.reason.code is EndCode.RUNNING
 
 
-@dataclass(slots=True)
-class History:
+class History(Struct):
     """The events of a run, for the outcome at the end."""
 
     events: list[Event] = field(default_factory=list)

@@ -6,9 +6,10 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from dslaunch import transport
 from dslaunch.cluster.model import Allocation, Cluster

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Allocation, Cluster
 from dslaunch.cluster.nodeset import fold
@@ -76,8 +78,7 @@ def _options(configs: tuple[NamedConfig, ...]) -> tuple[str, ...]:
     return tuple(each.option for each in configs if each.option is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigsInCode:
+class ConfigsInCode(Struct, frozen=True):
     """The DeepSpeed configs that a job's code names, if nothing is shipped."""
 
     files: tuple[Path, ...] = ()

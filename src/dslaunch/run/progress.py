@@ -18,10 +18,13 @@ import math
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
+
 from dslaunch.cluster.progress_format import LONGEST_LINE
+from dslaunch.recorded import RecordedValue
 from dslaunch.terminal import without_color
 
 if TYPE_CHECKING:
@@ -39,8 +42,7 @@ LARGEST_LOSS = 1e100
 """A larger finite loss is impossible; differences of losses stay finite."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(RecordedValue, frozen=True):
     """What output says about a training. None: it does not say."""
 
     step: int | None = None
@@ -57,13 +59,12 @@ class Progress:
 
     def updated(self, newer: Progress) -> Progress:
         """Return this with the values that `newer` has."""
-        said = {f.name: getattr(newer, f.name) for f in fields(newer)}
+        said = asdict(newer)
         return replace(self, **{name: value for name, value in said.items() if value is not None})
 
     def as_data(self) -> dict[str, Any]:
         """Return the values that are known, for JSON, which has no NaN: such a loss is null."""
-        pairs = ((f.name, getattr(self, f.name)) for f in fields(self))
-        known = {name: value for name, value in pairs if value is not None}
+        known = {name: value for name, value in asdict(self).items() if value is not None}
         return {name: value if math.isfinite(value) else None for name, value in known.items()}
 
 
@@ -202,8 +203,7 @@ class ProgressReader:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """The progress in one line."""
 
     progress: Progress
@@ -363,8 +363,7 @@ def _of_format(match: re.Match[str]) -> Progress | None:
 # ---------------------------------------------------------------- a run
 
 
-@dataclass(slots=True)
-class _Rank:
+class _Rank(Struct):
     """The lines and the progress of one rank."""
 
     reader: ProgressReader

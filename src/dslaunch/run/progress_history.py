@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from dslaunch.run.progress import ProgressReader
 from dslaunch.run.view import View
@@ -23,8 +24,7 @@ LONGEST_LINE = 2000
 """Characters of a line that are read or kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressPoint:
+class ProgressPoint(Struct, frozen=True):
     """What one line of a rank says."""
 
     time: float
@@ -35,8 +35,7 @@ class ProgressPoint:
     """As the rank printed it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankPace:
+class RankPace(Struct, frozen=True):
     """The pace of one rank."""
 
     rank: int
@@ -46,8 +45,7 @@ class RankPace:
     last_step: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressHistory:
+class ProgressHistory(Struct, frozen=True):
     """The progress of a run from its start."""
 
     points: tuple[ProgressPoint, ...] = ()
@@ -105,8 +103,7 @@ class ProgressCollector(View):
         return ProgressHistory(tuple(self._points[rank].points), rank, tuple(paces))
 
 
-@dataclass(slots=True)
-class _Sampled:
+class _Sampled(Struct):
     """Points of one rank, evenly thinned out."""
 
     points: list[ProgressPoint] = field(default_factory=list)
@@ -168,8 +165,7 @@ def step_rates(points: Sequence[ProgressPoint]) -> list[tuple[float, float]]:
     return rates
 
 
-@dataclass(frozen=True, slots=True)
-class SlowerRank:
+class SlowerRank(Struct, frozen=True):
     """A rank that is slower than the others."""
 
     pace: RankPace

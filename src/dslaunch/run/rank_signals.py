@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import Future, wait
-from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from dslaunch.cluster.nodeset import fold_numbers
 from dslaunch.errors import DslaunchError, UsageError
@@ -15,6 +16,7 @@ from dslaunch.plural import counted
 from dslaunch.protocol.queries import SIGNALED, SignaledRanks
 from dslaunch.run.events import Event
 from dslaunch.texts import closest
+from dslaunch.transport.future import Future, wait_for
 
 if TYPE_CHECKING:
     from dslaunch.errors import NodeFailure
@@ -24,8 +26,7 @@ CONFIRM_TIMEOUT = 10.0
 """Seconds for a node to confirm a signal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signaled:
+class Signaled(Struct, frozen=True):
     """The ranks that got a signal."""
 
     signal: str
@@ -83,8 +84,7 @@ Ask = Callable[["Session", "Order"], Future[SignaledRanks]]
 """Asks one node to carry out an order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """A signal to send."""
 
     number: int
@@ -114,7 +114,7 @@ def order(name: str, ranks: Collection[int] | None, *, force: bool) -> Order:
 
 def ask_agent(session: Session, what: Order) -> Future[SignaledRanks]:
     """Ask the agent of a run."""
-    return session.request("signal", SIGNALED, **asdict(what))
+    return session.request("signal", SIGNALED, **to_builtins(what))
 
 
 def send_signal(sessions: Sequence[Session], what: Order, ask: Ask = ask_agent) -> Signaled:
@@ -136,13 +136,12 @@ def send_signal(sessions: Sequence[Session], what: Order, ask: Ask = ask_agent) 
 
 def answers(what: Order, requests: Requests) -> list[tuple[str, SignaledRanks]]:
     """Wait for nodes, and return the answers of those that confirmed the order."""
-    wait([future for _, future in requests], CONFIRM_TIMEOUT)
+    wait_for([future for _, future in requests], CONFIRM_TIMEOUT)
     done = [(host, f) for host, f in requests if f.done() and f.exception() is None]
     return [(host, f.result()) for host, f in done if what.fits(f.result())]
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(Struct, frozen=True):
     """A signal that the launcher has received and forwards to the ranks."""
 
     number: int

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 from dslaunch.protocol.queries import STACKS, Stacks
 from dslaunch.run.asked import Asked
 from dslaunch.run.session import Session
+from dslaunch.transport.future import Future
 
 OF_NODE = 2 / 3
 """The part of a timeout that a node has for its ranks; the rest is for the way back."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.run.collectives import Collective, RankRecord
 from dslaunch.run.hang_verdict import Place
@@ -17,12 +19,11 @@ MOST_WORKERS = 64
 LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib/python3\.\d+t?|python\.zip)/|^<")
 """Also the hooks of dslaunch, which a node has in `python.zip`."""
 
-_JOIN = re.compile(r"(?:^|/)threading\.py:(?:join|_wait_for_tstate_lock)$")
-"""Where a thread waits for the end of another one: of Python, and of it before 3.13."""
+_JOIN = re.compile(r"(?:^|/)threading\.py:(?:Thread\.)?(?:join|_wait_for_tstate_lock)$")
+"""Where a thread waits for the end of another one. py-spy writes the class of a method."""
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     """One process of a rank, as its node saw it."""
 
     pid: int
@@ -41,8 +42,7 @@ class Process:
         return wait(self.frames, self.state, self.syscall)
 
 
-@dataclass(frozen=True, slots=True)
-class RankView:
+class RankView(Struct, frozen=True):
     """All that is known of one rank."""
 
     rank: int

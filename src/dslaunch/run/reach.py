@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
 
 from dslaunch import transport
 from dslaunch.cluster.model import Cluster, Node
@@ -19,6 +19,7 @@ from dslaunch.run.inbox import Inbox
 from dslaunch.run.interrupts import Interrupts, Until, never
 from dslaunch.run.session import Session
 from dslaunch.transport.base import Connection, Transport
+from dslaunch.transport.future import Future
 from dslaunch.transport.wire import LostError
 
 ANSWER_TIMEOUT = 20.0
@@ -26,8 +27,7 @@ ANSWER_TIMEOUT = 20.0
 Value = TypeVar("Value")
 
 
-@dataclass(slots=True)
-class ReachedNodes:
+class ReachedNodes(Struct):
     """The nodes that answered, and why the others did not. In the order of the nodes."""
 
     sessions: dict[str, Session] = field(default_factory=dict)
@@ -63,8 +63,7 @@ def reach_clusters(clusters: Sequence[Cluster]) -> Iterator[list[ReachedNodes]]:
         yield [each.reached(Interrupts()) for each in connecting]
 
 
-@dataclass(frozen=True, slots=True)
-class _Connecting:
+class _Connecting(Struct, frozen=True):
     """Nodes that are being connected to."""
 
     starter: AgentStarter

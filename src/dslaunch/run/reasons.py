@@ -6,14 +6,16 @@ the codes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Literal
+
+from msgspec.structs import asdict
 
 from dslaunch.errors import ErrorCode, FailureKind
 from dslaunch.launch.replacement import Replacement
 from dslaunch.protocol.usage import RankNumber
 from dslaunch.protocol.values import Count
+from dslaunch.recorded import RecordedValue
 from dslaunch.run.hang_verdict import HangVerdict
 from dslaunch.run.recorded_values import Duration, ExitCode, Host, Signal
 
@@ -55,8 +57,7 @@ BY_USER = frozenset(
 """Ends that a user requested."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndReason:
+class EndReason(RecordedValue, frozen=True):
     """A code with its parameters; docs/reference/codes.md says which parameters a code has."""
 
     code: EndCode
@@ -98,15 +99,13 @@ class EndReason:
 
     def as_data(self) -> dict[str, Any]:
         """The fields that are set, for JSON."""
-        pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
-        found = {name: value for name, value in pairs if value not in (None, ())}
+        found = {name: value for name, value in asdict(self).items() if value not in (None, ())}
         if self.hang is not None:
             found["hang"] = self.hang.as_data()
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
+class Restart(RecordedValue, frozen=True):
     """A restart of a run."""
 
     attempt: int

@@ -9,13 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.run.arrivals import Back
+from dslaunch.transport.future import Future
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node

@@ -13,10 +13,11 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from dslaunch.node import private
 from dslaunch.run.run_directory import (
@@ -52,8 +53,7 @@ class Piece(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """How far a record was read."""
 
     entries: int = 0
@@ -216,8 +216,7 @@ def by_time(pieces: Iterable[Piece]) -> list[Piece]:
     return [piece for _, piece in sorted(timed, key=itemgetter(0))]
 
 
-@dataclass(frozen=True, slots=True)
-class SampledPiece:
+class SampledPiece(Struct, frozen=True):
     """A piece of the recorded output of a rank, or of the launcher of a node."""
 
     host: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from msgspec import Struct
 from pydantic import BeforeValidator, Field, Strict, TypeAdapter
 
 from dslaunch.errors import UsageError
@@ -87,8 +87,7 @@ class RecordedPlan(Recorded):
 _PLAN: TypeAdapter[RecordedPlan] = TypeAdapter(RecordedPlan)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedRun:
+class RecordedRun(Struct, frozen=True):
     """The records of a run, of its latest attempt. What is None was not recorded, or is damaged."""
 
     run: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from dslaunch.cluster.names import is_loopback
 from dslaunch.protocol.rehearsal import (
@@ -63,8 +64,7 @@ MOST_SIZE = 8 << 20
 """Characters of them as JSON; the hook writes a quarter of that at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class RehearsalLimits:
+class RehearsalLimits(Struct, frozen=True):
     """When a rehearsal ends."""
 
     steps: int = 2
@@ -80,8 +80,7 @@ class RehearsalLimits:
         return {"steps": self.steps, "world": world}
 
 
-@dataclass(frozen=True, slots=True)
-class Rehearsed:
+class Rehearsed(Struct, frozen=True):
     """What a rehearsal has shown."""
 
     plan: Plan

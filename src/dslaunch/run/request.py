@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dslaunch.run.timeouts import Timeouts
 
@@ -17,8 +19,7 @@ if TYPE_CHECKING:
     from dslaunch.run.rehearsal import RehearsalLimits
 
 
-@dataclass(frozen=True, slots=True)
-class RunRequest:
+class RunRequest(Struct, frozen=True):
     """A run as the user requested it."""
 
     cluster: Cluster

@@ -6,8 +6,10 @@ import contextlib
 import posixpath
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.deepspeed import resume
 from dslaunch.deepspeed.checkpoint import Checkpoint, find
@@ -30,8 +32,7 @@ SURVEY_TIMEOUT = 10.0
 """Seconds for a node to look for checkpoints; if it takes longer, the start continues."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """Which start of which run."""
 
     run: str
@@ -39,8 +40,7 @@ class Attempt:
     """0 for the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResumePreparation:
+class ResumePreparation(Struct, frozen=True):
     """The checkpoint directories of one start's nodes."""
 
     question: Inquiry

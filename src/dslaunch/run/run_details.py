@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dslaunch.errors import DslaunchError
 from dslaunch.run.events import Event, Line
@@ -33,8 +35,7 @@ MOST_OUTPUT = 64 << 20
 """Bytes of output that are read; of more, parts of every log."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunDetails:
+class RunDetails(Struct, frozen=True):
     """All that is known of one run."""
 
     status: RunStatus

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.run.run_directory import RESULT
 from dslaunch.run.run_record import FILE
@@ -55,8 +56,7 @@ def _started(directory: Path) -> float:
         return 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class RunSelection:
+class RunSelection(Struct, frozen=True):
     """The runs to list: those that meet all conditions that are set."""
 
     ended: bool = False

@@ -16,7 +16,7 @@ _LONGEST_VARIABLE = 128 * 1024
 class Secret:
     """A secret value. Nothing shows it: no traceback, no record.
 
-    Not a dataclass, because `asdict` of a value that contains it would return its fields.
+    Not a Struct, because `to_builtins` of a value that contains it would return its fields.
     """
 
     __slots__ = ("_value",)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.errors import NodeFailure
@@ -29,6 +28,7 @@ from dslaunch.run.own_address import is_own_address
 from dslaunch.run.reconnect import LEAST_TRY, Absence, Joined, connect_within, reconnect
 from dslaunch.transport.base import End
 from dslaunch.transport.clock import Clock, MeasuredClock
+from dslaunch.transport.future import Future
 from dslaunch.transport.wire import PIECE, LostError, Value, Wire, close_soon
 
 if TYPE_CHECKING:
@@ -411,7 +411,9 @@ class Session(Wire):
     def _take(self, arrived: Arrived) -> None:
         self._heard_at = time.monotonic()
         if isinstance(arrived, Hello) and not self.hello.done():
-            self._log.info("agent-started", seconds=time.monotonic() - self._began)
+            seconds = time.monotonic() - self._began
+            self._log.info("agent-started", seconds=seconds)
+            self._clock.take(Clock.compared(arrived.time, round_trip=seconds))
             self.hello.set_result(arrived)
         back = self._absence.back if self._absence is not None else None
         if back is not None and not isinstance(arrived, Gone):

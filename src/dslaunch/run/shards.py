@@ -12,15 +12,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from concurrent.futures import Future as Work
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import islice, zip_longest
 from typing import Any
+
+from msgspec import Struct, field
 
 from dslaunch.errors import ErrorCode, PreflightError
 from dslaunch.plural import byte_count
 from dslaunch.protocol.checkpoints import Begun, Piece, Room
 from dslaunch.run.checkpoint_stores import LONG, CheckpointStore, StoreError, result
+from dslaunch.transport.future import Future
 
 PIECE = 1 << 20
 AHEAD = 4
@@ -32,8 +35,7 @@ SPARE = 64 << 20
 """Bytes of a disk that are left free."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """One file to copy to another place."""
 
     source: CheckpointStore
@@ -71,8 +73,7 @@ class Transfer:
         return self.at_target("begin", **self.version)
 
 
-@dataclass(slots=True)
-class CopyProgress:
+class CopyProgress(Struct):
     """The progress of a copy. Bytes that existed already count as copied."""
 
     total: int
@@ -121,7 +122,7 @@ def copy(
     return work.progress
 
 
-def _finished(futures: list[Future[None]], notify: Callable[[], None]) -> list[Future[None]]:
+def _finished(futures: list[Work[None]], notify: Callable[[], None]) -> list[Work[None]]:
     """Return the futures when all are done, or the first that failed; call `notify` meanwhile."""
     left = set(futures)
     while left:

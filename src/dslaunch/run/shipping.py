@@ -11,8 +11,9 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.run.events import Event
@@ -27,14 +28,13 @@ from dslaunch.transport.ssh.files import client_of
 from dslaunch.transport.wire import LostError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from dslaunch.cluster.model import Cluster, Node
     from dslaunch.errors import FailureKind
     from dslaunch.protocol.queries import HandedOn
     from dslaunch.run.interrupts import Interrupts
     from dslaunch.run.job_files import JobFiles, Shipment
     from dslaunch.run.session import Session
+    from dslaunch.transport.future import Future
 
 SHIP_TIMEOUT = 600.0
 """Seconds for a node to unpack the job's files."""
@@ -87,8 +87,7 @@ class PackedFiles:
             yield piece
 
 
-@dataclass(slots=True)
-class Delivery:
+class Delivery(Struct):
     """An archive on its way to one node."""
 
     session: Session

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from dslaunch.protocol.usage import RankNumber
+from dslaunch.recorded import RecordedValue
 
 
 class Evidence(StrEnum):
@@ -43,8 +43,7 @@ class Reason(StrEnum):
     """All ranks of its node are slow, and no other rank is."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlowerRank:
+class SlowerRank(RecordedValue, frozen=True):
     """A rank that the others wait for."""
 
     rank: RankNumber

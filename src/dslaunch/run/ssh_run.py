@@ -6,7 +6,10 @@ import contextlib
 import time
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import DslaunchError, NodeError, NodeFailure
@@ -393,8 +396,7 @@ class SshRun(RunHandle):
             yield UsageSource(reached, self.cluster.progress)
 
 
-@dataclass(frozen=True, slots=True)
-class _Joined:
+class _Joined(Struct, frozen=True):
     """The nodes of a run, connected."""
 
     reached: ReachedNodes

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch import log
 from dslaunch.launch.decisions import Decision, DecisionCode, decision
@@ -45,8 +47,7 @@ if TYPE_CHECKING:
 _log = log.Log(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
+class _Ready(Struct, frozen=True):
     """A job that is ready to be started on its nodes."""
 
     sessions: list[Session]

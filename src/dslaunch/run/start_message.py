@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 from dslaunch.cluster.nodeset import fold_in_order
 from dslaunch.run.output_interval import output_interval
@@ -67,7 +68,7 @@ def _start_message(
         "env": dict(node.env) | {name: secret.reveal() for name, secret in secrets.items()},
         "secret": list(secrets),
         "cwd": node.cwd,
-        "files": [asdict(file) for file in node.files],
+        "files": [to_builtins(file) for file in node.files],
         "slots": len(node.slots),
         "first_rank": node.first_rank,
         "master_port": plan.rendezvous.port,

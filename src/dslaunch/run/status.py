@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Cluster
 from dslaunch.cluster.nodeset import LIMIT, InvalidNodeSet, expand
@@ -37,8 +39,7 @@ TOO_MANY_RUNS = "remove ended runs: `dslaunch clean --ended`"
 NodeState = Literal["running", "ended", "orphaned", "unreachable", "nothing"]
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """Why the state of a run is unknown now."""
 
     code: str
@@ -49,8 +50,7 @@ class Unknown:
     """The message of SLURM's commands."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
+class NodeStatus(Struct, frozen=True):
     """One run as one node reports it."""
 
     state: NodeState
@@ -71,8 +71,7 @@ class NodeStatus:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class RunStatus:
+class RunStatus(Struct, frozen=True):
     """The state of one run of any kind."""
 
     run: str
@@ -133,7 +132,7 @@ class RunStatus:
             "state": self.state.value,
             **self.record.as_data(),
             "nodes": nodes,
-            "jobs": [asdict(job) for job in self.jobs],
+            "jobs": [to_builtins(job) for job in self.jobs],
             "result": None if self.result is None else self.result.as_data(),
             "unknown": None if self.unknown is None else self.unknown.code,
             "ended": self.ended,
@@ -141,7 +140,7 @@ class RunStatus:
             "exit_code": None if self.result is None else self.result.exit_code,
             "signal": self.exit_signal,
             "progress": None if self.progress is None else self.progress.as_data(),
-            "slower": [asdict(each) for each in self.slower],
+            "slower": [to_builtins(each) for each in self.slower],
             "rehearsal": self.rehearsal,
             "directory": self.directory,
             "output": list(self.output),
@@ -206,8 +205,7 @@ def last_end(nodes: Iterable[NodeStatus]) -> float | None:
 # ---------------------------------------------------------------- reports of nodes
 
 
-@dataclass(frozen=True, slots=True)
-class Reports:
+class Reports(Struct, frozen=True):
     """The nodes' reports of all runs."""
 
     runs: Mapping[str, RunStatus] = field(default_factory=dict)

@@ -18,8 +18,10 @@ Where the ranks record their collectives, `late_ranks.py` also finds one that is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from statistics import median
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.run.slower_rank import Evidence, Reason, SlowerRank
 from dslaunch.run.usage import NodeUsage
@@ -226,8 +228,7 @@ def _disk_rate(node: NodeUsage) -> float:
 # ---------------------------------------------------------------- in a row
 
 
-@dataclass(frozen=True, slots=True)
-class Streak:
+class Streak(Struct, frozen=True):
     """For how long the same ranks were the slow ones."""
 
     latest: tuple[SlowerRank, ...] = ()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from queue import Empty
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from dslaunch import log
 from dslaunch.errors import NodeFailure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dslaunch.errors import ErrorCode, UsageError
 
@@ -15,8 +15,7 @@ again after as long: it ends at once if others wait for a rank that is held, or 
 blocked forever."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(Struct, frozen=True):
     """The timeouts of a run, in seconds."""
 
     grace: float = 10.0

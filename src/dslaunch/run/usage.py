@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
+from msgspec import to_builtins
 from pydantic import Field, TypeAdapter
 
 from dslaunch.json_text import json_text
 from dslaunch.protocol.usage import Degrees, Quantity, RankNumber, Share, Throttle
 from dslaunch.protocol.values import Count, Several, Short, Time
+from dslaunch.recorded import RecordedValue
 from dslaunch.run.json_lines import valid_line, valid_lines
 
 Lateness = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
@@ -20,8 +21,7 @@ USAGE = "usage.jsonl"
 """The file of a run directory with one `NodeUsage` per line, in the order of arrival."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUsage:
+class GpuUsage(RecordedValue, frozen=True):
     """One GPU at one time. None: the driver does not say."""
 
     index: Annotated[int, Field(ge=0, le=1023)]
@@ -41,8 +41,7 @@ class GpuUsage:
     """Why its clock is reduced: `thermal`, `power`, `power-brake` or `hardware`."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankUsage:
+class RankUsage(RecordedValue, frozen=True):
     """The processes of one rank at one time."""
 
     rank: RankNumber
@@ -60,8 +59,7 @@ class RankUsage:
     a median; below 0: earlier."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeUsage:
+class NodeUsage(RecordedValue, frozen=True):
     """One node at one time; rates are averages since the measurement before."""
 
     time: Time
@@ -100,11 +98,15 @@ class NodeUsage:
 
     def as_data(self) -> dict[str, Any]:
         """Return the fields that are known, for JSON."""
-        return asdict(self, dict_factory=_known)
+        known: dict[str, Any] = _known(to_builtins(self))
+        return known
 
 
-def _known(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: value for name, value in pairs if value is not None}
+def _known(value: Any) -> Any:
+    """Return plain data without the members of objects that are null."""
+    if isinstance(value, dict):
+        return {name: _known(each) for name, each in value.items() if each is not None}
+    return [_known(each) for each in value] if isinstance(value, list) else value
 
 
 def read_usage(directory: Path) -> Iterator[NodeUsage]:

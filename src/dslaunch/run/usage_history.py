@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean, median
+
+from msgspec import Struct
 
 from dslaunch.run.usage import GpuUsage, NodeUsage
 
@@ -33,8 +34,7 @@ class Measure(StrEnum):
     CPU_THROTTLED = "cpu-throttled"
 
 
-@dataclass(frozen=True, slots=True)
-class UsagePoint:
+class UsagePoint(Struct, frozen=True):
     """All nodes in one interval."""
 
     time: float
@@ -45,8 +45,7 @@ class UsagePoint:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class UsageCurve:
+class UsageCurve(Struct, frozen=True):
     """One measure over time. Units are those of `NodeUsage`."""
 
     measure: Measure
@@ -59,8 +58,7 @@ class UsageCurve:
     """The node with the highest average."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankLateness:
+class RankLateness(Struct, frozen=True):
     """How late one rank was during a run."""
 
     rank: int

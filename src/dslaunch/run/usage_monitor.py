@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from queue import Empty
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.protocol.usage import COUNTERS, MOST_OUTPUT, NodeCounters
 from dslaunch.run.asked import Asked
@@ -29,8 +31,7 @@ MANY_RANKS, SHORT_OUTPUT = 64, 160
 """With more ranks, fewer bytes of the output of each are asked for: a slow link must carry them."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankSample:
+class RankSample(Struct, frozen=True):
     """One rank at one time."""
 
     rank: int
@@ -44,8 +45,7 @@ class RankSample:
     last_line: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class UsageSample:
+class UsageSample(Struct, frozen=True):
     """All nodes of a run at one time."""
 
     time: float
@@ -64,8 +64,7 @@ class UsageSample:
     """Seconds after which the ranks are asked for it again."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(Struct, frozen=True):
     step: int
     time: float
     seconds: float | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.protocol.usage import MeasuredGpu, NodeCounters, RankCounters
 from dslaunch.run.usage import GpuUsage, NodeUsage, RankUsage
@@ -12,8 +13,7 @@ SHORTEST = 0.05
 """Seconds between two readings of which rates are made: CPU time is counted in steps of 0.01 s."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """The counters of a node, and when they arrived."""
 
     time: float

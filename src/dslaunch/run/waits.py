@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+from dslaunch.recorded import RecordedValue
 
 
 class WaitKind(StrEnum):
@@ -43,8 +44,7 @@ class Wait(NamedTuple):
     frame: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class FileLock:
+class FileLock(RecordedValue, frozen=True):
     """A lock in a file that a thread waits for."""
 
     file: str

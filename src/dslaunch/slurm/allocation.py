@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from dslaunch.cluster import schema, yamltext
 from dslaunch.cluster.discover import gpus_per_node, run_lengths
@@ -19,8 +21,7 @@ WITHOUT_FILE = "the SLURM allocation"
 """Where a cluster is from that no file describes."""
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatedNode:
+class AllocatedNode(Struct, frozen=True):
     """A node of an allocation."""
 
     host: str
@@ -92,8 +93,7 @@ def seen_by_steps(said: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class GpuMismatch:
+class GpuMismatch(Struct, frozen=True):
     """Nodes on which a step has another number of GPUs than the job."""
 
     hosts: tuple[str, ...]
@@ -183,6 +183,6 @@ def file_of(cluster: Cluster, text: str) -> str:
 def _entry(node: Node) -> dict[str, Any]:
     """Return a node as an entry of the file."""
     pairs = {name: dict(getattr(node, name)) for name in ("env", "labels")}
-    values = asdict(node) | pairs | {"slots": list(node.slots)}
+    values = to_builtins(node) | pairs | {"slots": list(node.slots)}
     values.pop("step_gpus")  # a property of the allocation
     return {name: value for name, value in values.items() if value not in (None, {}, False)}

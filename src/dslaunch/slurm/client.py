@@ -8,7 +8,9 @@ import secrets
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dslaunch import log
 from dslaunch.errors import DslaunchError, ErrorCode, ToolMissingError
@@ -43,8 +45,7 @@ COMMAND_VARIABLES = (
 queries (squeue(1), sacct(1), scontrol(1), scancel(1), "ENVIRONMENT VARIABLES")."""
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """The result of a command."""
 
     code: int
@@ -99,8 +100,7 @@ def run_command(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> 
     return Done(done.returncode, out, err)
 
 
-@dataclass(slots=True)
-class Release:
+class Release(Struct):
     """The release of SLURM, once it is known."""
 
     has_json: bool | None = None
@@ -108,13 +108,12 @@ class Release:
     None: not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmClient:
+class SlurmClient(Struct, frozen=True):
     """SLURM on this machine, queried by its commands."""
 
     environ: Mapping[str, str]
     run: Run = run_command
-    release: Release = field(default_factory=Release, compare=False)
+    release: Release = field(default_factory=Release)
     notice: Callable[[str], object] = lambda line: None
     """Receives each line that a successful sbatch writes to standard error: messages of the site
     and warnings."""

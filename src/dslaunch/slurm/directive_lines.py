@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.slurm.grammar import SBATCH, Option, options_of
 from dslaunch.slurm.shell_words import Literal, Word
@@ -11,8 +12,7 @@ from dslaunch.slurm.shell_words import Literal, Word
 DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)")
 
 
-@dataclass(frozen=True, slots=True)
-class DirectiveLine:
+class DirectiveLine(Struct, frozen=True):
     """One `#SBATCH` line."""
 
     place: int

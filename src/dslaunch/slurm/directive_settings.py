@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Slurm
 from dslaunch.cluster.slurm_section import SlurmSection
@@ -52,7 +54,7 @@ UNUSABLE = {
 """Options with which sbatch does not just submit a script and return."""
 PSEUDO = ("error", "chdir", "gres")
 """Options that are rendered without a key in the cluster file."""
-_KEYS = frozenset(SlurmSection.KEYS) - {field.name for field in fields(Slurm)}
+_KEYS = frozenset(SlurmSection.KEYS) - set(Slurm.__struct_fields__)
 """The keys of `slurm:` that are passed to sbatch under their own names."""
 _GPU_GRES = re.compile(r"(?:gres[/:])?gpu\b|none$", re.IGNORECASE)
 _NUMBER = re.compile(r"[1-9][0-9]{0,6}(?:-[1-9][0-9]{0,6})?")
@@ -95,8 +97,7 @@ def apply_directives(slurm: Slurm) -> Slurm:
     return replace(settled, directives=texts, displaced=tuple(sorted(names)))
 
 
-@dataclass(frozen=True, slots=True)
-class Verbatim:
+class Verbatim(Struct, frozen=True):
     """A directive that is rendered unchanged."""
 
     text: str

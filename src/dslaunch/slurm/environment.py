@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.cluster.sbatch_options import OTHER_NAMES
 from dslaunch.run.secret import Secret
@@ -71,8 +72,7 @@ def _options_of(script: str) -> list[Option]:
     return [option for text in _DIRECTIVE.findall(script) for option in options_in(text)]
 
 
-@dataclass(frozen=True, slots=True)
-class WithheldSecrets:
+class WithheldSecrets(Struct, frozen=True):
     """Secrets that sbatch does not pass to the job, and the setting that is the reason."""
 
     names: tuple[str, ...]

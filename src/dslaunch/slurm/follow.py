@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dslaunch.errors import DslaunchError, ToolMissingError
 from dslaunch.run.watch import Watch
@@ -42,8 +44,7 @@ OnJob = Callable[[JobInfo, tuple[str, ...]], object]
 """Called with a job, and the names of its nodes in the order of the step."""
 
 
-@dataclass(slots=True)
-class Following:
+class Following(Struct):
     """A job that is followed."""
 
     client: SlurmClient

@@ -8,7 +8,8 @@ prefix of a name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from dslaunch.cluster.sbatch_options import (
     COMMON_FLAGS,
@@ -61,8 +62,7 @@ LATER = named(
 there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grammar:
+class Grammar(Struct, frozen=True):
     """The options of a program."""
 
     short: Mapping[str, str]
@@ -147,8 +147,7 @@ ACCELERATE = Grammar(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """An option on a command line."""
 
     name: str

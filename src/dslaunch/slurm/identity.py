@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from dslaunch.slurm.states import JobInfo
@@ -29,8 +31,7 @@ _REQUEUES = frozenset(("REQUEUED", "NODE_FAIL", "PREEMPTED"))
 """The states of a start in the accounting after which SLURM requeues the job."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobId:
+class JobId(Struct, frozen=True):
     """The identity of one job, different from any other job with its number."""
 
     number: str

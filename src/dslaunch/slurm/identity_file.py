@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from pydantic import TypeAdapter
 
 from dslaunch.protocol.values import Count, Sent, Several, parse

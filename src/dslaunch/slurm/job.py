@@ -6,9 +6,11 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.run.handle import Notify
 from dslaunch.run.local_runs import note_outcome
@@ -39,8 +41,7 @@ if TYPE_CHECKING:
     from dslaunch.run.run_record import JobRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(Struct, frozen=True):
     """A job that SLURM has accepted."""
 
     job: JobId

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
+from msgspec.structs import replace
 from pydantic import Field, TypeAdapter
 
 from dslaunch.protocol.values import Count, Sent, Several, Table, parse

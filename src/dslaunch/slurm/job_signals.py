@@ -8,14 +8,16 @@ in jobs with and without `dslaunch run` inside.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import asdict, replace
+
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from dslaunch.protocol.queries import JOB_SIGNAL, Answers, SignaledRanks
 from dslaunch.run.rank_signals import Order, Signaled, send_signal
 from dslaunch.run.session import Session
 from dslaunch.slurm.job_steps import reach_jobs
 from dslaunch.slurm.states import JobInfo
+from dslaunch.transport.future import Future
 
 
 def signal_jobs(jobs: Sequence[JobInfo], what: Order, environ: Mapping[str, str]) -> Signaled:
@@ -35,7 +37,7 @@ def signal_jobs(jobs: Sequence[JobInfo], what: Order, environ: Mapping[str, str]
 
 def ask_node(numbers: Sequence[str], session: Session, what: Order) -> Future[SignaledRanks]:
     """Ask a node to send a signal to the ranks of a job; `numbers` as `ReachedJob`."""
-    argument = {"jobs": list(numbers), **asdict(what)}
+    argument = {"jobs": list(numbers), **to_builtins(what)}
     asked = session.ask({JOB_SIGNAL: argument})
     answered: Future[SignaledRanks] = Future()
 

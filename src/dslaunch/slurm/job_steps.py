@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import DslaunchError, ErrorCode, NodeFailure
@@ -19,8 +20,7 @@ from dslaunch.slurm.states import JobInfo
 from dslaunch.transport.transports.srun import NAME, SrunTransport
 
 
-@dataclass(frozen=True, slots=True)
-class ReachedJob:
+class ReachedJob(Struct, frozen=True):
     """A running job, a task of an array or a component, and its nodes."""
 
     info: JobInfo

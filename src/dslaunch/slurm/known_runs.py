@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Cluster
 from dslaunch.cluster.nodeset import fold
@@ -19,8 +21,7 @@ from dslaunch.slurm.client import SlurmClient
 from dslaunch.slurm.slurm_run import JobName, SharedClient, SlurmRun
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRuns:
+class KnownRuns(Struct, frozen=True):
     """Runs, and the failed queries about them."""
 
     handles: tuple[RunHandle, ...]

@@ -4,7 +4,8 @@ not queried; the result of `bash -n` is an argument."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.lint import Remark, in_order, mended, mentions, screened
 from dslaunch.slurm.good_practice import GOOD_PRACTICE
@@ -18,8 +19,7 @@ ROUNDS = 5
 """The maximum number of passes that fix a text: one fix can reveal another problem."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptLint:
+class ScriptLint(Struct, frozen=True):
     """The findings in a script."""
 
     remarks: tuple[Remark, ...]

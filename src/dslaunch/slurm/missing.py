@@ -8,10 +8,11 @@ shell can expand are not checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.deepspeed.storage import SUFFIXES, find_config
 from dslaunch.launch.activation import used
@@ -31,8 +32,7 @@ class FilePurpose(StrEnum):
     DEEPSPEED_CONFIG = "DeepSpeed config"
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(Struct, frozen=True):
     """A file that a job needs and that does not exist."""
 
     need: FilePurpose

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import groupby
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Cluster
 from dslaunch.errors import DslaunchError, UsageError
@@ -88,8 +90,7 @@ def by_steps(client: SlurmClient, cluster: Cluster, transport: str = srun.NAME) 
     return with_source(replace(cluster, nodes=nodes, transport=transport))
 
 
-@dataclass(frozen=True, slots=True)
-class GpuQuery:
+class GpuQuery(Struct, frozen=True):
     """A step that queries several nodes of one component."""
 
     place: srun.StepPlace

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from dslaunch.slurm.output_evidence import Cut
 from dslaunch.slurm.query_failures import QueryFailure
@@ -32,8 +33,7 @@ class NoticeCode(StrEnum):
     """The output is not on this machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobNotice:
+class JobNotice(Struct, frozen=True):
     """One notice about a job; parameters that a code does not have are not set."""
 
     code: NoticeCode

@@ -6,10 +6,11 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Protocol
+
+from msgspec import Struct
 
 from dslaunch.cluster.nodeset import numbers
 from dslaunch.run.events import Event
@@ -42,8 +43,7 @@ _SIGNALS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """How tasks, whose numbers srun prefixes to their lines, map to ranks."""
 
     groups: tuple[tuple[int, int], ...]
@@ -69,8 +69,7 @@ class Layout:
         return node, first
 
 
-@dataclass(slots=True)
-class OutputReader:
+class OutputReader(Struct):
     """Splits the output of a job into lines with host and rank."""
 
     layout: Layout
@@ -208,8 +207,7 @@ class OutputSource(Protocol):
         """Close it."""
 
 
-@dataclass(slots=True)
-class Tail:
+class Tail(Struct):
     """A growing file, which may not exist yet, and may be truncated."""
 
     path: Path

@@ -8,8 +8,10 @@ later one, so evidence is collected per start, and discarded when the next one b
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.cluster.nodeset import numbers
 from dslaunch.render.script_functions import START_MARK
@@ -40,8 +42,7 @@ class LaunchError(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryExceeded:
+class MemoryExceeded(Struct, frozen=True):
     """A step exceeded the memory limit on a node."""
 
     host: str
@@ -55,8 +56,7 @@ class MemoryExceeded:
     """Bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchFailed:
+class LaunchFailed(Struct, frozen=True):
     """SLURM could not launch a step."""
 
     error: LaunchError
@@ -65,8 +65,7 @@ class LaunchFailed:
     """The message of SLURM."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputEvidence:
+class OutputEvidence(Struct, frozen=True):
     """The evidence about the last start in the output."""
 
     start: int | None = None

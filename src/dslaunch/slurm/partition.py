@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
+
+from msgspec import Struct
 
 from dslaunch.cluster.discover import Discovered
 from dslaunch.cluster.model import MOST_SLOTS
@@ -26,8 +27,7 @@ _TIME = re.compile(r"(?:([0-9]{1,6})-)?(?:([0-9]{1,2}):)?([0-9]{1,2}):([0-9]{2})
 _SIZES = re.compile(r"(?:[0-9]{1,9}-)?([0-9]{1,9})", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionNode:
+class PartitionNode(Struct, frozen=True):
     """A node of a partition."""
 
     host: str
@@ -48,8 +48,7 @@ class PartitionNode:
         return (kinds.pop() or None) if len(kinds) == 1 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Struct, frozen=True):
     """The nodes and limits of a partition."""
 
     name: str
@@ -206,8 +205,7 @@ def partition_file(partition: Partition, slots: int | None = None) -> str:
     return "\n".join([cluster_yaml(found), "slurm:", *lines, ""])
 
 
-@dataclass(frozen=True, slots=True)
-class SuggestedSetting:
+class SuggestedSetting(Struct, frozen=True):
     """A line below `slurm:` in a cluster file."""
 
     text: str

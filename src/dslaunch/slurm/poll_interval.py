@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 SOON, ASK_SOON, ASK_LATER = 30.0, 1.0, 10.0
 """Seconds between two queries: ASK_SOON in the first SOON seconds, then ASK_LATER."""
@@ -13,8 +13,7 @@ JITTER = 0.25
 """The random share of an interval, so that followers do not query at the same time."""
 
 
-@dataclass(frozen=True, slots=True)
-class PollInterval:
+class PollInterval(Struct, frozen=True):
     """The number of failed queries in a row."""
 
     failures: int = 0

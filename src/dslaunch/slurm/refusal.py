@@ -8,8 +8,9 @@ src/slurmctld/node_scheduler.c; they are the same in all of them, unless a relea
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 MAX_LINES = 100
 """Lines of sbatch's standard error that are parsed, the last ones."""
@@ -57,8 +58,7 @@ class Refused(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """The meaning of a refusal, and what to do."""
 
     meaning: str
@@ -315,8 +315,7 @@ _NAMED = re.compile(r"--([a-z][a-z-]*)")
 _VALUED = re.compile(r"Invalid (?:--)?([a-z][a-z-]*) (?:specification|argument|value)")
 
 
-@dataclass(frozen=True, slots=True)
-class Messages:
+class Messages(Struct, frozen=True):
     """The standard error of sbatch, sorted."""
 
     notices: tuple[str, ...] = ()
@@ -351,8 +350,7 @@ def _without_prefix(line: str) -> str:
     return f"warning: {match['text']}" if match["level"] == "warning" else match["text"]
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Why SLURM refused a job."""
 
     reason: Refused

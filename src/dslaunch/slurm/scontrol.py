@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.cluster.nodeset import numbers
 from dslaunch.slurm.nodes import node_names, node_states
@@ -33,8 +34,7 @@ def fields_of(line: str) -> dict[str, str]:
     return fields
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRecord:
+class NodeRecord(Struct, frozen=True):
     """A node as SLURM knows it."""
 
     states: frozenset[str]

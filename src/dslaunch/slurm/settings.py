@@ -6,8 +6,10 @@ And the reverse: where an option that SLURM refused was set.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from dslaunch.cluster import schema, yamltext
 from dslaunch.cluster.load import parse_cluster
@@ -69,15 +71,14 @@ def overridden(slurm: Slurm, settings: Sequence[str]) -> Slurm:
 
 
 def _merged(old: Slurm, new: Slurm, given: set[str]) -> Slurm:
-    own = {f.name: getattr(new, f.name) for f in fields(new) if f.name in given}
+    own = {name: value for name, value in asdict(new).items() if name in given}
     for name in LISTS:
         if name in own:
             own[name] = (*getattr(old, name), *own[name])
     return replace(old, options=tuple((dict(old.options) | dict(new.options)).items()), **own)
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(Struct, frozen=True):
     """Where the options of a job are set."""
 
     cluster: ClusterSource | None = None
@@ -140,8 +141,7 @@ def _directive(option: str, settings: Sequence[str], section: _Section) -> str |
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(Struct, frozen=True):
     """`slurm:` in the cluster file, with positions."""
 
     file: str = ""

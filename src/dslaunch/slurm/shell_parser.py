@@ -9,9 +9,10 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import chain, groupby
+
+from msgspec import Struct, field
 
 from dslaunch.slurm.shell_words import (
     ASSIGNED,
@@ -79,8 +80,7 @@ def expansion_commands(expansion: Expansion) -> list[ShellCommand]:
     return [] if text is None else read(text, expansion.shell)
 
 
-@dataclass(slots=True)
-class _Draft:
+class _Draft(Struct):
     """A command that is being parsed."""
 
     words: list[Word] = field(default_factory=list)
@@ -89,8 +89,7 @@ class _Draft:
     """The redirection whose target is the next word."""
 
 
-@dataclass(slots=True)
-class _Block:
+class _Block(Struct):
     """A compound command that is being parsed: an if, a loop, a group, a subshell, a case."""
 
     opened: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec import Struct, field
 
 HELD = "\ue000"
 """The placeholder in a `Text` for an expansion of an outer shell."""
@@ -18,8 +19,7 @@ NAME = re.compile(r"[A-Za-z_]\w*")
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 
 
-@dataclass(frozen=True, slots=True)
-class ShellText:
+class ShellText(Struct, frozen=True):
     """Shell text with the place of each character in the file."""
 
     chars: str
@@ -60,8 +60,7 @@ class ShellText:
         return "".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Expansion:
+class Expansion(Struct, frozen=True):
     """An expansion: `$NAME`, `${NAME:-word}`, `$(command)`, `$((sum))`, backquotes."""
 
     raw: str
@@ -97,8 +96,7 @@ class Expansion:
         return tuple(dict.fromkeys([*sums, *re.findall(r"\$\{?([A-Za-z_]\w*)", self.raw)]))
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(Struct, frozen=True):
     """Literal characters."""
 
     text: str
@@ -110,8 +108,7 @@ class Literal:
 Piece = Literal | Expansion
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(Struct, frozen=True, dict=True):
     """One word of a command line."""
 
     pieces: tuple[Piece, ...]
@@ -178,8 +175,7 @@ def _places(piece: Piece) -> tuple[int, ...]:
     return piece.places[:1] if isinstance(piece, Literal) else (piece.place,)
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(Struct, frozen=True):
     """`NAME=value`, before a command, alone, or after `export` and similar commands."""
 
     name: str
@@ -201,8 +197,7 @@ def assignment(word: Word, *, exported: bool = False) -> Assignment | None:
     return Assignment(match[1], value, bool(match[2]), exported, word.place)
 
 
-@dataclass(slots=True)
-class ShellCommand:
+class ShellCommand(Struct):
     """A simple command: assignments, words, and its context."""
 
     assignments: tuple[Assignment, ...]

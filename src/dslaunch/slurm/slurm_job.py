@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dslaunch.cluster.select import Selection, check_min_nodes, select
 from dslaunch.errors import PlanError
@@ -46,8 +48,7 @@ if TYPE_CHECKING:
     from dslaunch.slurm.job import Submitted
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmRequest:
+class SlurmRequest(Struct, frozen=True):
     """The settings of a job for SLURM."""
 
     selection: Selection
@@ -65,8 +66,7 @@ class SlurmRequest:
     """Whether to submit it despite missing files or errors in the DeepSpeed config."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmJob:
+class SlurmJob(Struct, frozen=True):
     """A job for SLURM that is planned and not submitted."""
 
     script: str

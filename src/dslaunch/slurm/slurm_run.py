@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dslaunch.errors import DslaunchError, ErrorCode, UsageError
 from dslaunch.run.handle import (
@@ -58,8 +61,7 @@ _JOB = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class JobName:
+class JobName(Struct, frozen=True):
     """A job in the notation of SLURM's commands: 12, its task 12_3, its component 12+1; 12;tiger is
     a job of another cluster."""
 
@@ -102,8 +104,7 @@ def part_name(info: JobInfo) -> str:
     return f"{info.leader}+{info.component}" if info.leader else info.job
 
 
-@dataclass(frozen=True, slots=True)
-class SharedClient:
+class SharedClient(Struct, frozen=True):
     """A client of several runs: a cluster that does not answer is queried only once."""
 
     client: SlurmClient

@@ -6,8 +6,9 @@ Its text is made in `verdict_text.py`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from dslaunch.slurm.output_evidence import OutputEvidence
 from dslaunch.slurm.states import JobInfo
@@ -36,8 +37,7 @@ class Standing(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class JobStanding:
+class JobStanding(Struct, frozen=True):
     """How a job, a task or a component stands, as far as SLURM's state shows it."""
 
     standing: Standing

@@ -6,7 +6,8 @@ States and reasons are those of squeue(1), "JOB STATE CODES" and "JOB REASON COD
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 WAITING = frozenset(
     (
@@ -46,8 +47,7 @@ UNKNOWN = "UNKNOWN"
 """The answer of SLURM has no valid state."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobInfo:
+class JobInfo(Struct, frozen=True):
     """The record of a job, a task of an array, or a component of a heterogeneous job."""
 
     job: str

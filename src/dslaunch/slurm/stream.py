@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from dslaunch.node.frames import NO_RANK, Output
 from dslaunch.run.events import Event
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from dslaunch.run.log_selection import LogSelection
 
 
-@dataclass(slots=True)
-class Stream:
+class Stream(Struct):
     """The output file of a job, or of a task of an array."""
 
     tail: Tail

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.errors import UsageError
 
@@ -14,8 +16,7 @@ if TYPE_CHECKING:
     from dslaunch.render.batch import Batch
 
 
-@dataclass(frozen=True, slots=True)
-class Supervision:
+class Supervision(Struct, frozen=True):
     """The settings of supervision and restarts."""
 
     supervised: bool | None = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 SECONDS = 10.0
 """Timeout of bash."""
@@ -19,8 +20,7 @@ CLEAN = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
 """No BASH_ENV, no exported functions, messages in English."""
 
 
-@dataclass(frozen=True, slots=True)
-class SyntaxFault:
+class SyntaxFault(Struct, frozen=True):
     """A syntax error of bash."""
 
     line: int

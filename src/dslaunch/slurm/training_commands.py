@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.cluster.sbatch_options import named
 from dslaunch.slurm.grammar import (
@@ -52,8 +54,7 @@ DEEPEST_CALL = 3
 SCRIPT_FILE = re.compile(r".*\.(sh|bash|py)")
 
 
-@dataclass(frozen=True, slots=True)
-class SrunStep:
+class SrunStep(Struct, frozen=True):
     """A job step, started by srun."""
 
     command: ShellCommand
@@ -72,8 +73,7 @@ class SrunStep:
             yield from command.expansions()
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingCommand:
+class TrainingCommand(Struct, frozen=True):
     """A command that starts a training."""
 
     program: str
@@ -101,8 +101,7 @@ class TrainingCommand:
         return next((self.options[name] for name in names if name in self.options), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """A script with its steps and training commands."""
 
     script: Script

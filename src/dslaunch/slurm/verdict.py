@@ -6,9 +6,11 @@ Its text is made in `verdict_text.py`; nothing else depends on texts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.run_state import State
@@ -114,8 +116,7 @@ PROLOG_REASON = "Prolog error"
 """slurmctld's reason when it drains a node whose prolog failed (slurmctld/node_mgr.c, 22.05)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(Struct, frozen=True):
     """A user of the site."""
 
     uid: int
@@ -123,8 +124,7 @@ class Account:
     """Empty: unknown on this machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndDetails:
+class EndDetails(Struct, frozen=True):
     """What SLURM knows about the end of a job besides its state; each may be unknown."""
 
     canceled_by: Account | None = None
@@ -137,8 +137,7 @@ class EndDetails:
     """The step that is out of memory by the accounting, and the node where it used most."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobVerdict:
+class JobVerdict(Struct, frozen=True):
     """How one job, or one task of an array, ended, and why."""
 
     code: Ending
@@ -181,8 +180,8 @@ class JobVerdict:
 
     def as_data(self) -> dict[str, Any]:
         """Return the fields that are set, for JSON."""
-        plain = asdict(replace(self, root=None))
-        found = {name: value for name, value in plain.items() if value not in ("", None, ())}
+        plain = to_builtins(replace(self, root=None))
+        found = {name: value for name, value in plain.items() if value not in ("", None, [])}
         if self.root is not None and self.root.cause is not None:
             found["root_cause"] = self.root.cause.as_data()
         return found | {"code": self.code.value, "exit_code": self.exit_code}

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dslaunch.run.exit_text import describe, signal_name
 from dslaunch.run.outcome import Outcome

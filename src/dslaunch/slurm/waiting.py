@@ -7,9 +7,10 @@ sites without backfill.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from dslaunch.durations import rounded_text
 
@@ -22,8 +23,7 @@ SAME = 300
 """Seconds by which an estimate may change without being shown again."""
 
 
-@dataclass(slots=True)
-class Estimates:
+class Estimates(Struct):
     """The estimated starts that were shown."""
 
     shown: dict[str, tuple[float, int]] = field(default_factory=dict)

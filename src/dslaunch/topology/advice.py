@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import lru_cache
+
+from msgspec.structs import replace
 
 from dslaunch.topology.advice_codes import FIXED_P2P, Advice, advice
 from dslaunch.topology.advice_codes import AdviceCode as Code

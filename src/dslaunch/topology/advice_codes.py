@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from string import Formatter
 from typing import Literal
+
+from msgspec import Struct
 
 Where = Literal["env", "interface", "slots", ""]
 """The part of a cluster file: a node's `env`, `network.interface`, nodes' `slots`, or nothing."""
@@ -43,8 +44,7 @@ class AdviceCode(StrEnum):
     SLOTS_WITHOUT_GPU = "slots-without-gpu"
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """One setting or action."""
 
     what: str

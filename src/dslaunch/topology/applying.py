@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 from dslaunch.cluster import schema, yamltext
 from dslaunch.cluster.edit import ClusterFileEdit, edited
@@ -23,8 +24,7 @@ class NotAppliedCode(StrEnum):
     NOT_EDITABLE = "not-editable"
 
 
-@dataclass(frozen=True, slots=True)
-class NotApplied:
+class NotApplied(Struct, frozen=True):
     """Advice that was not written into the file."""
 
     code: NotAppliedCode
@@ -52,8 +52,7 @@ _TEXTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(Struct, frozen=True):
     """The result of applying advice to a file."""
 
     text: str

@@ -7,9 +7,10 @@ reported. An aspect that a node did not report is not compared.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+
+from msgspec import Struct
 
 from dslaunch.topology.layout import KEPT, model, summary
 from dslaunch.topology.model import Topology, distance
@@ -32,8 +33,7 @@ class Aspect(StrEnum):
     NVLINKS = "active NVLinks"
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """The value of a node, and the most common value, at one place."""
 
     found: str
@@ -48,8 +48,7 @@ class Difference:
         return f"{where}{self.found}, expected {self.expected}"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDifference:
+class NodeDifference(Struct, frozen=True):
     """A node that differs from most nodes in one aspect."""
 
     host: str
@@ -67,8 +66,7 @@ class NodeDifference:
 INCOMPLETE = "incomplete"
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(Struct, frozen=True):
     """A node that could not be compared."""
 
     host: str
@@ -77,8 +75,7 @@ class Unread:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """The result of comparing nodes."""
 
     groups: tuple[tuple[str, tuple[str, ...]], ...]
@@ -95,8 +92,7 @@ class Comparison:
         return not (self.odd or self.undecided or self.unread)
 
 
-@dataclass(frozen=True, slots=True)
-class _Compared:
+class _Compared(Struct, frozen=True):
     aspect: Aspect
     value: Callable[[Topology], Hashable | None]
     """None: unknown."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.topology.model import Gpu
 from dslaunch.topology.nvlink import nvlink_status
@@ -16,8 +18,7 @@ _UUID = re.compile(r"\(UUID: [^()\n]{0,80}\)")
 _P2P = re.compile(r"OK|CNS|GNS|TNS|NS|U|DR")
 
 
-@dataclass(frozen=True, slots=True)
-class ListedGpu:
+class ListedGpu(Struct, frozen=True):
     """A GPU of `nvidia-smi -L`."""
 
     name: str

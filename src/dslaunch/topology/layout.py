@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from dslaunch.plural import counted, number_range
 from dslaunch.topology.model import Gpu, Nic, Topology, distance, nvlinks
@@ -19,8 +20,7 @@ DIRECT = ("PIX", "PSB", "PXB")
 """Links over which NCCL uses GPUDirect RDMA by default (NCCL 2.30, NCCL_NET_GDR_LEVEL=PXB)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Near:
+class Near(Struct, frozen=True):
     """The nearest NICs of a GPU."""
 
     gpu: int
@@ -29,8 +29,7 @@ class Near:
     nics: tuple[Nic, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
+class Ring(Struct, frozen=True):
     """A ring through all GPUs whose slowest link is as fast as possible."""
 
     order: tuple[int, ...]

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
 from itertools import takewhile
+
+from msgspec import Struct, field
 
 from dslaunch.notes import Note, note
 from dslaunch.topology.model import Status
@@ -43,8 +44,7 @@ _RANGE = r"[0-9]{1,5}(?:-[0-9]{1,5})?"
 _LIST = re.compile(rf"{_RANGE}(?:,{_RANGE})*")
 
 
-@dataclass(frozen=True, slots=True)
-class Affinity:
+class Affinity(Struct, frozen=True):
     """The columns after the matrix; None: blank, N/A or damaged."""
 
     cpus: str | None = None
@@ -52,8 +52,7 @@ class Affinity:
     memory_numa: int | None = None
 
 
-@dataclass(slots=True)
-class TopologyMatrix:
+class TopologyMatrix(Struct):
     """The matrix in a text."""
 
     status: Status = "none"
@@ -70,8 +69,7 @@ class TopologyMatrix:
     """Whether its lines were wrapped and cannot be joined unambiguously."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     label: str
     cells: tuple[str, ...]
     tail: tuple[str, ...]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
+
+from msgspec import Struct, field
 
 from dslaunch.notes import Note
 
@@ -18,8 +19,7 @@ ORDER = ("NV", "PIX", "PSB", "PXB", "PHB", "NODE", "SYS")
 DCGM's). More NVLinks are nearer; see `distance`."""
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixFailure:
+class MatrixFailure(Struct, frozen=True):
     """The reason for a missing matrix."""
 
     kind: str
@@ -31,8 +31,7 @@ class MatrixFailure:
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """One GPU. Its index is in PCI bus order, as in nvidia-smi."""
 
     index: int
@@ -58,8 +57,7 @@ class Gpu:
         return f"GPU{self.index}"
 
 
-@dataclass(frozen=True, slots=True)
-class Nic:
+class Nic(Struct, frozen=True):
     """One RDMA device."""
 
     label: str
@@ -86,8 +84,7 @@ class Nic:
         return self.device or self.label
 
 
-@dataclass(frozen=True, slots=True)
-class HostInfo:
+class HostInfo(Struct, frozen=True):
     """Facts about the machine besides its GPUs."""
 
     numa_nodes: int | None = None
@@ -108,8 +105,7 @@ class HostInfo:
     """NCCL's and gloo's variables in sessions on the node, and in NCCL's config files."""
 
 
-@dataclass(frozen=True)
-class Topology:
+class Topology(Struct, frozen=True, dict=True):
     """The topology of one machine."""
 
     status: Status

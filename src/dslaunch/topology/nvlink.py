@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 _GPU = re.compile(r"^GPU (\d{1,4}): ")
 _LINK = re.compile(r"^(\s*)Link (\d{1,3}): (?:(\d{1,9}(?:\.\d{1,9})?) GB/s|<inactive>)\s*$")
@@ -16,8 +17,7 @@ _COUNTER = re.compile(r"^\s+Link (\d{1,3}): (Replay|Recovery|CRC) Errors: (\d{1,
 _NO_LINKS_WITH_MIG = "not supported for Devices in MIG mode"
 
 
-@dataclass(frozen=True, slots=True)
-class NvlinkStatus:
+class NvlinkStatus(Struct, frozen=True):
     """The output of `nvidia-smi nvlink -s`."""
 
     gpus: Mapping[int, Mapping[int, float]]

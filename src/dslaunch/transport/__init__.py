@@ -7,9 +7,10 @@ name, which states the capabilities of a transport and creates it for a cluster.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from dslaunch.registry import TRANSPORTS
 from dslaunch.transport.checked import CheckedTransport

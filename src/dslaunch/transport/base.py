@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
     from dslaunch.errors import FailureKind
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """How a program on a node ended, or the connection to it."""
 
     code: int | None = None
@@ -114,8 +114,7 @@ class Transport(Protocol):
         """Close what connections share, such as jump hosts. Never raises."""
 
 
-@dataclass(frozen=True, slots=True)
-class Detour:
+class Detour(Struct, frozen=True):
     """A node that its parent in a tree could not log in to."""
 
     host: str
@@ -137,8 +136,7 @@ def detours_of(transport: Transport) -> tuple[Detour, ...]:
     return transport.detours() if isinstance(transport, Detouring) else ()
 
 
-@dataclass(frozen=True, slots=True)
-class TransportType:
+class TransportType(Struct, frozen=True):
     """A transport in the registry. Code asks for its capabilities, never for its name."""
 
     make: Callable[[Cluster], Transport]

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from shlex import quote
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from dslaunch.errors import NODE, FailureKind, NodeFailure
 from dslaunch.transport.ssh.refused_login import FailureExplanation, refused_login
@@ -49,8 +50,7 @@ _CHANGED = "REMOTE HOST IDENTIFICATION HAS CHANGED"
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 
 
-@dataclass(frozen=True, slots=True)
-class Symptom:
+class Symptom(Struct, frozen=True):
     """What a client reported, parsed without looking at anything else."""
 
     kind: FailureKind
@@ -64,8 +64,7 @@ class Symptom:
     """The host key that was presented: `ED25519 SHA256:...`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
+class Scene(Struct, frozen=True):
     """Where a connection failed, and what this machine knows about it."""
 
     node: Node

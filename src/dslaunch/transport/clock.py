@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 DRIFT = 50e-6
 """Seconds per second by which two clocks may drift apart: quartz crystals are specified for 20 to
 50 ppm."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(Struct, frozen=True):
     """How far a node's clock is ahead of ours, in seconds."""
 
     offset: float
@@ -26,14 +26,26 @@ class Clock:
         half = round_trip / 2
         return cls(node_time - (time.time() - half), half)
 
+    def common_with(self, other: Clock) -> Clock | None:
+        """Return what holds if both measurements do; None: they exclude each other."""
+        least = max(self.offset - self.error, other.offset - other.error)
+        most = min(self.offset + self.error, other.offset + other.error)
+        if least > most:
+            return None
+        return Clock(offset=(least + most) / 2, error=(most - least) / 2)
+
 
 class MeasuredClock:
-    """The best measurement of a node's clock, which becomes less exact with time."""
+    """What all measurements of a node's clock say together, which becomes less exact with time.
 
-    __slots__ = ("_best", "_measured_at")
+    Each measurement says between which limits it is, and they hold at once. An answer that has
+    waited long here is exact in one of its limits: that of its request.
+    """
+
+    __slots__ = ("_known", "_measured_at")
 
     def __init__(self) -> None:
-        self._best = Clock(offset=0.0, error=math.inf)
+        self._known = Clock(offset=0.0, error=math.inf)
         """With an infinite error until something was measured."""
         self._measured_at = 0.0
         """On the monotonic clock."""
@@ -41,21 +53,20 @@ class MeasuredClock:
     @property
     def offset(self) -> float:
         """How far the node's clock is ahead, in seconds; 0.0: nothing was measured."""
-        return self._best.offset
+        return self._known.offset
 
     @property
     def error(self) -> float:
         """By how many seconds `offset` may be wrong now; infinite: nothing was measured."""
-        return self._best.error + DRIFT * (time.monotonic() - self._measured_at)
+        return self._known.error + DRIFT * (time.monotonic() - self._measured_at)
 
     def known(self) -> Clock | None:
         """Return the measurement as exact as it still is; None: nothing was measured."""
-        return Clock(self.offset, self.error) if math.isfinite(self._best.error) else None
+        return Clock(self.offset, self.error) if math.isfinite(self._known.error) else None
 
     def take(self, found: Clock) -> None:
-        """Keep the more exact one of two measurements, unless the clock was set in between."""
-        error = self.error
-        was_set = abs(found.offset - self.offset) > found.error + error
-        if found.error <= error or was_set:
-            self._best = found
-            self._measured_at = time.monotonic()
+        """Add a measurement. One that excludes those before counts alone: the clock was set."""
+        known = self.known()
+        common = None if known is None else known.common_with(found)
+        self._known = common or found
+        self._measured_at = time.monotonic()

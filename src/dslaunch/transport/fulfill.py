@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import TypeVar
+
+from dslaunch.transport.future import Future
 
 Value = TypeVar("Value")
 

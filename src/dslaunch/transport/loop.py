@@ -15,7 +15,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch import log
 
@@ -43,8 +44,7 @@ class Timer:
             self._work()
 
 
-@dataclass(frozen=True, slots=True)
-class _Watched:
+class _Watched(Struct, frozen=True):
     """What to do when a file descriptor is readable or writable."""
 
     reading: Work | None

@@ -5,8 +5,9 @@ See `node/ssh_login.py` for the node's end.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, to_builtins
 
 from dslaunch.transport.ssh import strict
 from dslaunch.transport.ssh.route import login_user
@@ -29,8 +30,7 @@ LOGIN_OPTIONS = {
 """Options of ssh on a node. Its own configuration holds for all others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
+class Child(Struct, frozen=True):
     """A node as another one logs in to it. That one checks all of it before it uses it."""
 
     host: str
@@ -39,7 +39,8 @@ class Child:
 
     def as_data(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return asdict(self)
+        fields: dict[str, Any] = to_builtins(self)
+        return fields
 
 
 def child_of(client: Client, node: Node) -> Child:

@@ -11,7 +11,6 @@ import itertools
 import threading
 import time
 from collections import OrderedDict
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from dslaunch import log
@@ -20,6 +19,7 @@ from dslaunch.node import relay_frames
 from dslaunch.transport import loop
 from dslaunch.transport.base import End, others_began
 from dslaunch.transport.channel import EXIT_TIMEOUT, QueueingChannel
+from dslaunch.transport.future import Future
 from dslaunch.transport.login_shell import LoginOutput
 
 if TYPE_CHECKING:
@@ -36,9 +36,6 @@ END_TIMEOUT = 4.0
 """Seconds for a relay to end its logins and to exit."""
 
 _log = log.Log(__name__)
-_LOGGED_IN: Future[None] = Future()
-"""A login that has succeeded, for all of them: each future takes 1.4 KiB."""
-_LOGGED_IN.set_result(None)
 
 
 class RelayLostError(OSError):
@@ -133,7 +130,6 @@ class RelayLink:
         except TimeoutError:
             self.abandon()
             raise RelayLostError("the relay did not report a login") from None
-        channel.login = _LOGGED_IN
         return channel
 
     def ping(self) -> None:

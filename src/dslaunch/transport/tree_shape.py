@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class TreeShape:
+class TreeShape(Struct, frozen=True):
     """The parents of nodes. Every chain of parents ends at a node that the launcher logs in to."""
 
     parents: dict[str, str | None]

@@ -14,9 +14,10 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch import log
 from dslaunch.errors import NodeFailure
@@ -26,6 +27,7 @@ from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.transport import login_shell, loop, program
 from dslaunch.transport.base import End, others_began
 from dslaunch.transport.clock import Clock
+from dslaunch.transport.future import Future
 from dslaunch.transport.latch import Latch
 from dslaunch.transport.writing_watch import WRITE_TIMEOUT, WritingWatch
 
@@ -51,8 +53,7 @@ class LostError(Exception):
         self.failure = failure
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(Struct, frozen=True):
     """A request of ours that has no reply yet."""
 
     future: Future[Any]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NoReturn
 
 import pytest
 import typer
+from msgspec.structs import replace
 from tests.checks.recorded import HELLO
 
 from dslaunch.cli import preflight as command

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.cluster.mistaken_files import MISTAKEN, NODE, ONE
 
 from dslaunch.cluster import model
@@ -41,11 +42,16 @@ def problems(text: str) -> tuple[Problem, ...]:
     return caught.value.problems
 
 
+def parsed(text: str, file: str) -> model.Cluster:
+    """Return the cluster without the text that it was parsed from."""
+    return replace(parse_cluster(text, file), source=None)
+
+
 def test_a_full_file_becomes_the_cluster_that_it_describes() -> None:
     activate = "source /opt/venv/bin/activate"
     common = {"identity_file": "~/.ssh/key", "activate": activate}
     node = {"user": "ml", "jump": "b", "labels": (("rack", "01"),), "slots": (0, 1)}
-    assert parse_cluster(FULL, "f") == model.Cluster(
+    assert parsed(FULL, "f") == model.Cluster(
         name="pod-a",
         nodes=(
             model.Node(host="node01", address="10.0.0.12", **node, **common),
@@ -76,13 +82,13 @@ def test_a_full_file_becomes_the_cluster_that_it_describes() -> None:
 
 
 def test_what_is_left_out_is_decided_by_evidence_later() -> None:
-    cluster = parse_cluster(ONE, "/site/pod b.yaml")
+    cluster = parsed(ONE, "/site/pod b.yaml")
     assert cluster == model.Cluster(name="pod-b", nodes=(model.Node("a", (0,)),))
 
 
 def test_auto_is_the_same_as_leaving_it_out() -> None:
     auto = "network: {interface: auto, master_port: auto}\nstorage: {shared: auto}\n"
-    assert parse_cluster(ONE + auto, "f") == parse_cluster(ONE, "f")
+    assert parsed(ONE + auto, "f") == parsed(ONE, "f")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +138,7 @@ def test_of_a_repeated_mistake_the_first_are_reported_and_the_number_of_others()
     found = problems("nodes:\n" + "".join(f"  - {{host: n{i}, slots: x}}\n" for i in range(150)))
     assert len(found) == TOLD + 1
     last = found[TOLD]
-    assert (last.line, last.rule, last.parameters) == (TOLD + 2, "more-problems", {"count": 50})
+    assert (last.line, last.rule, last.parameters) == (TOLD + 2, "more-problems", (("count", 50),))
 
 
 def test_a_mistake_that_many_aliases_repeat_is_reported_once() -> None:
@@ -198,12 +204,12 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "huge"
     with path.open("wb") as file:
         file.truncate(LARGEST + 1)
-    assert refused(path).parameters == {"size": LARGEST + 1, "limit": LARGEST}
+    assert dict(refused(path).parameters) == {"size": LARGEST + 1, "limit": LARGEST}
 
 
 def test_a_path_through_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "f").touch()
-    assert refused(tmp_path / "f" / "g").parameters == {"error": "not a directory"}
+    assert dict(refused(tmp_path / "f" / "g").parameters) == {"error": "not a directory"}
 
 
 def test_a_path_with_a_nul_is_reported() -> None:

@@ -115,18 +115,18 @@ OTHER_FILES = {
 @pytest.mark.parametrize(("kind", "text"), OTHER_FILES.items(), ids=OTHER_FILES.keys())
 def test_another_kind_of_file_is_named_as_what_it_is(kind: str, text: str) -> None:
     (found,) = problems(text)
-    assert (found.rule, found.parameters) == ("other-file", {"kind": kind})
+    assert (found.rule, found.parameters) == ("other-file", (("kind", kind),))
 
 
 def test_several_documents_of_kubernetes_and_bare_names_are_named_too() -> None:
     kubernetes = "apiVersion: v1\nkind: A\n---\napiVersion: v1\n"
-    assert problems(kubernetes)[0].parameters == {"kind": "a Kubernetes manifest"}
-    assert problems("node1\nnode2\n")[0].parameters == {"kind": "a list of hosts"}
+    assert dict(problems(kubernetes)[0].parameters) == {"kind": "a Kubernetes manifest"}
+    assert dict(problems("node1\nnode2\n")[0].parameters) == {"kind": "a list of hosts"}
     half = '{\n  "train_batch_size": 8,\n'
-    assert problems(half)[0].parameters == {"kind": "a DeepSpeed config"}
-    assert problems("[a.b]\nx = 1\n")[0].parameters == {"kind": "an INI or TOML file"}
+    assert dict(problems(half)[0].parameters) == {"kind": "a DeepSpeed config"}
+    assert dict(problems("[a.b]\nx = 1\n")[0].parameters) == {"kind": "an INI or TOML file"}
     python = "import torch\nprint(1)\n"
-    assert problems(python, "train.py")[0].parameters == {"kind": "a Python script"}
+    assert dict(problems(python, "train.py")[0].parameters) == {"kind": "a Python script"}
 
 
 def test_a_cluster_file_with_mistakes_is_still_a_cluster_file() -> None:
@@ -151,6 +151,14 @@ def test_the_hint_for_another_kind_of_file_is_the_command_that_converts_it(text:
     with pytest.raises(ConfigError) as caught:
         parse_cluster(text, "c.yaml")
     assert "`dslaunch init --hosts 'node[01-03]' --slots 8`" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("line", ["10.0.0.1 n{}\n", "n{} ansible_user=x\n", "- n{}\n"])
+def test_the_hint_has_all_hosts_of_a_long_file_or_none(line: str) -> None:
+    for count, hosts in ((300, "n[0-299]"), (20_000, "node[1-4]")):
+        with pytest.raises(ConfigError) as caught:
+            parse_cluster("".join(line.format(number) for number in range(count)), "c.yaml")
+        assert f"'{hosts}'" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +190,7 @@ def test_the_hint_for_nodes_in_another_form_is_a_key_that_is_valid(text: str, me
     "text",
     [
         "nodes: [{host: a, slots: eight}]",
+        "nodes: [{host: a, slots: 8}]\nservers: x\nmaster: a",
         "nodes: [a, {host: b, slots: 8}]",
         "nodes: [a, a]",
         "nodes: [-oProxyCommand=x]",
@@ -215,7 +224,7 @@ def test_a_hint_for_any_text_below_nodes_is_a_key_that_is_valid(text: str) -> No
     ],
 )
 def test_words_of_other_formats_lead_to_the_right_key(text: str, meant: list[str]) -> None:
-    assert [problem.parameters["similar"] for problem in problems(text)] == meant
+    assert [dict(problem.parameters)["similar"] for problem in problems(text)] == meant
 
 
 def test_every_synonym_has_an_existing_key() -> None:

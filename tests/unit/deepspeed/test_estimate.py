@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dslaunch.deepspeed.activations import MicroBatch, activations
 from dslaunch.deepspeed.architectures import Shape

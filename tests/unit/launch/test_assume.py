@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Allocation, Cluster, Network, Node, Storage
 from dslaunch.launch.assume import assume

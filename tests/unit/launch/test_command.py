@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.launch.command import Command, Var, activated, at_home, quote, quote_in_line
+from dslaunch.launch.command import (
+    Command,
+    Var,
+    activated,
+    at_home,
+    exports,
+    quote,
+    quote_in_line,
+)
 from dslaunch.terminal import one_line
 
 SAYING = Command(("printf", "%s|", "a b", "$HOME", "#", ""))
@@ -52,6 +60,14 @@ def test_a_plain_activate_line_stays_readable() -> None:
         *("bash", "-c", 'source v && exec "$@"', "dslaunch"),
         "x",
     )
+
+
+def test_text_with_dos_line_breaks_arrives_unchanged_and_has_none_in_the_shell_text() -> None:
+    texts = ("a\r\nb", "\r\n", "it's\r\n\r\n$x", "\r", "\n", "a\r")
+    line = Command(("printf", "%s|", *texts)).shell()
+    assert "\r\n" not in line + exports((("A", "\r\n"),))[0]
+    done = subprocess.run(["sh", "-c", line], capture_output=True, check=True)
+    assert done.stdout.decode() == "".join(f"{text}|" for text in texts)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from pydantic import TypeAdapter
+from msgspec import json
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Allocation, Cluster, Network, Node, Storage
 from dslaunch.errors import ErrorCode, PlanError, PreflightError
@@ -199,4 +198,4 @@ def test_a_script_that_differs_between_nodes_is_refused() -> None:
 
 
 def test_facts_are_read_back_as_they_were_written() -> None:
-    assert TypeAdapter(Facts).validate_json(facts_to_json(facts())) == facts()
+    assert json.decode(facts_to_json(facts()), type=Facts) == facts()

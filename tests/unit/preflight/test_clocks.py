@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import cast
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from dslaunch.cluster.model import Node
 from dslaunch.preflight.conversation import Conversation
 from dslaunch.transport.clock import Clock
+from dslaunch.transport.future import Future
 from dslaunch.transport.wire import Wire
 
 AHEAD = 90.0
@@ -36,8 +36,8 @@ class Line:
     ("trips", "asked", "best"),
     [
         ([0.01, 9.0, 9.0], 1, 0.01),
-        ([0.4, 0.02, 9.0], 2, 0.02),
-        ([0.4, 0.2, 0.3], 3, 0.2),
+        ([0.6, 0.02, 9.0], 2, 0.02),
+        ([0.8, 0.6, 0.7], 3, 0.6),
     ],
 )
 def test_a_clock_is_asked_again_only_after_slow_answers(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from queue import Queue
 
 from dslaunch.cluster.load import parse_cluster
@@ -17,6 +17,7 @@ from dslaunch.preflight.conversation import MOST_BYTES, Conversation
 from dslaunch.protocol.survey import SURVEYED
 from dslaunch.transport.base import End
 from dslaunch.transport.channel import PushChannel
+from dslaunch.transport.future import wait_for
 from dslaunch.transport.wire import LEAVE_TIMEOUT, LostError
 
 
@@ -129,7 +130,7 @@ def test_what_is_still_to_be_connected_when_it_ends_is_not_or_is_closed_again() 
         assert {transport.connecting.get(timeout=300) for _ in range(2)} == {"n1", "n2"}
         survey.close()
         transport.may_connect.set()
-        wait(begun, 60)
+        wait_for(begun, 60)
     assert [transport.done.count(word) for word in ("connect", "start")] == [2, 0]
     assert transport.done.count("close") >= 2
     assert all(isinstance(each.exception(), LostError) for each in begun)

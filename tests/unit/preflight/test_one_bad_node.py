@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.checks.recorded import HELLO, first_questions
 from tests.hostile.scripted import ScriptedNode, ScriptedTransport
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from tests.checks.recorded import HELLO
 
 from dslaunch.cluster.load import parse_cluster

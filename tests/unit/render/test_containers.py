@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Container
 from dslaunch.cluster.runtimes import ABILITIES, inexpressible

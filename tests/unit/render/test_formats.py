@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Allocation, Node, SecretSource
 from dslaunch.errors import ErrorCode, PlanError, UsageError

@@ -33,7 +33,7 @@ def test_json_has_every_field() -> None:
     (first, _) = json.loads(as_json([ERROR, WHOLE]))
     assert first["rule"] == "unknown-key"
     assert first["edits"] == [{"start": 1, "end": 2, "text": "y"}]
-    assert set(first) == set(Remark.__dataclass_fields__)
+    assert set(first) == set(Remark.__struct_fields__)
 
 
 def test_a_rule_in_sarif_links_to_its_section_where_the_documentation_is_known() -> None:

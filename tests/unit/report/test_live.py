@@ -6,10 +6,10 @@ import io
 import re
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.report.terminal import Terminal
 
 from dslaunch.launch.decisions import DecisionCode, decision

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.report.recorded_runs import details_of, hosts_of, record
 
 from dslaunch.report.run_charts import number_text, resource_charts

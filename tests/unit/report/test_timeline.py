@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.report.recorded_runs import LENGTH, START, details_of
 
 from dslaunch.launch.replacement import Replacement

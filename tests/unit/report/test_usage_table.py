@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from tests.hostile.laden_text import harmful, laden
 from tests.unit.run.usage_samples import gpu, rank, sample
 

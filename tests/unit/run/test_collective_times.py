@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from dslaunch.run.collective_times import (
     CollectiveTimes,
 )
 from dslaunch.transport.clock import Clock
+from dslaunch.transport.future import Future
 
 KIND = "all_reduce [[1000]]"
 STEP = 0.1

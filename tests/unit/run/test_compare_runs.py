@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.report.recorded_runs import details_of
 
 from dslaunch.report.run_diff import comparison_text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from dslaunch.errors import DslaunchError, NodeError, PreflightError, ToolMissin
 from dslaunch.launch.command import Command
 from dslaunch.protocol import checkpoints as protocol
 from dslaunch.run import consolidate
+from dslaunch.transport.future import Future
 
 
 class Room:

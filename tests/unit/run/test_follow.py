@@ -7,7 +7,6 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import count
 from queue import Empty
@@ -41,6 +40,7 @@ from dslaunch.run.session import Session
 from dslaunch.run.view import View as AnyView
 from dslaunch.run.view import ignore
 from dslaunch.run.watch import Watch
+from dslaunch.transport.future import Future
 from dslaunch.transport.wire import LostError
 
 

@@ -6,12 +6,12 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 from pydantic import TypeAdapter
 from tests.hostile.lying_python import HELLO
 from tests.unit.node.test_trial import ends
@@ -32,6 +32,7 @@ from dslaunch.run.gate import OWN, Gate
 from dslaunch.run.inbox import Inbox
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.session import Session
+from dslaunch.transport.future import Future
 from dslaunch.transport.transports.local import LocalTransport
 from dslaunch.transport.wire import LostError
 

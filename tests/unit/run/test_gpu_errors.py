@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dslaunch.preflight import xid
 from dslaunch.run.faulty import faulty_nodes

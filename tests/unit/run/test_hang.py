@@ -8,11 +8,11 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.growth import result_within
 from tests.testbed.hangs import CASES, Case, odd
 
@@ -372,8 +372,8 @@ def in_thread(told: dict[str, Any], rank: str) -> None:
     process = told["stacks"][rank][0]
     (working,) = process["threads"]
     joining = main_thread(
-        ("/usr/lib/python3.11/threading.py", 1132, "_wait_for_tstate_lock"),
-        ("/usr/lib/python3.11/threading.py", 1112, "join"),
+        ("/usr/lib/python3.11/threading.py", 1132, "Thread._wait_for_tstate_lock"),
+        ("/usr/lib/python3.11/threading.py", 1112, "Thread.join"),
         ("train.py", 99, "main"),
     )
     idle = {"name": "writer", "main": False, "frames": joining["frames"][:1]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +13,7 @@ from dslaunch.protocol.values import parse
 from dslaunch.run.hang_verdict import HangCode
 from dslaunch.run.hang_watch import STALL_NOTICE, Continued, HangWatch, Stall
 from dslaunch.run.session import Session
+from dslaunch.transport.future import Future
 
 RECORDED: dict[str, Any] = json.loads(
     Path(__file__).with_name("recorded_hangs.json").read_text("utf-8")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from concurrent.futures import Future
 
 from dslaunch.run.interrupts import Interrupts
+from dslaunch.transport.future import Future
 
 
 def test_a_notice_is_counted_and_is_no_wish_to_end() -> None:

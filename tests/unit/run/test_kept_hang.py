@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +15,7 @@ from dslaunch.run.reach import ReachedNodes
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.session import Session
 from dslaunch.transport.clock import Clock
+from dslaunch.transport.future import Future
 
 RECORDED: dict[str, Any] = json.loads(
     Path(__file__).with_name("recorded_hangs.json").read_text("utf-8")

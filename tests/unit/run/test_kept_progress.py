@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
 from typing import cast
 
 import pytest
@@ -18,6 +17,7 @@ from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import State
 from dslaunch.run.session import Session
 from dslaunch.run.status import NodeStatus, RunStatus
+from dslaunch.transport.future import Future
 
 
 class Node:

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from tests.growth import result_within
 from tests.unit.run.simulated_job import (
     SimulatedJob,
@@ -296,8 +297,10 @@ def test_collectives_that_do_not_repeat_have_no_steps() -> None:
 def test_a_broadcast_delays_no_rank() -> None:
     """Its root does not wait for the others."""
     group = SimulatedJob(noise=none(), slower=TENTH).group(Random(1))
-    broadcasts = [replace(each, all_wait=False) for each in group.collectives]
-    assert step_lateness(replace(group, collectives=broadcasts), steps=50, seconds=0.0) is None
+    broadcasts = [structs.replace(each, all_wait=False) for each in group.collectives]
+    assert (
+        step_lateness(structs.replace(group, collectives=broadcasts), steps=50, seconds=0.0) is None
+    )
 
 
 def test_delays_in_collectives_that_overlap_count_once() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import Any, cast
 
 import pytest
@@ -15,6 +14,7 @@ from dslaunch.run.hang_watch import Stall
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.rehearsal import RENDEZVOUS_WAIT, RehearsalLimits, RehearsalMonitor
 from dslaunch.run.session import Session
+from dslaunch.transport.future import Future
 
 START: dict[str, Any] = {
     "kind": "start",

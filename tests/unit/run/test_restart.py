@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +17,7 @@ from dslaunch.run.inbox import Inbox
 from dslaunch.run.reach import ReachedNodes
 from dslaunch.run.restart import end_all
 from dslaunch.run.session import Session
+from dslaunch.transport.future import Future
 
 DONE = NodeEvent(event="done", time=1.0)
 LEFT = NodeEvent(event="done", time=1.0, left=(7,))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dslaunch.run.local_runs import local_runs
 from dslaunch.run.recorded_progress import recorded_progress

@@ -6,16 +6,15 @@ import copy
 import json
 import pickle
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import pytest
+from msgspec import Struct, to_builtins
 
 from dslaunch.run.secret import Secret
 
 
-@dataclass
-class Holder:
+class Holder(Struct):
     """Something that has a secret."""
 
     secrets: dict[str, Secret]
@@ -28,7 +27,7 @@ def test_a_text_of_what_holds_a_secret_does_not_show_it() -> None:
     assert secret.reveal() == "s3cr3t"
 
 
-@pytest.mark.parametrize("write", [asdict, json.dumps, pickle.dumps, copy.deepcopy])
+@pytest.mark.parametrize("write", [to_builtins, json.dumps, pickle.dumps, copy.deepcopy])
 def test_what_holds_a_secret_cannot_be_recorded(write: Callable[[Any], object]) -> None:
     with pytest.raises(TypeError):
         write(Holder({"TOKEN": Secret("s3cr3t")}))

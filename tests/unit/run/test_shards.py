@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from dslaunch.errors import ErrorCode, PreflightError
 from dslaunch.plural import byte_count
 from dslaunch.run.checkpoint_stores import LocalStore, StoreError
 from dslaunch.run.shards import Transfer, copy
+from dslaunch.transport.future import Future
 
 
 @pytest.fixture

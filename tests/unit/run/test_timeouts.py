@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
 
 import pytest
+from msgspec.structs import replace
 
 from dslaunch.errors import ErrorCode, UsageError
 from dslaunch.run.timeouts import DEFAULTS, LONGEST_TIMEOUT, Timeouts
 
-NAMES = [field.name for field in fields(Timeouts)]
+NAMES = Timeouts.__struct_fields__
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 2 * LONGEST_TIMEOUT])

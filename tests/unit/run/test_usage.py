@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.unit.run.usage_samples import COUNTED, RANK, Answering, gpu, node, rank
 
 from dslaunch.protocol.usage import COUNTERS, MOST_GPUS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import Any
 
 from dslaunch.protocol.usage import COUNTERS, NodeCounters
@@ -11,6 +10,7 @@ from dslaunch.run.progress import Progress
 from dslaunch.run.usage import GpuUsage, NodeUsage, RankUsage
 from dslaunch.run.usage_monitor import RankSample, UsageSample
 from dslaunch.transport.clock import Clock
+from dslaunch.transport.future import Future
 
 RANK = {"rank": 0, "pid": 9, "cpu": 5.0, "memory": 4096, "busiest": 9, "ran": 4.0, "waited": 1.0}
 COUNTED: dict[str, Any] = {

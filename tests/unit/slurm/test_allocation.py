@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import DslaunchError, ToolMissingError, UsageError
@@ -175,6 +176,8 @@ def test_a_file_with_the_allocations_nodes_can_be_read_later() -> None:
     nodes = (AllocatedNode("n2", (2, 3)), AllocatedNode("x7", None))
     cluster = in_allocation(parse_cluster(text, "c.yaml"), nodes)
     again = parse_cluster(file_of(cluster, text), "again.yaml")
-    assert again == cluster
+    assert replace(again, source=None) == replace(cluster, source=None)
     bare = bare_cluster((AllocatedNode("n1", (0, 1)),))
-    assert parse_cluster(file_of(bare, ""), "again.yaml") == bare
+    assert replace(parse_cluster(file_of(bare, ""), "again.yaml"), source=None) == replace(
+        bare, source=None
+    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dslaunch.errors import DslaunchError
 from dslaunch.run.events import Event, Line
@@ -119,20 +120,21 @@ def test_torchs_summary_says_which_rank_of_a_node_failed_first() -> None:
     assert list(causes.feed("node2", outside)) == []
 
 
-class Scripted(SlurmClient):
-    """A client whose jobs are what was written down, the last one again and again."""
+class Scripted(SlurmClient, frozen=True):
+    """A client whose jobs are what was written down."""
 
-    def __init__(self, *answers: list[JobInfo] | DslaunchError) -> None:
-        super().__init__({})
-        object.__setattr__(self, "answers", itertools.chain(answers, itertools.repeat(answers[-1])))
-
-    __slots__ = ("answers",)
+    answers: Iterator[list[JobInfo] | DslaunchError] = iter(())
 
     def jobs(self, job: JobId) -> tuple[JobInfo, ...]:
         answer = next(self.answers)
         if isinstance(answer, DslaunchError):
             raise answer
         return tuple(answer)
+
+
+def scripted(*answers: list[JobInfo] | DslaunchError) -> Scripted:
+    """Return a client with these answers; it gives the last one again and again."""
+    return Scripted({}, answers=itertools.chain(answers, itertools.repeat(answers[-1])))
 
 
 def following(
@@ -152,7 +154,7 @@ def test_a_job_is_followed_from_the_queue_to_its_end(tmp_path: Path) -> None:
     out.write_bytes(b"0: [default0]:step 1\n1: [default1]:step 1")
     running = JobInfo("12", "RUNNING", nodes="a,b", output=str(out))
     ended = JobInfo("12", "COMPLETED", code=0, nodes="a,b", output=str(out))
-    client = Scripted([JobInfo("12", "PENDING", "Resources")], [running], [ended])
+    client = scripted([JobInfo("12", "PENDING", "Resources")], [running], [ended])
     job, screen, told = following(client)
     clock = seconds()
     assert job.to_the_end(until=lambda: False, clock=lambda: next(clock)) == (ended,)
@@ -169,7 +171,7 @@ def test_a_separate_standard_error_is_read_and_followed(tmp_path: Path) -> None:
     err.write_bytes(b"2: ValueError: no data\nsrun: error: b: task 2: Exited with exit code 7\n")
     ended = JobInfo("12", "FAILED", code=7, nodes="a,b", output=str(out), error=str(err))
     running = replace(ended, state="RUNNING", code=None)
-    job, screen, _ = following(Scripted([running], [ended]), Layout(((2, 2),), direct=True))
+    job, screen, _ = following(scripted([running], [ended]), Layout(((2, 2),), direct=True))
     clock = seconds()
     assert job.to_the_end(until=lambda: False, clock=lambda: next(clock)) == (ended,)
     assert ("a", 0, "step 1") in screen.lines
@@ -182,7 +184,7 @@ def test_a_separate_standard_error_is_read_and_followed(tmp_path: Path) -> None:
 def test_an_unknown_state_is_reported_once_per_reason_and_queried_again() -> None:
     away, busy = QueryError(QueryFailure.NO_CONTACT), QueryError(QueryFailure.BUSY)
     ended = [JobInfo("12", "COMPLETED", code=0)]
-    job, _, told = following(Scripted(away, away, busy, busy, ended))
+    job, _, told = following(scripted(away, away, busy, busy, ended))
     clock = itertools.count(0.0, 20.0)  # simulated seconds, at each look
     assert job.to_the_end(until=lambda: False, clock=lambda: next(clock)) is not None
     assert [(notice.code, notice.failure) for notice in told] == [
@@ -197,7 +199,7 @@ def test_an_unknown_state_is_reported_once_per_reason_and_queried_again() -> Non
 def test_no_failure_ends_a_job_however_long_it_lasts(code: QueryFailure) -> None:
     running = [JobInfo("12", "RUNNING", nodes="a")]
     values = dict.fromkeys(("command", "error", "job", "seconds"), "x")
-    job, _, _ = following(Scripted(running, *([QueryError(code, **values)] * 50)))
+    job, _, _ = following(scripted(running, *([QueryError(code, **values)] * 50)))
     for _ in range(50):
         job.ask()
         assert not job.over
@@ -208,7 +210,7 @@ def test_no_failure_ends_a_job_however_long_it_lasts(code: QueryFailure) -> None
 def test_a_job_that_was_requeued_is_noted_so_that_it_is_recognized_later() -> None:
     first = JobInfo("12", "RUNNING", submitted=100)
     again = JobInfo("12", "PENDING", submitted=200, restarts=1)
-    job, _, _ = following(Scripted([first], [again]))
+    job, _, _ = following(scripted([first], [again]))
     noted: list[JobId] = []
     job.note = noted.append
     job.ask()
@@ -220,7 +222,7 @@ def test_a_job_that_was_requeued_is_noted_so_that_it_is_recognized_later() -> No
 
 
 def test_a_job_that_slurm_forgot_is_over() -> None:
-    job, _, _ = following(Scripted([JobInfo("12", "RUNNING", nodes="a")], []))
+    job, _, _ = following(scripted([JobInfo("12", "RUNNING", nodes="a")], []))
     clock = seconds()
     ended = job.to_the_end(until=lambda: False, clock=lambda: next(clock))
     assert ended is not None
@@ -229,7 +231,7 @@ def test_a_job_that_slurm_forgot_is_over() -> None:
 
 
 def test_who_has_seen_enough_leaves() -> None:
-    job, _, _ = following(Scripted([JobInfo("12", "RUNNING")]))
+    job, _, _ = following(scripted([JobInfo("12", "RUNNING")]))
     assert job.to_the_end(until=lambda: True) is None
 
 
@@ -239,7 +241,7 @@ def test_a_job_that_made_room_and_waits_again_says_so(tmp_path: Path) -> None:
     running = JobInfo("12", "RUNNING", nodes="a", output=str(out))
     again = JobInfo("12", "PENDING", "BeginTime", restarts=1, output=str(out))
     ended = JobInfo("12", "COMPLETED", code=0, restarts=1, nodes="a", output=str(out))
-    job, _, told = following(Scripted([running], [again], [ended]))
+    job, _, told = following(scripted([running], [again], [ended]))
     clock = seconds()
     job.to_the_end(until=lambda: False, clock=lambda: next(clock))
     assert told[1] == JobNotice(NoticeCode.REQUEUED, job="12", cut=Cut.PREEMPTED)
@@ -255,7 +257,7 @@ def test_a_requeued_job_fails_by_its_last_start_alone(tmp_path: Path) -> None:
         "srun: error: b: task 1: Exited with exit code 7\n"
     )
     ended = JobInfo("12", "FAILED", code=143, restarts=1, nodes="a,b", output=str(out))
-    job, _, _ = following(Scripted([ended]), Layout(((2, 1),), direct=True))
+    job, _, _ = following(scripted([ended]), Layout(((2, 1),), direct=True))
     job.catch_up()
     (verdict,) = job.verdicts({}, own_uid=0)
     assert (verdict.code, verdict.exit_code, verdict.start) == (Ending.FAILED, 7, 2)
@@ -269,7 +271,7 @@ def test_lines_that_come_before_slurm_names_the_nodes_have_their_nodes(tmp_path:
     out = tmp_path / "train-12.out"
     out.write_text("dslaunch: job 12, start 1 on a,b\n1: ValueError: no data\n")
     waiting = JobInfo("12", "PENDING", restarts=1, output=str(out))
-    job, screen, _ = following(Scripted([waiting]), Layout(((2, 1),), direct=True))
+    job, screen, _ = following(scripted([waiting]), Layout(((2, 1),), direct=True))
     job.catch_up()
     assert ("b", 1, "ValueError: no data") in screen.lines
 
@@ -288,7 +290,7 @@ def test_each_task_of_an_array_has_its_own_lines_and_root_cause(tmp_path: Path) 
         ))  # fmt: skip
     screen = Tasks()
     layout = Layout(((1, 1),), direct=True)
-    job = Following(Scripted(tasks), JobId("12"), layout, Watch(screen), lambda words: None)
+    job = Following(scripted(tasks), JobId("12"), layout, Watch(screen), lambda words: None)
     job.catch_up()
     assert ("12_0", "a", 0, "task 0") in screen.lines
     assert ("12_1", "a", 0, "task 1") in screen.lines
@@ -310,10 +312,8 @@ class Tasks(View):
         """Not looked at."""
 
 
-class Forgetful(Scripted):
+class Forgetful(Scripted, frozen=True):
     """A client whose controller forgets tasks that its accounting still has."""
-
-    __slots__ = ()
 
     def starts(self, job: JobId) -> tuple[JobInfo, ...]:
         return (
@@ -325,7 +325,8 @@ class Forgetful(Scripted):
 def test_a_task_that_the_controller_forgot_is_asked_of_accounting() -> None:
     running = JobInfo("13", "RUNNING", nodes="a", array="12", task="1")
     last = JobInfo("12", "COMPLETED", code=0, array="12", task="0")
-    job, _, _ = following(Forgetful([replace(last, state="RUNNING"), running], [last]))
+    answers = [[replace(last, state="RUNNING"), running], *([[last]] * 3)]
+    job, _, _ = following(Forgetful({}, answers=iter(answers)))
     clock = seconds()
     assert job.to_the_end(until=lambda: False, clock=lambda: next(clock)) is not None
     ends = {verdict.task: verdict.code for verdict in job.verdicts({}, own_uid=0)}
@@ -335,7 +336,7 @@ def test_a_task_that_the_controller_forgot_is_asked_of_accounting() -> None:
 def test_an_output_that_is_not_here_is_not_sought_in_a_job_of_the_number_here() -> None:
     """srun knows the jobs of its own cluster."""
     running = JobInfo("12", "RUNNING", cluster="other", nodes="a", batch_host="a", output="/no/x")
-    job, _, told = following(Scripted([running]))
+    job, _, told = following(scripted([running]))
     job.ask()
     stream = job.streams["/no/x"]
     stream.since = -100.0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import Container, Slurm

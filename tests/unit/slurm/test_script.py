@@ -9,12 +9,12 @@ import stat
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import Allocation, Slurm

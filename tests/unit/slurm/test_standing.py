@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dslaunch.slurm.standing import JobStanding, Standing, pending_reason, standing_of
 from dslaunch.slurm.states import JobInfo

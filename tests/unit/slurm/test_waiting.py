@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.waiting import SELDOM, Estimates, estimated_start, start_text

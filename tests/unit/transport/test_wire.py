@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
@@ -21,6 +20,7 @@ from dslaunch.run.inbox import Inbox
 from dslaunch.run.session import Session
 from dslaunch.transport import login_shell, wire
 from dslaunch.transport.base import End
+from dslaunch.transport.future import Future
 from dslaunch.transport.wire import LostError, Wire
 
 NODE = Node("n1", (0,))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.deepspeed import other_programs, schema
 from dslaunch.deepspeed.config_text import Path, path_text
@@ -161,8 +162,7 @@ def is_meant(config: LintedConfig, path: Path) -> bool:
     return _unknown(config, path).level == "error"
 
 
-@dataclass(frozen=True, slots=True)
-class Meant:
+class Meant(Struct, frozen=True):
     """The advice for an unknown key."""
 
     fix: str

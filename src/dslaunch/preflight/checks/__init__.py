@@ -8,8 +8,9 @@ from __future__ import annotations
 import pkgutil
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import replace
 from importlib import import_module
+
+from msgspec.structs import replace
 
 from dslaunch.json_text import json_text
 from dslaunch.preflight.check import TIERS, Check, Finding, Flow, Question, Round, Scope, Tier

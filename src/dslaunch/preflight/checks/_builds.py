@@ -7,7 +7,8 @@ A vendor's accelerator is one entry of `BUILDS`; which vendors a node has is ask
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.launch.devices import NAMES
 from dslaunch.preflight.check import Asked, NodeAnswers, Scope
@@ -22,8 +23,7 @@ release notes, minimum driver version for minor version compatibility)."""
 NOT_BUILT = ("", "None")
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
+class Build(Struct, frozen=True):
     """What of torch uses a vendor's accelerators."""
 
     name: str = ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from dslaunch.preflight.check import Asked, NodeAnswers, Scope
 from dslaunch.preflight.checks._wiring import PORTS
@@ -13,8 +14,7 @@ _PORT = re.compile(r"^/sys/class/infiniband/([^/]+)/ports/(\d{1,9})/(?:counters/
 _DEVICE = re.compile(r"^/sys/class/infiniband/([^/]+)/(?:device/)?(\w+)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(Struct, frozen=True):
     """One port of an RDMA device."""
 
     device: str
@@ -54,8 +54,7 @@ class Port:
         return found[1] if found else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """One RDMA device."""
 
     name: str

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from dslaunch.plural import counted
 from dslaunch.preflight.alike import by_host
@@ -118,8 +119,7 @@ def has_driver(a: NodeAnswers) -> bool:
     return bool(programs.get("nvidia-smi") or a.found(DRIVER))
 
 
-@dataclass(frozen=True, slots=True)
-class KernelModule:
+class KernelModule(Struct, frozen=True):
     """The NVIDIA kernel module, as /proc/driver/nvidia/version names it."""
 
     open: bool
@@ -298,8 +298,7 @@ Predicate = Callable[[NvidiaGpu, Mapping[str, float]], object]
 False: the rule does not apply. Raises UnansweredError for a field that cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuRule:
+class GpuRule(Struct, frozen=True):
     """The finding for a GPU to which a predicate applies."""
 
     level: Level

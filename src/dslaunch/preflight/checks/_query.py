@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.preflight.check import UnansweredError
 
@@ -20,8 +21,7 @@ _NONE = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NvidiaGpu:
+class NvidiaGpu(Struct, frozen=True):
     """One GPU as reported by the query."""
 
     index: int
@@ -69,8 +69,7 @@ class NvidiaGpu:
         return self.fields.get("name", "")[:LONGEST_NAME] or "GPU"
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
+class Tables(Struct, frozen=True):
     """What a node's query printed."""
 
     gpus: tuple[NvidiaGpu, ...]

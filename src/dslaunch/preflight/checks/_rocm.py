@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from dslaunch.preflight.check import (
     Finding,
@@ -47,8 +48,7 @@ _NUMBER = re.compile(r"(-?[0-9]{1,9}(?:\.[0-9]{1,6})?)(?:[ \t]*[^0-9.\s]{1,4})?"
 _HOTTEST = {"HOTSPOT": "junction", "EDGE": "edge", "MEM": "memory"}
 
 
-@dataclass(slots=True)
-class AmdGpu:
+class AmdGpu(Struct):
     """One AMD GPU as reported by the tools."""
 
     temperatures: dict[str, float] = field(default_factory=dict)
@@ -58,8 +58,7 @@ class AmdGpu:
     uncorrected: int | None = None
 
 
-@dataclass(slots=True)
-class Told:
+class Told(Struct):
     """What the tools of one node reported."""
 
     gpus: dict[int, AmdGpu] = field(default_factory=dict)

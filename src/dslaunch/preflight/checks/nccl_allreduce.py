@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.launch.command import Command
 from dslaunch.preflight.check import (
@@ -31,8 +32,7 @@ SECONDS = 120.0
 _BAD = re.compile(r"^# Out of bounds values\s*:\s*(\d{1,18})", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class AllReduceRun:
+class AllReduceRun(Struct, frozen=True):
     """What a program of nccl-tests measured."""
 
     busbw: float

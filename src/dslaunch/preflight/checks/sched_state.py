@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.preflight.check import (
     Check,
@@ -66,8 +67,7 @@ def _judge(teller: str, nodes: Nodes) -> Iterator[Finding]:
         yield _one(name, found)
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmNodeState:
+class SlurmNodeState(Struct, frozen=True):
     """The state of a node as `scontrol show node` prints it; scontrol(1), NODE STATE CODES."""
 
     text: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from dslaunch.preflight.check import (
     Check,
@@ -54,8 +55,7 @@ def _question(a: NodeAnswers, told: Mapping[str, Any], timeout: float) -> Questi
     return job.run(a, command, env, what={"what": "smoke", **told}, seconds=timeout)
 
 
-@dataclass(frozen=True, slots=True)
-class SmokeJob:
+class SmokeJob(Struct, frozen=True):
     """Who takes part, and with what."""
 
     hosts: tuple[str, ...]
@@ -165,8 +165,7 @@ def _flow(scope: Scope) -> Flow:
     return _compare(nodes, job, without)
 
 
-@dataclass(frozen=True, slots=True)
-class SmokeResult:
+class SmokeResult(Struct, frozen=True):
     """What became of a node's ranks."""
 
     error: str = ""

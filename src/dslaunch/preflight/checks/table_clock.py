@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from dslaunch.preflight.check import (
     Check,
@@ -44,8 +45,7 @@ def _compare_clock_skew(nodes: Nodes) -> Iterator[Finding]:
     yield Finding("pass", f"clock within {warn:g} s of the other nodes", hosts=tuple(fine))
 
 
-@dataclass(frozen=True, slots=True)
-class ClockDifference:
+class ClockDifference(Struct, frozen=True):
     """How far a node's clock is from those of the other nodes, in seconds."""
 
     ahead: float

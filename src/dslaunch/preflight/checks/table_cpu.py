@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from dslaunch.plural import counted
 from dslaunch.preflight.alike import by_host
@@ -82,8 +83,7 @@ def cores(text: str) -> int:
     return sum(int(last or first) - int(first) + 1 for first, last in spans)
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
+class _Load(Struct, frozen=True):
     """How busy a node is."""
 
     processes: float

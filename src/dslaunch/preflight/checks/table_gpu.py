@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dslaunch.launch.devices import NAMES
 from dslaunch.plural import counted
@@ -146,8 +147,7 @@ def _firmware(found: dict[str, dict[int, str]]) -> Iterator[Finding]:
 _FLASH = "update the VBIOS of these GPUs to the common version"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
+class GpuProcess(Struct, frozen=True):
     """A process that holds memory of a GPU."""
 
     gpu: str

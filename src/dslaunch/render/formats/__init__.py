@@ -5,8 +5,9 @@ One module per format, with an object `FORMAT` that implements `Format` and is f
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from msgspec.structs import replace
 
 from dslaunch.registry import FORMATS, LAUNCHERS, unknown_name
 from dslaunch.render.launch import Rendered

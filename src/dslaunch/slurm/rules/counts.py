@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dslaunch.lint import Edit, Remark
 from dslaunch.lint.rules import rule

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from dslaunch.lint import Edit, Remark
 from dslaunch.lint.rules import rule
@@ -32,8 +33,7 @@ FIRST_NODE = 'scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p'
 FROM_JOB = "$((15000 + SLURM_JOB_ID % 10000))"
 
 
-@dataclass(frozen=True, slots=True)
-class RendezvousWord:
+class RendezvousWord(Struct, frozen=True):
     """A word with the address or the port of the rendezvous."""
 
     name: str

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.errors import ErrorCode, PlanError, ToolMissingError
 from dslaunch.plural import counted
@@ -26,8 +27,7 @@ AUTHORITY = Need(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """A transport and the reason for it."""
 
     name: str

@@ -12,8 +12,9 @@ import re
 import shlex
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from dslaunch.errors import ConfigError, Problem
 from dslaunch.transport.ssh.patterns import matches_any
@@ -34,8 +35,7 @@ _HOST_NAMES = {"host", "originalhost"}
 _CRITERIA = {*_HOST_NAMES, "localuser", "user"}
 
 
-@dataclass(frozen=True, slots=True)
-class Directive:
+class Directive(Struct, frozen=True):
     """One line of a configuration file."""
 
     keyword: str
@@ -50,8 +50,7 @@ class Directive:
 Directives = tuple[Directive, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """The host that a look-up is about."""
 
     alias: str
@@ -61,8 +60,7 @@ class Asked:
     local_user: str
 
 
-@dataclass(slots=True)
-class Options:
+class Options(Struct):
     """The options of one host, and the lines that could not be decided."""
 
     found: dict[str, list[Directive]] = field(default_factory=dict)

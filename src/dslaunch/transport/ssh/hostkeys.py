@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.errors import FailureKind, NodeError, NodeFailure
 from dslaunch.transport.classify import Scene, Symptom, failure
@@ -22,8 +24,7 @@ VERIFIED: tuple[Status, ...] = ("known", "certified", "recorded")
 """States in which others may be reached through a host."""
 
 
-@dataclass(frozen=True, slots=True)
-class Presented:
+class Presented(Struct, frozen=True):
     """A server, the keys that it presents, and their state."""
 
     host: SshServer

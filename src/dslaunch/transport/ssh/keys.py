@@ -11,9 +11,10 @@ import socket
 import stat
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from dslaunch.transport.ssh.config import read_text
 
@@ -27,8 +28,7 @@ _MAGIC = b"openssh-key-v1\0"
 _REQUEST_IDENTITIES, _IDENTITIES_ANSWER = 11, 12
 
 
-@dataclass(frozen=True, slots=True)
-class KeyFile:
+class KeyFile(Struct, frozen=True):
     """A private key that may be offered."""
 
     path: Path
@@ -61,8 +61,7 @@ class KeyFile:
         return "has a passphrase, and ssh-agent does not hold it"
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(Struct, frozen=True):
     """The keys that were available for a login."""
 
     files: tuple[KeyFile, ...]

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import Struct
+
 from dslaunch.transport.ssh.patterns import matches_any
 
 Status = Literal["known", "unknown", "changed", "revoked"]
@@ -51,8 +53,7 @@ class Entry:
         return fingerprint(self.key)
 
 
-@dataclass(frozen=True, slots=True)
-class HostName:
+class HostName(Struct, frozen=True):
     """The name under which known_hosts files hold a host."""
 
     name: str

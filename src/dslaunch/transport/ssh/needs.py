@@ -6,9 +6,10 @@ Options that are in no table need OpenSSH: an unknown option may be one that res
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.transport.ssh.keys import STANDARD_NAMES, certificate_of, kind_of
 
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from dslaunch.transport.ssh.route import Hop
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Need:
+class Need(Struct, frozen=True, order=True):
     """One feature that the `fabric` transport lacks."""
 
     feature: str
@@ -28,8 +28,7 @@ class Need:
     """Whether a connection without it would be less strict instead of failing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """What the user has besides files: keys in an agent, a Kerberos ticket."""
 
     agent_key_types: tuple[str, ...] = ()
@@ -37,8 +36,7 @@ class Surroundings:
     home: Path = Path("/nonexistent")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """When an option needs OpenSSH."""
 
     why: str

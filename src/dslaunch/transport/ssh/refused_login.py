@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from dslaunch.errors import FailureKind
@@ -14,8 +15,7 @@ PUBLIC_KEY = "publickey"
 _COPY = "`{copy_id} {target}`"
 
 
-@dataclass(frozen=True, slots=True)
-class FailureExplanation:
+class FailureExplanation(Struct, frozen=True):
     """A failure of the login to a node, and its fix."""
 
     kind: FailureKind

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dslaunch.cluster.model import Node
 from dslaunch.terminal import shortened
@@ -27,8 +29,7 @@ class RouteError(Exception):
     """The route to a node cannot be resolved; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(Struct, frozen=True):
     """The user and the files on this machine that routes depend on."""
 
     files: tuple[Directives, ...]
@@ -38,8 +39,7 @@ class Client:
     environ: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(Struct, frozen=True):
     """A host as the user or a ProxyJump names it."""
 
     alias: str
@@ -49,8 +49,7 @@ class Destination:
     jump: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(Struct, frozen=True):
     """One host of a route, resolved."""
 
     alias: str

@@ -8,8 +8,9 @@ import hmac
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from dslaunch.cluster.model import Node
 from dslaunch.errors import ConfigError, Problem
@@ -29,8 +30,7 @@ _PRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}=?")
 _KEY_TYPE = re.compile(r"(?:sk-)?(?:ssh|ecdsa)-[a-z0-9-]+(?:@openssh\.com)?")
 
 
-@dataclass(frozen=True, slots=True)
-class SshServer:
+class SshServer(Struct, frozen=True):
     """One SSH server: a node, or a jump host."""
 
     hop: Hop
@@ -52,8 +52,7 @@ class SshServer:
         return self.hop.alias != self.node.host
 
 
-@dataclass(frozen=True, slots=True)
-class PublicKey:
+class PublicKey(Struct, frozen=True):
     """A host key that a server has presented."""
 
     key_type: str
@@ -64,8 +63,7 @@ class PublicKey:
         return f"{type_name(self.key_type)} {fingerprint(self.blob)}"
 
 
-@dataclass(frozen=True, slots=True)
-class ListedFingerprint:
+class ListedFingerprint(Struct, frozen=True):
     """One line of a list of fingerprints."""
 
     names: tuple[str, ...]

@@ -12,15 +12,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from dslaunch.errors import NodeError
 from dslaunch.transport import loop
 from dslaunch.transport.base import TransportType
 from dslaunch.transport.classify import Scene, Symptom, failure, symptom_of
 from dslaunch.transport.fulfill import fulfill
+from dslaunch.transport.future import Future
 from dslaunch.transport.process import login_line
 from dslaunch.transport.retry import when_throttled
 from dslaunch.transport.ssh.files import KnownHosts, client_of

@@ -10,8 +10,9 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dslaunch.cluster.nodeset import expand
 from dslaunch.errors import NodeError, NodeFailure, UsageError
@@ -77,8 +78,7 @@ _ABOUT_EVERY_STEP = re.compile(
 that binds tasks to CPUs there is nothing to bind."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlace:
+class StepPlace(Struct, frozen=True):
     """Where in the allocation a node is."""
 
     job: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from dslaunch import log
@@ -21,6 +21,7 @@ from dslaunch.transport import program
 from dslaunch.transport.base import Detour, TransportType
 from dslaunch.transport.classify import from_words
 from dslaunch.transport.fulfill import fulfill
+from dslaunch.transport.future import Future
 from dslaunch.transport.node_login import child_of, login_options
 from dslaunch.transport.relay_link import LoginRefusedError, RelayLink, RelayLostError
 from dslaunch.transport.retry import when_throttled
