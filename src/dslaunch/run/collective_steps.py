@@ -24,7 +24,7 @@ waited for each other in between."""
 MOST_COLLECTIVES = 200
 """Collectives of one step, at most."""
 LATEST = 3 * MOST_COLLECTIVES
-"""Collectives by which the steps are told apart, at most."""
+"""The latest collectives, in which the steps are searched."""
 SHORTEST_STEP = 1e-6
 """Seconds: shorter ones are no training."""
 SAME_KIND = 0.9
@@ -119,7 +119,7 @@ def without_interruptions(
     collectives: Sequence[EnteredCollective],
 ) -> Sequence[EnteredCollective]:
     """Return collectives without those of kinds that occur in less than half of the steps, such as
-    the barrier of a checkpoint; the others are numbered anew.
+    the barrier of a checkpoint; the others are renumbered.
 
     Otherwise the steps between two checkpoints would be taken for one step, in each of which the
     rank that saves is late.

@@ -29,7 +29,7 @@ STEPS = 24
 SECONDS = 2.5
 """Seconds that they take, at least: what else a node does for a second is no slow rank."""
 KNOWN_STEPS = 192
-"""Steps that are looked at: evidence that grows slowly takes more than STEPS."""
+"""Steps that are compared: evidence that grows slowly takes more than STEPS."""
 LATE = 0.04
 """Share of the step time by which a slow rank is later than the median of the others, at least: as
 a median over the latest steps."""
