@@ -4,9 +4,9 @@ A rank is named if it has been late in most steps since one of them, and that is
 sequential test (`sequential_test.py`) compares how often it is late with how often it would be if
 it were like the others now, or as it was before. Such a rank is named with a probability of at most
 FALSE_ALARM for each of its steps: with 8 ranks, in one of a hundred runs of 100,000 steps. That
-holds if steps are independent, so those that resemble the step before count less; and for a rank
-that is late in half of its steps at random, which is more often than any sound one. Simulated, no
-rank of sound runs was named but with noise that lasts for dozens of steps (docs/howto/watch-a-run).
+holds if steps are independent, so those that resemble the step before count less, and if it is
+known how often a sound rank is late, so that share is never taken for less than SOMETIMES. Noise
+that lasts for dozens of steps cannot be told from a slow rank (docs/howto/watch-a-run.md).
 
 The delay must also exceed what the clocks of the nodes may be off, and be a notable part of the
 step: a rank that is late by a hundredth all the time is certain, and not worth a message.
