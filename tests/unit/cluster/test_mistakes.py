@@ -190,6 +190,7 @@ def test_the_hint_for_nodes_in_another_form_is_a_key_that_is_valid(text: str, me
     "text",
     [
         "nodes: [{host: a, slots: eight}]",
+        "nodes: [{host: a, slots: 8}]\nservers: x\nmaster: a",
         "nodes: [a, {host: b, slots: 8}]",
         "nodes: [a, a]",
         "nodes: [-oProxyCommand=x]",
