@@ -70,12 +70,25 @@ def _given(error: Any, args: Sequence[str]) -> str:
 
 def _unknown_option(error: Any, args: Sequence[str], help_hint: str) -> UsageError:
     option = error.option_name
+    written = _written(option, args)
     hint = foreign_options.instead(option, _path(error).rpartition(" ")[2])
     if hint is None:
         near = _nearest(option, error)
         hint = f"did you mean {near}?\n{help_hint}" if near else help_hint
-    written = _written(option, args)
+        if not near and _takes_script(error):
+            hint = f"an option of the script follows its name: SCRIPT {written}\n{help_hint}"
     return UsageError(f"unknown option {written} of `{_path(error)}`", hint=hint)
+
+
+def _takes_script(error: Any) -> bool:
+    """Return whether a script and its options are among the arguments of the command."""
+    if error.ctx is None:
+        return False
+    return any(
+        "SCRIPT" in (each.metavar or "")
+        for each in error.ctx.command.params
+        if each.param_type_name == "argument"
+    )
 
 
 def _nearest(option: str, error: Any) -> str:

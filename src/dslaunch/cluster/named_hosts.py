@@ -46,10 +46,20 @@ def nodes_text(data: dict[str, Any]) -> str | None:
     Unknown are nodes that are mappings, each with slots: every mistake in them has its own hint.
     """
     common = next((_slots(n) for key, n in data.items() if _means_slots(key)), None)
-    hosts = [host for key, given in data.items() for host in _hosts_of(key, given, common)]
+    main = "nodes" if "nodes" in data else next(filter(_means_nodes, data), None)
+    if main is None:
+        return None
+    hosts = _hosts_of(data[main], common)
+    firsts = [data[key] for key in _FIRST if isinstance(data.get(key), str)]
+    if hosts and firsts:
+        hosts = [*_of_text(firsts[0], common), *hosts]
     alike = groupby(_certain(hosts), key=lambda each: (each.slots, each.user, not each.address))
     entries = [_entry(list(group)) for _, group in alike]
     return f"nodes: [{', '.join(entries)}]" if 0 < len(entries) <= MOST_ENTRIES else None
+
+
+def _means_nodes(key: object) -> bool:
+    return meant_key(str(key), None) == "nodes"
 
 
 def _means_slots(key: object) -> bool:
@@ -75,20 +85,26 @@ def _quoted(text: str) -> str:
     return f"'{text}'" if set(text) & set("[],:") else text
 
 
-def _hosts_of(key: object, given: object, common: int | None) -> list[NamedHost]:
-    """Return the hosts of a top-level key: text, a list, or a mapping by host."""
-    if key in _FIRST and isinstance(given, str):
-        return _of_text(given, common)
-    if key != "nodes" and meant_key(str(key), None) != "nodes":
-        return []
+def _hosts_of(given: object, common: int | None) -> list[NamedHost]:
+    """Return the hosts of the value of `nodes`: text, a list, or a mapping by host."""
     if isinstance(given, str):
         return _of_text(given, common)
     if isinstance(given, list):
-        found = [_of_item(each, common) for each in given[: MOST + 1]]
-        return [host for hosts in found for host in hosts] if all(found) else []
+        return _of_list(given, common)
     if isinstance(given, dict):
         return [_of_pair(name, value, common) for name, value in given.items()]
     return []
+
+
+def _of_list(items: list[Any], common: int | None) -> list[NamedHost]:
+    """Return the hosts of all items; none if one of them is not certain, or they are too many."""
+    found: list[NamedHost] = []
+    for item in items:
+        hosts = _of_item(item, common)
+        found += hosts
+        if not hosts or len(found) > MOST:
+            return []
+    return found
 
 
 def _of_item(item: object, common: int | None) -> list[NamedHost]:
@@ -144,7 +160,7 @@ def _certain(hosts: Iterable[NamedHost]) -> list[NamedHost]:
 
 def of_names(names: list[Any]) -> tuple[str, ...]:
     """Return the hosts of a list of names, folded or not; empty if one is not a name."""
-    return tuple(each.host for each in _certain(_hosts_of("nodes", names, None)))
+    return tuple(each.host for each in _certain(_of_list(names, None)))
 
 
 def of_inventory(data: object) -> tuple[str, ...]:
@@ -170,7 +186,7 @@ def of_inventory_lines(lines: list[str]) -> tuple[str, ...]:
     for line in lines:
         if line.startswith("["):
             names_hosts = not line.endswith((":vars]", ":children]"))
-        elif names_hosts and not line.startswith(("#", ";")):
+        elif names_hosts and line and not line.startswith(("#", ";")):
             found.update(dict.fromkeys(_ranged(line.split()[0])))
     return tuple(each.host for each in _certain(map(NamedHost, found)))
 

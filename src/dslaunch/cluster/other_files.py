@@ -130,11 +130,12 @@ def recognized(text: str, data: Any, name: str) -> OtherFile | None:
     """
     if isinstance(data, dict):
         return None if "nodes" in data else _by_keys(data)
-    lines = [line.strip() for line in text.split("\n")[:LOOKED_AT]]
-    lines = [line for line in lines if line]
+    every = [line.strip() for line in text.split("\n")]
+    lines = [line for line in every[:LOOKED_AT] if line]
     if _any_starts(lines, "nodes:"):
         return None
-    return _script(lines, name) or _hosts(lines) or _configuration(lines) or _output(lines)
+    found = _script(lines, name) or _hosts(lines) or _configuration(lines, every)
+    return found or _output([line for line in every if line])
 
 
 def _by_keys(data: dict[str, Any]) -> OtherFile | None:
@@ -182,7 +183,7 @@ def _hosts(lines: list[str]) -> OtherFile | None:
     return None
 
 
-def _configuration(lines: list[str]) -> OtherFile | None:
+def _configuration(lines: list[str], every: list[str]) -> OtherFile | None:
     keywords = {line.split()[0].lower() for line in lines}
     if "host" in keywords and keywords & _SSH:
         hint = "write a cluster file with `dslaunch init --ssh-config {file}`"
@@ -191,7 +192,7 @@ def _configuration(lines: list[str]) -> OtherFile | None:
         hint = "write a cluster file with `dslaunch init --slurm PARTITION`"
         return OtherFile("a SLURM configuration", hint)
     if any("ansible_" in line for line in lines) or _any_starts(lines, "- hosts:", "hosts:"):
-        return OtherFile("an Ansible file", _init(named_hosts.of_inventory_lines(lines)))
+        return OtherFile("an Ansible file", _init(named_hosts.of_inventory_lines(every)))
     if _any_starts(lines, "apiVersion:"):
         return _KUBERNETES
     if lines and _INI_SECTION.fullmatch(lines[0]):

@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
     from .hook_recorder import Recorder
 
 MOST_LOADERS = 64
+MOST_CHOSEN, MOST_INDICES = 64, 200_000
+"""Hashes of the samples of a part of a data set, and samples of which it is made."""
 MOST_ATTRIBUTES = 32
 """Attributes of a sampler, or of a data set that is a stream."""
 _NUMBER, _PASS = "_dslaunch_number", "_dslaunch_pass"
@@ -72,6 +74,7 @@ def _loader(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> 
         seed=integer(getattr(sampler, "seed", None)),
         drop_last=bool(getattr(loader, "drop_last", False)),
         subset=_subset(loader.dataset),
+        chosen=_chosen_of(loader.dataset),
     )
 
 
@@ -82,6 +85,17 @@ def _subset(dataset: "Any") -> "Optional[str]":
     if not isinstance(indices, (list, tuple, range)):
         return None
     return digest(",".join(str(index) for index in indices[:MOST_ELEMENTS]))
+
+
+def _chosen_of(dataset: "Any") -> "List[int]":
+    """Return the smallest hashes of the samples that are chosen of a data set: two parts that have
+    many samples in common have equal ones among these."""
+    indices = getattr(dataset, "indices", None)
+    if not isinstance(indices, (list, tuple, range)) or len(indices) > MOST_INDICES:
+        return []
+    # Knuth's multiplicative hash is different for all numbers below 2**32
+    hashes = {(each * 2654435761) & 0xFFFFFFFF for each in indices if isinstance(each, int)}
+    return sorted(hashes)[:MOST_CHOSEN]
 
 
 def _iterated(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:

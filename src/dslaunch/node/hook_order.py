@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 COLLECTIVES = (
     "all_gather",
     "all_gather_into_tensor",
+    "all_gather_single",
     "all_reduce",
     "all_to_all",
     "all_to_all_single",
@@ -29,6 +30,7 @@ COLLECTIVES = (
     "monitored_barrier",
     "reduce",
     "reduce_scatter",
+    "reduce_scatter_single",
     "reduce_scatter_tensor",
     "scatter",
 )

@@ -95,6 +95,7 @@ def _begin(recorder: "Recorder", optimizer: "Any", has_gradients: bool) -> None:
         owned=owned,
         gradients=gradients if has_gradients else None,
         fingerprint=training.fingerprint,
+        unwrapped=fingerprint(_unwrapped(parameters)),
         own_bytes=sum(local_part(p).numel() * p.element_size() for p in parameters),
         **sizes(parameters),
     )
@@ -139,6 +140,21 @@ def _compared(parameters: "List[Any]") -> "List[Any]":
         named = training.model.named_parameters()
         compared = [each for name, each in named if name not in ignored]
     return [each for each in compared if getattr(each, "allreduce", True)]
+
+
+def _unwrapped(parameters: "List[Any]") -> "List[Any]":
+    """Return the parameters of an optimizer that are in no wrapped model, if others are: nothing
+    exchanges their gradients, unless the script does. Experts, which each rank has for itself, are
+    marked."""
+    wrapped = living(training.wrapped)
+    inside = {id(each) for module in wrapped for each in module.parameters()}
+    if training.sharded or not any(id(each) in inside for each in parameters):
+        return []
+    return [
+        each
+        for each in parameters
+        if id(each) not in inside and getattr(each, "allreduce", True) and each.requires_grad
+    ]
 
 
 # ------------------------------------------------------------ backward passes
@@ -226,6 +242,7 @@ def note_step(
         backwards=training.backwards,
         collectives=_new_collectives(),
         fingerprint=fingerprint(_compared(parameters)) if count <= recorder.steps else [],
+        unwrapped=fingerprint(_unwrapped(parameters)) if count <= recorder.steps else [],
         evaluates=evaluates(training.model),
         loaders=loaders_being_read(),
         **_memory(),

@@ -26,13 +26,17 @@ TIERS: tuple[Tier, ...] = ("gate", "static", "deep")
 """`gate`: before every run; `static`: all that needs no GPU work; `deep`: measures, for minutes."""
 
 
+QUESTION_TIMEOUT = 10.0
+"""Seconds that a question may take on a node if it does not say."""
+
+
 class Question(Struct, frozen=True, dict=True):
     """Asked of a node; see `node/questions.py` for the kinds. Equal ones are asked once."""
 
     kind: str
     argument: Any = None
     """Fit for JSON."""
-    timeout: float = 10.0
+    timeout: float = QUESTION_TIMEOUT
     """Seconds that it may take on the node."""
     text: str | Callable[[str], str] = ""
     """What the program reads, or returns that for a host: nodes whose questions differ in this

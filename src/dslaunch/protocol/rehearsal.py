@@ -149,6 +149,8 @@ class OptimizerBuilt(_Sizes):
     """How many of its tensors have a gradient then; None: unknown."""
     fingerprint: Numbers
     """Sums of some parameters before the step."""
+    unwrapped: Numbers = ()
+    """The same of those that are in no wrapped model, if others are."""
     own_bytes: Count | None = None
     """Bytes of its parameters in this rank; None: of an engine."""
 
@@ -171,6 +173,8 @@ class Loader(Sent):
     drop_last: bool
     subset: Digest | None = None
     """Of the samples that are chosen of a data set, if it is a part of one."""
+    chosen: Annotated[Several[Count], Field(max_length=MOST_NUMBERS)] = ()
+    """The smallest hashes of these samples."""
 
 
 class Batch(Sent):
@@ -307,6 +311,8 @@ class Step(Sent):
     collectives: Count | None
     """Collectives that were begun since the step before; None: unknown."""
     fingerprint: Numbers
+    unwrapped: Numbers = ()
+    """Of the parameters that are in no wrapped model, if others of the optimizer are."""
     memory: Count
     """Largest resident memory so far, in bytes."""
     gpus: Count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.protocol.rehearsal import (
@@ -21,6 +22,8 @@ from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.ranks import RankRecords, Ranks
 from dslaunch.run.rehearsal import Rehearsed
 
+MANY_IN_COMMON = 4
+"""Two parts of a data set overlap if more than one of so many samples is in both."""
 DIFFERS = 0.01
 """Share of a parameter, or of its change, from which on two ranks differ; rounding is far below."""
 ROUNDING = 1e-5
@@ -109,12 +112,27 @@ def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
         yield finding(FindingKind.SEEDS_DIFFER, where)
         return
     plain = [next(filter(_draws_from_all, rank.trained_loaders), None) for rank in ranks]
+    parts = [frozenset(each.chosen) if each is not None else frozenset() for each in plain]
+    if _overlap(parts):
+        yield finding(FindingKind.SPLITS_OVERLAP, where)
+        return
+    if all(parts) and len(set(parts)) > 1:
+        return  # each rank has its own part
     first = plain[0]
     samples = {each.samples if each is not None else None for each in plain}
     if first is not None and len(samples) == 1:
         yield finding(
             FindingKind.PLAIN_SAMPLER, where, sampler=first.sampler, samples=first.samples or 0
         )
+
+
+def _overlap(parts: Sequence[frozenset[int]]) -> bool:
+    """Return whether ranks have chosen parts of a data set that have many samples in common, and
+    are not the same. A few may be there twice, to make the parts equally large."""
+    different = [(one, other) for one, other in pairwise(parts) if one != other]
+    return any(
+        len(one & other) * MANY_IN_COMMON > min(len(one), len(other)) for one, other in different
+    )
 
 
 def _draws_from_all(loader: Loader) -> bool:

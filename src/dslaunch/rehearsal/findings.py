@@ -152,6 +152,12 @@ class FindingKind(Enum):
         "check that all forward passes use the wrapped model, and that no_sync() is left before "
         "the last micro-batch",
     )
+    UNWRAPPED_DIFFER = (
+        "rehearsal.parameters-differ",
+        "warning",  # ranks may have layers for themselves
+        "different parameters after step {step} in layers that are in no wrapped model",
+        "wrap all layers that are trained, in one module: gradients of others are not exchanged",
+    )
     NO_GRADIENTS = (
         "rehearsal.no-update",
         "error",
@@ -327,6 +333,12 @@ class FindingKind(Enum):
         "each has chosen other samples of the data set before a sampler divides them: some are in "
         "several parts, and some in none",
         "split the data set with the same seed in all ranks: generator of random_split",
+    )
+    SPLITS_OVERLAP = (
+        "rehearsal.same-data",
+        "warning",  # ranks may draw their samples at random
+        "each has chosen other samples of the data set: some are in several parts, some in none",
+        "choose the parts with the same seed in all ranks, or use DistributedSampler",
     )
     SAME_DATA_LOADED = (
         "rehearsal.same-data",

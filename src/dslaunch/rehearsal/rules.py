@@ -103,15 +103,32 @@ def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     step = min(rank.steps for rank in ranks)
     before = [_first_fingerprint(rank) for rank in ranks]
     after = [_fingerprint(rank, step) for rank in ranks]
-    lengths = {len(fingerprint) for fingerprint in (*before, *after)}
-    if not after[0] or len(lengths) > 1 or not _differ(before, after):
-        return
     where = ranks_text(rank.rank for rank in ranks)
+    if not _moves_apart(before, after):
+        if _unwrapped_move_apart(ranks, step):
+            yield finding(FindingKind.UNWRAPPED_DIFFER, where, step=step)
+        return
     kind = _difference(ranks, before)
     if kind in _BEFORE_THE_FIRST_STEP:
         yield finding(kind, where)
     else:
         yield finding(kind, where, step=step)
+
+
+def _moves_apart(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> bool:
+    """Return whether ranks have different parameters. `before` and `after` some steps: the
+    fingerprint of each rank."""
+    lengths = {len(fingerprint) for fingerprint in (*before, *after)}
+    return bool(after[0]) and len(lengths) == 1 and _differ(before, after)
+
+
+def _unwrapped_move_apart(ranks: Ranks, step: int) -> bool:
+    """Return whether the parameters that no wrapped model has were equal, and are no more."""
+    built = [rank.last(OptimizerBuilt) for rank in ranks]
+    before = [optimizer.unwrapped if optimizer is not None else () for optimizer in built]
+    of_step = [next((s for s in rank.every(Step) if s.step == step), None) for rank in ranks]
+    after = [each.unwrapped if each is not None else () for each in of_step]
+    return not apart(before) and _moves_apart(before, after)
 
 
 def past_engine(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:

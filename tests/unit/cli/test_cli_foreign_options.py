@@ -110,6 +110,8 @@ def test_a_file_in_the_place_of_the_command_is_answered_with_the_command(
 
 def test_an_option_unlike_all_of_ours_is_answered_without_a_suggestion(dslaunch: Dslaunch):
     assert dslaunch("run", "--gridd").stderr.endswith("\nhint: see `dslaunch run -h`\n")
+    assert "the script follows its name: SCRIPT --lr" in dslaunch("run", "--lr", "1").stderr
+    assert "SCRIPT" not in dslaunch("nodes", "--lr", "1").stderr
 
 
 def own_options() -> set[str]:

@@ -153,6 +153,14 @@ def test_the_hint_for_another_kind_of_file_is_the_command_that_converts_it(text:
     assert "`dslaunch init --hosts 'node[01-03]' --slots 8`" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize("line", ["10.0.0.1 n{}\n", "n{} ansible_user=x\n", "- n{}\n"])
+def test_the_hint_has_all_hosts_of_a_long_file_or_none(line: str) -> None:
+    for count, hosts in ((300, "n[0-299]"), (20_000, "node[1-4]")):
+        with pytest.raises(ConfigError) as caught:
+            parse_cluster("".join(line.format(number) for number in range(count)), "c.yaml")
+        assert f"'{hosts}'" in str(caught.value.hint)
+
+
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
@@ -182,6 +190,7 @@ def test_the_hint_for_nodes_in_another_form_is_a_key_that_is_valid(text: str, me
     "text",
     [
         "nodes: [{host: a, slots: eight}]",
+        "nodes: [{host: a, slots: 8}]\nservers: x\nmaster: a",
         "nodes: [a, {host: b, slots: 8}]",
         "nodes: [a, a]",
         "nodes: [-oProxyCommand=x]",

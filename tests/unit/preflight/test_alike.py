@@ -10,10 +10,9 @@ from tests.checks.recorded import HELLO
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.launch.job import Job
-from dslaunch.preflight.alike import AnswersByHost, CheckAnswers
 from dslaunch.preflight.check import Asked, Check, Finding, NodeAnswers, Question, Scope
+from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks import built_in
-from dslaunch.preflight.checks._job import question
 from dslaunch.preflight.flow import NodeFlow, each, findings_of, judged
 from dslaunch.preflight.judge import fold, judge, node_answers
 from dslaunch.preflight.recording import NodeRecording, Recording
@@ -96,27 +95,9 @@ def test_groups_of_nodes_are_judged_like_their_nodes_one_by_one() -> None:
         assert found[0] == found[1]
 
 
-def test_nodes_are_asked_about_the_job_together_and_each_with_its_own_name() -> None:
-    calls = []
-
-    def by_job(a: NodeAnswers) -> NodeFlow:
-        calls.append(a)
-        yield {"job": question(a)}
-        return []
-
-    flow = each(by_job)(SCOPE)
-    first = next(flow)
-    nodes = {
-        node.host: NodeAnswers(node, SCOPE, asked={}, recorded={}, hello=HELLO)
-        for node in CLUSTER.nodes
-    }
-    answers = CheckAnswers(AnswersByHost(nodes, complete=False), [first.asked], {})
-    asked_next = flow.send(answers).asked
-    told = {
-        host: json.loads(asked_of["job"].spelt(host)["text"])
-        for host, asked_of in asked_next.items()
-    }
-    assert len(calls) == 1
-    assert {host: text["env"]["DSLAUNCH_HOST"] for host, text in told.items()} == {
-        node.host: node.host for node in CLUSTER.nodes
-    }
+def test_nodes_are_asked_the_same_about_the_job_and_each_reads_its_own_name() -> None:
+    question = job.ask(SCOPE)["job"]
+    assert job.ask(SCOPE)["job"] is question
+    for host in ("n1", "n6"):
+        told = json.loads(question.spelt(host)["text"])
+        assert told["env"]["DSLAUNCH_HOST"] == host

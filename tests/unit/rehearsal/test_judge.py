@@ -376,6 +376,26 @@ def test_parameters_that_differ_before_the_first_step_stay_different(
     assert found.values == {}  # no step made them differ
 
 
+@pytest.mark.parametrize(
+    ("begins", "ends", "found"),
+    [
+        ([3.0, 3.0], [3.1, 3.2], {("warning", "rehearsal.parameters-differ")}),
+        ([3.0, 3.0], [3.1, 3.1], set()),
+        # ranks have layers for themselves
+        ([3.0, 5.0], [3.1, 5.2], set()),
+    ],
+)
+def test_layers_outside_of_the_wrapped_model_are_compared(
+    begins: list[float], ends: list[float], found: set[tuple[str, str]]
+) -> None:
+    ranks = []
+    for rank in range(2):
+        optimizer = {**OPTIMIZER, "unwrapped": [begins[rank]]}
+        last = step(2, unwrapped=[ends[rank]])
+        ranks.append([START, TORCH, group(rank), DDP, optimizer, step(1), last, HELD])
+    assert codes(judged(*ranks)) == found
+
+
 def test_parameters_that_a_later_step_may_average_are_a_warning() -> None:
     done: Sent = {"kind": "steps-done", "step": 2, "reduces": True}
     own = [START, TORCH, group(0), OPTIMIZER, step(1, collectives=0), done, HELD]
@@ -1475,6 +1495,27 @@ def test_a_schedule_that_is_stepped_too_often_is_named(
         HELD,
     ]
     ranks = [[*used, *batches(*letters)] for letters in ("ab", "cd")]
+    assert codes(judged(*ranks)) == found
+
+
+@pytest.mark.parametrize(
+    ("parts", "found"),
+    [
+        ((range(8), range(4, 12)), {("warning", "rehearsal.same-data")}),
+        ((range(8), range(8, 16)), set()),
+        # one sample is there twice, so that the parts are equally large
+        ((range(8), range(7, 15)), set()),
+        ((range(8), range(8)), {("warning", "rehearsal.plain-sampler")}),
+    ],
+)
+def test_parts_of_a_data_set_that_overlap_are_named(
+    parts: tuple[range, range], found: set[tuple[str, str]]
+) -> None:
+    plain = {"sampler": "SequentialSampler", "replicas": None, "replica": None}
+    ranks = []
+    for rank, letters in enumerate(("ab", "cd")):
+        part = loader(**plain, chosen=list(parts[rank]))
+        ranks.append([*without(sound(rank), "held"), part, *batches(*letters), HELD])
     assert codes(judged(*ranks)) == found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
@@ -17,14 +17,12 @@ from dslaunch.launch.command import Command, Var, Word, activated
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.launch.plan import Rendezvous, node_environment
 from dslaunch.preflight.check import (
-    Flow,
     NodeAnswers,
     Question,
     Scope,
     UnansweredError,
 )
 from dslaunch.preflight.checks._builds import MODULES
-from dslaunch.preflight.flow import Ask, Compare, NodeFlow, NodeJudge, each
 from dslaunch.protocol import programs
 from dslaunch.protocol.programs import Installed, PythonModule
 from dslaunch.protocol.survey import Tried
@@ -50,7 +48,7 @@ MODULE_FILES = (
 LIMITS: Mapping[str, float] = {"seconds": 30.0}
 """How long an activate line and the start of Python may take; a cold file server needs seconds."""
 INSTALLED = Question("job", {"what": "installed"})
-"""What is in the environment, to look up the answer; `question` is what a node is asked."""
+"""What is in the environment, to look up the answer; `ask` has what a node is asked."""
 _REPORT_WORD: Word = (Var("DSLAUNCH_REPORT"),)
 """The file into which the shell and the program report; see `node/trial.py`."""
 _STAGES = 'echo activated >"$0"; command -v "$1" >"$0"; exec "$@"'
@@ -134,10 +132,10 @@ def workdir(scope: Scope) -> str:
     return scope.directories[0] if scope.directories else ""
 
 
-def question(a: NodeAnswers) -> Question:
+def ask(scope: Scope) -> dict[str, Question]:
     """Return the question what the job's environment has, asked by its own interpreter: the same
     for all nodes, but for what the programs on them read."""
-    return a.scope.once(_question)
+    return {"job": scope.once(_question)}
 
 
 def _question(scope: Scope) -> Question:
@@ -186,22 +184,6 @@ def beside(scope: Scope) -> str:
     root, base = scope.root or workdir(scope), workdir(scope)
     inside = root == base or root.startswith(f"{base}/")
     return root[len(base) + 1 :] if base and inside else root
-
-
-def asking(
-    judge: NodeJudge | None = None,
-    *,
-    ask: Ask | None = None,
-    fine: str = "",
-    compare: Compare | None = None,
-) -> Callable[[Scope], Flow]:
-    """Return a flow that asks each node what its job's environment has; see `flow.judged`."""
-
-    def flow(a: NodeAnswers) -> NodeFlow:
-        a = yield {"job": question(a)}
-        return judge(a) if judge is not None else ()
-
-    return each(flow, ask, fine=fine, compare=compare)
 
 
 def uses_of(a: NodeAnswers) -> Used:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dslaunch.launch.command import quote
 from dslaunch.preflight.check import Check, Finding, NodeAnswers, skipped
 from dslaunch.preflight.checks import _job as job
+from dslaunch.preflight.flow import judged
 
 INIT_OF = {
     **dict.fromkeys(("conda", "mamba", "micromamba"), ("conda", job.CONDA_FILES)),
@@ -117,7 +118,7 @@ CHECK = Check(
     see="bash --norc -c 'ACTIVATE && command -v python3'",
     source="bash(1), INVOCATION; conda/conda#7980 (conda activate in scripts); Environment Modules "
     "and Lmod, initialization of shells",
-    flow=job.asking(_judge, fine="the activate line succeeds"),
+    flow=judged(_judge, job.ask, fine="the activate line succeeds"),
     limits=job.LIMITS,
     limits_mean="seconds in which the activate line and the start of Python must finish",
 )

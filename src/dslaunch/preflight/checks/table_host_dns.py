@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from dslaunch.preflight.check import (
+    QUESTION_TIMEOUT,
     Asked,
     Check,
     Finding,
@@ -51,7 +52,7 @@ def _compare_dns_resolve(nodes: Nodes) -> Iterator[Finding]:
     if slow:
         yield Finding(
             _level(every_address, needed=needed),
-            f"does not resolve the nodes' names within {Question.timeout:g} s",
+            f"does not resolve the nodes' names within {QUESTION_TIMEOUT:g} s",
             "an answer within a second",
             fix="correct the name servers in /etc/resolv.conf, or add the nodes to /etc/hosts",
             see="time getent ahosts NODE",

@@ -9,6 +9,7 @@ from dslaunch.launch import launchers
 from dslaunch.launch.devices import NAMES
 from dslaunch.plural import counted
 from dslaunch.preflight.check import (
+    AskedOfAll,
     Check,
     Finding,
     Level,
@@ -25,7 +26,7 @@ from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks._machine import NVIDIA
 from dslaunch.preflight.comparison import alike, deviations, read_of_nodes
-from dslaunch.preflight.flow import NodeFlow, each
+from dslaunch.preflight.flow import NodeFlow, compared, each, judged
 from dslaunch.protocol.programs import Installed
 from dslaunch.protocol.values import Vendor
 from dslaunch.pysource.imports import USUAL
@@ -84,6 +85,10 @@ def toolkit_fits(there: str, wanted: str) -> bool | None:
     return int(minor) in accepted and int(wanted_minor) in accepted
 
 
+def _ask_sw_cuda_toolkit(scope: Scope) -> AskedOfAll:
+    return {**job.ask(scope), "nvidia": NVIDIA, "toolkit": TOOLKIT}
+
+
 def _sw_cuda_toolkit(a: NodeAnswers) -> Iterator[Finding]:
     if not a["nvidia"]:
         yield skipped("no NVIDIA GPU")
@@ -120,8 +125,11 @@ TOOLS = Question("present", ["nvcc", NVCC, "c++", "ninja", LIBAIO])
 NEEDS = {"offload": ("cpu_adam",), "zero-infinity": ("async_io", "cpu_adam")}
 
 
+def _ask_sw_deepspeed_ops(scope: Scope) -> AskedOfAll:
+    return {**job.ask(scope), "nvidia": NVIDIA}
+
+
 def _flow_sw_deepspeed_ops(a: NodeAnswers) -> NodeFlow:
-    a = yield {"job": job.question(a)}
     found = job.installed(a)
     if found is None:
         return [skipped(job.NOT_ENTERED)]
@@ -242,9 +250,13 @@ HIDDEN = {"CUDA_VISIBLE_DEVICES": ("", "-1"), "ACCELERATE_USE_CPU": ("true", "1"
 """Variables with values that disable GPUs for a job."""
 
 
+def _ask_sw_torch_build(scope: Scope) -> AskedOfAll:
+    return {**job.ask(scope), **builds.ask(scope)}
+
+
 def _flow_sw_torch_build(a: NodeAnswers) -> NodeFlow:
-    query = {"query": nvidia.QUERY} if nvidia.has_driver(a) else {}
-    a = yield {"job": job.question(a), **query}
+    if nvidia.has_driver(a):
+        a = yield {"query": nvidia.QUERY}
     return _sw_torch_build(a)
 
 
@@ -387,7 +399,7 @@ CHECKS = {
         ),
         see="nvcc --version; python -c 'import torch; print(torch.version.cuda)'",
         source="DeepSpeed 0.19.8 op_builder/builder.py (cuda_minor_mismatch_ok)",
-        flow=job.asking(_sw_cuda_toolkit, ask=lambda scope: {"nvidia": NVIDIA, "toolkit": TOOLKIT}),
+        flow=judged(_sw_cuda_toolkit, _ask_sw_cuda_toolkit),
     ),
     "sw.deepspeed-ops": Check(
         title="DeepSpeed kernels are prebuilt or can be built",
@@ -401,7 +413,7 @@ CHECKS = {
         ),
         see="ds_report",
         source="DeepSpeed 0.19 op_builder (cpu_adam.py, async_io.py), env_report.py",
-        flow=each(_flow_sw_deepspeed_ops, lambda scope: {"nvidia": NVIDIA}),
+        flow=each(_flow_sw_deepspeed_ops, _ask_sw_deepspeed_ops),
     ),
     "sw.packages": Check(
         title="imports of launcher and script are installed",
@@ -414,7 +426,7 @@ CHECKS = {
         see="python3 -c 'import torch'",
         source="torch 2.13 distributed/run.py, DeepSpeed 0.19.8 launcher/launch.py, accelerate "
         "1.15 commands/launch.py; Python's import system",
-        flow=job.asking(_sw_packages),
+        flow=judged(_sw_packages, job.ask),
     ),
     "sw.torch-build": Check(
         title="torch is built for the node's accelerators",
@@ -428,7 +440,7 @@ CHECKS = {
         see="python3 -c 'import torch; print(torch.version.cuda, torch.cuda.is_available())'",
         source="torch 2.13 torch/version.py (cuda, hip, xpu); NVIDIA CUDA Toolkit release notes, "
         "minimum driver versions",
-        flow=each(_flow_sw_torch_build, builds.ask),
+        flow=each(_flow_sw_torch_build, _ask_sw_torch_build),
     ),
     "sw.versions": Check(
         title="torch, DeepSpeed and NCCL versions are equal",
@@ -439,7 +451,7 @@ CHECKS = {
         fix=("install the environment of all nodes from one lock file, or use one container image"),
         see="python -m pip list",
         source="NCCL 2.27 bootstrap.cc (version check); Google cluster-health-scanner configcheck",
-        flow=job.asking(compare=_compare_sw_versions),
+        flow=compared(_compare_sw_versions, job.ask),
     ),
     "py.interpreter": Check(
         title="the job's Python exists, in the same version",
@@ -451,8 +463,9 @@ CHECKS = {
         fix="install the interpreter on the node, or correct `python:` or `activate:`",
         see="command -v python3; python3 -V",
         source="imbue cluster-health: the same container everywhere",
-        flow=job.asking(
+        flow=judged(
             _py_interpreter,
+            job.ask,
             compare=alike(
                 _python_version,
                 level="fail",
