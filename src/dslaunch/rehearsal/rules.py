@@ -53,6 +53,9 @@ from dslaunch.run.rehearsal import Rehearsed
 Rule = Callable[[Rehearsed, Ranks], Iterator[Finding]]
 FULL = 0.95
 """Share of the GPU memory from which on it is short."""
+UNWRAPPED_DIFFERS = 0.001
+"""Share of the change of a parameter from which on those of layers outside of the wrapped model
+differ: the first steps of Adam depend on little more than the sign of a gradient."""
 MOST_HOSTS = 20
 """Hosts that one finding names."""
 OF_LOGS = frozenset(
@@ -115,11 +118,13 @@ def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         yield finding(kind, where, step=step)
 
 
-def _moves_apart(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> bool:
+def _moves_apart(
+    before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], share: float = DIFFERS
+) -> bool:
     """Return whether ranks have different parameters. `before` and `after` some steps: the
-    fingerprint of each rank."""
+    fingerprint of each rank; `share`: see `_differ`."""
     lengths = {len(fingerprint) for fingerprint in (*before, *after)}
-    return bool(after[0]) and len(lengths) == 1 and _differ(before, after)
+    return bool(after[0]) and len(lengths) == 1 and _differ(before, after, share)
 
 
 def _unwrapped_move_apart(ranks: Ranks, step: int) -> bool:
@@ -128,7 +133,7 @@ def _unwrapped_move_apart(ranks: Ranks, step: int) -> bool:
     before = [optimizer.unwrapped if optimizer is not None else () for optimizer in built]
     of_step = [next((s for s in rank.every(Step) if s.step == step), None) for rank in ranks]
     after = [each.unwrapped if each is not None else () for each in of_step]
-    return not apart(before) and _moves_apart(before, after)
+    return not apart(before) and _moves_apart(before, after, UNWRAPPED_DIFFERS)
 
 
 def past_engine(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
@@ -184,10 +189,13 @@ def _first_fingerprint(rank: RankRecords) -> tuple[float, ...]:
     return optimizer.fingerprint if optimizer is not None else ()
 
 
-def _differ(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> bool:
+def _differ(
+    before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], share: float
+) -> bool:
     """Return whether ranks differ by more than rounding, compared with the change of a step: with
-    that of the same parameter, and of the one that changes most. The sum of some parameters never
-    changes but by rounding, such as that of the last bias before a softmax."""
+    that of the same parameter, of which it is a `share` at most, and of the one that changes most.
+    The sum of some parameters never changes but by rounding, such as that of the last bias before a
+    softmax."""
     before_by_parameter = zip(*before, strict=True)
     after_by_parameter = zip(*after, strict=True)
     differences, changes = [], []
@@ -196,7 +204,7 @@ def _differ(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]])
         changes.append(max(abs(n - o) for o, n in zip(old, new, strict=True)))
     rounding = ROUNDING * max(changes, default=0.0)
     return any(
-        difference > DIFFERS * change and difference > rounding
+        difference > share * change and difference > rounding
         for difference, change in zip(differences, changes, strict=True)
         if change > 0
     )
