@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dslaunch.node import collectives, rank_hooks, stacks
+from dslaunch.node import collectives, own_work, processes, rank_hooks, stacks
 from dslaunch.node.hook_collectives import MOST_READ
 from dslaunch.protocol.collectives import COLLECTIVES
 from dslaunch.protocol.values import parse
@@ -34,7 +34,9 @@ if not child:
 print("threads", threading.active_count(), flush=True)
 if dist.get_rank() == 1:
     dist.all_reduce(value, group=alone[1])
-    exec(compile("def load(): time.sleep(600)", "/lib/torch/utils/cpp_extension.py", "exec"))
+    from torch.utils.file_baton import FileBaton
+    build = "def load(): FileBaton('lock').wait()"
+    exec(compile(build, "/lib/torch/utils/cpp_extension.py", "exec"))
     load()
 dist.all_reduce(value)
 """
@@ -46,10 +48,13 @@ class Ranks:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.processes: list[subprocess.Popen[str]] = []
+        self.lock = directory / "lock"
+        """Of a build, for as long as it exists."""
 
     def start(self, program: str, **more: str) -> None:
         script = self.directory / "train.py"
         script.write_text(program)
+        self.lock.touch()
         variables = rank_hooks.arm(str(self.directory), {})
         for rank in range(2):
             environment = {**os.environ, **variables, **more, "RANK": str(rank)}
@@ -127,6 +132,9 @@ def test_ranks_answer_which_collective_they_are_in(ranks: Ranks) -> None:
     found = ranks.ask_until("status", lambda found: found[1].compiled is not None)
     assert found[0].compiled is None
     assert found[1].transferred > 0
+    mine = own_work.cpu_seconds(processes.stat(os.getpid()) or [])
+    with ranks.lock.open():  # as a process of another job has it that builds
+        ranks.ask_until("status", lambda now: now[1].compiled >= found[1].compiled + mine)
 
     status = ranks.ask("status")
     assert [(each.enqueued, each.completed) for each in status[0].groups] == [(2, 1)]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dslaunch import api
 from dslaunch.cli import lookup, ui
 from dslaunch.cli.options import check_writable
+from dslaunch.run.rehearsal_result import recorded_verdict
+
+if TYPE_CHECKING:
+    from dslaunch.rehearsal.judge import Judged
+    from dslaunch.run.run_details import RunDetails
 
 
 def report(
@@ -32,17 +37,24 @@ def report(
 
     Example: dslaunch report latest -o run.html
     """
-    from dslaunch.rehearsal.rehearse import recorded_rehearsal
     from dslaunch.report.run_page import run_page
 
     is_printed = output is not None and str(output) == "-"
     if not is_printed:
         check_writable("--output", output)
     details = api.run_details(lookup.find(run, file))
-    directory = details.recorded.directory
-    rehearsal = recorded_rehearsal(directory) if directory is not None else None
-    page = run_page(details, rehearsal)
+    page = run_page(details, _rehearsal(details))
     if is_printed:
         ui.document(page)
     else:
         ui.write(output or Path(f"{details.name}.html"), page, "--output", errors="replace")
+
+
+def _rehearsal(details: RunDetails) -> Judged | None:
+    """Return what the run has shown if it was a rehearsal."""
+    directory = details.recorded.directory
+    if directory is None or recorded_verdict(directory) is None:
+        return None
+    from dslaunch.rehearsal.rehearse import recorded_rehearsal
+
+    return recorded_rehearsal(directory)

@@ -84,17 +84,38 @@ def collect(
     for answer in found.values():
         _, answer["waited"] = procfs.scheduled(answer["pid"])
         answer["transferred"] = own_work.transferred(answer["pid"])
-    compiling = [rank for rank in pids if _compiles(found[str(rank)])]
-    for rank, seconds in _cpu_seconds({rank: pids[rank] for rank in compiling}).items():
-        found[str(rank)]["compiled"] = seconds
+    _add_compiled(found, pids, deadline - time.monotonic())
     if what == "full":
         _add_locks(found, pids, deadline - time.monotonic())
     return found
 
 
+def _add_compiled(found: Dict[str, Dict[str, Any]], pids: Dict[int, int], timeout: float) -> None:
+    """Add what ranks compile, or wait for while another job on the node builds it."""
+    compiling = {rank: pid for rank, pid in pids.items() if _compiles(found[str(rank)])}
+    for rank, seconds in _cpu_seconds(compiling).items():
+        found[str(rank)]["compiled"] = seconds
+    for rank, seconds in _cpu_seconds(_builders(found, compiling, timeout)).items():
+        found[str(rank)]["compiled"] += seconds
+
+
+def _builders(
+    found: Dict[str, Dict[str, Any]], compiling: Dict[int, int], timeout: float
+) -> Dict[int, int]:
+    """Return the processes that hold the locks of builds that ranks wait for."""
+    told = {rank: _told_lock(found[str(rank)]) for rank in compiling}
+    files = {rank: file for rank, file in told.items() if file is not None}
+    if not files:
+        return {}
+    waiting = {found[str(rank)]["pid"]: file for rank, file in files.items()}
+    holders = file_locks.holders(waiting, timeout)
+    return {rank: holders[file] for rank, file in files.items() if file in holders}
+
+
 def _add_locks(found: Dict[str, Dict[str, Any]], pids: Dict[int, int], timeout: float) -> None:
     """Add the locks in files that ranks wait for, with the processes that hold them."""
-    files = {rank: file for rank in pids for file in (_lock_of(found[str(rank)]),) if file}
+    known = {rank: _lock_of(found[str(rank)]) for rank in pids}
+    files = {rank: file for rank, file in known.items() if file is not None}
     if not files:
         return
     waiting = {found[str(rank)]["pid"]: file for rank, file in files.items()}
@@ -113,10 +134,14 @@ def _add_locks(found: Dict[str, Dict[str, Any]], pids: Dict[int, int], timeout: 
 def _lock_of(answer: Dict[str, Any]) -> Optional[str]:
     """Return the file whose lock a rank waits for, by what its own process says, or by its system
     call."""
+    return _told_lock(answer) or file_locks.awaited(answer["pid"])
+
+
+def _told_lock(answer: Dict[str, Any]) -> Optional[str]:
+    """Return the file whose lock a rank waits for, by what its own process says."""
     told = (answer.get("told") or {}).get("lock")
-    if isinstance(told, str) and told.startswith("/") and "\0" not in told:
-        return told
-    return file_locks.awaited(answer["pid"])
+    is_path = isinstance(told, str) and told.startswith("/") and "\0" not in told
+    return told if is_path else None
 
 
 def _compiles(answer: Dict[str, Any]) -> bool:

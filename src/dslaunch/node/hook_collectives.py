@@ -155,8 +155,10 @@ def _listen(directory: str) -> socket.socket:
         name = f"{PREFIX}{os.environ['RANK']}-{os.getpid()}-{os.urandom(4).hex()}"
         server = socket.socket(socket.AF_UNIX)
         # the path in sockaddr_un has 108 bytes (man 7 unix)
-        server.bind(f"/proc/self/fd/{within}/{name}")
+        server.bind(f"/proc/self/fd/{within}/.{name}")
         server.listen(8)
+        # found only now: who asks removes a socket that refuses, which a process has left
+        os.rename(f".{name}", name, src_dir_fd=within, dst_dir_fd=within)
         return server
     finally:
         os.close(within)
@@ -226,7 +228,8 @@ def answer(what: str) -> "Dict[str, Any]":
     missing without a recorder, since that many are not all it does. `compiles`, for `status`:
     whether a thread compiles. `entries`, for `full`: the last of each group, the oldest first, with
     their `frames`, the innermost first. `transfer`, `forming` and `lock`, for `full`: what the main
-    thread waits in, see `hook_waits`. `error`: why there is no recorder.
+    thread waits in, see `hook_waits`; `lock` also while it compiles. `error`: why there is no
+    recorder.
     """
     told: "Dict[str, Any]" = {"now": time.time()}
     world = _groups()
@@ -240,7 +243,10 @@ def answer(what: str) -> "Dict[str, Any]":
         return {**told, "groups": world, "error": "this PyTorch has no recorder"}
     told["transfers"] = _CALLS.transfers
     if what == "status":
-        return {**told, "groups": _numbered(dumps, []), "compiles": _compiles()}
+        told.update(groups=_numbered(dumps, []), compiles=_compiles())
+        if told["compiles"]:
+            told["lock"] = hook_waits.lock_file()
+        return told
     entries = [entry for dump in dumps for entry in dump.get("entries", ())]
     told["groups"] = _numbered(dumps, _named(world, entries))
     entries.sort(key=lambda entry: entry["time_created_ns"])

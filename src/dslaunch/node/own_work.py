@@ -30,7 +30,8 @@ class RankWork:
         self.transferred = transferred
         """Bytes that its own process has read and written."""
         self.compiled = compiled
-        """Seconds of CPU time of all its processes, if it compiles; None: it does not."""
+        """Seconds of CPU time of all its processes, if it compiles, and of those of another job
+        that builds what it waits for; None: it does not compile."""
 
 
 class OwnWork:

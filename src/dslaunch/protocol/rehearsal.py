@@ -531,7 +531,7 @@ Record = (
     | Ended
     | Unrecorded
 )
-_RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+_RECORD: TypeAdapter[Record] = adapter_of(Annotated[Record, Field(discriminator="kind")])
 
 
 def _valid_records(value: object) -> tuple[Record, ...]:

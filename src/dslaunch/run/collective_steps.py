@@ -9,18 +9,22 @@ count once; where the ranks wait for each other, the delays of one step add up.
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 CARRIED = 0.5
 """Share of a delay that is still there at the next collective, at least, if the ranks have not
 waited for each other in between."""
 MOST_COLLECTIVES = 200
 """Collectives of one step, at most."""
+LATEST = 3 * MOST_COLLECTIVES
+"""The latest collectives, in which the steps are searched."""
 SHORTEST_STEP = 1e-6
 """Seconds: shorter ones are no training."""
 SAME_KIND = 0.9
@@ -42,6 +46,8 @@ class EnteredCollective(Struct, frozen=True):
     """When each rank has entered, in seconds; in the order of the group's ranks."""
     all_wait: bool = True
     """Whether it completes in no rank before all have entered; a broadcast does."""
+    interrupted: bool = False
+    """Whether others have come between it and the one with the number before."""
 
 
 class GroupHistory(Struct, frozen=True):
@@ -79,7 +85,8 @@ def step_lateness(group: GroupHistory, *, steps: int, seconds: float) -> StepLat
     apart yet. `steps`, `seconds`: how many steps, and how long they take in all, at least."""
     if len(group.ranks) < 2:
         return None
-    latest = group.collectives[-3 * MOST_COLLECTIVES :]
+    regular = without_interruptions(group.collectives)
+    latest = regular[-LATEST:]
     period = step_length(latest)
     if period is None:
         return None
@@ -88,8 +95,7 @@ def step_lateness(group: GroupHistory, *, steps: int, seconds: float) -> StepLat
         return None
     # the first and the last one may be incomplete
     kept = max(steps, math.ceil(seconds / of_step)) + 2
-    collectives = group.collectives[-kept * period :]
-    places = _places(collectives, period)
+    places = _places(regular[-kept * period :], period)
     if not places:
         return None
     waits = _where_ranks_wait(places, period)
@@ -107,6 +113,45 @@ def step_lateness(group: GroupHistory, *, steps: int, seconds: float) -> StepLat
         seconds=of_step,
         waits=len(waits),
     )
+
+
+def without_interruptions(
+    collectives: Sequence[EnteredCollective],
+) -> Sequence[EnteredCollective]:
+    """Return collectives without those of kinds that occur in less than half of the steps, such as
+    the barrier of a checkpoint; the others are renumbered.
+
+    Otherwise the steps between two checkpoints would be taken for one step, in each of which the
+    rank that saves is late.
+    """
+    latest = collectives[-LATEST:]
+    counts = Counter(each.kind for each in latest)
+    kinds = [kind for kind, _ in counts.most_common()]
+    for size in range(1, len(kinds)):
+        usual, rare = kinds[:size], frozenset(kinds[size:])
+        most = counts[kinds[size]]
+        # each usual kind occurs in every step
+        if 2 * most > counts[usual[-1]]:
+            continue
+        period = step_length(_without(latest, rare))
+        steps = len(latest) / period if period is not None else 0.0
+        if 2 * most <= steps:
+            return _without(collectives, rare)
+    return collectives
+
+
+def _without(
+    collectives: Sequence[EnteredCollective], kinds: frozenset[str]
+) -> list[EnteredCollective]:
+    removed, kept, interrupted = 0, [], False
+    for each in collectives:
+        if each.kind in kinds:
+            removed, interrupted = removed + 1, True
+        else:
+            number = each.number - removed
+            kept.append(replace(each, number=number, interrupted=interrupted))
+            interrupted = False
+    return kept
 
 
 def step_length(collectives: Sequence[EnteredCollective]) -> int | None:
@@ -134,23 +179,14 @@ def step_length(collectives: Sequence[EnteredCollective]) -> int | None:
 
 
 def _pauses(collectives: Sequence[EnteredCollective]) -> dict[int, float]:
-    """Return the seconds from each collective to the next one, for the median rank, without those
-    for which it waits for the last one: work of one rank in every tenth step makes no longer step.
+    """Return the seconds from each collective to the next one, for the rank that takes least: the
+    others wait for it, or do what only they do, such as rank 0 when it saves in every tenth step.
     """
-    pauses = {}
-    for this, after in pairwise(collectives):
-        if after.number == this.number + 1:
-            middle, next_middle = median(this.entered), median(after.entered)
-            pauses[this.number] = next_middle - middle - _waited(this.entered, after.entered)
-    return pauses
-
-
-def _waited(entered: Sequence[float], after: Sequence[float]) -> float:
-    """Return for how long the median rank has waited for the last one: what that was late at a
-    collective, and is not at the next one."""
-    last = entered.index(max(entered))
-    late, still_late = entered[last] - median(entered), after[last] - median(after)
-    return max(0.0, late - max(0.0, still_late))
+    return {
+        this.number: min(map(operator.sub, after.entered, this.entered))
+        for this, after in pairwise(collectives)
+        if after.number == this.number + 1 and not after.interrupted
+    }
 
 
 def _alike(kinds: Mapping[int, str], period: int) -> bool:

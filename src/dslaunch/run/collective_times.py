@@ -29,6 +29,9 @@ STEPS_BETWEEN = 16
 """Steps of training between two rounds."""
 SHORTEST, LONGEST = 2.0, 30.0
 """Seconds between two rounds."""
+EARLY = 0.1
+"""Share of these seconds by which a round may begin early: the nodes are measured in rounds of the
+same length, and what comes a moment too soon would wait for the next one."""
 SHARE_OF_RANK, SHARE_OF_LAUNCHER = 0.005, 0.02
 """Share of one CPU that the rounds take, at most: in a rank, which cannot train meanwhile, and
 here."""
@@ -154,7 +157,7 @@ class CollectiveTimes:
         now = time.monotonic()
         if now < self._due:
             return
-        self._due = now + self.interval
+        self._due = now + (1 - EARLY) * self.interval
         began = time.thread_time()
         several = list(sessions)
         self._ranks.update(rank for session in several for rank in session.ranks)

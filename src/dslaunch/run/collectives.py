@@ -121,7 +121,8 @@ class RankRecord(Struct, frozen=True):
     transferred: int = 0
     """Bytes that it has read and written since its start, but for what collectives send."""
     compiled: float | None = None
-    """Seconds of CPU time of all its processes, if it compiles; None: it does not."""
+    """Seconds of CPU time of all its processes, if it compiles (`node/own_work.py`); None: it does
+    not."""
     initialized: bool = False
     """Whether it has a default process group."""
     transfers: int = 0

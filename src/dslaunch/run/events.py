@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from operator import attrgetter
+from collections.abc import Iterator
 from typing import Any, Literal
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from dslaunch.errors import FailureKind
 from dslaunch.protocol.messages import Evidence
-from dslaunch.protocol.usage import RankNumber
-from dslaunch.protocol.values import Count, Pid, Time
-from dslaunch.recorded import RecordedValue
+from dslaunch.recorded import RecordedValue, as_json_data
 from dslaunch.run.hang_verdict import HangVerdict
 from dslaunch.run.reasons import EndReason, OwnProcess, Restart
-from dslaunch.run.recorded_values import Duration, ExitCode, Host, Signal
+from dslaunch.run.recorded_values import (
+    Count,
+    Duration,
+    ExitCode,
+    Host,
+    Pid,
+    RankNumber,
+    Signal,
+    Time,
+)
 from dslaunch.run.slower_rank import SlowerRank
 
 Kind = Literal[
@@ -41,7 +47,7 @@ Kind = Literal[
 ]
 
 
-class Event(RecordedValue, frozen=True):
+class Event(RecordedValue, frozen=True, omit_defaults=True, gc=False):
     """One event of a run. A recorded one whose values are out of these bounds is left out."""
 
     time: Time
@@ -94,23 +100,8 @@ class Event(RecordedValue, frozen=True):
 
     def as_data(self) -> dict[str, Any]:
         """Return the fields that are set, for JSON."""
-        pairs = zip(self.__struct_fields__, _values_of(self), strict=True)
-        found = {name: value for name, value in pairs if value is not None}
-        if self.evidence is not None:
-            found["evidence"] = self.evidence.model_dump(exclude_defaults=True)
-        if self.reason is not None:
-            found["reason"] = self.reason.as_data()
-        if self.restart is not None:
-            found["restart"] = to_builtins(self.restart) | {"after": self.restart.after.as_data()}
-        if self.hang is not None:
-            found["hang"] = self.hang.as_data()
-        if self.slower is not None:
-            found["slower"] = [to_builtins(each) for each in self.slower]
+        found: dict[str, Any] = as_json_data(self)
         return found
-
-
-_values_of: Callable[[Event], tuple[Any, ...]] = attrgetter(*Event.__struct_fields__)
-"""Returns the values of all fields: states of many nodes have hundreds of thousands of events."""
 
 
 class LineBlock(Struct, frozen=True):

@@ -8,9 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from msgspec import to_builtins
-
-from dslaunch.recorded import RecordedValue
+from dslaunch.recorded import RecordedValue, as_json_data
 from dslaunch.run.waits import FileLock, WaitKind
 
 
@@ -88,7 +86,7 @@ class GpuError(RecordedValue, frozen=True):
     """The process that used the GPU, where the driver says so."""
 
 
-class HangVerdict(RecordedValue, frozen=True):
+class HangVerdict(RecordedValue, frozen=True, omit_defaults=True):
     """Why there is no progress; docs/reference/codes.md lists the codes."""
 
     code: HangCode
@@ -137,6 +135,5 @@ class HangVerdict(RecordedValue, frozen=True):
 
     def as_data(self) -> dict[str, Any]:
         """Return the fields that are set, for JSON."""
-        return {
-            name: value for name, value in to_builtins(self).items() if value not in (None, [], "")
-        }
+        found: dict[str, Any] = as_json_data(self)
+        return found

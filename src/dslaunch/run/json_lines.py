@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct
-from pydantic import TypeAdapter
 
 from dslaunch.run.run_directory import open_recorded
 
@@ -22,7 +21,7 @@ class SkippedLines(Struct):
     count: int = 0
 
 
-def valid_lines(path: Path, adapter: TypeAdapter[Value]) -> Iterator[Value]:
+def valid_lines(path: Path, read: Callable[[bytes], Value]) -> Iterator[Value]:
     """Yield the values of a file without its damaged lines; a file that cannot be read has none.
 
     The last line may be incomplete while it is written.
@@ -33,14 +32,14 @@ def valid_lines(path: Path, adapter: TypeAdapter[Value]) -> Iterator[Value]:
         return
     with file:
         while line := file.readline(LARGEST_LINE):
-            value = valid_line(line, adapter)
+            value = valid_line(line, read)
             if value is not None:
                 yield value
 
 
-def valid_line(line: bytes, adapter: TypeAdapter[Value]) -> Value | None:
+def valid_line(line: bytes, read: Callable[[bytes], Value]) -> Value | None:
     """Return the value of a line; None: it is damaged, or a type is another one."""
     try:
-        return adapter.validate_json(line, strict=True)
-    except (ValueError, RecursionError):
+        return read(line)
+    except ValueError:
         return None

@@ -1,49 +1,49 @@
 """Which ranks the others wait for, by when all of them enter the same collectives. Pure.
 
-A rank is named if its delays are not by chance, by tests that hold for any distribution of step
-times. If all ranks are equal, each is the last one equally often; and if nothing has changed, a
-rank is as late as in the steps before. One of the two must be impossible. If the steps of a rank
-only vary more than those of the others, it is later than their median in half of the steps: that
-must be impossible too. The delay must also exceed what the clocks of the nodes may be off, and be a
-notable part of the step: a rank that is late by a hundredth all the time is certain, and not worth
-a message.
+A rank is named if it has been late in most steps since one of them, and that is not by chance: a
+sequential test (`sequential_test.py`) compares how often it is late with how often it would be if
+it were like the others now, or as it was before. Such a rank is named with a probability of at most
+FALSE_ALARM for each of its steps: with 8 ranks, in one of a hundred runs of 100,000 steps. That
+holds if steps are independent, so those that resemble the step before count less; and for a rank
+that is late in half of its steps at random, which is more often than any sound one. Simulated, no
+rank of sound runs was named but with noise that lasts for dozens of steps (docs/howto/watch-a-run).
+
+The delay must also exceed what the clocks of the nodes may be off, and be a notable part of the
+step: a rank that is late by a hundredth all the time is certain, and not worth a message.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
 
 from msgspec import Struct
 
 from dslaunch.run.collective_steps import GroupHistory, StepLateness, step_lateness
-from dslaunch.run.sign_test import (
-    correlation_time,
-    log_of_at_least,
-    log_of_choices,
-    log_of_largest,
-)
+from dslaunch.run.sequential_test import begin_of_most, correlation_time, log_ratio
 
-STEPS = (32, 40, 48, 72, 108, 192)
-"""Steps of training that are judged together, at least: more where fewer are not sufficient."""
-UNCLEAR = 1.5
-"""How many times as many steps are not taken for those before: a rank may have become slow in
-them. It is the largest ratio of numbers that follow each other in `STEPS`, or nearly."""
-SECONDS = 3.0
+STEPS = 24
+"""Steps of training for which a rank must have been late, at least."""
+SECONDS = 2.5
 """Seconds that they take, at least: what else a node does for a second is no slow rank."""
+KNOWN_STEPS = 192
+"""Steps that are compared: evidence that grows slowly takes more than STEPS."""
 LATE = 0.04
-"""Share of the step time by which a slow rank is later than the median of the others, at least."""
+"""Share of the step time by which a slow rank is later than the median of the others, at least: as
+a median over the latest steps."""
+NOTABLE = 0.02
+"""Share of the step time from which on a rank is late in a single step."""
 LEAST_COST = 0.02
 """Share of the step time for which all others wait for it, at least."""
-MOST_STEPS = 0.5
-"""Share of the steps in which it is the last one, at least."""
-FALSE_ALARMS, LOOKS = 1e-4, 100_000
-"""Probability that a rank of equal ones is named, and the looks during which that holds: a run of
-two to ten days."""
-BY_VARIATION = 1e-5
-"""Probability that steps of a rank which only vary more than those of the others name it, each time
-that some are judged."""
+FALSE_ALARM = 1e-8
+"""Probability that a rank is named that is late as often as usual, for each step since which it
+may be slow."""
+SOMETIMES, HALF = 0.2, 0.5
+"""Share of the steps in which a sound rank is late: taken for usual at least, since one that saves
+a checkpoint in every tenth step has not done so yet; and at most, since equal ranks are as often
+early as late."""
 SUSPECT_STEPS = 12
 """The latest steps by which a rank may be slow, before that is certain."""
 
@@ -84,7 +84,7 @@ def lateness_of(groups: Iterable[GroupHistory]) -> Lateness | None:
         for each in slow_in(found, group.clock_errors):
             if each.rank not in slow or slow[each.rank].cost < each.cost:
                 slow[each.rank] = each
-        latest = zip(found.ranks, found.shares(STEPS[0]), found.shares(SUSPECT_STEPS), strict=True)
+        latest = zip(found.ranks, found.shares(STEPS), found.shares(SUSPECT_STEPS), strict=True)
         for rank, share, lately in latest:
             shares[rank] = max(share, shares.get(rank, share))
             if lately >= LATE:
@@ -107,7 +107,7 @@ def late_ranks(group: GroupHistory) -> tuple[LateRank, ...]:
 
 
 def _step_lateness(group: GroupHistory) -> StepLateness | None:
-    return step_lateness(group, steps=STEPS[-1], seconds=SECONDS)
+    return step_lateness(group, steps=KNOWN_STEPS, seconds=SECONDS)
 
 
 # ---------------------------------------------------------------- decision
@@ -115,99 +115,81 @@ def _step_lateness(group: GroupHistory) -> StepLateness | None:
 
 def slow_in(lateness: StepLateness, clock_errors: Mapping[str, float]) -> tuple[LateRank, ...]:
     """Return the ranks that the others wait for in the latest steps, by their number."""
-    enough = math.ceil(SECONDS / lateness.seconds)
-    for latest in dict.fromkeys(max(steps, enough) for steps in STEPS):
-        if len(lateness.steps) < latest:
-            break
-        found = _slow_ranks(lateness, latest, clock_errors)
-        if found:
-            return found
-    return ()
-
-
-def _slow_ranks(
-    lateness: StepLateness, latest: int, clock_errors: Mapping[str, float]
-) -> tuple[LateRank, ...]:
-    """Return those of the candidates that are later than all other ranks in the latest steps."""
-    usual = [median(column) for column in zip(*lateness.steps[-latest:], strict=True)]
+    steps = max(STEPS, math.ceil(SECONDS / lateness.seconds))
+    if len(lateness.steps) < steps:
+        return ()
+    usual = [median(column) for column in zip(*lateness.steps[-steps:], strict=True)]
     candidates = _candidates(usual, lateness.hosts, LATE * lateness.seconds)
     if not candidates:
         return ()
-    others = [at for at in range(len(usual)) if at not in candidates]
-    entered = [[step[at] for at in others] for step in lateness.steps]
-    last, middle = list(map(max, entered)), list(map(median, entered))
-    errors = _errors(lateness, clock_errors)
-    error_of_others = max(errors[at] for at in others)
-    log_choices = _log_of_choices(len(usual), len(candidates))
+    others = _others(lateness, candidates, _errors(lateness, clock_errors))
     found = []
     for at in sorted(candidates):
-        own = [step[at] for step in lateness.steps]
-        error = errors[at] + error_of_others
-        after_last = _delays(own, last, latest, error)
-        after_middle = _delays(own, middle, latest, error)
-        cost = fmean(max(0.0, seconds) for seconds in after_last.latest) / lateness.seconds
-        if cost >= LEAST_COST and _is_certain(after_last, after_middle, len(others), log_choices):
+        cost = _cost_if_certain(lateness, at, others, steps)
+        if cost is not None and cost >= LEAST_COST:
             found.append(LateRank(lateness.ranks[at], lateness.hosts[at], round(cost, 3)))
     return tuple(found)
 
 
-class _Delays(Struct, frozen=True):
-    """By how many seconds a rank was later than others, in the latest steps and in those before."""
+class _Others(Struct, frozen=True):
+    """The ranks that slow ones are compared with, step by step."""
 
-    latest: Sequence[float]
-    before: Sequence[float]
-    clock_error: float
-    """By how much all of them may be off."""
-    correlation_time: float
-    """How many of them correspond to one independent value."""
-
-    @property
-    def share(self) -> float:
-        """Return the share of the latest steps in which the rank was later."""
-        return sum(seconds > self.clock_error for seconds in self.latest) / len(self.latest)
-
-    def log_by_chance(self, probability: float) -> float:
-        """Return the logarithm of the probability that it is later in as many steps, if it is with
-        this probability in each of them."""
-        count = self._independent(self.latest)
-        return log_of_at_least(math.floor(self.share * count), count, probability)
-
-    def log_as_before(self) -> float:
-        """Return the logarithm of the probability that it is later than in the steps before in as
-        many steps, if nothing has changed."""
-        at_least = [seconds - self.clock_error for seconds in self.latest]
-        at_most = [seconds + self.clock_error for seconds in self.before]
-        among_largest = sorted((*at_least, *at_most))[-len(at_least)]
-        share = sum(seconds >= among_largest for seconds in at_least) / len(at_least)
-        count, before = self._independent(self.latest), self._independent(self.before)
-        return log_of_largest(math.floor(share * count), count, before)
-
-    def _independent(self, values: Sequence[float]) -> int:
-        return math.floor(len(values) / self.correlation_time)
+    last: Sequence[float]
+    median: Sequence[float]
+    late_shares: Sequence[float]
+    """Share of them that was late itself."""
+    least: Sequence[float]
+    """Seconds after their median from which on each rank of the group is late."""
 
 
-def _delays(
-    own: Sequence[float], others: Sequence[float], latest: int, clock_error: float
-) -> _Delays:
-    """Return how much later one rank was than others. The steps in which it may have become slow
-    are left out."""
-    seconds = [this - other for this, other in zip(own, others, strict=True)]
-    now, before = seconds[-latest:], seconds[: -round(latest * UNCLEAR)]
-    return _Delays(now, before, clock_error, correlation_time(before, now))
+def _others(lateness: StepLateness, candidates: frozenset[int], errors: Sequence[float]) -> _Others:
+    members = [at for at in range(len(lateness.ranks)) if at not in candidates]
+    entered = [[step[at] for at in members] for step in lateness.steps]
+    middle = list(map(median, entered))
+    notable = NOTABLE * lateness.seconds
+    error = max(errors[at] for at in members)
+    compared_with = middle
+    if len(members) == 1:  # it is its own median
+        (candidate,) = candidates
+        compared_with = [step[candidate] for step in lateness.steps]
+    late_shares = [
+        fmean(time - then >= notable + 2 * error for time in step)
+        for step, then in zip(entered, compared_with, strict=True)
+    ]
+    return _Others(
+        last=list(map(max, entered)),
+        median=middle,
+        late_shares=late_shares,
+        least=[notable + error + own for own in errors],
+    )
 
 
-def _is_certain(
-    after_last: _Delays, after_middle: _Delays, others: int, log_choices: float
-) -> bool:
-    """Return whether a rank is neither like the others, nor as before, nor one whose steps only
-    vary more."""
-    if after_last.share < MOST_STEPS:
-        return False
-    if after_middle.log_by_chance(0.5) > math.log(BY_VARIATION):
-        return False
-    tests = after_last.log_by_chance(1 / (others + 1)), after_middle.log_as_before()
-    log_looks = math.log(LOOKS * len(STEPS) * len(tests)) + log_choices
-    return min(tests) + log_looks <= math.log(FALSE_ALARMS)
+def _cost_if_certain(
+    lateness: StepLateness, at: int, others: _Others, least_steps: int
+) -> float | None:
+    """Return the share of the step time for which all others wait for a rank; None: it may be late
+    by chance."""
+    own = [step[at] for step in lateness.steps]
+    delays = list(map(operator.sub, own, others.median))
+    late = [seconds >= others.least[at] for seconds in delays]
+    begin = begin_of_most(late, HALF)
+    if len(late) - begin < least_steps:
+        return None
+    usual = _usual(late[:begin], others.late_shares[begin:])
+    evidence = log_ratio(late[begin:], usual)
+    independent_evidence = evidence / correlation_time(delays[:begin], delays[begin:])
+    if independent_evidence < -math.log(FALSE_ALARM):
+        return None
+    after_last = map(operator.sub, own[begin:], others.last[begin:])
+    return fmean(max(0.0, seconds) for seconds in after_last) / lateness.seconds
+
+
+def _usual(before: Sequence[bool], others_since: Sequence[float]) -> float:
+    """Return in which share of the steps a rank may be late by chance: as it was itself before, and
+    as the others are since then."""
+    if len(before) < STEPS:
+        return HALF
+    return min(HALF, max(SOMETIMES, fmean(before), fmean(others_since)))
 
 
 def _candidates(usual: Sequence[float], hosts: Sequence[str], least: float) -> frozenset[int]:
@@ -234,10 +216,3 @@ def _errors(lateness: StepLateness, clock_errors: Mapping[str, float]) -> list[f
     if len(set(lateness.hosts)) == 1:
         return [0.0] * len(lateness.hosts)
     return [lateness.waits * clock_errors[host] for host in lateness.hosts]
-
-
-def _log_of_choices(ranks: int, candidates: int) -> float:
-    """Return the logarithm of how many choices there are: of the candidates, of their number, and
-    of one of them."""
-    sets = log_of_choices(ranks, candidates)
-    return sets + math.log(candidates * max(1, ranks // 2))

@@ -6,18 +6,18 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct
-from pydantic import TypeAdapter
 
 from dslaunch.cluster.model import Cluster
 from dslaunch.errors import UsageError
 from dslaunch.json_text import json_text
 from dslaunch.plural import counted
+from dslaunch.recorded import reader
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.run_directory import (
     CLUSTER,
@@ -59,7 +59,7 @@ class LocalRun(Struct, frozen=True):
         path = self.directory / CLUSTER
         try:
             with open_recorded(path) as file:
-                return TypeAdapter(Cluster).validate_json(file.read())
+                return reader(Cluster)(file.read())
         except (OSError, ValueError):
             raise UsageError(
                 f"{self.run}: cannot read its cluster: {path} is damaged or was written by another "
@@ -183,13 +183,13 @@ def _local(directory: Path, record: RunRecord) -> LocalRun:
 
 
 @cache
-def _outcomes() -> TypeAdapter[Outcome]:
-    return TypeAdapter(Outcome)
+def _outcomes() -> Callable[[bytes], Outcome]:
+    return reader(Outcome)
 
 
 def read_outcome(text: bytes) -> Outcome:
     """Return an outcome from JSON. Raises ValueError."""
-    return _outcomes().validate_json(text)
+    return _outcomes()(text)
 
 
 def recorded_outcome(directory: Path) -> Outcome | None:

@@ -9,7 +9,6 @@ from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from dslaunch.errors import NodeError
-from dslaunch.protocol.usage import RankNumber
 from dslaunch.recorded import RecordedValue
 from dslaunch.run import endings
 from dslaunch.run.endings import Diagnosis, diagnose
@@ -17,7 +16,7 @@ from dslaunch.run.events import Event
 from dslaunch.run.hang_text import hang_hint
 from dslaunch.run.outcome_text import message
 from dslaunch.run.reasons import EndCode, EndReason, RankSource
-from dslaunch.run.recorded_values import ExitCode, Host, Signal
+from dslaunch.run.recorded_values import ExitCode, Host, RankNumber, Signal
 
 Status = Literal["ok", "failed", "interrupted"]
 MOST_AWAITED = 4

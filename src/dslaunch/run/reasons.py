@@ -9,15 +9,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Literal
 
-from msgspec.structs import asdict
-
 from dslaunch.errors import ErrorCode, FailureKind
 from dslaunch.launch.replacement import Replacement
-from dslaunch.protocol.usage import RankNumber
-from dslaunch.protocol.values import Count
-from dslaunch.recorded import RecordedValue
+from dslaunch.recorded import RecordedValue, as_json_data
 from dslaunch.run.hang_verdict import HangVerdict
-from dslaunch.run.recorded_values import Duration, ExitCode, Host, Signal
+from dslaunch.run.recorded_values import Count, Duration, ExitCode, Host, RankNumber, Signal
 
 OwnProcess = Literal["agent", "guardian"]
 """A process of ours on a node."""
@@ -57,7 +53,7 @@ BY_USER = frozenset(
 """Ends that a user requested."""
 
 
-class EndReason(RecordedValue, frozen=True):
+class EndReason(RecordedValue, frozen=True, omit_defaults=True):
     """A code with its parameters; docs/reference/codes.md says which parameters a code has."""
 
     code: EndCode
@@ -99,9 +95,7 @@ class EndReason(RecordedValue, frozen=True):
 
     def as_data(self) -> dict[str, Any]:
         """The fields that are set, for JSON."""
-        found = {name: value for name, value in asdict(self).items() if value not in (None, ())}
-        if self.hang is not None:
-            found["hang"] = self.hang.as_data()
+        found: dict[str, Any] = as_json_data(self)
         return found
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
+from dslaunch.recorded import reader
 from dslaunch.run.events import Event
 from dslaunch.run.json_lines import SkippedLines
 from dslaunch.run.run_directory import EVENTS, open_recorded
@@ -99,26 +99,26 @@ def _valid_events(lines: list[bytes]) -> list[Event] | None:
     if max(map(len, lines)) > LONGEST:
         return None
     try:
-        found = _several_events().validate_json(b"[%b]" % b",".join(lines))
-    except (ValueError, RecursionError):
+        found = _several_events()(b"[%b]" % b",".join(lines))
+    except ValueError:
         return None
     return found if len(found) == len(lines) else None
 
 
 @cache
-def _one_event() -> TypeAdapter[Event]:
-    return TypeAdapter(Event)
+def _one_event() -> Callable[[bytes], Event]:
+    return reader(Event)
 
 
 @cache
-def _several_events() -> TypeAdapter[list[Event]]:
-    return TypeAdapter(list[Event])
+def _several_events() -> Callable[[bytes], list[Event]]:
+    return reader(list[Event])
 
 
 def _event(line: bytes) -> Event | None:
     if len(line) > LONGEST:
         return None
     try:
-        return _one_event().validate_json(line)
-    except (ValueError, RecursionError):
+        return _one_event()(line)
+    except ValueError:
         return None

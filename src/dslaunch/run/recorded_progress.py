@@ -6,9 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter
-
 from dslaunch.json_text import json_text
+from dslaunch.recorded import reader
 from dslaunch.run.events import Line
 from dslaunch.run.lines import last_state, printable
 from dslaunch.run.progress import Progress, RunProgress
@@ -53,7 +52,7 @@ def note_progress(directory: Path, progress: Progress) -> None:
 def noted_progress(directory: Path) -> Progress | None:
     """Return what `note_progress` has written; None: nothing, or it is damaged."""
     try:
-        return TypeAdapter(Progress).validate_json(read_begin(directory / PROGRESS, LARGEST))
+        return reader(Progress)(read_begin(directory / PROGRESS, LARGEST))
     except (OSError, ValueError):
         return None
 

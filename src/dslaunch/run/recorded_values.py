@@ -1,12 +1,14 @@
-"""What the files of a run directory have in common: models, and texts that JSON can hold."""
+"""What the files of a run directory have in common: models, bounded fields, and texts that JSON can
+hold."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
+from msgspec import Meta
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
-from dslaunch.protocol.values import MOST_PATH, MOST_TEXT
+from dslaunch.protocol.values import LARGEST_INTEGER, LATEST, MOST_PATH, MOST_SHORT, MOST_TEXT
 
 
 class Recorded(BaseModel):
@@ -37,9 +39,23 @@ Text = Annotated[str, BeforeValidator(_text)]
 """A text; the rest of one that is too long is dropped."""
 Name = Annotated[str, Field(max_length=MOST_PATH), BeforeValidator(_printable)]
 """A name or path; one that is too long is an error."""
-Host = Annotated[str, Field(max_length=MOST_PATH)]
-ExitCode = Annotated[int, Field(ge=-1024, le=1024)]
-Signal = Annotated[int, Field(ge=0, le=127)]
-Duration = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
-"""Seconds."""
 Pair = Annotated[tuple[Text, Text], Strict(False)]
+
+
+# ---------------------------------------------------------------- fields of `RecordedValue`s
+
+Host = Annotated[str, Meta(max_length=MOST_PATH)]
+Short = Annotated[str, Meta(max_length=MOST_SHORT)]
+Count = Annotated[int, Meta(ge=0, le=LARGEST_INTEGER)]
+RankNumber = Annotated[int, Meta(ge=0, le=2**20)]
+Pid = Annotated[int, Meta(ge=1, le=2**22)]
+"""PID_MAX_LIMIT of Linux."""
+ExitCode = Annotated[int, Meta(ge=-1024, le=1024)]
+Signal = Annotated[int, Meta(ge=0, le=127)]
+Time = Annotated[float, Meta(ge=0, le=LATEST)]
+"""Seconds since the epoch."""
+Duration = Annotated[float, Meta(ge=0, le=1e12)]
+"""Seconds."""
+Quantity = Annotated[float, Meta(ge=0, le=1e18)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Degrees = Annotated[float, Meta(ge=-100, le=1000)]

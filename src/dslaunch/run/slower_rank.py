@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from dslaunch.protocol.usage import RankNumber
 from dslaunch.recorded import RecordedValue
+from dslaunch.run.recorded_values import RankNumber
 
 
 class Evidence(StrEnum):

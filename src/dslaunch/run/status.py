@@ -14,6 +14,7 @@ from dslaunch.cluster.model import Cluster
 from dslaunch.cluster.nodeset import LIMIT, InvalidNodeSet, expand
 from dslaunch.errors import NodeFailure, UsageError
 from dslaunch.protocol.queries import RUNS, Answers, RunOnNode
+from dslaunch.recorded import as_json_data
 from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Until, never
 from dslaunch.run.kept_progress import RunsOfCluster, kept_progress
@@ -59,16 +60,6 @@ class NodeStatus(Struct, frozen=True):
     left: tuple[int, ...] = ()
     """Its processes that are running although its agent has exited."""
     why: str | None = None
-
-    def as_data(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
-        return {
-            "state": self.state,
-            "ranks": self.ranks,
-            "events": [event.as_data() for event in self.events],
-            "left": self.left,
-            "why": self.why,
-        }
 
 
 class RunStatus(Struct, frozen=True):
@@ -126,12 +117,11 @@ class RunStatus(Struct, frozen=True):
 
     def as_data(self) -> dict[str, Any]:
         """Return the fields for JSON: the same for all kinds of runs."""
-        nodes = {host: node.as_data() for host, node in self.nodes.items()}
         return {
             "run": self.run,
             "state": self.state.value,
             **self.record.as_data(),
-            "nodes": nodes,
+            "nodes": as_json_data(self.nodes),
             "jobs": [to_builtins(job) for job in self.jobs],
             "result": None if self.result is None else self.result.as_data(),
             "unknown": None if self.unknown is None else self.unknown.code,

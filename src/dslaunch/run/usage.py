@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import to_builtins
-from pydantic import Field, TypeAdapter
+from msgspec import Meta, to_builtins
 
 from dslaunch.json_text import json_text
-from dslaunch.protocol.usage import Degrees, Quantity, RankNumber, Share, Throttle
-from dslaunch.protocol.values import Count, Several, Short, Time
-from dslaunch.recorded import RecordedValue
+from dslaunch.protocol.usage import Throttle
+from dslaunch.recorded import RecordedValue, reader
 from dslaunch.run.json_lines import valid_line, valid_lines
+from dslaunch.run.recorded_values import (
+    Count,
+    Degrees,
+    Quantity,
+    RankNumber,
+    Share,
+    Short,
+    Time,
+)
 
-Lateness = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
+Lateness = Annotated[float, Meta(ge=-1e6, le=1e6)]
 USAGE = "usage.jsonl"
 """The file of a run directory with one `NodeUsage` per line, in the order of arrival."""
 
@@ -24,7 +31,7 @@ USAGE = "usage.jsonl"
 class GpuUsage(RecordedValue, frozen=True):
     """One GPU at one time. None: the driver does not say."""
 
-    index: Annotated[int, Field(ge=0, le=1023)]
+    index: Annotated[int, Meta(ge=0, le=1023)]
     busy: Share | None = None
     """Share of the time in which a kernel ran, from 0 to 1."""
     memory_used: Count | None = None
@@ -37,7 +44,7 @@ class GpuUsage(RecordedValue, frozen=True):
     """Degrees Celsius."""
     clock: Count | None = None
     """MHz of the streaming multiprocessors."""
-    throttled: Several[Throttle] = ()
+    throttled: tuple[Throttle, ...] = ()
     """Why its clock is reduced: `thermal`, `power`, `power-brake` or `hardware`."""
 
 
@@ -87,9 +94,9 @@ class NodeUsage(RecordedValue, frozen=True):
     """Bytes per second."""
     cpu_throttled: Share | None = None
     """Share of the time in which a CPU limit held the run's processes back, from 0 to 1."""
-    gpus: Several[GpuUsage] = ()
-    ranks: Several[RankUsage] = ()
-    cpus: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    gpus: tuple[GpuUsage, ...] = ()
+    ranks: tuple[RankUsage, ...] = ()
+    cpus: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
     """How many CPUs it has."""
     link_errors: Count | None = None
     """Errors of its network and fabric links since the measurement before."""
@@ -115,12 +122,12 @@ def read_usage(directory: Path) -> Iterator[NodeUsage]:
     Damaged lines are left out: the last one of a running run may be incomplete. Without a file
     that can be read there are none.
     """
-    yield from valid_lines(directory / USAGE, _adapter())
+    yield from valid_lines(directory / USAGE, _measurements())
 
 
 def parse_usage(line: bytes) -> NodeUsage | None:
     """Return the measurement of a line; None if it is invalid."""
-    return valid_line(line, _adapter())
+    return valid_line(line, _measurements())
 
 
 def usage_line(usage: NodeUsage) -> bytes:
@@ -129,5 +136,5 @@ def usage_line(usage: NodeUsage) -> bytes:
 
 
 @cache
-def _adapter() -> TypeAdapter[NodeUsage]:
-    return TypeAdapter(NodeUsage)
+def _measurements() -> Callable[[bytes], NodeUsage]:
+    return reader(NodeUsage)

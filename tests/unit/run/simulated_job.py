@@ -60,12 +60,16 @@ class SimulatedJob:
     """The noise of ranks that have another one."""
     memory: float = 0.0
     """Correlation of the noise of a step with that of the step before."""
+    lengths: Noise = field(default_factory=lambda: none())
+    """By which share the steps of all ranks differ, such as those of longer texts."""
     slower: Mapping[int, float] = field(default_factory=dict)
     """By which share of the step time ranks are slower."""
     begin: int = 0
     """From which step on they are."""
     pauses: tuple[int, int, float] | None = None
     """A rank that pauses every so many steps for so many seconds."""
+    barrier: bool = False
+    """Whether all ranks wait for it in a barrier, as for a checkpoint, before the next step."""
     offsets: Sequence[float] = ()
     """Seconds by which the clocks of the nodes are wrong."""
     drift: Sequence[float] = ()
@@ -85,19 +89,24 @@ class SimulatedJob:
         noise = [0.0] * self.ranks
         for step in range(self.steps):
             noise = self._all_noise(random, noise)
+            length = self.seconds * max(0.2, 1 + self.lengths(random))
             at = [released] * self.ranks
+            if self.barrier and self._pauses_at(step):
+                at = [time + self._pause(rank, step) for rank, time in enumerate(at)]
+                collectives.append(self._collective(number, "gloo:barrier []", at))
+                number += 1
+                at = [max(at) + NETWORK] * self.ranks
             for bucket, share in enumerate(self._shares()):
                 if self.waits_in_between:
                     noise = self._all_noise(random, noise)
                 at = [
-                    time + self._compute(rank, step, share * self.seconds, noise[rank])
+                    time + self._compute(rank, step, share * length, noise[rank])
                     for rank, time in enumerate(at)
                 ]
-                if bucket == 0:
+                if bucket == 0 and not self.barrier:
                     at = [time + self._pause(rank, step) for rank, time in enumerate(at)]
                 if random.random() >= self.lost:
-                    shown = tuple(self._shown(rank, time) for rank, time in enumerate(at))
-                    collectives.append(EnteredCollective(number, "gloo:all_reduce [[1000]]", shown))
+                    collectives.append(self._collective(number, "gloo:all_reduce [[1000]]", at))
                 number += 1
                 last = bucket == self.buckets - 1
                 if self.waits_in_between or last:
@@ -106,6 +115,10 @@ class SimulatedJob:
         hosts = tuple(f"node{self.node_of(rank)}" for rank in range(self.ranks))
         errors = dict.fromkeys(hosts, self.clock_error)
         return GroupHistory(tuple(range(self.ranks)), hosts, collectives, errors)
+
+    def _collective(self, number: int, kind: str, at: Sequence[float]) -> EnteredCollective:
+        shown = tuple(self._shown(rank, time) for rank, time in enumerate(at))
+        return EnteredCollective(number, kind, shown)
 
     def _shares(self) -> list[float]:
         """Return the share of the computation before each collective: half before the first one,
@@ -123,11 +136,14 @@ class SimulatedJob:
         slower = self.slower.get(rank, 0.0) if step >= self.begin else 0.0
         return seconds * max(0.2, 1 + noise) * (1 + slower)
 
+    def _pauses_at(self, step: int) -> bool:
+        return self.pauses is not None and step % self.pauses[1] == 0
+
     def _pause(self, rank: int, step: int) -> float:
-        if self.pauses is None:
+        if self.pauses is None or not self._pauses_at(step):
             return 0.0
-        paused, every, seconds = self.pauses
-        return seconds if rank == paused and step % every == 0 else 0.0
+        paused, _, seconds = self.pauses
+        return seconds if rank == paused else 0.0
 
     def _shown(self, rank: int, time: float) -> float:
         """Return a time as the clock of the rank's node shows it."""

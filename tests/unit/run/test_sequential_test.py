@@ -8,12 +8,7 @@ from random import Random
 
 import pytest
 
-from dslaunch.run.sign_test import (
-    correlation_time,
-    log_of_at_least,
-    log_of_choices,
-    log_of_largest,
-)
+from dslaunch.run.sequential_test import begin_of_most, correlation_time, log_ratio
 
 
 def with_memory(count: int, memory: float, seed: int = 1) -> list[float]:
@@ -25,22 +20,26 @@ def with_memory(count: int, memory: float, seed: int = 1) -> list[float]:
     return values
 
 
-def test_the_probability_of_at_least_so_many_events() -> None:
-    assert log_of_at_least(0, 10, 0.3) == pytest.approx(0.0)
-    assert log_of_at_least(10, 10, 0.5) == pytest.approx(10 * math.log(0.5))
-    assert log_of_at_least(3, 4, 0.25) == pytest.approx(math.log(4 * 0.25**3 * 0.75 + 0.25**4))
-    assert log_of_at_least(2000, 2000, 0.5) == pytest.approx(2000 * math.log(0.5))
+def test_the_ratio_is_that_of_two_probabilities() -> None:
+    assert log_ratio([], 0.5) == 0
+    assert log_ratio([True, True, False], 0.5) == pytest.approx(math.log(0.9**2 * 0.1 / 0.5**3))
+    assert log_ratio([True] * 2000, 0.2) == pytest.approx(2000 * math.log(0.9 / 0.2))
 
 
-def test_the_number_of_choices() -> None:
-    assert log_of_choices(8, 3) == pytest.approx(math.log(56))
+def test_the_begin_is_where_something_begins_to_happen_in_most_steps() -> None:
+    assert begin_of_most([False] * 7 + [True, True, True, False] + [True] * 5, 0.5) == 7
+    assert begin_of_most([True, False, True, False], 0.5) == 4
+    assert begin_of_most([], 0.5) == 0
 
 
-def test_the_probability_that_values_are_the_largest_of_all() -> None:
-    assert log_of_largest(0, 4, 9) == pytest.approx(0.0)
-    assert log_of_largest(3, 3, 5) == pytest.approx(-math.log(56))
-    assert log_of_largest(2, 3, 5) == pytest.approx(math.log((1 + 3 * 5) / 56))
-    assert log_of_largest(3, 3, 0) == pytest.approx(0.0)
+def test_what_happens_in_half_of_the_steps_is_seldom_taken_for_more() -> None:
+    random, most = Random(1), 0.01
+    found = 0
+    for _ in range(2000):
+        happened = [random.random() < 0.5 for _ in range(60)]
+        ratios = [log_ratio(happened[:steps], 0.5) for steps in range(1, 60)]
+        found += max(ratios) >= -math.log(most)
+    assert found <= 2000 * most
 
 
 def test_equal_values_and_rounded_ones_are_independent() -> None:

@@ -1,6 +1,9 @@
-"""How often something happens by chance: the binomial distribution in logarithms. Pure.
+"""Whether something happens in most steps since one of them, and how certain that is. Pure.
 
-A test of signs holds for any distribution of what is measured.
+A sequential probability ratio test (A. Wald, Sequential tests of statistical hypotheses, 1945) of
+yes and no, which holds for any distribution of what is measured. If something happens with the
+probability `usual` in each of the independent steps after a given one, their `log_ratio` ever
+exceeds log(1 / p) with a probability of at most p, however often one looks.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median
 
+OFTEN = 0.9
+"""Share of the steps in which it happens if it does in most of them."""
 NEGLIGIBLE = 1e-3
 """Differences between values that do not count, such as rounding, as a share of their median."""
 CLIPPED = 5.0
@@ -16,37 +21,27 @@ CLIPPED = 5.0
 hide how much the others resemble each other."""
 
 
-def log_of_at_least(often: int, of: int, probability: float) -> float:
-    """Return the logarithm of the probability of at least so many of independent events.
+def log_ratio(happened: Sequence[bool], usual: float) -> float:
+    """Return the logarithm of how many times as probable this is if it happens with the probability
+    OFTEN in each step than if it does with the probability `usual`."""
+    yes = sum(happened)
+    no = len(happened) - yes
+    return yes * math.log(OFTEN / usual) + no * math.log((1 - OFTEN) / (1 - usual))
 
-    Of a thousand events, the binomial coefficient itself is larger than any float.
+
+def begin_of_most(happened: Sequence[bool], usual: float) -> int:
+    """Return the index since which it has happened in most steps; their number: in none.
+
+    That is where the cumulated logarithm of the ratio was not positive for the last time (E. S.
+    Page, Continuous inspection schemes, 1954).
     """
-    yes, no = math.log(probability), math.log1p(-probability)
-    logs = [
-        log_of_choices(of, count) + count * yes + (of - count) * no
-        for count in range(often, of + 1)
-    ]
-    return _log_of_sum(logs)
-
-
-def log_of_choices(of: int, size: int) -> float:
-    """Return the logarithm of the binomial coefficient: how many sets of that size there are."""
-    return math.lgamma(of + 1) - math.lgamma(size + 1) - math.lgamma(of - size + 1)
-
-
-def log_of_largest(largest: int, count: int, others: int) -> float:
-    """Return the logarithm of the probability that at least so many of `count` values are among the
-    `count` largest of these and of `others` like them: a hypergeometric distribution."""
-    logs = [
-        log_of_choices(count, found) + log_of_choices(others, count - found)
-        for found in range(max(largest, count - others), count + 1)
-    ]
-    return _log_of_sum(logs) - log_of_choices(count + others, count)
-
-
-def _log_of_sum(logs: Sequence[float]) -> float:
-    greatest = max(logs)
-    return greatest + math.log(math.fsum(math.exp(each - greatest) for each in logs))
+    yes, no = log_ratio([True], usual), log_ratio([False], usual)
+    begin, cumulated = 0, 0.0
+    for at, happens in enumerate(happened):
+        cumulated += yes if happens else no
+        if cumulated <= 0:
+            begin, cumulated = at + 1, 0.0
+    return begin
 
 
 def correlation_time(*parts: Sequence[float]) -> float:
