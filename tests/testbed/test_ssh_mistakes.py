@@ -171,6 +171,13 @@ def refused_behind_jump(world: World) -> None:
     world.node = "host: closed, jump: bastion"
 
 
+def public_key_alone(world: World) -> None:
+    """The public key is named in place of the private one."""
+    named = world.home / ".ssh" / "named.pub"
+    named.write_text((world.servers.directory / "user.pub").read_text())
+    world.identity = str(named)
+
+
 def another_is_missing(world: World) -> None:
     """The first key file is missing: both clients go on to the second."""
     other_key(world)
@@ -182,6 +189,7 @@ MISTAKES: dict[str, tuple[Callable[[World], None], str, tuple[str, ...]]] = {
     "no key at all": (no_key, "no-key", ("no ssh-agent", "ssh-keygen", "ssh-copy-id")),
     "a key file that is missing": (key_missing, "key-missing", ("{home}/.ssh/nope",)),
     "its own key file is missing": (own_key_missing, "key-missing", ("{home}/.ssh/typo",)),
+    "a public key": (public_key_alone, "key-unreadable", ("{home}/.ssh/named.pub", "ssh-agent")),
     "a key with a passphrase": (passphrase, "key-passphrase", ("{home}/.ssh/locked", "ssh-add")),
     "a standard key with a passphrase": (
         standard_passphrase, "key-passphrase", ("{home}/.ssh/id_ed25519", "ssh-add")),

@@ -44,8 +44,13 @@ def _watch_optimizers(recorder: "Recorder", module: "Any") -> None:
 
 
 def _made(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    optimizer = args[0]
+    # a new one may have the identity of one that is gone
+    training.counts.pop(id(optimizer), None)
+    training.kept.pop(id(optimizer), None)
+    training.inner.discard(id(optimizer))
     if len(training.optimizers) < MOST_OPTIMIZERS:
-        training.optimizers.append(weakref.ref(args[0]))
+        training.optimizers.append(weakref.ref(optimizer))
 
 
 def _untraced(function: "Callable[..., None]") -> "Callable[..., None]":

@@ -108,7 +108,10 @@ class Watch:
     def flush(self, source: RankSource) -> None:
         """Show what is left of the streams of a rank that has ended."""
         for stream in (1, 2):
-            for line in self.lines[source, stream].rest():
+            lines = self.lines.get((source, stream))
+            if lines is None:  # nothing was written there
+                continue
+            for line in lines.rest():
                 self._block(source, stream, line, self.heard[source, stream])
 
     def flush_all(self) -> None:

@@ -81,7 +81,7 @@ def test_the_variable_names_the_cluster_file_before_the_directory_does(
         pytest.param("/dev", None, "got a directory", id="directory"),
         pytest.param("empty.yaml", b"", "empty", id="empty"),
         pytest.param("bytes.yaml", b"\x00\xff\xfe", "bytes.yaml", id="no-text"),
-        pytest.param("list.yaml", b"[1, 2]", "list.yaml:1:1", id="no-mapping"),
+        pytest.param("list.yaml", b"[[1], 2]", "list.yaml:1:1", id="no-mapping"),
     ],
 )
 def test_a_file_that_is_no_cluster_file_is_code_3_in_one_line(

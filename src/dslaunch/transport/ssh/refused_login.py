@@ -45,7 +45,7 @@ def refused_login(
         )
     if keys is None or keys.usable:
         return rejected
-    for reason in (_missing, _unreadable, _open_to_others, _encrypted):
+    for reason in (_missing, _unreadable, _open_to_others, _encrypted, _not_private):
         found = reason(keys)
         if found is not None:
             return found
@@ -93,6 +93,18 @@ def _unreadable(keys: Keys) -> FailureExplanation | None:
     message = f"the key file {file.path} cannot be read by this user"
     return FailureExplanation(
         "key-unreadable", message, "change its owner to yourself, or use another key"
+    )
+
+
+def _not_private(keys: Keys) -> FailureExplanation | None:
+    """Return that a file has no private key, but a public one of a key of the agent, or rubbish."""
+    file = _first(keys, "public")
+    if file is None:
+        return None
+    return FailureExplanation(
+        "key-unreadable",
+        f"the key file {file.path} contains no private key, {_AGENT[keys.agent]}",
+        "correct the file or `identity_file:`, or add the key to ssh-agent with `ssh-add`",
     )
 
 
