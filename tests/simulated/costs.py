@@ -33,8 +33,8 @@ class Costs:
     """The part of it until all ranks have started."""
     memory: Line
     """Of the launcher's peak memory, by nodes, without what SSH needs."""
-    behind_relay: float
-    """Of the launcher's processor time, for a node and each relay before it."""
+    relay_memory: float
+    """Of the launcher's peak memory, for a node and each relay before it."""
     ssh_cpu: float
     """Processor time for one SSH connection, with key exchange."""
     ssh_memory: float
@@ -74,7 +74,8 @@ def predict(
     connections = nodes if fan_out is None else min(nodes, fan_out)
     levels = levels_of(nodes, fan_out)
     relays = 0.0 if fan_out is None else (levels - 1) * fan_out * costs.relayed_cpu
-    connecting = connections * costs.ssh_cpu + relays_before(nodes, fan_out) * costs.behind_relay
+    connecting = connections * costs.ssh_cpu
+    behind_relays = relays_before(nodes, fan_out) * costs.relay_memory
     waiting = levels * (costs.login + costs.boot)
     asking = costs.round_trips * 2 * levels * one_way
     return Prediction(
@@ -83,7 +84,7 @@ def predict(
         connections=connections,
         levels=levels,
         cpu=costs.cpu.at(nodes) + connecting,
-        memory=costs.memory.at(nodes) + connections * costs.ssh_memory,
+        memory=costs.memory.at(nodes) + connections * costs.ssh_memory + behind_relays,
         start=costs.start_cpu.at(nodes) + connecting + relays + waiting + asking,
     )
 
@@ -132,10 +133,10 @@ def exponent(first: tuple[float, float], second: tuple[float, float]) -> float:
 
 
 MEASURED = Costs(
-    cpu=Line(fixed=0.7, each=0.0037),
-    start_cpu=Line(fixed=0.8, each=0.0027),
-    memory=Line(fixed=49, each=0.048),
-    behind_relay=0.0007,
+    cpu=Line(fixed=0.6, each=0.0027),
+    start_cpu=Line(fixed=0.5, each=0.0021),
+    memory=Line(fixed=48, each=0.0249),
+    relay_memory=0.0137,
     ssh_cpu=0.0055,
     ssh_memory=0.19,
     login=0.1,
@@ -162,7 +163,7 @@ def costs_table(costs: Costs) -> str:
         f"| CPU, without SSH | {cpu.fixed:.1f} s | {cpu.each * 1e3:.1f} ms |",
         f"| CPU until all ranks have started | {start.fixed:.1f} s | {start.each * 1e3:.1f} ms |",
         f"| memory, without SSH | {memory.fixed:.0f} MiB | {memory.each * 1024:.0f} KiB |",
-        f"| CPU for each relay before a node | | {costs.behind_relay * 1e3:.1f} ms |",
+        f"| memory for each relay before a node | | {costs.relay_memory * 1024:.0f} KiB |",
         f"| CPU of an SSH connection | | {costs.ssh_cpu * 1e3:.1f} ms |",
         f"| memory of an SSH connection | | {costs.ssh_memory * 1024:.0f} KiB |",
         f"| login, until the agent greets, estimated | | {costs.login + costs.boot:.2f} s |",
