@@ -16,7 +16,8 @@ Value = TypeVar("Value")
 
 
 class RecordedValue(Struct, frozen=True):
-    """A value that pydantic can validate: a JSON object with its fields; others are ignored."""
+    """A value of a file that a user passes: pydantic validates it, as its errors say where the file
+    is wrong. Other fields are ignored. Values of a run directory are plain Structs (`reader`)."""
 
     @classmethod
     def __get_pydantic_core_schema__(

@@ -13,7 +13,6 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dslaunch.recorded import RecordedValue
 from dslaunch.registry import TRANSPORTS
 
 Pairs = tuple[tuple[str, str], ...]
@@ -24,7 +23,7 @@ MOST_SLOTS = 1024
 """Maximum number of slots of one node."""
 
 
-class Node(RecordedValue, frozen=True):
+class Node(Struct, frozen=True):
     """One machine that can run ranks."""
 
     host: str
@@ -50,7 +49,7 @@ class Node(RecordedValue, frozen=True):
     """GPUs of the SLURM allocation on this node, which every step must request; None: unknown."""
 
 
-class Ssh(RecordedValue, frozen=True):
+class Ssh(Struct, frozen=True):
     """Settings of all SSH connections; user, port, key and jump host are per node."""
 
     connect_timeout: float = 10.0
@@ -63,7 +62,7 @@ class Ssh(RecordedValue, frozen=True):
     """Number of nodes that each node of a tree logs in to, and this machine (transport `tree`)."""
 
 
-class Network(RecordedValue, frozen=True):
+class Network(Struct, frozen=True):
     """Network between the ranks; None: detected on the nodes."""
 
     interface: str | None = None
@@ -73,7 +72,7 @@ class Network(RecordedValue, frozen=True):
     nodes; None: any free port."""
 
 
-class Storage(RecordedValue, frozen=True):
+class Storage(Struct, frozen=True):
     """Directories on the nodes. A path without a leading `/` is relative to the node's home."""
 
     shared: bool | None = None
@@ -85,7 +84,7 @@ class Storage(RecordedValue, frozen=True):
     node_local: str | None = None
 
 
-class SecretSource(RecordedValue, frozen=True):
+class SecretSource(Struct, frozen=True):
     """A secret environment variable: its name, and the source of its value at the start of a
     run."""
 
@@ -95,7 +94,7 @@ class SecretSource(RecordedValue, frozen=True):
     name in the caller's environment."""
 
 
-class JobDefaults(RecordedValue, frozen=True):
+class JobDefaults(Struct, frozen=True):
     """The job to run if the command line names none."""
 
     script: str | None = None
@@ -104,7 +103,7 @@ class JobDefaults(RecordedValue, frozen=True):
     env: Pairs = ()
 
 
-class Container(RecordedValue, frozen=True):
+class Container(Struct, frozen=True):
     """The image in which the ranks of a SLURM job run."""
 
     runtime: str
@@ -120,7 +119,7 @@ class Container(RecordedValue, frozen=True):
     """Names of additional environment variables to pass into the container."""
 
 
-class Slurm(RecordedValue, frozen=True):
+class Slurm(Struct, frozen=True):
     """Resources and options of jobs submitted to SLURM."""
 
     options: Pairs = ()
@@ -159,7 +158,7 @@ class Slurm(RecordedValue, frozen=True):
     """Options of sbatch that `directives` override (`slurm.directive_settings`)."""
 
 
-class Preflight(RecordedValue, frozen=True):
+class Preflight(Struct, frozen=True):
     """Settings of the checks on this cluster."""
 
     skip: tuple[str, ...] = ()
@@ -169,7 +168,7 @@ class Preflight(RecordedValue, frozen=True):
     """Check -> its thresholds that differ from the defaults."""
 
 
-class ClusterSource(RecordedValue, frozen=True):
+class ClusterSource(Struct, frozen=True):
     """The file that a cluster was parsed from."""
 
     file: str
@@ -180,7 +179,7 @@ class ClusterSource(RecordedValue, frozen=True):
         return f"ClusterSource({self.file!r})"
 
 
-class Cluster(RecordedValue, frozen=True):
+class Cluster(Struct, frozen=True):
     """All nodes of the user, and the settings of their runs."""
 
     name: str

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from msgspec import Struct
+
 from dslaunch.cluster.model import Allocation, Cluster, Node
 from dslaunch.errors import ErrorCode, PlanError
-from dslaunch.recorded import RecordedValue
 
 
-class Replacement(RecordedValue, frozen=True):
+class Replacement(Struct, frozen=True):
     """A lost node, and the spare node that replaces it."""
 
     lost: str

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from msgspec import field, to_builtins
+from msgspec import Struct, field, to_builtins
 
 from dslaunch.lint import Level
-from dslaunch.recorded import RecordedValue
 from dslaunch.texts import Value, filled
 
 
@@ -530,7 +529,7 @@ class FindingKind(Enum):
     )
 
 
-class Finding(RecordedValue, frozen=True):
+class Finding(Struct, frozen=True):
     """One finding."""
 
     code: str

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from dslaunch.protocol.rehearsal import (
     AcceleratorBuilt,
@@ -22,13 +22,12 @@ from dslaunch.protocol.rehearsal import (
     Wrapped,
     Written,
 )
-from dslaunch.recorded import RecordedValue
 from dslaunch.rehearsal.memory import machines, model_states
 from dslaunch.rehearsal.ranks import RankRecords, Ranks
 from dslaunch.run.rehearsal import Rehearsed
 
 
-class Measured(RecordedValue, frozen=True):
+class Measured(Struct, frozen=True):
     """What the ranks did. None: not seen."""
 
     ranks: int

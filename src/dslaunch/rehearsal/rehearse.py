@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from dslaunch.json_text import json_text
@@ -46,15 +47,13 @@ def rehearse(
 
 def recorded_rehearsal(directory: Path) -> Judged | None:
     """Return what is recorded of a rehearsal in its run directory; None: nothing that is valid."""
-    from pydantic import TypeAdapter
-
     gaps = {gap.value: gap for gap in Gap}
     try:
         data = json.loads(read_private(directory / RESULT, LARGEST))
         return Judged(
             verdict=Verdict(data["verdict"]),
-            findings=TypeAdapter(tuple[Finding, ...]).validate_python(data["findings"]),
-            measured=TypeAdapter(Measured).validate_python(data["measured"]),
+            findings=convert(data["findings"], tuple[Finding, ...]),
+            measured=convert(data["measured"], Measured),
             not_rehearsed=tuple(gaps[each["code"]] for each in data["not_rehearsed"]),
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

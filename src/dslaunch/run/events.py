@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from dslaunch.errors import FailureKind
 from dslaunch.protocol.messages import Evidence
-from dslaunch.recorded import RecordedValue, as_json_data
+from dslaunch.recorded import as_json_data
 from dslaunch.run.hang_verdict import HangVerdict
 from dslaunch.run.reasons import EndReason, OwnProcess, Restart
 from dslaunch.run.recorded_values import (
@@ -47,7 +47,7 @@ Kind = Literal[
 ]
 
 
-class Event(RecordedValue, frozen=True, omit_defaults=True, gc=False):
+class Event(Struct, frozen=True, omit_defaults=True, gc=False):
     """One event of a run. A recorded one whose values are out of these bounds is left out."""
 
     time: Time

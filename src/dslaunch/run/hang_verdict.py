@@ -8,7 +8,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from dslaunch.recorded import RecordedValue, as_json_data
+from msgspec import Struct
+
+from dslaunch.recorded import as_json_data
 from dslaunch.run.waits import FileLock, WaitKind
 
 
@@ -48,7 +50,7 @@ class HangCode(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Place(RecordedValue, frozen=True):
+class Place(Struct, frozen=True):
     """A line of a program."""
 
     file: str
@@ -57,7 +59,7 @@ class Place(RecordedValue, frozen=True):
     function: str
 
 
-class Side(RecordedValue, frozen=True):
+class Side(Struct, frozen=True):
     """Ranks that have entered the same collective, in a mismatch."""
 
     ranks: tuple[int, ...]
@@ -74,7 +76,7 @@ class Side(RecordedValue, frozen=True):
     place: Place | None = None
 
 
-class GpuError(RecordedValue, frozen=True):
+class GpuError(Struct, frozen=True):
     """A hardware error of a GPU that its node has logged since the run was started."""
 
     host: str
@@ -86,7 +88,7 @@ class GpuError(RecordedValue, frozen=True):
     """The process that used the GPU, where the driver says so."""
 
 
-class HangVerdict(RecordedValue, frozen=True, omit_defaults=True):
+class HangVerdict(Struct, frozen=True, omit_defaults=True):
     """Why there is no progress; docs/reference/codes.md lists the codes."""
 
     code: HangCode

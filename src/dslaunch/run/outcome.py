@@ -9,7 +9,6 @@ from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from dslaunch.errors import NodeError
-from dslaunch.recorded import RecordedValue
 from dslaunch.run import endings
 from dslaunch.run.endings import Diagnosis, diagnose
 from dslaunch.run.events import Event
@@ -25,7 +24,7 @@ SHOWN_LINES = 10
 """Lines of the last output that are shown."""
 
 
-class SecondaryFailure(RecordedValue, frozen=True):
+class SecondaryFailure(Struct, frozen=True):
     """A rank that failed as a consequence of the root cause."""
 
     host: Host
@@ -38,7 +37,7 @@ class SecondaryFailure(RecordedValue, frozen=True):
     """What its last output means, if that is known."""
 
 
-class Outcome(RecordedValue, frozen=True):
+class Outcome(Struct, frozen=True):
     """How a run ended, and why."""
 
     status: Status

@@ -24,7 +24,6 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from dslaunch.cluster.progress_format import LONGEST_LINE
-from dslaunch.recorded import RecordedValue
 from dslaunch.terminal import without_color
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ LARGEST_LOSS = 1e100
 """A larger finite loss is impossible; differences of losses stay finite."""
 
 
-class Progress(RecordedValue, frozen=True):
+class Progress(Struct, frozen=True):
     """What output says about a training. None: it does not say."""
 
     step: int | None = None

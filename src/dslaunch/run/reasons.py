@@ -9,9 +9,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from dslaunch.errors import ErrorCode, FailureKind
 from dslaunch.launch.replacement import Replacement
-from dslaunch.recorded import RecordedValue, as_json_data
+from dslaunch.recorded import as_json_data
 from dslaunch.run.hang_verdict import HangVerdict
 from dslaunch.run.recorded_values import Count, Duration, ExitCode, Host, RankNumber, Signal
 
@@ -53,7 +55,7 @@ BY_USER = frozenset(
 """Ends that a user requested."""
 
 
-class EndReason(RecordedValue, frozen=True, omit_defaults=True):
+class EndReason(Struct, frozen=True, omit_defaults=True):
     """A code with its parameters; docs/reference/codes.md says which parameters a code has."""
 
     code: EndCode
@@ -99,7 +101,7 @@ class EndReason(RecordedValue, frozen=True, omit_defaults=True):
         return found
 
 
-class Restart(RecordedValue, frozen=True):
+class Restart(Struct, frozen=True):
     """A restart of a run."""
 
     attempt: int

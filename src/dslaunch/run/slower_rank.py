@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from dslaunch.recorded import RecordedValue
+from msgspec import Struct
+
 from dslaunch.run.recorded_values import RankNumber
 
 
@@ -43,7 +44,7 @@ class Reason(StrEnum):
     """All ranks of its node are slow, and no other rank is."""
 
 
-class SlowerRank(RecordedValue, frozen=True):
+class SlowerRank(Struct, frozen=True):
     """A rank that the others wait for."""
 
     rank: RankNumber

@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Meta, to_builtins
+from msgspec import Meta, Struct, to_builtins
 
 from dslaunch.json_text import json_text
 from dslaunch.protocol.usage import Throttle
-from dslaunch.recorded import RecordedValue, reader
+from dslaunch.recorded import reader
 from dslaunch.run.json_lines import valid_line, valid_lines
 from dslaunch.run.recorded_values import (
     Count,
@@ -28,7 +28,7 @@ USAGE = "usage.jsonl"
 """The file of a run directory with one `NodeUsage` per line, in the order of arrival."""
 
 
-class GpuUsage(RecordedValue, frozen=True):
+class GpuUsage(Struct, frozen=True):
     """One GPU at one time. None: the driver does not say."""
 
     index: Annotated[int, Meta(ge=0, le=1023)]
@@ -48,7 +48,7 @@ class GpuUsage(RecordedValue, frozen=True):
     """Why its clock is reduced: `thermal`, `power`, `power-brake` or `hardware`."""
 
 
-class RankUsage(RecordedValue, frozen=True):
+class RankUsage(Struct, frozen=True):
     """The processes of one rank at one time."""
 
     rank: RankNumber
@@ -66,7 +66,7 @@ class RankUsage(RecordedValue, frozen=True):
     a median; below 0: earlier."""
 
 
-class NodeUsage(RecordedValue, frozen=True):
+class NodeUsage(Struct, frozen=True):
     """One node at one time; rates are averages since the measurement before."""
 
     time: Time

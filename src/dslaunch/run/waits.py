@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from dslaunch.recorded import RecordedValue
+from msgspec import Struct
 
 
 class WaitKind(StrEnum):
@@ -44,7 +44,7 @@ class Wait(NamedTuple):
     frame: int | None
 
 
-class FileLock(RecordedValue, frozen=True):
+class FileLock(Struct, frozen=True):
     """A lock in a file that a thread waits for."""
 
     file: str

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from pydantic import TypeAdapter
 from tests.json_schema import validate
 
 from dslaunch.cluster.model import Cluster
 from dslaunch.errors import UsageError
+from dslaunch.recorded import reader
 from dslaunch.run.launch import cluster_json
 from dslaunch.run.local_runs import LocalRun, local_runs
 from dslaunch.run.outcome import Outcome
@@ -212,7 +212,7 @@ def test_the_recorded_cluster_has_no_text_of_its_file() -> None:
     cluster = Cluster.parse("name: pod\nnodes: [{host: n1, slots: 1}]  # a comment\n")
     text = cluster_json(cluster)
     assert "a comment" not in text
-    assert TypeAdapter(Cluster).validate_json(text) == replace(cluster, source=None)
+    assert reader(Cluster)(text.encode()) == replace(cluster, source=None)
 
 
 @pytest.mark.parametrize(("host", "rank"), [("node1", 0), ("a.b", 12), ("a.b", None)])
