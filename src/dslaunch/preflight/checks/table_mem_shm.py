@@ -59,16 +59,24 @@ MOST_LEVELS = 64
 def limit_files(text: str) -> list[str]:
     """Return the files with the memory limits of a process's cgroup and of all groups above it.
 
-    `text`: its /proc/self/cgroup; cgroups(7). In a container the groups above may not be there.
+    `text`: its /proc/self/cgroup, a line `hierarchy:controllers:group` for each hierarchy;
+    cgroups(7). In a container the groups above may not be there.
     """
-    found: dict[str, None] = {}
+    # a process is in one group of a hierarchy: more than one line for it come from no kernel
+    group_of: dict[str, str] = {}
     for line in text.splitlines():
-        _, _, named = line.partition(":")
-        controllers, _, group = named.partition(":")
+        _, *rest = line.split(":", 2)
+        if len(rest) != 2:
+            continue
+        controllers, group = rest
         for controller in controllers.split(","):
             if controller in LIMIT_FILES:
-                found |= dict.fromkeys(_upward(*LIMIT_FILES[controller], group))
-    return list(found)
+                group_of.setdefault(controller, group)
+    return [
+        file
+        for controller, group in group_of.items()
+        for file in _upward(*LIMIT_FILES[controller], group)
+    ]
 
 
 def _upward(root: str, file: str, group: str) -> Iterator[str]:
