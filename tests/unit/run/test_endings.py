@@ -89,7 +89,7 @@ def test_an_unknown_exception_is_reported_unchanged() -> None:
 
 
 def test_a_message_that_begins_on_the_next_line_belongs_to_its_exception() -> None:
-    lines = ["[rank0]: RuntimeError: ", "[rank0]:     the tensors overlap", "[rank0]: see the manual"]
+    lines = ["[rank0]: RuntimeError: ", "[rank0]:   the tensors overlap", "[rank0]: see there"]
     assert last_exception(lines) == "RuntimeError: the tensors overlap"
 
 
