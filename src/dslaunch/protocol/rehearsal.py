@@ -251,6 +251,43 @@ class ClipsParts(Sent):
     kind: Literal["clips-parts"]
 
 
+class ClipsScaled(Sent):
+    """Gradients are clipped while the gradient scaler has scaled them."""
+
+    kind: Literal["clips-scaled"]
+    scale: Number
+    norm: Number
+    """To which they are clipped."""
+
+
+class NothingLoaded(Sent):
+    """A state dict was loaded of which the model has no tensor."""
+
+    kind: Literal["nothing-loaded"]
+    model: Short
+    tensors: Count
+    """In the state dict."""
+    given: Short
+    """The name of its first one."""
+    wanted: Short
+    """The name of the first one of the model."""
+
+
+class TextIsTrue(Sent):
+    """argparse has made True of a text that means False."""
+
+    kind: Literal["text-is-true"]
+    argument: Short
+    text: Short
+
+
+class TensorParallel(Sent):
+    """The ranks of a group divide tensors among them, and need the same inputs."""
+
+    kind: Literal["tensor-parallel"]
+    members: Annotated[Several[Count], Field(max_length=MOST_NUMBERS)]
+
+
 class ModelSplit(Sent):
     """Ranks have different parts of the model: PyTorch's tensor or pipeline parallelism is used."""
 
@@ -507,6 +544,10 @@ Record = (
     | CollectiveBegun
     | Joins
     | ClipsParts
+    | ClipsScaled
+    | NothingLoaded
+    | TextIsTrue
+    | TensorParallel
     | ModelSplit
     | BuildBegun
     | BuildEnded

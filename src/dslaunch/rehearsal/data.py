@@ -16,6 +16,7 @@ from dslaunch.protocol.rehearsal import (
     SameOrder,
     Step,
     StepsDone,
+    TensorParallel,
     Wrapped,
 )
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
@@ -218,6 +219,20 @@ def _inputs_differ(ranks: Ranks) -> bool:
     inputs = [{each.index: each.digest for each in rank.every(Input)} for rank in ranks]
     common = set.intersection(*(set(each) for each in inputs))
     return bool(common) and all(len({each[key] for each in inputs}) > 1 for key in common)
+
+
+def parallel_inputs(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks that divide tensors among them, and never read the same batch."""
+    del rehearsed
+    by_number = {rank.rank: rank for rank in ranks}
+    together = {each.members for rank in ranks for each in rank.every(TensorParallel)}
+    for members in sorted(together):
+        several = tuple(by_number[number] for number in members if number in by_number)
+        if len(several) < 2 or not all(rank.trained_batches for rank in several):
+            continue
+        by_batch = list(zip(*_common_digests(several), strict=True))
+        if by_batch and all(len(set(digests)) == len(several) for digests in by_batch):
+            yield finding(FindingKind.PARALLEL_INPUTS_DIFFER, ranks_text(members))
 
 
 def same_order(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:

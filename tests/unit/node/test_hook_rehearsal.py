@@ -273,6 +273,22 @@ def test_a_note_is_made_while_another_thread_makes_one_and_not_within_one(tmp_pa
     assert [json.loads(line)["kind"] for line in file.read_text().splitlines()] == ["of-thread"]
 
 
+@pytest.mark.parametrize(
+    ("argument", "texts"), [("False", ["False"]), ("0", ["0"]), ("True", []), ("yes", [])]
+)
+def test_an_argument_that_means_false_and_is_true_is_recorded(
+    run: Run, argument: str, texts: list[str]
+) -> None:
+    text = (
+        "import argparse\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('-a', '--amp', type=bool)\n"
+        f"parser.parse_args(['--amp', '{argument}'])"
+    )
+    found = of_kind(run(text), "text-is-true")
+    assert [(each["argument"], each["text"]) for each in found] == [("--amp", t) for t in texts]
+
+
 def test_records_are_private(run: Run, tmp_path: Path) -> None:
     run("pass")
     file = tmp_path / "run/rehearsal/3.jsonl"
