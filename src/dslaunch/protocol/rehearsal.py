@@ -175,6 +175,10 @@ class Loader(Sent):
     """Of the samples that are chosen of a data set, if it is a part of one."""
     chosen: Annotated[Several[Count], Field(max_length=MOST_NUMBERS)] = ()
     """The smallest hashes of these samples."""
+    listed: Digest | None = None
+    """Of the names of the samples that the data set has, in any order; None: it has none."""
+    order: Digest | None = None
+    """Of these names in their order."""
 
 
 class Batch(Sent):

@@ -104,13 +104,9 @@ def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
     if equal:
         yield finding(FindingKind.SAME_DATA_IN_SOME, ranks_text(rank.rank for rank in equal))
         return
-    loaders = [loader for rank in ranks for loader in rank.trained_loaders]
-    divided = {each.number: each.subset for each in loaders if each.replicas == len(ranks)}
-    if any(each.subset != divided.get(each.number, each.subset) for each in loaders):
-        yield finding(FindingKind.SPLITS_DIFFER, where)
-        return
-    if _shuffle_differently(ranks):
-        yield finding(FindingKind.SEEDS_DIFFER, where)
+    differ = _divide_differently(ranks)
+    if differ is not None:
+        yield finding(differ, where)
         return
     plain = [next(filter(_draws_from_all, rank.trained_loaders), None) for rank in ranks]
     parts = [frozenset(each.chosen) if each is not None else frozenset() for each in plain]
@@ -125,6 +121,23 @@ def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
         yield finding(
             FindingKind.PLAIN_SAMPLER, where, sampler=first.sampler, samples=first.samples or 0
         )
+
+
+def _divide_differently(ranks: Ranks) -> FindingKind | None:
+    """Return why the parts that samplers give the ranks overlap; None: they do not, or that is
+    not certain."""
+    if _split_differently(ranks):
+        return FindingKind.SPLITS_DIFFER
+    if _list_differently(ranks):
+        return FindingKind.ORDERS_DIFFER
+    return FindingKind.SEEDS_DIFFER if _shuffle_differently(ranks) else None
+
+
+def _split_differently(ranks: Ranks) -> bool:
+    """Return whether ranks have chosen different samples, which a sampler divides among them."""
+    loaders = [loader for rank in ranks for loader in rank.trained_loaders]
+    divided = {each.number: each.subset for each in loaders if each.replicas == len(ranks)}
+    return any(each.subset != divided.get(each.number, each.subset) for each in loaders)
 
 
 def _overlap(parts: Sequence[frozenset[int]]) -> bool:
@@ -154,6 +167,17 @@ def _all_equal(digests: Sequence[Sequence[str]]) -> bool:
     nothing."""
     varied = len(set(digests[0])) > 1
     return varied and all(each == digests[0] for each in digests)
+
+
+def _list_differently(ranks: Ranks) -> bool:
+    """Return whether ranks have the same samples in different orders in a loader whose sampler
+    gives each rank its part of their numbers."""
+    orders: defaultdict[tuple[int, str], set[str | None]] = defaultdict(set)
+    for rank in ranks:
+        for loader in rank.trained_loaders:
+            if loader.replicas == len(ranks) and loader.listed is not None:
+                orders[loader.number, loader.listed].add(loader.order)
+    return any(len(each) > 1 for each in orders.values())
 
 
 def _shuffle_differently(ranks: Ranks) -> bool:

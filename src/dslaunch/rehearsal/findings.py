@@ -356,6 +356,14 @@ class FindingKind(Enum):
         "these read the same samples in the same order, and other ranks read others",
         "give the sampler the number of all ranks and the global rank (RANK, not LOCAL_RANK)",
     )
+    ORDERS_DIFFER = (
+        "rehearsal.same-data",
+        "error",
+        "list the same samples in different orders, which a sampler divides by their numbers: some "
+        "are in several parts, and some in none",
+        "sort the list, or shuffle it with the same seed in all ranks: the order of os.listdir(), "
+        "glob() and of sets differs between nodes and processes",
+    )
     SPLITS_DIFFER = (
         "rehearsal.same-data",
         "error",

@@ -1525,6 +1525,26 @@ def test_gradients_that_are_clipped_by_the_norm_of_a_part_are_named() -> None:
     assert codes(result) == {("warning", "rehearsal.clipped-in-parts")}
 
 
+@pytest.mark.parametrize(
+    ("orders", "replicas", "found"),
+    [
+        ("ab", 2, {("error", "rehearsal.same-data")}),
+        ("aa", 2, set()),
+        # each rank draws from all samples itself
+        ("ab", None, set()),
+    ],
+)
+def test_samples_that_ranks_list_in_different_orders_are_named(
+    orders: str, replicas: int | None, found: set[tuple[str, str]]
+) -> None:
+    ranks = []
+    for rank, letters in enumerate(("ab", "cd")):
+        names = {"listed": "e" * 16, "order": orders[rank] * 16}
+        listing = loader(replicas=replicas, sampler="OwnSampler", **names)
+        ranks.append([*without(sound(rank), "held"), listing, *batches(*letters), HELD])
+    assert codes(judged(*ranks)) == found
+
+
 def test_gradients_that_are_clipped_while_they_are_scaled_are_named() -> None:
     clips: Sent = {"kind": "clips-scaled", "scale": 65536.0, "norm": 1.0}
     result = judged(*[[*sound(rank), clips] for rank in range(2)])
