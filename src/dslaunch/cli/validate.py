@@ -92,12 +92,13 @@ def validate(
 
 
 def _judge(file: Path, ignore: Collection[str]) -> ValidatedFile:
-    """Load a cluster file and remove ignored problems. Raises ConfigError if it is unreadable."""
-    text = read_text(file)
+    """Load a cluster file and remove ignored problems."""
+    text = ""
     cluster: Cluster | None = None
     problems: tuple[Problem, ...] = ()
     hint = None
     try:
+        text = read_text(file)
         parsed = parse(text, str(file))
         cluster = parsed.cluster
         check_names(parsed, _names(parsed.document.data))

@@ -139,20 +139,26 @@ def read_text(path: Path) -> str:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            found = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            found = "a directory" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
             raise _unreadable(path, mistake(MistakeCode.NOT_A_FILE, found=found))
         if status.st_size > LARGEST:
             found_size = mistake(MistakeCode.TOO_LARGE, size=status.st_size, limit=LARGEST)
             raise _unreadable(path, found_size)
         return _decoded(path, path.read_bytes())
     except FileNotFoundError:
-        near = _nearest_file(path)
-        hint = f"did you mean {near}?" if near else "`dslaunch init` writes one"
-        raise _unreadable(path, mistake(MistakeCode.MISSING_FILE), hint) from None
+        raise _unreadable(path, mistake(MistakeCode.MISSING_FILE), _instead_of(path)) from None
     except (OSError, ValueError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
         unreadable = mistake(MistakeCode.UNREADABLE, error=str(reason).lower())
         raise _unreadable(path, unreadable) from None
+
+
+def _instead_of(path: Path) -> str:
+    """Return the hint for a cluster file that does not exist."""
+    if str(path) == "-":
+        return "a cluster file is not read from standard input; name a file"
+    near = _nearest_file(path)
+    return f"did you mean {near}?" if near else "`dslaunch init` writes one"
 
 
 def _nearest_file(path: Path) -> Path | None:
