@@ -70,11 +70,11 @@ def main() -> None:
         ui.error(error)
         sys.exit(error.exit_code)
     except OSError as error:
-        told = _of_any_command(error)
-        if told is None:
+        shown = _of_any_command(error)
+        if shown is None:
             raise
-        ui.error(told)
-        sys.exit(told.exit_code)
+        ui.error(shown)
+        sys.exit(shown.exit_code)
     except Exception as error:
         from dslaunch.registry import raised_in_plugin
 

@@ -18,7 +18,7 @@ from dslaunch.cluster.load import check_names, parse, read_text
 from dslaunch.cluster.mistakes import MistakeCode
 from dslaunch.cluster.rules import KnownNames
 from dslaunch.errors import ConfigError, Problem
-from dslaunch.lint import Remark, fails, mentions, screened
+from dslaunch.lint import Remark, fails, screened, suppressions
 from dslaunch.preflight import checks
 from dslaunch.registry import LAUNCHERS, TRANSPORTS
 
@@ -105,9 +105,12 @@ def _judge(file: Path, ignore: Collection[str]) -> ValidatedFile:
     except ConfigError as error:
         problems, hint = error.problems, error.hint
     remarks = [_remark(problem) for problem in problems]
-    said = mentions(text)
     found = screened(
-        remarks, file=str(file), known=frozenset(MistakeCode), ignore=ignore, said=said
+        remarks,
+        file=str(file),
+        known=frozenset(MistakeCode),
+        ignore=ignore,
+        inside=suppressions(text),
     )
     return ValidatedFile(file, cluster, problems, found, hint)
 
@@ -119,7 +122,7 @@ def _remark(problem: Problem) -> Remark:
 
 def _print_json(judged: list[ValidatedFile]) -> None:
     """Print an object for one file, a list of objects for several."""
-    told = []
+    data = []
     for each in judged:
         counts = count(each.cluster) if each.cluster else {}
         parameters = {_remark(problem): dict(problem.parameters) for problem in each.problems}
@@ -127,8 +130,8 @@ def _print_json(judged: list[ValidatedFile]) -> None:
             to_builtins(remark) | {"parameters": parameters.get(remark, {})}
             for remark in each.found.kept
         ]
-        told.append({**counts, "problems": problems, "ignored": each.found.ignored})
-    ui.data(told[0] if len(told) == 1 else told)
+        data.append({**counts, "problems": problems, "ignored": each.found.ignored})
+    ui.data(data[0] if len(data) == 1 else data)
 
 
 def _print_text(judged: list[ValidatedFile]) -> None:

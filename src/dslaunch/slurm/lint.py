@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from msgspec import Struct
 
-from dslaunch.lint import Remark, in_order, mended, mentions, screened
+from dslaunch.lint import Remark, in_order, mended, screened, suppressions
 from dslaunch.slurm.good_practice import GOOD_PRACTICE
 from dslaunch.slurm.rules import rules
 from dslaunch.slurm.rules.syntax import refused
@@ -45,8 +45,8 @@ def lint_script(
         remarks += refused(reading, refusal)
     remarks = _once(remarks)
     good = _once(remark for rule in GOOD_PRACTICE for remark in rule(reading))
-    said = mentions(text)
-    found = screened(remarks, file=file, known=rules().names, ignore=ignore, said=said)
+    inside = suppressions(text)
+    found = screened(remarks, file=file, known=rules().names, ignore=ignore, inside=inside)
     return ScriptLint(found.kept, in_order(good), found.ignored)
 
 

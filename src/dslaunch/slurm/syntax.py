@@ -49,8 +49,8 @@ def refusal(text: str) -> SyntaxFault | None:
 def _version() -> int:
     """Return the major version of bash; 0: unknown."""
     done = _bash(["-c", "echo ${BASH_VERSINFO[0]}"], "")
-    said = done.stdout.strip() if done else ""
-    return int(said) if said.isdecimal() else 0
+    printed = done.stdout.strip() if done else ""
+    return int(printed) if printed.isdecimal() else 0
 
 
 def _bash(arguments: list[str], text: str) -> subprocess.CompletedProcess[str] | None:

@@ -185,8 +185,8 @@ def test_without_a_terminal_it_is_said_and_the_script_gets_its_argument(
     dslaunch: Callable[..., Called], site: Path, source: str
 ) -> None:
     (site / "train.py").write_text(source)
-    # an unknown launcher ends it behind the note, before anything starts
-    done = dslaunch("run", "-l", "none", "c.yaml", "train.py", "--dry-run")
+    # too many nodes end it behind the note, before anything starts
+    done = dslaunch("run", "--min-nodes", "99", "c.yaml", "train.py", "--dry-run")
     assert done.returncode == 2
     assert "--dry-run" in done.stderr
 
