@@ -144,7 +144,7 @@ def slurm(
     ] = False,
     cluster: options.ClusterOption = None,
 ) -> None:
-    """Submit a training to SLURM and follow it.
+    """Submit a training job to SLURM and follow it.
 
     The exit code is the job's. The cluster file lists the nodes; `slurm:` in it has the settings
     of the job. SLURM allocates any nodes of the same type, or with --include exactly these.

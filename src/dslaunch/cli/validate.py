@@ -19,6 +19,7 @@ from dslaunch.cluster.mistakes import MistakeCode
 from dslaunch.cluster.rules import KnownNames
 from dslaunch.errors import ConfigError, Problem
 from dslaunch.lint import Remark, fails, screened, suppressions
+from dslaunch.plural import counted
 from dslaunch.preflight import checks
 from dslaunch.registry import LAUNCHERS, TRANSPORTS
 
@@ -169,10 +170,7 @@ def count(cluster: Cluster) -> dict[str, Any]:
 
 def counts_text(counts: dict[str, Any]) -> str:
     """Return for example `pod-a: 6 nodes, 44 slots, 1 spare`."""
-    things = [(counts[noun], noun) for noun in ("nodes", "slots", "spares")]
-    words = [
-        f"{number} {noun.removesuffix('s') if number == 1 else noun}"
-        for number, noun in things
-        if number or noun != "spares"
-    ]
+    words = [counted(counts["nodes"], "node"), counted(counts["slots"], "slot")]
+    if counts["spares"]:
+        words.append(counted(counts["spares"], "spare"))
     return f"{counts['name']}: {', '.join(words)}"

@@ -54,7 +54,7 @@ class Parsed(Struct, frozen=True):
 
 def parse(text: str, file: str) -> Parsed:
     """Check a cluster file's text; `file` is its name in messages. Raises ConfigError."""
-    from dslaunch.cluster import findings, rules, schema, yamltext
+    from dslaunch.cluster import rules, schema, validation, yamltext
 
     try:
         document = yamltext.parse(text, file, verbatim=schema.VERBATIM)
@@ -65,7 +65,7 @@ def parse(text: str, file: str) -> Parsed:
     other = _other_file(text, document.data, file)
     if other is not None:
         raise other
-    checked = findings.check(document)
+    checked = validation.check(document)
     found = rules.expand_nodes(document, checked)
     contradictions = rules.contradictions(document, checked, found.nodes)
     problems = [*document.problems, *checked.problems, *found.problems, *contradictions]

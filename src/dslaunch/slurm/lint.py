@@ -33,16 +33,16 @@ def lint_script(
     text: str,
     file: str = "-",
     directory_exists: Callable[[str], bool] = lambda _: True,
-    refusal: SyntaxFault | None = None,
+    syntax: SyntaxFault | None = None,
     ignore: Collection[str] = (),
 ) -> ScriptLint:
     """Check a batch script. `directory_exists` tells which directories of output files exist where
-    it is submitted; `refusal` is the syntax error of bash. Rules of `ignore`, and those that
+    it is submitted; `syntax` is the syntax error of bash. Rules of `ignore`, and those that
     comments in the script name, are ignored."""
     reading = read_launches(Script(text, file, directory_exists))
     remarks = list(rules().remarks(reading))
-    if refusal is not None:
-        remarks += refused(reading, refusal)
+    if syntax is not None:
+        remarks += refused(reading, syntax)
     remarks = _once(remarks)
     good = _once(remark for rule in GOOD_PRACTICE for remark in rule(reading))
     inside = suppressions(text)

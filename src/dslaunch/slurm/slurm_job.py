@@ -156,7 +156,7 @@ class SlurmJob(Struct, frozen=True):
 
 
 def prepare_job(cluster: Cluster, job: Job, request: SlurmRequest, client: SlurmClient) -> SlurmJob:
-    """Return the job, ready to be submitted. Nothing is asked and nothing changed.
+    """Return the job, ready to be submitted. SLURM is not queried.
 
     Raises UsageError, SelectionError, PlanError, and without `force` PlanError for errors in the
     DeepSpeed config.
