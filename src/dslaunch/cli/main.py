@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def _of_any_command(error: OSError) -> DslaunchError | None:
-    """Return the error for users if any command may meet it; None: it is a defect of ours."""
+    """Return the error for users if any command may cause it; None: it is a defect of ours."""
     if error.errno == errno.ENOSPC:
         return DslaunchError(f"{error.filename or 'standard output'}: {error.strerror}")
     if error.errno == errno.ENOENT and error.filename is None:  # os.getcwd
