@@ -54,7 +54,7 @@ def collect(pids: Dict[int, int], timeout: float) -> Dict[str, List[Process]]:
     `pids` is rank -> process. Of each process:
     `pid`, `command` in short, `state` (a letter of /proc/PID/stat), `wchan`, `syscall`, `on` (the
     file that it waits for), `stack` (the kernel's; for root only), of which what cannot be read
-    is "", `tool` ("py-spy", "faulthandler" or "proc"), `threads` with `name`, `main` and `frames`
+    is "", `computes` (whether any thread of it ran all the time), `tool` ("py-spy", "faulthandler" or "proc"), `threads` with `name`, `main` and `frames`
     (`file`, `line`, `function`, the innermost first), and where these are missing `error`.
     """
     deadline = time.monotonic() + timeout
@@ -113,6 +113,7 @@ def _look(pid: int, told: Dict[int, Process], deadline: float) -> None:
         told[pid] = {**base, "error": GONE}
         return
     told[pid] = {**base, "error": "no stacks within the timeout"}
+    running = procfs.running_threads(pid)
     python = procfs.PYTHON.match(os.path.basename(procfs.link(f"/proc/{pid}/exe")))
     if not python and _note_of(pid) is None:
         told[pid] = {**base, "error": "not a Python program"}
@@ -120,7 +121,10 @@ def _look(pid: int, told: Dict[int, Process], deadline: float) -> None:
     reasons = []
     for tool, ask in (("py-spy", _by_py_spy), ("faulthandler", _by_faulthandler)):
         try:
-            told[pid] = {**base, "tool": tool, "threads": _from_here(pid, ask(pid, deadline))}
+            threads = _from_here(pid, ask(pid, deadline))
+            # not one that ran for a moment, such as that of our hooks which answers
+            base["computes"] = bool(running & procfs.running_threads(pid))
+            told[pid] = {**base, "tool": tool, "threads": threads}
             return
         except _NoStacksError as error:
             reasons.append(f"{tool}: {error}")
