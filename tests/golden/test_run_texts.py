@@ -48,6 +48,7 @@ VERDICTS = (
     WAITING,
     replace(WAITING, wait=WaitKind.NETWORK),
     replace(WAITING, wait=WaitKind.CHILD_PROCESS),
+    replace(WAITING, code=HangCode.LOCK, wait=WaitKind.QUEUE),
     replace(WAITING, code=HangCode.DEAD, exit_code=0, place=None),
     replace(WAITING, code=HangCode.DEAD, signal=9, place=None),
     replace(WAITING, code=HangCode.EXITING, place=None),
@@ -358,5 +359,6 @@ def test_every_hang_has_a_text_and_a_hint(golden: Callable[[str, str], None]) ->
     verdicts = {str(code): HangVerdict(code) for code in HangCode}
     for kind in (WaitKind.NETWORK, WaitKind.CHILD_PROCESS):
         verdicts[f"not-entered, {kind}"] = HangVerdict(HangCode.NOT_ENTERED, wait=kind)
+    verdicts["lock, queue"] = HangVerdict(HangCode.LOCK, wait=WaitKind.QUEUE)
     hints = (f"{name}: {hang_hint(verdict)}" for name, verdict in verdicts.items())
     golden("run/hang-hints.txt", _lines(hints))

@@ -23,7 +23,7 @@ _ABOUT: Mapping[HangCode, str] = {
     HangCode.EXITING: "{who} {has} ended the program and {waits} for its threads or processes",
     HangCode.STOPPED: "{who} {is_} stopped by a signal or a debugger{where}",
     HangCode.FILESYSTEM: "{who} {has} not entered it and {waits} for a file{on}{where}",
-    HangCode.LOCK: "{who} {has} not entered it and {waits} for a lock{lock}{where}",
+    HangCode.LOCK: "{who} {has} not entered it and {waits} for {lock}{where}",
     HangCode.DATALOADER: "{who} {has} not entered it and {waits} for the data loader{workers}"
     "{where}",
     HangCode.BUSY: "{who} {has} not entered it and {computes}{where}",
@@ -36,7 +36,7 @@ _ABOUT: Mapping[HangCode, str] = {
 }
 _WITHOUT_COLLECTIVE: Mapping[HangCode, str] = {
     HangCode.FILESYSTEM: "{who} {waits} for a file{on}{where}",
-    HangCode.LOCK: "{who} {waits} for a lock{lock}{where}",
+    HangCode.LOCK: "{who} {waits} for {lock}{where}",
     HangCode.DATALOADER: "{who} {waits} for the data loader{workers}{where}",
     HangCode.BUSY: "{who} {computes}{where}",
     HangCode.SLOW: "no rank waits for another one; {who} {is_}{inside}",
@@ -90,8 +90,10 @@ _WAIT_HINTS: Mapping[WaitKind, str] = {
     "give the request a timeout",
     WaitKind.CHILD_PROCESS: "look at what the child process does; one whose output nobody reads "
     "blocks when the pipe is full: use `communicate`, or a `timeout`",
+    WaitKind.QUEUE: "look for the thread or process at the other end of the queue, which may have "
+    "failed or been killed; give `get` and `put` a `timeout`",
 }
-"""Of `not-entered`, by what the rank waits for."""
+"""Of `not-entered` and `lock`, by what the rank waits for."""
 _ALL_ENTERED = (HangCode.NETWORK, HangCode.UNKNOWN)
 _ROOTED = {"broadcast": "src", "scatter": "src", "gather": "dst", "reduce": "dst"}
 """Operations of one rank, and the argument that names it."""
@@ -108,7 +110,8 @@ def hang_hint(verdict: HangVerdict) -> str:
             "all ranks must call new_group for the same groups in the same order, also for "
             "groups that they are no members of"
         )
-    if verdict.code is HangCode.NOT_ENTERED and verdict.wait in _WAIT_HINTS:
+    by_rank = verdict.code in (HangCode.NOT_ENTERED, HangCode.LOCK)
+    if by_rank and verdict.wait in _WAIT_HINTS:
         return _WAIT_HINTS[verdict.wait]
     lock = verdict.lock
     if lock is not None and lock.rank in verdict.waiting:
@@ -158,7 +161,7 @@ def _filled(text: str, verdict: HangVerdict) -> str:
         where=f": in {where}" if where else "",
         inside=f" in {where}" if where else " in unknown code",
         on=f" ({verdict.on})" if verdict.on else "",
-        lock=_lock(verdict.lock),
+        lock="a queue" if verdict.wait is WaitKind.QUEUE else f"a lock{_lock(verdict.lock)}",
         ending=_ending(verdict),
         workers=f" ({counted(verdict.workers, 'worker')} blocked)" if verdict.workers else "",
         pairs=_pairs(verdict.unreachable),
