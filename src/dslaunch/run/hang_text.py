@@ -110,8 +110,8 @@ def hang_hint(verdict: HangVerdict) -> str:
             "all ranks must call new_group for the same groups in the same order, also for "
             "groups that they are no members of"
         )
-    by_rank = verdict.code in (HangCode.NOT_ENTERED, HangCode.LOCK)
-    if by_rank and verdict.wait in _WAIT_HINTS:
+    of_one_rank = verdict.code in (HangCode.NOT_ENTERED, HangCode.LOCK)
+    if of_one_rank and verdict.wait is not None and verdict.wait in _WAIT_HINTS:
         return _WAIT_HINTS[verdict.wait]
     lock = verdict.lock
     if lock is not None and lock.rank in verdict.waiting:
