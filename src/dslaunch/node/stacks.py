@@ -54,8 +54,9 @@ def collect(pids: Dict[int, int], timeout: float) -> Dict[str, List[Process]]:
     `pids` is rank -> process. Of each process:
     `pid`, `command` in short, `state` (a letter of /proc/PID/stat), `wchan`, `syscall`, `on` (the
     file that it waits for), `stack` (the kernel's; for root only), of which what cannot be read
-    is "", `computes` (whether any thread of it ran all the time), `tool` ("py-spy", "faulthandler" or "proc"), `threads` with `name`, `main` and `frames`
+    is "", `tool` ("py-spy", "faulthandler" or "proc"), `threads` with `name`, `main` and `frames`
     (`file`, `line`, `function`, the innermost first), and where these are missing `error`.
+    `computes`: a thread of it ran before and after these were read.
     """
     deadline = time.monotonic() + timeout
     families = _families(pids)
