@@ -88,7 +88,7 @@ _HINTS: Mapping[HangCode, str] = {
 _WAIT_HINTS: Mapping[WaitKind, str] = {
     WaitKind.NETWORK: "check that the node reaches that service: proxy, firewall, offline mode; "
     "give the request a timeout",
-    WaitKind.CHILD_PROCESS: "look at what the child process does; one whose output nobody reads "
+    WaitKind.CHILD_PROCESS: "look at what the child process does; one whose output is not read "
     "blocks when the pipe is full: use `communicate`, or a `timeout`",
     WaitKind.QUEUE: "look for the thread or process at the other end of the queue, which may have "
     "failed or been killed; give `get` and `put` a `timeout`",
