@@ -83,7 +83,7 @@ def render(
 
 
 def _launcher_of(name: str) -> str | None:
-    """Return the launcher that a format has the command lines of; None: there is none."""
+    """Return the launcher whose command lines a format has; None: the format is another text."""
     if name in LAUNCHERS.names():
         return name
     if name in FORMATS.names():

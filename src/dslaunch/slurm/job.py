@@ -70,8 +70,10 @@ def follow(
     caught_up: Callable[[], object] = ignore,
     on_job: OnJob = ignore,
 ) -> Outcome | None:
-    """Follow a job to its end; None when `until` returns True. `caught_up` is called whenever all
-    output that was there has been read, `on_job` with what SLURM says of the job."""
+    """Follow a job to its end; None when `until` returns True.
+
+    `caught_up` is called whenever all existing output has been read, `on_job` with each record of
+    the job."""
     following = following_of(client, made, watch, tell)
     following.caught_up, following.on_job = caught_up, on_job
     ended = following.to_the_end(until=until)

@@ -111,6 +111,7 @@ WRONG: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...] = (
     ((*SLURM, "--hang-timeout", "inf", "train.py"), 2, ("--hang-timeout", "inf")),
     (("stop", "--grace", "inf", "gone"), 2, ("--grace", "inf")),
     (("top", "--interval", "inf", "gone"), 2, ("--interval", "inf")),
+    *(((name, "--node", "n[1", "gone"), 2, ("--node", "n[1")) for name in ("top", "logs")),
     (("ps", "--watch", "--interval", "inf"), 2, ("--interval", "inf")),
     (("stacks", "--timeout", "inf", "gone"), 2, ("--timeout", "inf")),
     ((*RUN, "--dry-run", "--notify", "http://x.org", "train.py"), 2, ("--notify", "https")),

@@ -107,14 +107,14 @@ def _replaced(script: Script, word: Word, text: str) -> tuple[Edit, ...]:
 def gpus_per_node(script: Script) -> tuple[int, Option] | None:
     """Return how many GPUs per node the directives request, and which one does."""
     for name in ("gpus-per-node", "gres"):
-        match = GPUS.fullmatch(script.asked(name))
+        match = GPUS.fullmatch(script.option_text(name))
         if match and not script.heterogeneous:
             return int(match[2]), script.options[name]
     each, tasks = script.number("gpus-per-task"), tasks_per_node(script, None)
     has_tasks = {"nodes", "ntasks", "ntasks-per-node"} & script.options.keys()
     if each and tasks and has_tasks:
         return each * tasks, script.options["gpus-per-task"]
-    total, nodes = GPUS.fullmatch(script.asked("gpus")), script.number("nodes")
+    total, nodes = GPUS.fullmatch(script.option_text("gpus")), script.number("nodes")
     if total and nodes and int(total[2]) % nodes == 0:
         return int(total[2]) // nodes, script.options["gpus"]
     return None
@@ -176,7 +176,9 @@ def no_gpus(reading: Reading) -> Iterator[Remark]:
     """Find a training with several ranks per node in a job that requests no GPUs."""
     script = reading.script
     asked = {name for name in script.options if name.startswith("gpu") or name in GPU_OPTIONS}
-    kind = " ".join(script.asked(name) for name in ("partition", "constraint", "account", "qos"))
+    kind = " ".join(
+        script.option_text(name) for name in ("partition", "constraint", "account", "qos")
+    )
     free = "exclusive" in script.options or GPU_KIND.search(kind)
     if not script.lines or "nodes" not in script.options or asked or free or script.heterogeneous:
         return
@@ -201,8 +203,8 @@ def _for_gpus(script: Script, launch: TrainingCommand) -> bool:
 def two_requests(reading: Reading) -> Iterator[Remark]:
     """Find GPUs requested by two options that differ."""
     script = reading.script
-    one = GPUS.fullmatch(script.asked("gres"))
-    other = GPUS.fullmatch(script.asked("gpus-per-node"))
+    one = GPUS.fullmatch(script.option_text("gres"))
+    other = GPUS.fullmatch(script.option_text("gpus-per-node"))
     if one and other and one[2] != other[2] and not script.heterogeneous:
         yield ScriptMistake.TWO_GPU_REQUESTS.found(
             script, script.options["gpus-per-node"].place, gres=one[2], gpus_per_node=other[2]
@@ -247,11 +249,11 @@ def _too_many(script: Script, launch: TrainingCommand) -> tuple[int, int | None]
     step = launch.step.options if launch.step else {}
     per_node = step["ntasks-per-node"].text if "ntasks-per-node" in step else None
     if per_node is None and "ntasks" not in step:
-        per_node = script.asked("ntasks-per-node") or None
+        per_node = script.option_text("ntasks-per-node") or None
     on_each = whole_number(per_node or "") or 0
     if on_each > 1:
         return on_each, None
-    tasks = step["ntasks"].text if "ntasks" in step else script.asked("ntasks")
+    tasks = step["ntasks"].text if "ntasks" in step else script.option_text("ntasks")
     own = step["nodes"].text if "nodes" in step else ""
     nodes = whole_number(own) if own else script.number("nodes")
     count = whole_number(tasks) or 0
@@ -286,7 +288,7 @@ def unset_variables(reading: Reading) -> Iterator[Remark]:
 def _unset(
     script: Script, expansion: Expansion, name: str, option: str, command: ShellCommand
 ) -> Remark:
-    gpus = name == "SLURM_GPUS_PER_NODE" and bool(script.asked("gres"))
+    gpus = name == "SLURM_GPUS_PER_NODE" and bool(script.option_text("gres"))
     at = expansion.place + expansion.raw.index(name)
     certain = gpus and script.text[at : at + len(name)] == name
     mistake = ScriptMistake.UNSET_GPUS_PER_NODE if gpus else ScriptMistake.UNSET_VARIABLE
@@ -304,7 +306,7 @@ def _unset(
 def not_numbers(reading: Reading) -> Iterator[Remark]:
     """Find variables that are used as a number but are not one."""
     script = reading.script
-    typed = re.match(r"[A-Za-z]", script.asked("gpus-per-node"))
+    typed = re.match(r"[A-Za-z]", script.option_text("gpus-per-node"))
     for _, expansion in _uses(reading):
         for name in expansion.names:
             at = expansion.place + expansion.raw.index(name)
@@ -314,7 +316,7 @@ def not_numbers(reading: Reading) -> Iterator[Remark]:
                     script,
                     expansion.place,
                     variable=name,
-                    value=script.asked("gpus-per-node"),
+                    value=script.option_text("gpus-per-node"),
                     edits=(Edit(at, at + len(name), "SLURM_GPUS_ON_NODE"),) if plain else (),
                 )
             if name in RUN_LENGTH and script.several_nodes and not expansion.operation:

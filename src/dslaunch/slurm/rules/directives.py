@@ -343,7 +343,7 @@ def tasks_per_node(script: Script, step: SrunStep | None) -> int | None:
         texts = {name: option.text for name, option in asked.items()}
         each, tasks = texts.get("ntasks-per-node", ""), texts.get("ntasks", "")
         per_node, total = whole_number(each), whole_number(tasks)
-        nodes = whole_number(texts.get("nodes", script.asked("nodes")))
+        nodes = whole_number(texts.get("nodes", script.option_text("nodes")))
         if tasks == "1":
             return 1
         if per_node is not None and not tasks:

@@ -195,8 +195,12 @@ def overwritten_logs(reading: Reading) -> Iterator[Remark]:
     script = reading.script
     option = script.options.get("requeue")
     requeues = any(REQUEUE.search(" ".join([c.name, *c.arguments])) for c in script.every_command)
-    mode = script.asked("open-mode")
-    if not (option or requeues) or mode == "append" or re.search(r"%\d*r", script.asked("output")):
+    mode = script.option_text("open-mode")
+    if (
+        not (option or requeues)
+        or mode == "append"
+        or re.search(r"%\d*r", script.option_text("output"))
+    ):
         return
     first = script.lines[0].place if script.lines else 0
     place = option.place if option else first

@@ -73,7 +73,7 @@ def _shown_places(step: SrunStep) -> Iterator[int]:
 def _one_task(reading: Reading, step: SrunStep) -> bool:
     """Return whether a step has only one task, whose rank is 0."""
     tasks = step.options["ntasks"].text if "ntasks" in step.options else ""
-    job = "" if reading.script.heterogeneous else reading.script.asked("nodes")
+    job = "" if reading.script.heterogeneous else reading.script.option_text("nodes")
     nodes = step.options["nodes"].text if "nodes" in step.options else job
     return tasks == "1" or (nodes == "1" and tasks_per_node(reading.script, step) == 1)
 
