@@ -76,7 +76,8 @@ def _is_written_by_another(outcome: Outcome, ranks: Ranks) -> bool:
         return False
     missing = posixpath.normpath(posixpath.join(started.cwd, outcome.ending_values[0]))
     others = [rank for rank in ranks if rank is not mine]
-    written = [each.path for rank in others for each in (*rank.every(Saved), *rank.every(Written))]
+    written = {each.path for rank in others for each in rank.every(Saved)}
+    written |= {each.path for rank in others for each in rank.every(Written)}
     return any(path == missing or path.startswith(f"{missing}/") for path in written)
 
 
