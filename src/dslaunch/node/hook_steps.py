@@ -316,10 +316,11 @@ def _scheduled(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") 
 
 
 def _schedules(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
-    """Note once that a scheduler makes its first step before its optimizer. A gradient scaler
-    leaves out the first steps of an optimizer."""
+    """Note once that a scheduler makes its first step before its optimizer and any backward pass: a
+    schedule may count micro-batches. A gradient scaler leaves out the first steps of an
+    optimizer."""
     scheduler = args[0]
-    is_first = getattr(scheduler, "_step_count", None) == 1
+    is_first = getattr(scheduler, "_step_count", None) == 1 and not training.all_backwards
     # PyTorch marks the optimizers whose steps it counts
     is_counted = hasattr(getattr(scheduler.optimizer, "step", None), "_wrapped_by_lr_sched")
     has_stepped = not is_counted or getattr(scheduler.optimizer, "_opt_called", False)
