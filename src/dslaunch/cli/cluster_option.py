@@ -49,7 +49,7 @@ def with_cluster_option(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _check_single(file: Path, own: dict[str, Any]) -> None:
-    """Raise UsageError for a second cluster file, also in the place of a run's name."""
+    """Raise UsageError for a second cluster file, also where the name of a run is expected."""
     given = own[ARGUMENT]
     run = own.get("run")
     if given is None and isinstance(run, str) and run.endswith(FILE_ENDINGS):

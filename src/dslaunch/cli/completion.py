@@ -16,7 +16,7 @@ from dslaunch.errors import DslaunchError
 
 Values = Callable[[Any], Iterable[str]]
 """The values for a parameter; its argument is the parser's context of the command line."""
-SCRIPT_LAST = ("run", "slurm", "render")
+WITH_SCRIPT = ("run", "rehearse", "slurm", "render")
 """The commands whose words end with a script and its arguments."""
 MOST = 1000
 """Values that are offered at most."""
@@ -55,7 +55,7 @@ def _safe(values: Values) -> Callable[[Any], list[str]]:
 
 def after_script(ctx: Any) -> bool:
     """Return whether what is completed belongs to the script."""
-    return ctx.info_name in SCRIPT_LAST and bool(ctx.params.get("words"))
+    return ctx.info_name in WITH_SCRIPT and bool(ctx.params.get("words"))
 
 
 def _context_type() -> Any:
@@ -242,7 +242,7 @@ def without_own_words(ctx: Any, args: list[str]) -> list[str]:
     from dslaunch.cli.positional import FILE_ENDINGS
 
     name = str(ctx.info_name)
-    if name not in SCRIPT_LAST:
+    if name not in WITH_SCRIPT:
         return args
     own = [word for word in args[:2] if word.endswith(FILE_ENDINGS)][:1]
     if name == "render" and args and not args[0].startswith("-"):

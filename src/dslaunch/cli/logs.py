@@ -86,7 +86,7 @@ def logs(
     """
     selection = LogSelection(
         ranks=parse_ranks(rank),
-        hosts=hosts(node),
+        hosts=lookup.hosts_of(node),
         since=moment(since, "--since"),
         until=moment(until, "--until"),
         matching=compiled(grep, "--grep "),
@@ -125,18 +125,6 @@ def _view(
         ranks=ranks or 0,
         hosts=run.hosts,
     )
-
-
-def hosts(text: str | None) -> frozenset[str] | None:
-    """Return the nodes of a folded list. Raises UsageError."""
-    if text is None:
-        return None
-    from dslaunch.cluster.nodeset import expand
-
-    try:
-        return frozenset(expand(text))
-    except ValueError as error:
-        raise UsageError(f"--node {text}: {error}") from None
 
 
 def line_count(text: str | None) -> int | None:

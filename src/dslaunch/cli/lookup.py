@@ -64,3 +64,15 @@ def ranks_of(run: RunHandle, text: str | None) -> frozenset[int] | None:
     if run.record is not None and not run.record.attempt:
         check_ranks(ranks, run.record.world_size, text)
     return ranks
+
+
+def hosts_of(text: str | None) -> frozenset[str] | None:
+    """Parse the nodes of `--node`; None: all. Raises UsageError for an invalid list."""
+    if text is None:
+        return None
+    from dslaunch.cluster.nodeset import expand
+
+    try:
+        return frozenset(expand(text))
+    except ValueError as error:
+        raise UsageError(f"--node {text}: {error}") from None

@@ -15,7 +15,7 @@ _EPOCH = re.compile(r"\d{9,11}(?:\.\d{1,9})?")
 
 
 def age(text: str, option: str) -> float:
-    """Return the time that was so long ago, such as `10m`, in seconds since the epoch.
+    """Return the time that lies an age such as `10m` in the past, in seconds since the epoch.
 
     Raises UsageError.
     """

@@ -26,7 +26,7 @@ Notify = Annotated[
 
 
 def targets_of(notify: list[str] | None) -> tuple[Target, ...]:
-    """Return who is to be told. Raises UsageError."""
+    """Return the commands and URLs to notify. Raises UsageError."""
     if not notify:
         return ()
     from dslaunch.run.notification import parse_target
@@ -35,7 +35,7 @@ def targets_of(notify: list[str] | None) -> tuple[Target, ...]:
 
 
 def tell(targets: tuple[Target, ...], outcome: Outcome, directory: Path | None) -> None:
-    """Tell all targets; one that cannot be told is a warning."""
+    """Notify all targets; print a warning for each that fails."""
     if not targets:
         return
     from dslaunch.run.notification import message_of, notify

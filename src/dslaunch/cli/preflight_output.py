@@ -129,7 +129,7 @@ class PreflightOutput(Struct, frozen=True):
         ui.wrote(path)
 
     def _print_verdicts(self, report: Report) -> None:
-        """Print what scripts read; nothing where there is no such node."""
+        """Print names or commands for scripts; nothing if no node has the verdict."""
         if self.drain:
             lines = list(drain_commands(report.verdicts))
             unreachable = hosts_that_are(report.verdicts, Fitness.UNKNOWN)

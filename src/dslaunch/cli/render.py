@@ -66,6 +66,7 @@ def render(
     check_format(name)
     how = replace(how, launcher=how.launcher or _launcher_of(name))
     asked = read_job(rest, how, command="render", file=file, slurm=slurm, fallback="train.py")
+    options.check_not_cluster_file("--output", output, asked.cluster)
     rendered = api.render(
         name,
         asked.cluster,
@@ -82,7 +83,7 @@ def render(
 
 
 def _launcher_of(name: str) -> str | None:
-    """Return the launcher that a format has the command lines of; None: there is none."""
+    """Return the launcher whose command lines a format has; None: the format is another text."""
     if name in LAUNCHERS.names():
         return name
     if name in FORMATS.names():

@@ -152,7 +152,8 @@ def read_job(
 
 
 def check_no_hostfile(program: str) -> None:
-    """Raise ConfigError if the script is a hostfile in the place of the cluster file."""
+    """Raise ConfigError for a hostfile that was given as the cluster file, and taken for the
+    script."""
     path = Path(program)
     if path.suffix == ".py" or not _is_file(path):
         return

@@ -16,7 +16,6 @@ from dslaunch.run.log_selection import LogSelection
 
 if TYPE_CHECKING:
     from dslaunch.report.usage_table import Choice
-    from dslaunch.run.handle import RunHandle
     from dslaunch.run.slower_rank import SlowerRank
     from dslaunch.run.usage_monitor import UsageSample, UsageSource
 
@@ -40,7 +39,9 @@ def top(
     sort: Annotated[str, typer.Option(metavar="NAME", help=f"Sort rows by {SORT_NAMES}.")] = "node",
     node: Annotated[
         list[str] | None,
-        typer.Option("--node", metavar="HOSTS", help="Show only these nodes, as node[01-03]."),
+        typer.Option(
+            "--node", metavar="HOSTS", help="Show only these nodes, for example node[01-03]."
+        ),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object per measurement.")
@@ -56,9 +57,11 @@ def top(
 
     if sort not in SORTS:
         raise UsageError(f"--sort {sort}: not a column", hint=f"use {SORT_NAMES}")
+    hosts = lookup.hosts_of(",".join(node) if node else None)
     handle = lookup.find(run, file)
-    hosts = _nodes_of(handle, node or [])
-    with handle.usage_source(hosts) as source:
+    if hosts is not None:
+        handle.check(LogSelection(hosts=hosts))
+    with handle.usage_source(hosts or ()) as source:
         for failure in source.failures.values():
             ui.tell(f"no answer from {failure.host}: {failure.message}")
         measured = _measurements(source, interval)
@@ -68,16 +71,6 @@ def top(
             _print_pages(handle.name, measured, interval, Choice(sort), once=once)
         else:
             _show(handle.name, measured, interval, Choice(sort))
-
-
-def _nodes_of(run: RunHandle, patterns: list[str]) -> tuple[str, ...]:
-    """Return the nodes of a run that are named. Raises UsageError for others."""
-    from dslaunch.cluster.nodeset import expand
-
-    named = [host for pattern in patterns for host in expand(pattern)]
-    if named:
-        run.check(LogSelection(hosts=frozenset(named)))
-    return tuple(named)
 
 
 def _measurements(source: UsageSource, interval: float) -> Iterator[Measured]:

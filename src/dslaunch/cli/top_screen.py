@@ -48,7 +48,7 @@ class Screen:
             sys.stdout.flush()
 
     def show(self, page: Callable[[Choice, Size], list[str]], seconds: float) -> None:
-        """Show a page for so many seconds; draw it again when a key or the size changes it."""
+        """Show a page for `seconds`; draw it again when a key or the size changes it."""
         deadline = time.monotonic() + seconds
         drawn: tuple[object, ...] = ()
         while not self.quit:

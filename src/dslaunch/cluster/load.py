@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LARGEST = 16 * 2**20
 """Maximum size of a file in bytes; 100,000 nodes listed one by one are about 4 MiB."""
 _OWN_SLURM = tuple(name for name in model.Slurm.__struct_fields__ if name != "options")
-TOLD = 100
+MOST_PROBLEMS = 100
 """Maximum number of reported problems of one file."""
 
 
@@ -54,7 +54,7 @@ class Parsed(Struct, frozen=True):
 
 def parse(text: str, file: str) -> Parsed:
     """Check a cluster file's text; `file` is its name in messages. Raises ConfigError."""
-    from dslaunch.cluster import findings, rules, schema, yamltext
+    from dslaunch.cluster import rules, schema, validation, yamltext
 
     try:
         document = yamltext.parse(text, file, verbatim=schema.VERBATIM)
@@ -65,7 +65,7 @@ def parse(text: str, file: str) -> Parsed:
     other = _other_file(text, document.data, file)
     if other is not None:
         raise other
-    checked = findings.check(document)
+    checked = validation.check(document)
     found = rules.expand_nodes(document, checked)
     contradictions = rules.contradictions(document, checked, found.nodes)
     problems = [*document.problems, *checked.problems, *found.problems, *contradictions]
@@ -139,20 +139,26 @@ def read_text(path: Path) -> str:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            found = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            found = "a directory" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
             raise _unreadable(path, mistake(MistakeCode.NOT_A_FILE, found=found))
         if status.st_size > LARGEST:
             found_size = mistake(MistakeCode.TOO_LARGE, size=status.st_size, limit=LARGEST)
             raise _unreadable(path, found_size)
         return _decoded(path, path.read_bytes())
     except FileNotFoundError:
-        near = _nearest_file(path)
-        hint = f"did you mean {near}?" if near else "`dslaunch init` writes one"
-        raise _unreadable(path, mistake(MistakeCode.MISSING_FILE), hint) from None
+        raise _unreadable(path, mistake(MistakeCode.MISSING_FILE), _instead_of(path)) from None
     except (OSError, ValueError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
         unreadable = mistake(MistakeCode.UNREADABLE, error=str(reason).lower())
         raise _unreadable(path, unreadable) from None
+
+
+def _instead_of(path: Path) -> str:
+    """Return the hint for a cluster file that does not exist."""
+    if str(path) == "-":
+        return "a cluster file is not read from standard input; name a file"
+    near = _nearest_file(path)
+    return f"did you mean {near}?" if near else "`dslaunch init` writes one"
 
 
 def _nearest_file(path: Path) -> Path | None:
@@ -204,11 +210,11 @@ def _each_place_once(problems: list[Problem]) -> list[Problem]:
 def _first(problems: list[Problem]) -> tuple[Problem, ...]:
     """Keep the first problems of a file that has too many."""
     problems = sorted(problems)
-    told, more = problems[:TOLD], problems[TOLD:]
+    kept, more = problems[:MOST_PROBLEMS], problems[MOST_PROBLEMS:]
     if more:
         count = mistake(MistakeCode.MORE_PROBLEMS, count=len(more))
-        told.append(count.at(more[0].file, (more[0].line, more[0].column)))
-    return tuple(told)
+        kept.append(count.at(more[0].file, (more[0].line, more[0].column)))
+    return tuple(kept)
 
 
 def _ports(value: int | str) -> tuple[int, int] | None:

@@ -101,7 +101,7 @@ class Following(Struct):
             stream.skip_to_last(selection)
 
     def catch_up(self) -> tuple[JobInfo, ...]:
-        """Read what is there, without following."""
+        """Read the output that exists, without following it."""
         if not self.jobs:
             self.ask()
         while self.read():
@@ -115,7 +115,7 @@ class Following(Struct):
         return bool(self.jobs) and all(info.over for info in self.jobs.values())
 
     def ask(self) -> None:
-        """Query SLURM for its state; tell what has changed."""
+        """Query SLURM for the state of the job; report changes."""
         try:
             found = self.client.jobs(self.job)
         except (QueryError, ToolMissingError) as error:
@@ -137,7 +137,7 @@ class Following(Struct):
             self._note(info)
 
     def _tell_unknown(self, error: QueryError | ToolMissingError) -> None:
-        """Tell a failed query once, when the reason changes, and when it lasts long."""
+        """Report failed queries: the first, one with another reason, and every REPEAT_INTERVAL."""
         code = error.code if isinstance(error, QueryError) else QueryFailure.NO_SLURM
         self.poll = self.poll.failed()
         now = time.monotonic()
@@ -226,7 +226,8 @@ class Following(Struct):
             self._reach(info, stream)
 
     def _tell_standing(self, info: JobInfo, standing: JobStanding) -> None:
-        """Tell how a job stands, if that has changed; the end of a single job is in its outcome."""
+        """Report the state of a job if it has changed; the end of a single job is in its
+        outcome."""
         start = self.estimates.update(info, time.time())
         if self.told.get(info.job) == standing and start is None:
             return
@@ -235,7 +236,7 @@ class Following(Struct):
             self.tell(JobNotice(NoticeCode.STANDING, job=info.job, standing=standing, start=start))
 
     def _note_requeue(self, info: JobInfo, stream: Stream) -> None:
-        """Tell why a start ended, and forget its output: the next start is independent of it."""
+        """Report why a start ended, and discard its output: the next start is independent of it."""
         stream.read()  # a start that ended before this query may have written its last lines
         if stream.observed == OutputEvidence() and stream.root is None:
             return
@@ -265,8 +266,8 @@ class Following(Struct):
     def _watch_of(self, info: JobInfo) -> Watch:
         if not info.array:
             return self.watch
-        task = f"{info.array}_{info.task}"
-        return Watch(self.watch.view, self.watch.record, self.watch.unseen, task=task)
+        watch = self.watch
+        return Watch(watch.view, watch.record, watch.unseen, task=info.array_task)
 
     def _reach(self, info: JobInfo, stream: Stream) -> None:
         """Read the output by a step of the job if it does not appear on this machine."""

@@ -67,7 +67,7 @@ def reach_jobs(
 
 
 def _cluster(info: JobInfo, hosts: Collection[str]) -> Cluster:
-    """Return the nodes of a job as a cluster; slots do not matter to one that is only asked."""
+    """Return the nodes of a job as a cluster. Slots do not matter: no ranks are started."""
     chosen = [host for host in node_names(info.nodes) if not hosts or host in hosts]
     nodes = tuple(Node(host, slots=(0,)) for host in chosen)
     return Cluster(f"job {info.job}", nodes, transport=NAME)

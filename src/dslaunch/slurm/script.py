@@ -118,18 +118,18 @@ class Script:
         """Whether it is a heterogeneous job, with directives for each component."""
         return any(stray.value in HETEROGENEOUS for line in self.lines for stray in line.strays)
 
-    def asked(self, name: str) -> str:
+    def option_text(self, name: str) -> str:
         """Return the value of an option; empty if it is missing or has none."""
         return self.options[name].text if name in self.options else ""
 
     def number(self, name: str) -> int | None:
         """Return the value of an option, if it is a number."""
-        return None if self.heterogeneous else whole_number(self.asked(name))
+        return None if self.heterogeneous else whole_number(self.option_text(name))
 
     @property
     def several_nodes(self) -> bool:
         """Whether the job has more than one node, certainly or very likely."""
-        nodes = self.asked("nodes")
+        nodes = self.option_text("nodes")
         if nodes or self.heterogeneous:
             return nodes != "1"
         tasks = self.number("ntasks")

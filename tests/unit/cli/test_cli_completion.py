@@ -67,6 +67,7 @@ def complete(directory: Path) -> Complete:
         (["config", "explain", "zero_optimization.sta"], {"zero_optimization.stage"}),
         (["slurm", "--set", "parti"], {"partition="}),
         (["run", "c.yaml", "--master"], {"--master-port"}),
+        (["rehearse", "c.yaml", "--ste"], {"--steps"}),
         (["run", "--notice", "USR"], {"USR1", "USR2"}),
         (["ps", "--state", "fa"], {"failed"}),
         (["logs", "--tail", ""], {"20", "all"}),
@@ -85,6 +86,7 @@ def test_values_are_offered(
     "words",
     [
         ["run", "c.yaml", "train.py", "--"],
+        ["rehearse", "c.yaml", "train.py", "--"],
         ["run", "c.yaml", "train.py", "--include", ""],
         ["nodes", "gone.yaml", "-i", ""],
         ["nodes", "-i", ""],

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cli.conftest import Called
 
-from dslaunch.cli.logs import hosts, line_count
+from dslaunch.cli.logs import line_count
+from dslaunch.cli.lookup import hosts_of
 from dslaunch.cli.moments import age, moment
 from dslaunch.cli.ps import state_of
 from dslaunch.errors import ErrorCode, UsageError
@@ -85,9 +86,9 @@ def test_what_is_no_number_of_lines_is_refused(text: str) -> None:
 
 
 def test_nodes_are_given_folded() -> None:
-    assert hosts("n[1-2],m") == {"n1", "n2", "m"}
+    assert hosts_of("n[1-2],m") == {"n1", "n2", "m"}
     with pytest.raises(UsageError):
-        hosts("n[1-")
+        hosts_of("n[1-")
 
 
 def test_a_state_is_named_as_in_json() -> None:

@@ -57,21 +57,26 @@ def nodes_twice(reading: Reading) -> Iterator[Remark]:
     script = reading.script
     for launch in reading.launches:
         option = launch.option(*NODE_OPTIONS)
-        said = script.constant(option.value) if option else None
+        value = _number_of(script, option)
         source = _nodes_asked(script, launch)
         nodes = whole_number(source.text) if source else None
-        told = whole_number(said or "")
-        if nodes and option and option.value and told is not None and told != nodes:
-            asked = script.where(source.place)[0] if source else 0
+        if nodes and option and option.value and value is not None and value != nodes:
+            line = script.where(source.place)[0] if source else 0
             yield ScriptMistake.NODES_MISMATCH.found(
                 script,
                 option.value.place,
                 option=option.given,
-                value=told,
-                line=asked,
+                value=value,
+                line=line,
                 nodes=counted(nodes, "node"),
                 edits=_replaced(script, option.value, "$SLURM_NNODES"),
             )
+
+
+def _number_of(script: Script, option: Option | None) -> int | None:
+    """Return the number that an option of a launcher has; None: not set, or not a constant."""
+    text = script.constant(option.value) if option else None
+    return whole_number(text or "")
 
 
 def _nodes_asked(script: Script, launch: TrainingCommand) -> Option | None:
@@ -102,14 +107,14 @@ def _replaced(script: Script, word: Word, text: str) -> tuple[Edit, ...]:
 def gpus_per_node(script: Script) -> tuple[int, Option] | None:
     """Return how many GPUs per node the directives request, and which one does."""
     for name in ("gpus-per-node", "gres"):
-        match = GPUS.fullmatch(script.asked(name))
+        match = GPUS.fullmatch(script.option_text(name))
         if match and not script.heterogeneous:
             return int(match[2]), script.options[name]
     each, tasks = script.number("gpus-per-task"), tasks_per_node(script, None)
-    told = {"nodes", "ntasks", "ntasks-per-node"} & script.options.keys()
-    if each and tasks and told:
+    has_tasks = {"nodes", "ntasks", "ntasks-per-node"} & script.options.keys()
+    if each and tasks and has_tasks:
         return each * tasks, script.options["gpus-per-task"]
-    total, nodes = GPUS.fullmatch(script.asked("gpus")), script.number("nodes")
+    total, nodes = GPUS.fullmatch(script.option_text("gpus")), script.number("nodes")
     if total and nodes and int(total[2]) % nodes == 0:
         return int(total[2]) // nodes, script.options["gpus"]
     return None
@@ -127,16 +132,15 @@ def gpus_twice(reading: Reading) -> Iterator[Remark]:
     found = gpus_per_node(script)
     for launch in reading.launches:
         option = launch.option(*RANK_OPTIONS)
-        said = script.constant(option.value) if option else None
-        told = whole_number(said or "")
-        if not found or told is None or option is None or option.value is None:
+        ranks = _number_of(script, option)
+        if not found or ranks is None or option is None or option.value is None:
             continue
         if launch.step and OWN_GPUS & launch.step.options.keys():
             continue
-        if _shares_node(reading, launch) and told < found[0]:
+        if _shares_node(reading, launch) and ranks < found[0]:
             continue
         gpus, asked = found
-        if told != gpus:
+        if ranks != gpus:
             line = script.where(asked.place)[0]
             is_total = asked.name == "gpus"
             mistake = (
@@ -145,9 +149,9 @@ def gpus_twice(reading: Reading) -> Iterator[Remark]:
             yield mistake.found(
                 script,
                 option.value.place,
-                level="error" if told > gpus else "warning",
+                level="error" if ranks > gpus else "warning",
                 option=option.given,
-                value=told,
+                value=ranks,
                 line=line,
                 gpus=counted(gpus, "GPU"),
                 edits=_replaced(script, option.value, "$SLURM_GPUS_ON_NODE"),
@@ -172,7 +176,9 @@ def no_gpus(reading: Reading) -> Iterator[Remark]:
     """Find a training with several ranks per node in a job that requests no GPUs."""
     script = reading.script
     asked = {name for name in script.options if name.startswith("gpu") or name in GPU_OPTIONS}
-    kind = " ".join(script.asked(name) for name in ("partition", "constraint", "account", "qos"))
+    kind = " ".join(
+        script.option_text(name) for name in ("partition", "constraint", "account", "qos")
+    )
     free = "exclusive" in script.options or GPU_KIND.search(kind)
     if not script.lines or "nodes" not in script.options or asked or free or script.heterogeneous:
         return
@@ -197,8 +203,8 @@ def _for_gpus(script: Script, launch: TrainingCommand) -> bool:
 def two_requests(reading: Reading) -> Iterator[Remark]:
     """Find GPUs requested by two options that differ."""
     script = reading.script
-    one = GPUS.fullmatch(script.asked("gres"))
-    other = GPUS.fullmatch(script.asked("gpus-per-node"))
+    one = GPUS.fullmatch(script.option_text("gres"))
+    other = GPUS.fullmatch(script.option_text("gpus-per-node"))
     if one and other and one[2] != other[2] and not script.heterogeneous:
         yield ScriptMistake.TWO_GPU_REQUESTS.found(
             script, script.options["gpus-per-node"].place, gres=one[2], gpus_per_node=other[2]
@@ -243,11 +249,11 @@ def _too_many(script: Script, launch: TrainingCommand) -> tuple[int, int | None]
     step = launch.step.options if launch.step else {}
     per_node = step["ntasks-per-node"].text if "ntasks-per-node" in step else None
     if per_node is None and "ntasks" not in step:
-        per_node = script.asked("ntasks-per-node") or None
+        per_node = script.option_text("ntasks-per-node") or None
     on_each = whole_number(per_node or "") or 0
     if on_each > 1:
         return on_each, None
-    tasks = step["ntasks"].text if "ntasks" in step else script.asked("ntasks")
+    tasks = step["ntasks"].text if "ntasks" in step else script.option_text("ntasks")
     own = step["nodes"].text if "nodes" in step else ""
     nodes = whole_number(own) if own else script.number("nodes")
     count = whole_number(tasks) or 0
@@ -267,22 +273,22 @@ def unset_variables(reading: Reading) -> Iterator[Remark]:
     script = reading.script
     if not script.lines or script.heterogeneous:
         return
-    told: set[str] = set()
+    found: set[str] = set()
     for command, expansion in _uses(reading):
         for name in expansion.names:
             wanted = SET_BY.get(name, ())
             given = any(option in script.options for option in wanted)
             mine = name in script.assigned or re.search(rf"\$\{{{name}:?[-+=?]", script.text)
             inside = name == "SLURM_NTASKS" and expansion.shell > 0
-            if wanted and not given and not mine and not inside and name not in told:
-                told.add(name)
+            if wanted and not given and not mine and not inside and name not in found:
+                found.add(name)
                 yield _unset(script, expansion, name, wanted[0], command)
 
 
 def _unset(
     script: Script, expansion: Expansion, name: str, option: str, command: ShellCommand
 ) -> Remark:
-    gpus = name == "SLURM_GPUS_PER_NODE" and bool(script.asked("gres"))
+    gpus = name == "SLURM_GPUS_PER_NODE" and bool(script.option_text("gres"))
     at = expansion.place + expansion.raw.index(name)
     certain = gpus and script.text[at : at + len(name)] == name
     mistake = ScriptMistake.UNSET_GPUS_PER_NODE if gpus else ScriptMistake.UNSET_VARIABLE
@@ -300,7 +306,7 @@ def _unset(
 def not_numbers(reading: Reading) -> Iterator[Remark]:
     """Find variables that are used as a number but are not one."""
     script = reading.script
-    typed = re.match(r"[A-Za-z]", script.asked("gpus-per-node"))
+    typed = re.match(r"[A-Za-z]", script.option_text("gpus-per-node"))
     for _, expansion in _uses(reading):
         for name in expansion.names:
             at = expansion.place + expansion.raw.index(name)
@@ -310,7 +316,7 @@ def not_numbers(reading: Reading) -> Iterator[Remark]:
                     script,
                     expansion.place,
                     variable=name,
-                    value=script.asked("gpus-per-node"),
+                    value=script.option_text("gpus-per-node"),
                     edits=(Edit(at, at + len(name), "SLURM_GPUS_ON_NODE"),) if plain else (),
                 )
             if name in RUN_LENGTH and script.several_nodes and not expansion.operation:

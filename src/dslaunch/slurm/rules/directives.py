@@ -76,11 +76,11 @@ def ignored_directives(reading: Reading) -> Iterator[Remark]:
             script,
             match.start(1),
             word=match[1],
-            edits=(Edit(match.start(), match.end(), _mended(match[1])),),
+            edits=(Edit(match.start(), match.end(), _corrected(match[1])),),
         )
 
 
-def _mended(found: str) -> str:
+def _corrected(found: str) -> str:
     return "#SBATCH " if found == "#SBATCH" else "#SBATCH"
 
 
@@ -136,8 +136,8 @@ def _checkable(script: Script) -> list[DirectiveLine]:
 
 def placeholder(script: Script, line: DirectiveLine) -> str:
     """Return the first placeholder of a template in a directive; empty for none."""
-    said = script.text[line.place : line.end]
-    found = PLACEHOLDER.search(said.partition(" #")[0])
+    text = script.text[line.place : line.end]
+    found = PLACEHOLDER.search(text.partition(" #")[0])
     return found[0] if found else ""
 
 
@@ -227,13 +227,13 @@ def missing_directories(reading: Reading) -> Iterator[Remark]:
     """Find output files whose directory does not exist, and which SLURM 22.05 and older do not
     create: the job fails without any output. File systems of other machines are not checked."""
     script = reading.script
-    told: set[str] = set()
+    found: set[str] = set()
     for name in ("output", "error"):
         option = script.options.get(name)
         directory = str(PurePosixPath(option.text).parent) if option else "."
-        if option is None or not option.value or directory in (".", "/", "/dev", *told):
+        if option is None or not option.value or directory in (".", "/", "/dev", *found):
             continue
-        told.add(directory)
+        found.add(directory)
         if VARIABLE.search(directory):
             continue
         varying = PER_JOB.search(directory) is not None
@@ -343,7 +343,7 @@ def tasks_per_node(script: Script, step: SrunStep | None) -> int | None:
         texts = {name: option.text for name, option in asked.items()}
         each, tasks = texts.get("ntasks-per-node", ""), texts.get("ntasks", "")
         per_node, total = whole_number(each), whole_number(tasks)
-        nodes = whole_number(texts.get("nodes", script.asked("nodes")))
+        nodes = whole_number(texts.get("nodes", script.option_text("nodes")))
         if tasks == "1":
             return 1
         if per_node is not None and not tasks:

@@ -195,8 +195,12 @@ def overwritten_logs(reading: Reading) -> Iterator[Remark]:
     script = reading.script
     option = script.options.get("requeue")
     requeues = any(REQUEUE.search(" ".join([c.name, *c.arguments])) for c in script.every_command)
-    mode = script.asked("open-mode")
-    if not (option or requeues) or mode == "append" or re.search(r"%\d*r", script.asked("output")):
+    mode = script.option_text("open-mode")
+    if (
+        not (option or requeues)
+        or mode == "append"
+        or re.search(r"%\d*r", script.option_text("output"))
+    ):
         return
     first = script.lines[0].place if script.lines else 0
     place = option.place if option else first
@@ -235,8 +239,8 @@ def signals(reading: Reading) -> Iterator[Remark]:
         yield from _batch_signal(reading, option.place, name)
         return
     for launch in reading.launches:
-        told = launch.option("signals_to_handle")
-        if launch.launcher and name not in ("TERM", "INT") and not (told and name in told.text):
+        caught = launch.option("signals_to_handle")
+        if launch.launcher and name not in ("TERM", "INT") and not (caught and name in caught.text):
             yield _ends_launcher(reading, launch, option.place, name)
             return
 

@@ -231,7 +231,7 @@ def alone_on_nodes(script: Script) -> bool:
     """Return whether other jobs on the nodes of this job are unlikely."""
     found = gpus_per_node(script)
     gpus = found is not None and found[0] >= WHOLE_NODE_GPUS and script.several_nodes
-    return gpus or "exclusive" in script.options or script.asked("mem") == "0"
+    return gpus or "exclusive" in script.options or script.option_text("mem") == "0"
 
 
 def _range(word: Word) -> tuple[int, int]:

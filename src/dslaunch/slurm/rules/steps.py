@@ -72,7 +72,7 @@ def deepspeed_by_ssh(reading: Reading) -> Iterator[Remark]:
     "launchers of several nodes without a rendezvous address",
     source=sources.TORCHRUN,
 )
-def no_meeting_place(reading: Reading) -> Iterator[Remark]:
+def no_rendezvous(reading: Reading) -> Iterator[Remark]:
     """Find launchers on several nodes without a rendezvous."""
     script = reading.script
     for launch in reading.launches:
@@ -145,7 +145,7 @@ def _several_tasks(reading: Reading, step: SrunStep) -> bool:
     own = [step.options[name].text for name in ("nodes", "ntasks") if name in step.options]
     if own and all(value == "1" for value in own):
         return False
-    asked = (reading.script.asked(name) for name in ("ntasks", "ntasks-per-node"))
+    asked = (reading.script.option_text(name) for name in ("ntasks", "ntasks-per-node"))
     return reading.script.several_nodes or any(value not in ("", "1") for value in asked)
 
 
@@ -161,7 +161,7 @@ def cpus_of_steps(reading: Reading) -> Iterator[Remark]:
     Other releases read SLURM_CPUS_PER_TASK; only these two read SRUN_CPUS_PER_TASK instead.
     """
     script = reading.script
-    if script.asked(CPUS) in ("", "1") or "SRUN_CPUS_PER_TASK" in script.assigned:
+    if script.option_text(CPUS) in ("", "1") or "SRUN_CPUS_PER_TASK" in script.assigned:
         return
     bind = script.last("SLURM_CPU_BIND", len(script.text))
     if bind and bind.value.value.endswith("none"):
