@@ -39,6 +39,10 @@ were named by their code at first, 6 by their exception alone, 5 had a wrong hin
 sound one was called broken, and one had a wrong warning. 19 of these 36, which fail at once, were
 judged by their output alone then, and rehearsed later. One was changed: that a schedule of two
 epochs of one rank is not one epoch of two ranks cannot be seen, but that one of three is too short.
+A further set, of PyTorch itself, Lightning, data loading and what scripts expect of nodes, has 33
+broken jobs and 14 sound ones. Before the rules were extended, 9 of the 33 were named by their code
+and 8 by their exception alone, 11 had a wrong or too general hint, and 5 none; none of the 14 was
+called broken. Three more of its broken jobs were written with the rules for them.
 Three broken jobs of the third set are not in the table: that a schedule is too short cannot be seen
 in two steps, a job with ZeRO-3 had not reached its hang when it was inspected, and what a data
 loader worker writes that runs the script again is further back in the output than is kept.

@@ -13,6 +13,7 @@ from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.plural import byte_count, first_few
 from dslaunch.protocol.rehearsal import (
     AcceleratorBuilt,
+    BroadcastLoss,
     ClipsParts,
     ClipsScaled,
     Engine,
@@ -23,6 +24,7 @@ from dslaunch.protocol.rehearsal import (
     OptimizerBuilt,
     ProcessGroup,
     ScaleFell,
+    ScheduledFirst,
     Schedulers,
     SchedulerUse,
     Spawned,
@@ -460,6 +462,31 @@ def steps_skipped(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         yield finding(FindingKind.STEPS_SKIPPED, where, steps=least)
 
 
+def scheduled_first(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks in which a scheduler makes a step before its optimizer."""
+    del rehearsed
+    found = [(rank.rank, first) for rank in ranks if (first := rank.last(ScheduledFirst))]
+    if found:
+        _, first = found[0]
+        where = ranks_text(rank for rank, _ in found)
+        yield finding(FindingKind.SCHEDULED_FIRST, where, scheduler=first.scheduler)
+
+
+def broadcast_loss(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks whose loss compares each value with the targets of all samples."""
+    del rehearsed
+    found = [(rank.rank, loss) for rank in ranks if (loss := rank.last(BroadcastLoss))]
+    if found:
+        _, first = found[0]
+        yield finding(
+            FindingKind.BROADCAST_LOSS,
+            ranks_text(rank for rank, _ in found),
+            loss=first.loss,
+            values=first.values,
+            targets=first.targets,
+        )
+
+
 def nothing_loaded(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield the state dicts of which nothing was loaded."""
     del rehearsed
@@ -661,6 +688,8 @@ RULES: tuple[Rule, ...] = (
     untrained,
     schedule_unused,
     schedule_steps,
+    scheduled_first,
+    broadcast_loss,
     clipped_in_parts,
     clipped_scaled,
     steps_skipped,
