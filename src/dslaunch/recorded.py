@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 class InvalidValue(ValueError):
-    """A file that a user passes is not of its type."""
+    """A file, such as one that a user passes, is not of its type."""
 
     def __init__(self, problem: str, place: str = "", line: int = 0, column: int = 0) -> None:
         """`place`: names and positions from the top of the data, `nodes.n1.answers[0]`; empty: the
@@ -25,8 +25,8 @@ class InvalidValue(ValueError):
         self.problem, self.place, self.line, self.column = problem, place, line, column
 
 
-def parsed(text: str) -> Any:
-    """Return the data of a JSON text that a user passes. Raises InvalidValue."""
+def parsed(text: str | bytes) -> Any:
+    """Return the data of a JSON text of a file. Raises InvalidValue."""
     try:
         return decode(text)
     except DecodeError:
@@ -35,7 +35,7 @@ def parsed(text: str) -> Any:
         raise InvalidValue("nested too deeply") from None
 
 
-def _parsed_by_python(text: str) -> Any:
+def _parsed_by_python(text: str | bytes) -> Any:
     """Return the data of a text that msgspec refuses: Python accepts NaN, and escapes of bytes that
     are no UTF-8. It also says where a text is not JSON."""
     try:
@@ -47,7 +47,8 @@ def _parsed_by_python(text: str) -> Any:
 
 
 def checked(kind: type[Value], data: object, place: str = "") -> Value:
-    """Return data of a file that a user passes as a value of a type. Other fields are ignored.
+    """Return data of a file, such as one that a user passes, as a value of a type. Other fields are
+    ignored.
 
     `place`: where in the file the data is. Raises InvalidValue.
     """
