@@ -156,7 +156,7 @@ class ErrorCode(StrEnum):
     REPEATED_HOST = ("repeated-host", "{source}: {name!r} is listed twice", "list each host once")
     OFFLOAD_NEEDS_STAGE = (
         "offload-needs-stage",
-        "--offload {offload} needs ZeRO stage {least}, got --stage {stage}",
+        "--offload {offload} needs ZeRO stage {least} or higher, got --stage {stage}",
         "use --stage {least}, or --offload {fitting}",
     )
 

@@ -48,6 +48,7 @@ VERDICTS = (
     WAITING,
     replace(WAITING, wait=WaitKind.NETWORK),
     replace(WAITING, wait=WaitKind.CHILD_PROCESS),
+    replace(WAITING, code=HangCode.LOCK, wait=WaitKind.QUEUE),
     replace(WAITING, code=HangCode.DEAD, exit_code=0, place=None),
     replace(WAITING, code=HangCode.DEAD, signal=9, place=None),
     replace(WAITING, code=HangCode.EXITING, place=None),
@@ -355,5 +356,9 @@ def test_a_run_that_succeeded_is_one_line(golden: Callable[[str, str], None]) ->
 
 def test_every_hang_has_a_text_and_a_hint(golden: Callable[[str, str], None]) -> None:
     assert {verdict.code for verdict in VERDICTS} == set(HangCode)
-    hints = (f"{code}: {hang_hint(HangVerdict(code))}" for code in HangCode)
+    verdicts = {str(code): HangVerdict(code) for code in HangCode}
+    for kind in (WaitKind.NETWORK, WaitKind.CHILD_PROCESS):
+        verdicts[f"not-entered, {kind}"] = HangVerdict(HangCode.NOT_ENTERED, wait=kind)
+    verdicts["lock, queue"] = HangVerdict(HangCode.LOCK, wait=WaitKind.QUEUE)
+    hints = (f"{name}: {hang_hint(verdict)}" for name, verdict in verdicts.items())
     golden("run/hang-hints.txt", _lines(hints))

@@ -14,7 +14,7 @@ from dslaunch.deepspeed.lint import KEY, lint
 from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.rules import rules as config_rules
 from dslaunch.deepspeed.schema import table
-from dslaunch.lint import UNKNOWN_RULE, Level, Remark, fails, mentions, screened
+from dslaunch.lint import UNKNOWN_RULE, Level, Remark, fails, screened, suppressions
 from dslaunch.slurm.lint import lint_script
 from dslaunch.slurm.rules import rules as script_rules
 
@@ -27,7 +27,7 @@ def remark(rule: str, line: int, level: Level = "error", path: str = "") -> Rema
 
 
 def kept(text: str, *remarks: Remark, ignore: tuple[str, ...] = ()) -> list[tuple[str, int]]:
-    found = screened(remarks, file="f", known=KNOWN, ignore=ignore, said=mentions(text))
+    found = screened(remarks, file="f", known=KNOWN, ignore=ignore, inside=suppressions(text))
     return [(each.rule, each.line) for each in found.kept]
 
 
@@ -58,8 +58,8 @@ def test_a_call_ignores_rules_everywhere() -> None:
 
 
 def test_a_misspelt_rule_ignores_nothing_and_is_named_with_the_right_one() -> None:
-    said = mentions("a  # dslaunch: ignore[fixed-prot]")
-    found = screened([remark("fixed-port", 1)], file="f", known=KNOWN, said=said)
+    inside = suppressions("a  # dslaunch: ignore[fixed-prot]")
+    found = screened([remark("fixed-port", 1)], file="f", known=KNOWN, inside=inside)
     assert [(r.rule, r.level, r.column) for r in found.kept] == [
         ("fixed-port", "error", 1),
         (UNKNOWN_RULE, "warning", 23),

@@ -72,10 +72,10 @@ def lint_config(
 
 
 class Estimate(Struct, frozen=True):
-    """What a training needs."""
+    """The memory and traffic of training a model, for each way to train it."""
 
     question: EstimateInput
-    """What was asked: the model, the nodes, the config."""
+    """The model, the nodes and the config that were given."""
     rows: tuple[Row, ...]
     """All ways to train, fastest first, with what each needs."""
     recommendation: Recommendation

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from dslaunch.api.arguments import PathText, directory
 from dslaunch.api.nodes import select
 from dslaunch.api.starts import run_request
+from dslaunch.cluster.names import address_fault
+from dslaunch.errors import UsageError
 from dslaunch.registry import plugin_faults
 
 if TYPE_CHECKING:
@@ -83,10 +85,16 @@ def _assumed(
     port: int | None,
     cwd: Path,
 ) -> Decided:
-    """Return what is assumed of the nodes, less what is given of the master."""
+    """Return what is assumed of the nodes, except the address and port given for the master.
+
+    Raises UsageError for an invalid address.
+    """
     from dslaunch.launch.assume import assume
     from dslaunch.launch.decisions import MASTER_ASSUMED, DecisionCode, decision
 
+    fault = address_fault(address) if address is not None else None
+    if fault is not None:
+        raise UsageError(f"--master-addr: {fault}")
     network = replace(cluster.network, master_port=port or cluster.network.master_port)
     decided = assume(replace(cluster, network=network), allocation, str(cwd))
     if address is None:

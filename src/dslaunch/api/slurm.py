@@ -89,7 +89,7 @@ def lint_script(
     from dslaunch.lint.user_text import read_file
     from dslaunch.slurm import lint
     from dslaunch.slurm.rules import rules
-    from dslaunch.slurm.syntax import refusal
+    from dslaunch.slurm.syntax import syntax_fault
 
     check_rules(ignore, rules().names)
     source = read_file(Path(script)) if text is None else text
@@ -98,4 +98,4 @@ def lint_script(
     def exists(name: str) -> bool:
         return (where / name).is_dir()
 
-    return lint.lint_script(source, str(script), exists, refusal(source), ignore)
+    return lint.lint_script(source, str(script), exists, syntax_fault(source), ignore)

@@ -44,7 +44,8 @@ def run_request(
     detached: bool = False,
     notice: Signals | None = None,
 ) -> RunRequest:
-    """Return what is asked of `run.launch`. Raises SelectionError, UsageError."""
+    """Return the request to start a job, with what is not given. Raises SelectionError,
+    UsageError."""
     from dslaunch.cluster.select import check_min_nodes
     from dslaunch.run.job_program import located
     from dslaunch.run.request import RunRequest
@@ -81,7 +82,7 @@ def run_request(
 
 
 def _restarts(job: Job, allocation: Allocation, given: int | None, least: int | None) -> int:
-    """Return how often to restart if that is not set."""
+    """Return the number of restarts: as given, else that of the launcher for `least` nodes."""
     from dslaunch.registry import LAUNCHERS
 
     if given is not None or least is None:

@@ -218,10 +218,15 @@ def spread(
 
 @APP.command()
 def consolidate(
-    to: Annotated[
-        str, typer.Option("--to", metavar="DIR", help="Directory for the weights, on that machine.")
-    ],
-    words: Words = None,
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="Directory for the weights.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CLUSTER.yaml] DIR",
+            help="Directory of a gathered checkpoint; with --on, the cluster file before it.",
+            show_default=False,
+        ),
+    ] = None,
     tag: Tag = None,
     on: Annotated[
         str | None, typer.Option("--on", metavar="HOST", help="Convert on this node.")
@@ -243,7 +248,7 @@ def consolidate(
 ) -> None:
     """Convert a gathered checkpoint to fp32 weights.
 
-    Uses DeepSpeed's own converter. DIR is local, or with --on on that node.
+    Uses DeepSpeed's own converter. The directories are local, or with --on on that node.
 
     Example: dslaunch checkpoint consolidate gathered --to weights
     """

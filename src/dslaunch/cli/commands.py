@@ -61,9 +61,9 @@ class CommandEntry(Struct, frozen=True):
 
 
 ENTRIES = (
-    CommandEntry("run", CommandKind.RUN, "Start a training on all nodes and follow it"),
-    CommandEntry("rehearse", CommandKind.RUN, "Run a training for a few steps and check it"),
-    CommandEntry("slurm", CommandKind.RUN, "Submit a training to SLURM and follow it"),
+    CommandEntry("run", CommandKind.RUN, "Start a training job on all nodes and follow it"),
+    CommandEntry("rehearse", CommandKind.RUN, "Run a training job for a few steps and check it"),
+    CommandEntry("slurm", CommandKind.RUN, "Submit a training job to SLURM and follow it"),
     CommandEntry("attach", CommandKind.RUN, "Follow a running job until it ends"),
     CommandEntry("signal", CommandKind.RUN, "Send a signal such as USR1 to the ranks of a run"),
     CommandEntry("stop", CommandKind.RUN, "Stop a run on all its nodes"),

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_START = "start a training with `dslaunch run CLUSTER.yaml SCRIPT`"
+_START = "start a training job with `dslaunch run CLUSTER.yaml SCRIPT`"
 _SUBMIT = "submit a job with `dslaunch slurm CLUSTER.yaml SCRIPT`"
-_ALLOCATED = "inside an allocation, start a training with `dslaunch run --slurm SCRIPT`"
+_ALLOCATED = "inside an allocation, start a training job with `dslaunch run --slurm SCRIPT`"
 _STOP = "stop a run with `dslaunch stop RUN`"
 _RUNS = "list runs with `dslaunch ps`"
 _STATE = "show the state of a run with `dslaunch status RUN`"

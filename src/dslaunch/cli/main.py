@@ -70,11 +70,11 @@ def main() -> None:
         ui.error(error)
         sys.exit(error.exit_code)
     except OSError as error:
-        told = _of_any_command(error)
-        if told is None:
+        shown = _of_any_command(error)
+        if shown is None:
             raise
-        ui.error(told)
-        sys.exit(told.exit_code)
+        ui.error(shown)
+        sys.exit(shown.exit_code)
     except Exception as error:
         from dslaunch.registry import raised_in_plugin
 
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def _of_any_command(error: OSError) -> DslaunchError | None:
-    """Return the error for users if any command may meet it; None: it is a defect of ours."""
+    """Return the error for users if any command may cause it; None: it is a defect of ours."""
     if error.errno == errno.ENOSPC:
         return DslaunchError(f"{error.filename or 'standard output'}: {error.strerror}")
     if error.errno == errno.ENOENT and error.filename is None:  # os.getcwd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -242,6 +243,15 @@ def read_bytes(path: Path, most: int) -> bytes:
     if str(path) != "-":
         return user_text.read_bytes(path, most)
     return user_text.bounded(sys.stdin.buffer, str(path), most)
+
+
+def check_not_cluster_file(option: str, path: Path | None, cluster: Cluster) -> None:
+    """Raise UsageError if the file of an option is the cluster file, which it would replace."""
+    if path is None or cluster.source is None:
+        return
+    with contextlib.suppress(OSError):
+        if path.samefile(cluster.source.file):
+            raise UsageError(f"{option} {path}: this is the cluster file", hint="name another file")
 
 
 def check_writable(option: str, path: Path | None) -> None:

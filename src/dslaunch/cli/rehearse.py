@@ -64,7 +64,7 @@ def rehearse(
     json: Json = False,
     file: options.ClusterOption = None,
 ) -> None:
-    """Run a training for a few steps and check it.
+    """Run a training job for a few steps and check it.
 
     The script runs on its nodes with all arguments, until all ranks have made some optimizer steps.
     Then the run is stopped, and a page says whether it would run, what is wrong and what was

@@ -66,6 +66,7 @@ def render(
     check_format(name)
     how = replace(how, launcher=how.launcher or _launcher_of(name))
     asked = read_job(rest, how, command="render", file=file, slurm=slurm, fallback="train.py")
+    options.check_not_cluster_file("--output", output, asked.cluster)
     rendered = api.render(
         name,
         asked.cluster,

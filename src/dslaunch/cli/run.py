@@ -1,4 +1,4 @@
-"""`dslaunch run`: start a training on all nodes, stream its output, stop it cleanly."""
+"""`dslaunch run`: start a training job on all nodes, stream its output, stop it cleanly."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def run(
     ending: EndOptions,
     file: options.ClusterOption = None,
 ) -> None:
-    """Start a training on all nodes and follow it.
+    """Start a training job on all nodes and follow it.
 
     Everything after the script is passed to the script. Without a script, `job:` of the cluster
     file is run.

@@ -144,7 +144,7 @@ def slurm(
     ] = False,
     cluster: options.ClusterOption = None,
 ) -> None:
-    """Submit a training to SLURM and follow it.
+    """Submit a training job to SLURM and follow it.
 
     The exit code is the job's. The cluster file lists the nodes; `slurm:` in it has the settings
     of the job. SLURM allocates any nodes of the same type, or with --include exactly these.
@@ -158,6 +158,7 @@ def slurm(
     asked = read_job(words, how, command="slurm", file=cluster)
     if sum((render or output is not None, check, detach)) > 1:
         raise UsageError("--render (or --output), --check and --detach exclude each other")
+    options.check_not_cluster_file("--output", output, asked.cluster)
     notifications.check_launcher_stays("--notify", given=bool(notify), detach=detach)
     request = SlurmRequest(
         selection=which.selection,

@@ -16,7 +16,7 @@ from dslaunch.lint import fails
 from dslaunch.plural import counted
 from dslaunch.slurm.lint import fixed, lint_script
 from dslaunch.slurm.rules import rules
-from dslaunch.slurm.syntax import can_be_asked, refusal
+from dslaunch.slurm.syntax import has_bash, syntax_fault
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -73,12 +73,12 @@ def _directory_exists(directory: str) -> bool:
 
 
 def _verdict(text: str, file: Path, ignore: Collection[str]) -> ScriptLint:
-    return lint_script(text, str(file), _directory_exists, refusal(text), ignore)
+    return lint_script(text, str(file), _directory_exists, syntax_fault(text), ignore)
 
 
 def _say_unchecked() -> None:
     """Print that the syntax was not checked if there is no suitable bash."""
-    if not can_be_asked():
+    if not has_bash():
         ui.say("bash 4 or newer not found: the syntax of the script was not checked")
 
 

@@ -26,12 +26,12 @@ def stacks(
 
     Example: dslaunch stacks latest
     """
-    told = lookup.find(run, file).stacks(timeout)
+    found = lookup.find(run, file).stacks(timeout)
     if json:
-        ui.data(told.stacks)
+        ui.data(found.stacks)
     else:
-        ui.result(page(fold(told.stacks), ui.width()))
-    if told.unresponsive:
-        ui.say(f"unresponsive: {', '.join(told.unresponsive)}")
-    if told.failures:
-        raise NodeError(told.failures)
+        ui.result(page(fold(found.stacks), ui.width()))
+    if found.unresponsive:
+        ui.say(f"unresponsive: {', '.join(found.unresponsive)}")
+    if found.failures:
+        raise NodeError(found.failures)

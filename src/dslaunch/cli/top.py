@@ -40,7 +40,9 @@ def top(
     sort: Annotated[str, typer.Option(metavar="NAME", help=f"Sort rows by {SORT_NAMES}.")] = "node",
     node: Annotated[
         list[str] | None,
-        typer.Option("--node", metavar="HOSTS", help="Show only these nodes, as node[01-03]."),
+        typer.Option(
+            "--node", metavar="HOSTS", help="Show only these nodes, for example node[01-03]."
+        ),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object per measurement.")

@@ -182,14 +182,14 @@ def _settings(by_host: dict[str, Topology]) -> tuple[Remark, ...]:
 
 
 def _slots(file: Path, by_host: dict[str, Topology]) -> tuple[Advice, ...]:
-    said = {node.host: node.slots for node in load_cluster(file).nodes}
-    unknown = [host for host in by_host if host not in said]
+    listed = {node.host: node.slots for node in load_cluster(file).nodes}
+    unknown = [host for host in by_host if host not in listed]
     if unknown:
         raise UsageError(
             f"{file}: unknown nodes: {', '.join(unknown)}",
             hint="name the recorded files like the nodes, for example node01.txt",
         )
-    return slots(said, by_host)
+    return slots(listed, by_host)
 
 
 def _draw(by_host: dict[str, Topology], out: Path) -> None:

@@ -49,8 +49,8 @@ def _answered(file: Path | None, chosen: Selection, path: Path) -> Hardware:
     cluster = facts.scope.cluster if file is None else options.open_cluster(file)
     known = Hardware.of(cluster, select(cluster, chosen), facts)
     if known.unanswered:
-        silent = fold(known.unanswered)
-        ui.say(f"{path}: no answers of {silent}; using the labels of the cluster file")
+        unanswered = fold(known.unanswered)
+        ui.say(f"{path}: no answers of {unanswered}; using the labels of the cluster file")
     return known
 
 

@@ -46,10 +46,9 @@ def usage_error(error: Any, args: Sequence[str]) -> UsageError:
 
 def _extra_words(error: Any, help_hint: str) -> UsageError:
     """Return the error for words that a command does not take; they may be nodes."""
-    command = _path(error).rpartition(" ")[2]
     options = {name for each in error.ctx.command.params for name in each.opts}
     hint = help_hint
-    if command == "init":
+    if _path(error) == "dslaunch init":
         hint = f"name the source: --hosts NODES or --hostfile FILE\n{help_hint}"
     elif "--include" in options:
         hint = f"select nodes with --include NODES\n{help_hint}"

@@ -18,7 +18,8 @@ from dslaunch.cluster.load import check_names, parse, read_text
 from dslaunch.cluster.mistakes import MistakeCode
 from dslaunch.cluster.rules import KnownNames
 from dslaunch.errors import ConfigError, Problem
-from dslaunch.lint import Remark, fails, mentions, screened
+from dslaunch.lint import Remark, fails, screened, suppressions
+from dslaunch.plural import counted
 from dslaunch.preflight import checks
 from dslaunch.registry import LAUNCHERS, TRANSPORTS
 
@@ -92,21 +93,25 @@ def validate(
 
 
 def _judge(file: Path, ignore: Collection[str]) -> ValidatedFile:
-    """Load a cluster file and remove ignored problems. Raises ConfigError if it is unreadable."""
-    text = read_text(file)
+    """Load a cluster file and remove ignored problems."""
+    text = ""
     cluster: Cluster | None = None
     problems: tuple[Problem, ...] = ()
     hint = None
     try:
+        text = read_text(file)
         parsed = parse(text, str(file))
         cluster = parsed.cluster
         check_names(parsed, _names(parsed.document.data))
     except ConfigError as error:
         problems, hint = error.problems, error.hint
     remarks = [_remark(problem) for problem in problems]
-    said = mentions(text)
     found = screened(
-        remarks, file=str(file), known=frozenset(MistakeCode), ignore=ignore, said=said
+        remarks,
+        file=str(file),
+        known=frozenset(MistakeCode),
+        ignore=ignore,
+        inside=suppressions(text),
     )
     return ValidatedFile(file, cluster, problems, found, hint)
 
@@ -118,7 +123,7 @@ def _remark(problem: Problem) -> Remark:
 
 def _print_json(judged: list[ValidatedFile]) -> None:
     """Print an object for one file, a list of objects for several."""
-    told = []
+    data = []
     for each in judged:
         counts = count(each.cluster) if each.cluster else {}
         parameters = {_remark(problem): dict(problem.parameters) for problem in each.problems}
@@ -126,8 +131,8 @@ def _print_json(judged: list[ValidatedFile]) -> None:
             to_builtins(remark) | {"parameters": parameters.get(remark, {})}
             for remark in each.found.kept
         ]
-        told.append({**counts, "problems": problems, "ignored": each.found.ignored})
-    ui.data(told[0] if len(told) == 1 else told)
+        data.append({**counts, "problems": problems, "ignored": each.found.ignored})
+    ui.data(data[0] if len(data) == 1 else data)
 
 
 def _print_text(judged: list[ValidatedFile]) -> None:
@@ -165,10 +170,7 @@ def count(cluster: Cluster) -> dict[str, Any]:
 
 def counts_text(counts: dict[str, Any]) -> str:
     """Return for example `pod-a: 6 nodes, 44 slots, 1 spare`."""
-    things = [(counts[noun], noun) for noun in ("nodes", "slots", "spares")]
-    words = [
-        f"{number} {noun.removesuffix('s') if number == 1 else noun}"
-        for number, noun in things
-        if number or noun != "spares"
-    ]
+    words = [counted(counts["nodes"], "node"), counted(counts["slots"], "slot")]
+    if counts["spares"]:
+        words.append(counted(counts["spares"], "spare"))
     return f"{counts['name']}: {', '.join(words)}"

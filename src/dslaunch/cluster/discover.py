@@ -12,7 +12,8 @@ from dslaunch.cluster.hostfile import parse_hostfile
 from dslaunch.cluster.mistakes import Mistake
 from dslaunch.cluster.model import MOST_SLOTS
 from dslaunch.cluster.names import host_fault
-from dslaunch.cluster.nodeset import InvalidNodeSet, expand, numbers
+from dslaunch.cluster.nodeset import InvalidNodeSet, expand
+from dslaunch.cluster.slurm_variables import gpus_per_node, node_lists
 from dslaunch.errors import ErrorCode, UsageError
 from dslaunch.notes import Note, NoteCode, note
 
@@ -27,8 +28,6 @@ class DiscoveryNote(NoteCode):
     INCLUDES_NOT_READ = "includes-not-read", "files included by the ssh config were not read"
 
 
-_COUNT = re.compile(r"[0-9]{1,6}", re.ASCII)
-_COUNTED = re.compile(r"([0-9]{1,4})(?:\(x([0-9]{1,6})\))?")
 _GPU = re.compile(r"(?m)^GPU ([0-9]+):")
 
 
@@ -121,23 +120,13 @@ def _hop_name(hop: str) -> str:
 
 
 def from_slurm(environ: Mapping[str, str], slots: int | None) -> Discovered:
-    """Return the nodes of the current SLURM allocation. Raises UsageError.
-
-    Components of a heterogeneous job have a suffix, as in SLURM_JOB_NODELIST_HET_GROUP_0 (SLURM's
-     page on heterogeneous jobs, "Environment Variables").
-    """
-    size = _count(environ.get("SLURM_HET_SIZE", ""))
-    groups = [f"_HET_GROUP_{i}" for i in range(size)] if size else [""]
+    """Return the nodes of the current SLURM allocation. Raises UsageError."""
     nodes: list[tuple[str, int]] = []
     guessed = False
-    for group in groups:
-        name = f"SLURM_JOB_NODELIST{group}"
-        folded = environ.get(name) or environ.get(f"SLURM_NODELIST{group}")
-        if not folded:
-            raise UsageError.coded(ErrorCode.NOT_IN_A_JOB, variable=name)
-        found = slots or gpus_per_node(environ, group)
+    for listed in node_lists(environ):
+        found = slots or gpus_per_node(environ, listed.suffix)
         guessed |= found is None
-        nodes += _alike(_hosts(folded, name), found)
+        nodes += _alike(_hosts(listed.folded, listed.variable), found)
     return Discovered("the SLURM allocation", tuple(nodes), guessed_slots=guessed)
 
 
@@ -148,44 +137,6 @@ def from_machine(listed: str, slots: int | None) -> Discovered:
     guessed = not (slots or gpus)
     nodes = (("localhost", count),)
     return Discovered("this machine", nodes, transport="local", guessed_slots=guessed)
-
-
-def gpus_per_node(environ: Mapping[str, str], group: str = "") -> int | None:
-    """Return the number of GPUs that SLURM allocated per node; None: not in its variables.
-
-    SLURM_GPUS_ON_NODE is a number; SLURM_GPUS_PER_NODE may be `8`, `a100:4`, `gpu:a100:4` or a
-    list of these (sbatch's manual, --gpus-per-node); SLURM_JOB_GPUS lists indexes. Otherwise it is
-    SLURM_GPUS_PER_TASK times the tasks of SLURM_TASKS_PER_NODE, if those are equal on all nodes.
-    """
-    for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
-        counts = [_last(part) for part in environ.get(name + group, "").split(",")]
-        if None not in counts and any(counts):
-            return sum(filter(None, counts))
-    try:
-        return len(set(numbers(environ.get(f"SLURM_JOB_GPUS{group}", "")))) or None
-    except ValueError:
-        pass
-    tasks = run_lengths(environ.get(f"SLURM_TASKS_PER_NODE{group}", ""))
-    gpus = _last(environ.get(f"SLURM_GPUS_PER_TASK{group}", ""))
-    return tasks[0] * gpus or None if gpus and len(set(tasks)) == 1 else None
-
-
-def run_lengths(text: str) -> tuple[int, ...]:
-    """Expand SLURM's run-length code, `2(x3),1` to (2, 2, 2, 1); empty if it is invalid."""
-    parts = [_COUNTED.fullmatch(part) for part in text.split(",")]
-    counted = [(int(m[1]), int(m[2] or 1)) for m in parts if m]
-    if len(counted) < len(parts) or sum(times for _, times in counted) > 100_000:
-        return ()
-    return tuple(number for number, times in counted for _ in range(times))
-
-
-def _last(text: str) -> int | None:
-    """Return the count at the end of `gpu:a100:4`; None if it is not a count."""
-    return _count(text.rpartition(":")[2])
-
-
-def _count(text: str) -> int | None:
-    return int(text) if _COUNT.fullmatch(text) else None
 
 
 def _alike(hosts: Iterable[str], slots: int | None) -> tuple[tuple[str, int], ...]:

@@ -54,7 +54,7 @@ class Parsed(Struct, frozen=True):
 
 def parse(text: str, file: str) -> Parsed:
     """Check a cluster file's text; `file` is its name in messages. Raises ConfigError."""
-    from dslaunch.cluster import findings, rules, schema, yamltext
+    from dslaunch.cluster import rules, schema, validation, yamltext
 
     try:
         document = yamltext.parse(text, file, verbatim=schema.VERBATIM)
@@ -65,7 +65,7 @@ def parse(text: str, file: str) -> Parsed:
     other = _other_file(text, document.data, file)
     if other is not None:
         raise other
-    checked = findings.check(document)
+    checked = validation.check(document)
     found = rules.expand_nodes(document, checked)
     contradictions = rules.contradictions(document, checked, found.nodes)
     problems = [*document.problems, *checked.problems, *found.problems, *contradictions]
@@ -139,20 +139,26 @@ def read_text(path: Path) -> str:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            found = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            found = "a directory" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
             raise _unreadable(path, mistake(MistakeCode.NOT_A_FILE, found=found))
         if status.st_size > LARGEST:
             found_size = mistake(MistakeCode.TOO_LARGE, size=status.st_size, limit=LARGEST)
             raise _unreadable(path, found_size)
         return _decoded(path, path.read_bytes())
     except FileNotFoundError:
-        near = _nearest_file(path)
-        hint = f"did you mean {near}?" if near else "`dslaunch init` writes one"
-        raise _unreadable(path, mistake(MistakeCode.MISSING_FILE), hint) from None
+        raise _unreadable(path, mistake(MistakeCode.MISSING_FILE), _instead_of(path)) from None
     except (OSError, ValueError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
         unreadable = mistake(MistakeCode.UNREADABLE, error=str(reason).lower())
         raise _unreadable(path, unreadable) from None
+
+
+def _instead_of(path: Path) -> str:
+    """Return the hint for a cluster file that does not exist."""
+    if str(path) == "-":
+        return "a cluster file is not read from standard input; name a file"
+    near = _nearest_file(path)
+    return f"did you mean {near}?" if near else "`dslaunch init` writes one"
 
 
 def _nearest_file(path: Path) -> Path | None:

@@ -9,7 +9,6 @@ from typing import Any
 from msgspec import Struct, field
 
 from dslaunch.cluster.container_section import container_of
-from dslaunch.cluster.findings import Checked
 from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
 from dslaunch.cluster.model import Node, SecretSource
 from dslaunch.cluster.names import address_fault, host_fault, plain_address
@@ -17,6 +16,7 @@ from dslaunch.cluster.nodeset import LIMIT, InvalidNodeSet, expand
 from dslaunch.cluster.progress_format import fault
 from dslaunch.cluster.runtimes import inexpressible
 from dslaunch.cluster.schema import ClusterFile, NodeEntry
+from dslaunch.cluster.validation import Checked
 from dslaunch.cluster.yamltext import Path, YamlDocument
 from dslaunch.errors import Problem
 from dslaunch.texts import closest
@@ -103,22 +103,25 @@ def expand_nodes(document: YamlDocument, checked: Checked) -> Nodes:
 
 def node_settings(file: ClusterFile, entry: NodeEntry) -> dict[str, Any]:
     """Return the settings of all nodes of an entry; missing ones come from the file."""
-    settings = {
-        name: getattr(file.ssh, name) if (own := getattr(entry, name)) is None else own
-        for name in _FOR_ALL
-    }
-    own = entry.python is not None or entry.activate is not None
-    source = entry if own else file
+    settings = {}
+    for name in _FOR_ALL:
+        own = getattr(entry, name)
+        settings[name] = getattr(file.ssh, name) if own is None else own
+    has_interpreter = entry.python is not None or entry.activate is not None
+    source = entry if has_interpreter else file
     return settings | {
-        "slots": _first_slots(entry.slots)
-        if isinstance(entry.slots, int)
-        else tuple(sorted(entry.slots)),
+        "slots": _slots(entry.slots),
         "python": source.python,
         "activate": source.activate,
         "env": tuple(entry.env.items()),
         "labels": tuple(entry.labels.items()),
         "spare": entry.spare,
     }
+
+
+def _slots(given: int | list[int]) -> tuple[int, ...]:
+    """Return the indexes of the slots, ascending; given is their number, or a list of them."""
+    return _first_slots(given) if isinstance(given, int) else tuple(sorted(given))
 
 
 @cache

@@ -1,8 +1,7 @@
 """The schema of the cluster file: its keys, their types, limits and descriptions.
 
-Rules about several keys are in `rules`. Those that a JSON Schema can express are here
-too, as `json_schema_extra`, which pydantic itself does not check. A loaded file is a value of
-`model`.
+Rules about several keys are in `rules`. Those that a JSON Schema can express are here too, as
+`MORE`, which only the JSON Schema has. A loaded file is a value of `model`.
 """
 
 from __future__ import annotations

@@ -77,18 +77,18 @@ class ParserError(Struct, frozen=True):
     place: Place
     began: Place | None = None
     """Start of the part that it was parsing."""
-    said: str = ""
-    """Its text, for a fault without a code."""
+    message: str = ""
+    """The parser's message, for a fault without a code."""
 
 
-def explained(complaint: ParserError, text: str) -> PlacedMistake:
+def explained(error: ParserError, text: str) -> PlacedMistake:
     """Return the mistake with its position."""
     lines = text.split("\n")
     for look in _LOOKS:
-        found = look(complaint, lines)
+        found = look(error, lines)
         if found is not None:
             return found
-    return complaint.place, mistake(MistakeCode.INVALID_YAML, error=complaint.said or "unreadable")
+    return error.place, mistake(MistakeCode.INVALID_YAML, error=error.message or "unreadable")
 
 
 def _line(lines: list[str], number: int) -> str:

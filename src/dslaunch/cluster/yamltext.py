@@ -140,7 +140,7 @@ def _parser_error(error: Any) -> ParserError:
         fault=fault_of(problem, context),
         place=place,
         began=(began.line + 1, began.column + 1) if began else None,
-        said=f"{problem} {context}".strip(),
+        message=f"{problem} {context}".strip(),
     )
 
 

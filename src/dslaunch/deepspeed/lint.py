@@ -11,7 +11,7 @@ from dslaunch.deepspeed.other_file import other_file
 from dslaunch.deepspeed.rules import rules
 from dslaunch.deepspeed.template import template, unreadable_template
 from dslaunch.errors import ConfigError
-from dslaunch.lint import Mention, Remark, Screened, mentions, screened
+from dslaunch.lint import Remark, Screened, Suppression, screened, suppressions
 
 KEY = "_dslaunch_ignore"
 """The key of a config that lists rules to ignore, since JSON has no comments: `rule`, or
@@ -30,8 +30,8 @@ def verdict(config: LintedConfig, ignore: Collection[str] = ()) -> Screened:
     """
     document = config.document
     remarks = _remarks(config)
-    said = (*mentions(document.text), *_listed(document))
-    return screened(remarks, file=document.file, known=rules().names, ignore=ignore, said=said)
+    inside = (*suppressions(document.text), *_listed(document))
+    return screened(remarks, file=document.file, known=rules().names, ignore=ignore, inside=inside)
 
 
 def _remarks(config: LintedConfig) -> Iterable[Remark]:
@@ -42,14 +42,14 @@ def _remarks(config: LintedConfig) -> Iterable[Remark]:
     return dict.fromkeys(rules().remarks(config))
 
 
-def _listed(document: reading.ConfigDocument) -> Iterator[Mention]:
+def _listed(document: reading.ConfigDocument) -> Iterator[Suppression]:
     """Yield the rules that the config itself lists to ignore."""
     data = document.data
     listed = data.get(KEY) if isinstance(data, dict) else None
     for index, entry in enumerate(listed if isinstance(listed, list) else ()):
         line, column = document.place(document.span((KEY, index)).start)
         rule, _, path = str(entry).partition(":")
-        yield Mention(rule, line, column, path=path or None)
+        yield Suppression(rule, line, column, path=path or None)
 
 
 def read(

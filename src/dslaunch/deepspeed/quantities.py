@@ -58,9 +58,9 @@ COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 
 def parse_count(text: str, option: str) -> int:
-    """Return a count of 1 or more: `7e9`, `7B`, `65M`, `2_783_959_040`. Raises UsageError."""
+    """Return a count from 1 to MOST: `7e9`, `7B`, `65M`, `2_783_959_040`. Raises UsageError."""
     found = re.fullmatch(NUMBER + r"([kmbgt]?)", text.strip().replace("_", ""), re.IGNORECASE)
     count = float(found[1]) * COUNTS[found[2].lower()] if found else 0
     if not 1 <= count <= MOST:
-        raise _invalid(option, text, expected="a number of 1 or more", example="7e9 or 7B")
+        raise _invalid(option, text, expected="a number from 1 to 1e18", example="7e9 or 7B")
     return round(count)

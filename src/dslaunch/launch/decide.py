@@ -183,7 +183,7 @@ def decide_shared(cluster: Cluster, facts: Facts, path: str) -> tuple[bool | Non
 
 
 def _how_shared(stores: int, nodes: int) -> DecisionCode:
-    """Return how nodes share a directory that is on so many stores."""
+    """Return how `nodes` share a directory that is on `stores` different file systems."""
     if stores == 1:
         return DecisionCode.STORAGE_SHARED
     apart = stores == nodes

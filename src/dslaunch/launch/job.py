@@ -12,6 +12,7 @@ from msgspec import Struct
 from dslaunch.cluster.model import Cluster, JobDefaults, Pairs, SecretSource
 from dslaunch.errors import ErrorCode, UsageError
 from dslaunch.launch.command import Word
+from dslaunch.registry import LAUNCHERS
 
 Kind = Literal["script", "module", "command"]
 
@@ -77,6 +78,7 @@ class Job(Struct, frozen=True):
         chosen = launcher or cluster.launcher
         own = cluster.launcher_args if chosen == cluster.launcher else ()
         passed = (*own, *launcher_args)
+        LAUNCHERS.require(chosen)
         check_launcher_args(chosen, passed)
         _refuse_secrets(cluster, overrides)
         variables = dict(cluster.env)

@@ -146,8 +146,8 @@ THREADS = "OMP_NUM_THREADS"
 
 
 def thread_limit(job: Job, node: Node, slots: int) -> Pairs:
-    """The variable that gives each rank of a node one OpenMP thread; empty: there is one rank, or
-    the user has set it.
+    """Return the variable that gives each rank of a node one OpenMP thread; empty: there is one
+    rank, or the user has set it.
 
     Otherwise each rank would use all cores. torch sets the same, with a warning on every node
     (2.13, distributed/run.py), and so does Accelerate (1.15, commands/launch.py).

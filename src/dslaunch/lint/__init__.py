@@ -3,10 +3,10 @@
 from dslaunch.lint.remark import ORDER, Edit, Level, Remark, fails, in_order, mended
 from dslaunch.lint.suppression import (
     UNKNOWN_RULE,
-    Mention,
     Screened,
-    mentions,
+    Suppression,
     screened,
+    suppressions,
 )
 
 __all__ = [
@@ -14,12 +14,12 @@ __all__ = [
     "UNKNOWN_RULE",
     "Edit",
     "Level",
-    "Mention",
     "Remark",
     "Screened",
+    "Suppression",
     "fails",
     "in_order",
     "mended",
-    "mentions",
     "screened",
+    "suppressions",
 ]

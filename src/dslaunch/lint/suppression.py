@@ -29,7 +29,7 @@ _COMMENT = re.compile(r"(?:#|//)[ \t]*dslaunch:[ \t]*(ignore-file|ignore)\[([^\[
 _NAME = re.compile(r"[^,\s]+")
 
 
-class Mention(Struct, frozen=True):
+class Suppression(Struct, frozen=True):
     """A rule to ignore, and where the text names it."""
 
     rule: str
@@ -51,12 +51,12 @@ class Screened(Struct, frozen=True):
     """Number of ignored remarks."""
 
 
-def mentions(text: str) -> tuple[Mention, ...]:
+def suppressions(text: str) -> tuple[Suppression, ...]:
     """Return the rules that comments of a text ignore. `#` and `//` start a comment."""
-    return tuple(_mentions(text.split("\n"))) if "dslaunch:" in text else ()
+    return tuple(_suppressions(text.split("\n"))) if "dslaunch:" in text else ()
 
 
-def _mentions(lines: list[str]) -> Iterator[Mention]:
+def _suppressions(lines: list[str]) -> Iterator[Suppression]:
     extents = _extents(lines)
     for number, line in enumerate(lines, start=1):
         for comment in _COMMENT.finditer(line):
@@ -64,7 +64,7 @@ def _mentions(lines: list[str]) -> Iterator[Mention]:
             first, last = (0, 0) if whole_file else extents[number - 1]
             for name in _NAME.finditer(comment[2]):
                 column = comment.start(2) + name.start() + 1
-                yield Mention(name[0], number, column, first, last)
+                yield Suppression(name[0], number, column, first, last)
 
 
 def _extents(lines: list[str]) -> list[tuple[int, int]]:
@@ -87,7 +87,7 @@ def _extents(lines: list[str]) -> list[tuple[int, int]]:
 
 
 def _is_alone(line: str) -> bool:
-    """Whether a line has nothing but such a comment."""
+    """Return whether a line has nothing but such a comment."""
     return _COMMENT.match(line.strip()) is not None
 
 
@@ -97,31 +97,31 @@ def screened(
     file: str,
     known: Collection[str],
     ignore: Collection[str] = (),
-    said: Iterable[Mention] = (),
+    inside: Iterable[Suppression] = (),
 ) -> Screened:
-    """Return the findings without the rules of `ignore` (the command) and `said` (the file).
+    """Return the findings without the rules of `ignore` (the command) and `inside` (the file).
 
-    A rule of `said` that is not in `known` becomes a warning, because it ignores nothing.
+    A rule of `inside` that is not in `known` becomes a warning, because it ignores nothing.
     """
-    every, said = tuple(remarks), tuple(said)
-    index = _Index(said)
+    every, within = tuple(remarks), tuple(inside)
+    index = _Index(within)
     kept = [r for r in every if r.rule not in ignore and not index.covers(r)]
-    misnamed = [_misnamed(mention, file, known) for mention in said if mention.rule not in known]
+    misnamed = [_misnamed(each, file, known) for each in within if each.rule not in known]
     return Screened(in_order([*kept, *misnamed]), len(every) - len(kept))
 
 
 class _Index:
     """Ignored rules by name and line; fast also for a comment on every line."""
 
-    def __init__(self, said: Iterable[Mention]) -> None:
+    def __init__(self, suppressions: Iterable[Suppression]) -> None:
         self._whole_file: set[tuple[str, str | None]] = set()
         self._ranges: dict[str, list[tuple[int, int]]] = {}
-        for mention in said:
-            if mention.first == 0:
-                self._whole_file.add((mention.rule, mention.path))
+        for suppression in suppressions:
+            if suppression.first == 0:
+                self._whole_file.add((suppression.rule, suppression.path))
             else:
-                lines = (mention.first, mention.last)
-                self._ranges.setdefault(mention.rule, []).append(lines)
+                lines = (suppression.first, suppression.last)
+                self._ranges.setdefault(suppression.rule, []).append(lines)
         for ranges in self._ranges.values():
             ranges.sort()
 
@@ -136,8 +136,8 @@ class _Index:
         return after > 0 and remark.line <= ranges[after - 1][1]
 
 
-def _misnamed(mention: Mention, file: str, known: Collection[str]) -> Remark:
-    name = mention.rule[:LONGEST]
+def _misnamed(suppression: Suppression, file: str, known: Collection[str]) -> Remark:
+    name = suppression.rule[:LONGEST]
     similar = closest(name, sorted(known))
     fix = f"write {similar}" if similar else "use the name in brackets at the end of a finding"
     message = f"unknown rule `{name}`, nothing is ignored"
@@ -145,8 +145,8 @@ def _misnamed(mention: Mention, file: str, known: Collection[str]) -> Remark:
         rule=UNKNOWN_RULE,
         level="warning",
         file=file,
-        line=mention.line,
-        column=mention.column,
+        line=suppression.line,
+        column=suppression.column,
         path="",
         message=message,
         fix=fix,

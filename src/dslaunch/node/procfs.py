@@ -76,6 +76,20 @@ def tell(pid: int) -> Dict[str, Any]:
     }
 
 
+def running_threads(pid: int) -> Set[str]:
+    """Return the threads of a process that run or could run; none if it has ended."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return set()
+    return {each for each in threads if _is_running(f"/proc/{pid}/task/{each}/stat")}
+
+
+def _is_running(path: str) -> bool:
+    # the name of the thread, in parentheses, may have any characters
+    return read(path).rpartition(") ")[2][:1] == "R"
+
+
 def command(words: List[str]) -> str:
     """Return a command in short: the program, and a Python's script; its arguments may be
     private."""

@@ -56,6 +56,7 @@ def collect(pids: Dict[int, int], timeout: float) -> Dict[str, List[Process]]:
     file that it waits for), `stack` (the kernel's; for root only), of which what cannot be read
     is "", `tool` ("py-spy", "faulthandler" or "proc"), `threads` with `name`, `main` and `frames`
     (`file`, `line`, `function`, the innermost first), and where these are missing `error`.
+    `computes`: a thread of it ran before and after these were read.
     """
     deadline = time.monotonic() + timeout
     families = _families(pids)
@@ -113,6 +114,7 @@ def _look(pid: int, told: Dict[int, Process], deadline: float) -> None:
         told[pid] = {**base, "error": GONE}
         return
     told[pid] = {**base, "error": "no stacks within the timeout"}
+    running = procfs.running_threads(pid)
     python = procfs.PYTHON.match(os.path.basename(procfs.link(f"/proc/{pid}/exe")))
     if not python and _note_of(pid) is None:
         told[pid] = {**base, "error": "not a Python program"}
@@ -120,7 +122,10 @@ def _look(pid: int, told: Dict[int, Process], deadline: float) -> None:
     reasons = []
     for tool, ask in (("py-spy", _by_py_spy), ("faulthandler", _by_faulthandler)):
         try:
-            told[pid] = {**base, "tool": tool, "threads": _from_here(pid, ask(pid, deadline))}
+            threads = _from_here(pid, ask(pid, deadline))
+            # not one that ran for a moment, such as that of our hooks which answers
+            base["computes"] = bool(running & procfs.running_threads(pid))
+            told[pid] = {**base, "tool": tool, "threads": threads}
             return
         except _NoStacksError as error:
             reasons.append(f"{tool}: {error}")

@@ -315,6 +315,7 @@ class ProcessOfRank(_ProcessRequired, total=False):
     syscall: Short
     on: Text
     stack: Annotated[list[Short], Field(max_length=1000)]
+    computes: bool
     tool: Short
     threads: Annotated[list[ThreadOfProcess], Field(max_length=10_000)]
     error: Text

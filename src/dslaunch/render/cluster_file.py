@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import groupby
 
 from msgspec import Struct
@@ -27,27 +28,32 @@ class YamlNodes(Struct, frozen=True):
 
 def cluster_yaml(found: Discovered) -> str:
     """Return a cluster file with comments; adjacent equal nodes share an entry."""
-    users, types = dict(found.users), dict(found.gpu_types)
-    entries = [
-        YamlNodes(
-            host=yaml_text(fold_in_order([host for host, _ in alike])),
-            slots=slots,
-            user=yaml_text(user) if user else None,
-            gpu=yaml_text(gpu) if gpu else None,
-        )
-        for (slots, user, gpu), alike in groupby(
-            found.nodes, key=lambda node: (node[1], users.get(node[0]), types.get(node[0]))
-        )
-    ]
     return render(
         "cluster.yaml.j2",
         source=_one_line(found.source),
         notes=[_one_line(str(note)) for note in found.notes],
-        entries=entries,
+        entries=list(_entries(found)),
         guessed_slots=found.guessed_slots,
         config_file=found.config_file and json_literal(found.config_file),
         local=TRANSPORTS.get(found.transport).same_machine,
     )
+
+
+def _entries(found: Discovered) -> Iterator[YamlNodes]:
+    """Yield adjacent equal nodes together."""
+    users, types = dict(found.users), dict(found.gpu_types)
+
+    def settings(node: tuple[str, int]) -> tuple[int, str | None, str | None]:
+        host, slots = node
+        return slots, users.get(host), types.get(host)
+
+    for (slots, user, gpu), nodes in groupby(found.nodes, key=settings):
+        yield YamlNodes(
+            host=yaml_text(fold_in_order([host for host, _ in nodes])),
+            slots=slots,
+            user=yaml_text(user) if user else None,
+            gpu=yaml_text(gpu) if gpu else None,
+        )
 
 
 def yaml_text(text: str) -> str:

@@ -257,8 +257,8 @@ def _each_name(names: tuple[str, ...], line: str, *, one_line: str = "") -> list
     """
     alike = " ".join(f'"${{!{prefix}@}}"' for prefix in PREFIXES)
     listed = wrapped(Command((*names, *DEVICES)))
-    told = f'echo "{one_line} cannot pass $name: its value has several lines" >&2'
-    cut = ["  if [[ ${!name} == *$'\\n'* ]]; then", f"    {told}", "    exit 1", "  fi"]
+    message = f'echo "{one_line} cannot pass $name: its value has several lines" >&2'
+    cut = ["  if [[ ${!name} == *$'\\n'* ]]; then", f"    {message}", "    exit 1", "  fi"]
     return [
         f"for name in {alike} \\",
         f"  {listed}; do",

@@ -82,7 +82,7 @@ def cause_rows(
     if outcome.stacks:
         from dslaunch.report import stacks
 
-        page = stacks.page(stacks.fold(outcome.stacks), width - 2)
+        page = stacks.outcome_page(outcome, width - 2)
         rows += [f"  {line}" for line in page.splitlines()]
     rows += _left_rows(outcome)
     return rows

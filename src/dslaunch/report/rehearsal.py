@@ -150,7 +150,7 @@ def stack_rows(rehearsal: Rehearsal, width: int) -> list[str]:
         return []
     from dslaunch.report import stacks
 
-    text = stacks.page(stacks.fold(rehearsal.outcome.stacks), width)
+    text = stacks.outcome_page(rehearsal.outcome, width)
     return ["stacks of the ranks:", *(f"  {line}" for line in text.splitlines())]
 
 

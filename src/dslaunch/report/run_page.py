@@ -299,7 +299,7 @@ def _stacks(outcome: Outcome) -> str:
         return ""
     from dslaunch.report import stacks
 
-    return _short(stacks.page(stacks.fold(outcome.stacks), 110), MOST_STACKS)
+    return _short(stacks.outcome_page(outcome, 110), MOST_STACKS)
 
 
 # ---------------------------------------------------------------- what it was started from

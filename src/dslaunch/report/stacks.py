@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -16,6 +16,7 @@ from msgspec.structs import asdict, replace
 
 from dslaunch.cluster.nodeset import fold as fold_names
 from dslaunch.plural import counted
+from dslaunch.run.outcome import Outcome
 from dslaunch.run.waits import IDLE, OTHERS, Frame, Wait, WaitKind, wait
 from dslaunch.terminal import one_line
 
@@ -78,16 +79,20 @@ class _Process(Struct, frozen=True):
     collective: str
 
 
-def fold(stacks: Told, *, exact: bool = True) -> list[StackGroup]:
+def fold(stacks: Told, *, exact: bool = True, first: Collection[Member] = ()) -> list[StackGroup]:
     """Group ranks by the stacks of their main threads: smallest group first, children last.
 
-    Of groups of equal size, those that wait for other ranks come last. Without `exact`, the line
-    numbers of the innermost frame are ignored: ranks in the same loop are one group.
+    Of groups of equal size, those that wait for other ranks come last. Groups of the ranks in
+    `first` come before all others. Without `exact`, the line numbers of the innermost frame are
+    ignored: ranks in the same loop are one group.
     """
     groups: dict[object, list[_Process]] = {}
     for process in _processes(stacks):
         groups.setdefault(_key(process, exact), []).append(process)
-    return sorted((_group(each) for each in groups.values()), key=_order)
+    folded = [_group(each) for each in groups.values()]
+    return sorted(
+        folded, key=lambda group: (not set(first).intersection(group.members), _order(group))
+    )
 
 
 def _order(group: StackGroup) -> tuple[bool, int, bool, Member]:
@@ -254,6 +259,12 @@ def _plain_values(value: Any) -> Any:
 
 
 # ------------------------------------------------------------ text
+
+
+def outcome_page(outcome: Outcome, width: int) -> str:
+    """Return the stacks of a run that hung: those of the ranks that the others wait for first."""
+    hang = outcome.reason.hang
+    return page(fold(outcome.stacks, first=hang.ranks if hang is not None else ()), width)
 
 
 def page(groups: Sequence[StackGroup], width: int | None = None) -> str:

@@ -198,7 +198,7 @@ def job_rows(status: RunStatus) -> list[Row]:
 
 
 def _job_row(info: JobInfo) -> Row:
-    name = f"{info.array}_{info.task}" if info.array else info.job
+    name = info.array_task or info.job
     now = time.time()
     start = estimated_start(info, now)
     texts = [standing_reason(standing_of(info))]

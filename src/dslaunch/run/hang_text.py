@@ -23,7 +23,7 @@ _ABOUT: Mapping[HangCode, str] = {
     HangCode.EXITING: "{who} {has} ended the program and {waits} for its threads or processes",
     HangCode.STOPPED: "{who} {is_} stopped by a signal or a debugger{where}",
     HangCode.FILESYSTEM: "{who} {has} not entered it and {waits} for a file{on}{where}",
-    HangCode.LOCK: "{who} {has} not entered it and {waits} for a lock{lock}{where}",
+    HangCode.LOCK: "{who} {has} not entered it and {waits} for {lock}{where}",
     HangCode.DATALOADER: "{who} {has} not entered it and {waits} for the data loader{workers}"
     "{where}",
     HangCode.BUSY: "{who} {has} not entered it and {computes}{where}",
@@ -36,7 +36,7 @@ _ABOUT: Mapping[HangCode, str] = {
 }
 _WITHOUT_COLLECTIVE: Mapping[HangCode, str] = {
     HangCode.FILESYSTEM: "{who} {waits} for a file{on}{where}",
-    HangCode.LOCK: "{who} {waits} for a lock{lock}{where}",
+    HangCode.LOCK: "{who} {waits} for {lock}{where}",
     HangCode.DATALOADER: "{who} {waits} for the data loader{workers}{where}",
     HangCode.BUSY: "{who} {computes}{where}",
     HangCode.SLOW: "no rank waits for another one; {who} {is_}{inside}",
@@ -69,8 +69,8 @@ _HINTS: Mapping[HangCode, str] = {
     HangCode.NOT_ENTERED: "look for code that only some ranks run: the others wait for it; raise "
     "--hang-timeout if it is to take so long",
     HangCode.MISMATCH: "all ranks must call the same collectives in the same order with equal "
-    "sizes; look for conditions that depend on the rank or its data, and for ranks with fewer "
-    "batches; DistributedDataParallel calls broadcast and all_reduce itself",
+    "sizes; look for a condition that depends on the rank or its data, fewer batches, and an "
+    "exception that is caught; DistributedDataParallel calls broadcast and all_reduce itself",
     HangCode.NETWORK: "check the network between the nodes: `dslaunch preflight --tier deep`, "
     "firewalls, NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME",
     HangCode.GPU: "check the node with `nvidia-smi` and `dslaunch preflight`, drain it, and reset "
@@ -85,6 +85,15 @@ _HINTS: Mapping[HangCode, str] = {
 }
 
 
+_WAIT_HINTS: Mapping[WaitKind, str] = {
+    WaitKind.NETWORK: "check that the node reaches that service: proxy, firewall, offline mode; "
+    "give the request a timeout",
+    WaitKind.CHILD_PROCESS: "look at what the child process does; one whose output is not read "
+    "blocks when the pipe is full: use `communicate`, or a `timeout`",
+    WaitKind.QUEUE: "look for the thread or process at the other end of the queue, which may have "
+    "failed or been killed; give `get` and `put` a `timeout`",
+}
+"""Of `not-entered` and `lock`, by what the rank waits for."""
 _ALL_ENTERED = (HangCode.NETWORK, HangCode.UNKNOWN)
 _ROOTED = {"broadcast": "src", "scatter": "src", "gather": "dst", "reduce": "dst"}
 """Operations of one rank, and the argument that names it."""
@@ -101,6 +110,9 @@ def hang_hint(verdict: HangVerdict) -> str:
             "all ranks must call new_group for the same groups in the same order, also for "
             "groups that they are no members of"
         )
+    of_one_rank = verdict.code in (HangCode.NOT_ENTERED, HangCode.LOCK)
+    if of_one_rank and verdict.wait is not None and verdict.wait in _WAIT_HINTS:
+        return _WAIT_HINTS[verdict.wait]
     lock = verdict.lock
     if lock is not None and lock.rank in verdict.waiting:
         return "let the rank release the lock before a collective: it waits for the others there"
@@ -149,7 +161,7 @@ def _filled(text: str, verdict: HangVerdict) -> str:
         where=f": in {where}" if where else "",
         inside=f" in {where}" if where else " in unknown code",
         on=f" ({verdict.on})" if verdict.on else "",
-        lock=_lock(verdict.lock),
+        lock="a queue" if verdict.wait is WaitKind.QUEUE else f"a lock{_lock(verdict.lock)}",
         ending=_ending(verdict),
         workers=f" ({counted(verdict.workers, 'worker')} blocked)" if verdict.workers else "",
         pairs=_pairs(verdict.unreachable),
@@ -236,14 +248,19 @@ def _tensors(side: Side) -> str:
 
 
 def place_text(place: Place | None) -> str:
-    """Return for example `save_checkpoint (train.py:41)`."""
-    return f"{place.function}{_in_brackets(place)}" if place is not None else ""
+    """Return for example `save_checkpoint (train.py:41)`; outside of functions `train.py:41`."""
+    if place is None:
+        return ""
+    name = place.function.partition(".<locals>")[0]
+    return _line(place) if name == "<module>" else f"{name} ({_line(place)})"
 
 
 def _in_brackets(place: Place | None) -> str:
-    if place is None:
-        return ""
-    return f" ({place.file}:{place.line})" if place.line else f" ({place.file})"
+    return f" ({_line(place)})" if place is not None else ""
+
+
+def _line(place: Place) -> str:
+    return f"{place.file}:{place.line}" if place.line else place.file
 
 
 def _who(sources: Iterable[tuple[str, int]]) -> str:

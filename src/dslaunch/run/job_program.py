@@ -38,7 +38,7 @@ def check_runnable(job: Job, cwd: Path) -> None:
     if job.kind == "script" and job.program.endswith(YAML_ENDINGS):
         raise UsageError(
             f"script {job.program!r} is a YAML file; put the script after the cluster file",
-            hint="dslaunch run CLUSTER.yaml SCRIPT [ARGS]...",
+            hint="use this order: CLUSTER.yaml SCRIPT [ARG]...",
         )
     if path.is_dir() and (job.kind == "script" or "/" in job.program):
         scripts = sorted(each.name for each in path.glob("*.py"))

@@ -201,10 +201,10 @@ def recorded_outcome(directory: Path) -> Outcome | None:
         return None
 
 
-def note_outcome(directory: Path, outcome: Outcome, ended: float | None) -> None:
-    """Write how a run ended unless that is recorded; the time of the file is that of the end.
+def note_outcome(directory: Path, outcome: Outcome, ended: float | None = None) -> None:
+    """Write how a run ended unless that is recorded. Errors such as a full disk are ignored.
 
-    Errors such as a full disk are ignored.
+    `ended` becomes the time of the file, in Unix seconds; None: now.
     """
     path = directory / RESULT
     with contextlib.suppress(OSError):

@@ -9,9 +9,9 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from dslaunch.cluster import schema, yamltext
-from dslaunch.cluster.discover import gpus_per_node, run_lengths
-from dslaunch.cluster.model import MOST_SLOTS, Cluster, ClusterSource, Node
+from dslaunch.cluster.model import Cluster, ClusterSource, Node
 from dslaunch.cluster.nodeset import expand, fold
+from dslaunch.cluster.slurm_variables import gpus_per_node, node_lists, run_lengths
 from dslaunch.errors import UsageError
 from dslaunch.json_text import json_text
 from dslaunch.slurm.scontrol import gpu_indexes
@@ -40,15 +40,9 @@ def allocated_nodes(environ: Mapping[str, str], detail: str = "") -> tuple[Alloc
     """
     indexes = gpu_indexes(detail)
     found: list[AllocatedNode] = []
-    for group in _groups(environ):
-        folded = environ.get(f"SLURM_JOB_NODELIST{group}") or environ.get(f"SLURM_NODELIST{group}")
-        if not folded:
-            raise UsageError(
-                f"SLURM_JOB_NODELIST{group} is not set: not in a SLURM allocation",
-                hint="run it inside salloc or a job",
-            )
-        hosts = _expanded(folded)
-        counts = _counts(environ, group, len(hosts))
+    for listed in node_lists(environ):
+        hosts = _expanded(listed.folded)
+        counts = _counts(environ, listed.suffix, len(hosts))
         for host, count in zip(hosts, counts, strict=True):
             known = indexes.get(host)
             numbered = tuple(range(count)) if count else None
@@ -56,32 +50,24 @@ def allocated_nodes(environ: Mapping[str, str], detail: str = "") -> tuple[Alloc
     return tuple(found)
 
 
-def _groups(environ: Mapping[str, str]) -> list[str]:
-    """Return the suffixes of the variables of a heterogeneous job's components."""
-    size = whole_number(environ.get("SLURM_HET_SIZE", ""))
-    if size is None:
-        return [""]
-    return [f"_HET_GROUP_{i}" for i in range(min(size, MOST_SLOTS))]
-
-
-def _counts(environ: Mapping[str, str], group: str, nodes: int) -> list[int | None]:
+def _counts(environ: Mapping[str, str], suffix: str, nodes: int) -> list[int | None]:
     """Return the slots per node: its GPUs, or its tasks if there are several."""
-    gpus = gpus_per_node(environ, group)
+    gpus = gpus_per_node(environ, suffix)
     if gpus:
         return [gpus] * nodes
-    tasks = run_lengths(environ.get(f"SLURM_TASKS_PER_NODE{group}", ""))
+    tasks = run_lengths(environ.get(f"SLURM_TASKS_PER_NODE{suffix}", ""))
     if len(tasks) == nodes and max(tasks) > 1:
         return list(tasks)
     return [None] * nodes
 
 
-def seen_by_steps(said: str) -> dict[str, tuple[int, ...]]:
+def seen_by_steps(printed: str) -> dict[str, tuple[int, ...]]:
     """Return the GPUs of each node, by lines `NODE=CUDA_VISIBLE_DEVICES` of a step.
 
     Names such as `MIG-...` are numbered from 0.
     """
     found: dict[str, tuple[int, ...]] = {}
-    for line in said.splitlines():
+    for line in printed.splitlines():
         host, _, listed = line.partition("=")
         names = [name for name in listed.split(",") if name and name != "NoDevFiles"]
         indexes = [whole_number(name) for name in names]

@@ -42,11 +42,11 @@ COLUMNS = {name: int(width) for name, width in (c.split(":") for c in FORMAT.spl
 _ROW = sum(COLUMNS.values()) + len("\n")
 
 
-def parse_columns(said: str) -> tuple[JobInfo, ...]:
+def parse_columns(printed: str) -> tuple[JobInfo, ...]:
     """Parse `squeue --noheader --Format=FORMAT`, with SLURM_TIME_FORMAT=%s. Raises
     SlurmAnswerError."""
     try:
-        data = said.encode("utf-8", "surrogateescape")
+        data = printed.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise SlurmAnswerError("not text") from error
     if not data or len(data) % _ROW:
@@ -129,11 +129,11 @@ def _exit_of_status(status: int | None) -> tuple[int | None, int | None]:
 # ---------------------------------------------------------------- squeue, JSON
 
 
-def parse_json(said: str) -> tuple[JobInfo, ...]:
+def parse_json(printed: str) -> tuple[JobInfo, ...]:
     """Parse `squeue --json`: data_parser v0.0.38 (22.05) to v0.0.43 (25.05). Raises
     SlurmAnswerError."""
     try:
-        answer = json.loads(said)
+        answer = json.loads(printed)
         jobs = answer["jobs"]
         return tuple(_of_json(record) for record in jobs)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -229,13 +229,13 @@ ACCOUNTING = "JobIDRaw,JobID,State,ExitCode,Submit,Start,End,UID,NodeList,Submit
 _MEMBER = re.compile(r"([0-9]{1,18})(?:_(?P<task>[0-9]{1,18}|\[[^]]*\])|\+(?P<part>[0-9]{1,9}))?")
 
 
-def parse_accounting(said: str, delimiter: str) -> tuple[JobInfo, ...]:
+def parse_accounting(printed: str, delimiter: str) -> tuple[JobInfo, ...]:
     """Parse `sacct --noheader --parsable2 --allocations --duplicates --format=ACCOUNTING` with that
     delimiter: one record per start. Raises SlurmAnswerError for an incomplete answer."""
-    rows = [line.split(delimiter) for line in said.split("\n") if delimiter in line]
+    rows = [line.split(delimiter) for line in printed.split("\n") if delimiter in line]
     complete = [cells for cells in rows if len(cells) == ACCOUNTING.count(",") + 1]
-    is_whole = said.endswith("\n") and len(complete) == len(rows) and bool(rows)
-    if said.strip() and not is_whole:
+    is_whole = printed.endswith("\n") and len(complete) == len(rows) and bool(rows)
+    if printed.strip() and not is_whole:
         raise SlurmAnswerError("a record lacks fields")
     starts = [_of_accounting(cells) for cells in complete]
     return tuple(sorted(starts, key=lambda start: start.submitted or 0))

@@ -265,8 +265,8 @@ class Following(Struct):
     def _watch_of(self, info: JobInfo) -> Watch:
         if not info.array:
             return self.watch
-        task = f"{info.array}_{info.task}"
-        return Watch(self.watch.view, self.watch.record, self.watch.unseen, task=task)
+        watch = self.watch
+        return Watch(watch.view, watch.record, watch.unseen, task=info.array_task)
 
     def _reach(self, info: JobInfo, stream: Stream) -> None:
         """Read the output by a step of the job if it does not appear on this machine."""

@@ -148,10 +148,10 @@ def submitted(directory: Path, record: JobRecord) -> Submitted:
     )
 
 
-def stand(client: SlurmClient, made: Submitted) -> tuple[JobInfo, ...]:
-    """Return how a recorded job stands. Raises QueryError.
+def query_records(client: SlurmClient, made: Submitted) -> tuple[JobInfo, ...]:
+    """Return SLURM's records of a submitted job. Raises QueryError.
 
-    Its end is recorded once it is seen, since SLURM forgets jobs.
+    The end of the job is written to its run directory, since SLURM forgets jobs.
     """
     found = client.jobs(made.job)
     now = seen(made.job, found)
@@ -165,7 +165,7 @@ def stand(client: SlurmClient, made: Submitted) -> tuple[JobInfo, ...]:
     if following.over:
         outcome = judged(following, made)
         if any(job["code"] != Ending.GONE for job in outcome.jobs):
-            note_end(made.directory, outcome, _last_end(following.jobs.values()))
+            note_outcome(made.directory, outcome, _last_end(following.jobs.values()))
     return tuple(following.jobs.values()) or jobs  # a query may have failed meanwhile
 
 
@@ -215,11 +215,6 @@ def end_gently(
         if all(info.over for info in client.jobs(job)):
             return True
     return False
-
-
-def note_end(directory: Path, outcome: Outcome, ended: float | None = None) -> None:
-    """Write the result of a run, unless it is recorded."""
-    note_outcome(directory, outcome, ended)
 
 
 def _note_once(path: Path, text: str) -> None:

@@ -169,14 +169,14 @@ def read_result(output: str, *, job: str, start: int) -> Outcome | None:
     return result if whose.slurm_job == job and whose.slurm_start >= start else None
 
 
-def with_cause(told: Outcome, result: Outcome | None) -> Outcome:
+def with_cause(outcome: Outcome, result: Outcome | None) -> Outcome:
     """Return the outcome by SLURM, with the root cause that the run found.
 
     If SLURM ended the job, as at its time limit, or the exit codes differ, the result is about
     another start or a consequence: SLURM's outcome is used.
     """
-    if result is None or told.status != "failed" or result.status != "failed":
-        return told
-    if told.exit_code != result.exit_code:
-        return told
-    return replace(result, reason=replace(result.reason, job=told.reason.job))
+    if result is None or outcome.status != "failed" or result.status != "failed":
+        return outcome
+    if outcome.exit_code != result.exit_code:
+        return outcome
+    return replace(result, reason=replace(result.reason, job=outcome.reason.job))

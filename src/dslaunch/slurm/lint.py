@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from msgspec import Struct
 
-from dslaunch.lint import Remark, in_order, mended, mentions, screened
+from dslaunch.lint import Remark, in_order, mended, screened, suppressions
 from dslaunch.slurm.good_practice import GOOD_PRACTICE
 from dslaunch.slurm.rules import rules
 from dslaunch.slurm.rules.syntax import refused
@@ -33,20 +33,20 @@ def lint_script(
     text: str,
     file: str = "-",
     directory_exists: Callable[[str], bool] = lambda _: True,
-    refusal: SyntaxFault | None = None,
+    syntax: SyntaxFault | None = None,
     ignore: Collection[str] = (),
 ) -> ScriptLint:
     """Check a batch script. `directory_exists` tells which directories of output files exist where
-    it is submitted; `refusal` is the syntax error of bash. Rules of `ignore`, and those that
+    it is submitted; `syntax` is the syntax error of bash. Rules of `ignore`, and those that
     comments in the script name, are ignored."""
     reading = read_launches(Script(text, file, directory_exists))
     remarks = list(rules().remarks(reading))
-    if refusal is not None:
-        remarks += refused(reading, refusal)
+    if syntax is not None:
+        remarks += refused(reading, syntax)
     remarks = _once(remarks)
     good = _once(remark for rule in GOOD_PRACTICE for remark in rule(reading))
-    said = mentions(text)
-    found = screened(remarks, file=file, known=rules().names, ignore=ignore, said=said)
+    inside = suppressions(text)
+    found = screened(remarks, file=file, known=rules().names, ignore=ignore, inside=inside)
     return ScriptLint(found.kept, in_order(good), found.ignored)
 
 

@@ -42,11 +42,11 @@ class Missing(Struct, frozen=True):
     """Its absolute path."""
 
 
-Looks = Callable[[Path], bool]
+IsMissing = Callable[[Path], bool]
 """Returns whether a path is certainly missing."""
 
 
-def missing(batch: Batch, is_missing: Looks) -> tuple[Missing, ...]:
+def missing(batch: Batch, is_missing: IsMissing) -> tuple[Missing, ...]:
     """Return the files that the job needs and that are certainly missing."""
     workdir = batch.launch.decided.workdir
     if not workdir.startswith("/"):
@@ -118,9 +118,9 @@ def _seen(batch: Batch, one: Missing) -> bool:
 # ---------------------------------------------------------------- files of this machine
 
 
-def looker(workdir: str) -> Looks:
-    """Return a check on this machine. A path in another file system than the working directory, or
-    below another directory of the root, is not called missing: nodes may have it."""
+def missing_here(workdir: str) -> IsMissing:
+    """Return the check on this machine. A path in another file system than the working directory,
+    or below another directory of the root, is not called missing: nodes may have it."""
     base = Path(workdir)
     device = _device(base)
 

@@ -177,10 +177,10 @@ class RootCauses:
             yield from _torch_end(host, self.open.pop(host))
 
 
-def _torch_end(host: str, told: Mapping[str, str]) -> Iterator[Event]:
+def _torch_end(host: str, summary: Mapping[str, str]) -> Iterator[Event]:
     try:
-        when = datetime.strptime(told["time"], "%Y-%m-%d_%H:%M:%S").timestamp()
-        rank, code = int(told["rank"]), int(told["exitcode"])
+        when = datetime.strptime(summary["time"], "%Y-%m-%d_%H:%M:%S").timestamp()
+        rank, code = int(summary["rank"]), int(summary["exitcode"])
     except (KeyError, ValueError):
         return
     was_killed = code < 0

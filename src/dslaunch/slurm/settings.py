@@ -128,12 +128,12 @@ def _origin(option: str, sources: Sources, section: _Section) -> Iterator[str]:
 def _directive(option: str, settings: Sequence[str], section: _Section) -> str | None:
     """Return the last directive that sets an option, or replaces it; those of `--set` follow those
     of the file."""
-    told = list(section.directives())
+    given = list(section.directives())
     for setting in settings:
         name, _, text = setting.partition("=")
         if name == "directives":
-            told.append((text, f"--set {setting}"))
-    for text, where in reversed(told):
+            given.append((text, f"--set {setting}"))
+    for text, where in reversed(given):
         for one in options_in(text):
             both_of_gpus = option in GPU_OPTIONS and requests_gpus(one)
             if both_of_gpus or one.name in excluded_by(option):

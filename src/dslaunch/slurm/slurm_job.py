@@ -33,7 +33,7 @@ from dslaunch.slurm.environment import (
 )
 from dslaunch.slurm.known_runs import handles
 from dslaunch.slurm.lint import ScriptLint, lint_script
-from dslaunch.slurm.missing import Missing, looker, missing
+from dslaunch.slurm.missing import Missing, missing, missing_here
 from dslaunch.slurm.settings import Sources, blamed, overridden
 from dslaunch.slurm.submit import submit
 from dslaunch.slurm.supervision import Supervision, supervise
@@ -156,7 +156,7 @@ class SlurmJob(Struct, frozen=True):
 
 
 def prepare_job(cluster: Cluster, job: Job, request: SlurmRequest, client: SlurmClient) -> SlurmJob:
-    """Return the job, ready to be submitted. Nothing is asked and nothing changed.
+    """Return the job, ready to be submitted. SLURM is not queried.
 
     Raises UsageError, SelectionError, PlanError, and without `force` PlanError for errors in the
     DeepSpeed config.
@@ -244,7 +244,7 @@ def _options_of_sbatch(chosen: Selection) -> Mapping[str, str]:
 
 def missing_files(batch: Batch) -> tuple[str, ...]:
     """Return a line for each file that the job needs and that is missing on this machine."""
-    found = missing(batch, looker(batch.launch.decided.workdir))
+    found = missing(batch, missing_here(batch.launch.decided.workdir))
     return tuple(map(_missing_text, found))
 
 

@@ -22,7 +22,7 @@ from dslaunch.run.handle import (
     this_user,
 )
 from dslaunch.run.interrupts import Until, never
-from dslaunch.run.local_runs import LocalRun, recorded_outcome
+from dslaunch.run.local_runs import LocalRun, note_outcome, recorded_outcome
 from dslaunch.run.log_selection import EVERY_LINE, LogSelection, SelectedLines
 from dslaunch.run.progress import Progress
 from dslaunch.run.rank_signals import Signaled, order
@@ -40,9 +40,8 @@ from dslaunch.slurm.job import (
     end_gently,
     follow,
     following_of,
-    note_end,
     note_stop,
-    stand,
+    query_records,
     submitted,
 )
 from dslaunch.slurm.job_signals import signal_jobs
@@ -99,9 +98,8 @@ class JobName(Struct, frozen=True):
 
 def part_name(info: JobInfo) -> str:
     """Return how SLURM's commands name a job, a task or a component."""
-    if info.array:
-        return f"{info.array}_{info.task}"
-    return f"{info.leader}+{info.component}" if info.leader else info.job
+    component = f"{info.leader}+{info.component}" if info.leader else ""
+    return info.array_task or component or info.job
 
 
 class SharedClient(Struct, frozen=True):
@@ -155,7 +153,7 @@ class SlurmRun(RunHandle):
         if error is not None:
             return self._unknown(error)
         try:
-            jobs = stand(self.slurm.client, job)
+            jobs = query_records(self.slurm.client, job)
         except DslaunchError as failure:
             if not (isinstance(failure, QueryError) and failure.code in OF_THE_JOB):
                 self.slurm.failed[job.job.cluster] = failure
@@ -165,7 +163,7 @@ class SlurmRun(RunHandle):
     def status(self) -> RunStatus:
         """Return its status by SLURM, or by the record if the run has ended."""
         try:
-            jobs = stand(self.slurm.client, self.job)
+            jobs = query_records(self.slurm.client, self.job)
         except DslaunchError as error:
             if self.local.result is None:
                 return self._unknown(error)
@@ -265,7 +263,7 @@ class SlurmRun(RunHandle):
         )
         chosen.release()
         if outcome is not None:
-            note_end(job.directory, outcome)
+            note_outcome(job.directory, outcome)
         return Attached(outcome, directory=job.directory)
 
     def stop(self, grace: float | None = None, caller: str | None = None) -> Stopped:
@@ -283,7 +281,7 @@ class SlurmRun(RunHandle):
             )
         made, client = self.job, self.slurm.client
         try:
-            jobs = stand(client, made)
+            jobs = query_records(client, made)
             if all(info.state == GONE for info in jobs):
                 raise UsageError(f"SLURM no longer knows job {made.number} of run {self.name}")
             if all(info.over for info in jobs):
@@ -313,7 +311,7 @@ class SlurmRun(RunHandle):
                 hint=f"signal all ranks: dslaunch signal {self.name} {what.name}",
             )
         made, client = self.job, self.slurm.client
-        running = [info for info in stand(client, made) if info.state == "RUNNING"]
+        running = [info for info in query_records(client, made) if info.state == "RUNNING"]
         if not running:
             raise DslaunchError(f"SIG{what.name} was not sent: job {made.number} is not running")
         return signal_jobs(running, what, client.environ)
@@ -322,10 +320,10 @@ class SlurmRun(RunHandle):
         """Ask a step on each of its nodes, which finds the ranks there. Raises UsageError for a job
         array as a whole, DslaunchError as `RunHandle`."""
         with self._reached_ranks() as (nodes, numbers):
-            told = gather_stacks(list(nodes.sessions.values()), timeout, numbers)
+            stacks = gather_stacks(list(nodes.sessions.values()), timeout, numbers)
             return RankStacks(
-                stacks=told,
-                unresponsive=tuple(host for host in nodes.sessions if host not in told),
+                stacks=stacks,
+                unresponsive=tuple(host for host in nodes.sessions if host not in stacks),
                 failures=tuple(nodes.failures.values()),
             )
 
@@ -359,7 +357,9 @@ class SlurmRun(RunHandle):
         Raises DslaunchError if there is none, UsageError for several tasks of an array.
         """
         made = self.job
-        running = [info for info in stand(self.slurm.client, made) if info.state == "RUNNING"]
+        running = [
+            info for info in query_records(self.slurm.client, made) if info.state == "RUNNING"
+        ]
         if self.part:
             running = [info for info in running if part_name(info) == self.part.partition(";")[0]]
         if not running:

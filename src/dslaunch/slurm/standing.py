@@ -57,7 +57,7 @@ class JobStanding(Struct, frozen=True):
 
 def standing_of(info: JobInfo) -> JobStanding:
     """Return how a job stands."""
-    name = f"{info.array}_{info.task}" if info.array else info.job
+    name = info.array_task or info.job
     if info.waiting:
         return JobStanding(Standing.PENDING, name, info.state, reason=info.reason)
     if info.over:

@@ -89,6 +89,11 @@ class JobInfo(Struct, frozen=True):
     """The index of the component; the first is 0."""
 
     @property
+    def array_task(self) -> str:
+        """`12_3`; empty: not a task of an array."""
+        return f"{self.array}_{self.task}" if self.array else ""
+
+    @property
     def over(self) -> bool:
         """Whether it has ended. A job in a state that is not listed as final has not ended."""
         if self.state == GONE:

@@ -13,7 +13,7 @@ SECONDS = 10.0
 OLDEST = 4
 """The first bash with the syntax that scripts of clusters use (`|&`, `&>>`, `;;&`, `coproc`): macOS
 has bash 3.2, which refuses it."""
-SAID = re.compile(r"line (\d+): (.*)")
+MESSAGE = re.compile(r"line (\d+): (.*)")
 LONGEST = 200
 """Characters of bash's message that are shown."""
 CLEAN = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
@@ -28,18 +28,18 @@ class SyntaxFault(Struct, frozen=True):
     message: str
 
 
-def can_be_asked() -> bool:
+def has_bash() -> bool:
     """Return whether this machine has a bash that is new enough."""
     return _version() >= OLDEST
 
 
-def refusal(text: str) -> SyntaxFault | None:
+def syntax_fault(text: str) -> SyntaxFault | None:
     """Return the syntax error of `bash -n`. None: there is none, or bash is missing, older than
     4.0, or needs more than SECONDS."""
     done = _bash(["-n"], text)
     if done is None or done.returncode == 0 or _version() < OLDEST:
         return None
-    found = SAID.search(done.stderr)
+    found = MESSAGE.search(done.stderr)
     if found is None:
         return None
     printable = "".join(char if char.isprintable() else "?" for char in found[2])
@@ -49,8 +49,8 @@ def refusal(text: str) -> SyntaxFault | None:
 def _version() -> int:
     """Return the major version of bash; 0: unknown."""
     done = _bash(["-c", "echo ${BASH_VERSINFO[0]}"], "")
-    said = done.stdout.strip() if done else ""
-    return int(said) if said.isdecimal() else 0
+    printed = done.stdout.strip() if done else ""
+    return int(printed) if printed.isdecimal() else 0
 
 
 def _bash(arguments: list[str], text: str) -> subprocess.CompletedProcess[str] | None:

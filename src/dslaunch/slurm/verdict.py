@@ -204,7 +204,7 @@ def decide(
         code=code,
         job=info.job,
         exit_code=_exit_code(code, info),
-        task=f"{info.array}_{info.task}" if info.array else "",
+        task=info.array_task,
         start=start,
         nodes=info.nodes,
         signal=info.signal if code is Ending.SIGNALED else None,

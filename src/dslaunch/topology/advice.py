@@ -39,15 +39,15 @@ def advise(by_host: Mapping[str, Topology]) -> tuple[Advice, ...]:
     read = {host: t for host, t in by_host.items() if t.status == "ok" and t.gpus}
     found: dict[Advice, list[str]] = {}
     for host, topology in read.items():
-        for said in _for_one(topology):
-            found.setdefault(said, []).append(host)
-    alone = [replace(said, hosts=tuple(hosts)) for said, hosts in found.items()]
+        for one in _for_one(topology):
+            found.setdefault(one, []).append(host)
+    alone = [replace(one, hosts=tuple(hosts)) for one, hosts in found.items()]
     return (*_interfaces(by_host), *_hcas(read), *alone, *_zero(read))
 
 
 @lru_cache(maxsize=KEPT)
 def _for_one(topology: Topology) -> tuple[Advice, ...]:
-    return tuple(said for adviser in _FOR_ONE for said in adviser(topology))
+    return tuple(one for adviser in _FOR_ONE for one in adviser(topology))
 
 
 def _interfaces(by_host: Mapping[str, Topology]) -> Iterable[Advice]:
@@ -281,8 +281,8 @@ def _both(topology: Topology, a: str, b: str) -> bool:
 def _cloud(topology: Topology) -> Iterable[Advice]:
     """Yield advice if a virtual machine hides the PCIe topology, and NCCL has no file with it."""
     links = [near.link for near in nearest(topology) if near.link]
-    told = any(name == "NCCL_TOPO_FILE" for name, _ in topology.host.settings)
-    if not links or set(links) & set(DIRECT) or told:
+    has_file = any(name == "NCCL_TOPO_FILE" for name, _ in topology.host.settings)
+    if not links or set(links) & set(DIRECT) or has_file:
         return
     if topology.host.virtual is None and _looks_virtual(topology):
         yield advice(Code.TOPOLOGY_MAYBE_VIRTUAL, "NCCL_TOPO_FILE")
@@ -316,16 +316,16 @@ def _zero(read: Mapping[str, Topology]) -> Iterable[Advice]:
 
 
 def slots(
-    said: Mapping[str, tuple[int, ...]], by_host: Mapping[str, Topology]
+    listed: Mapping[str, tuple[int, ...]], by_host: Mapping[str, Topology]
 ) -> tuple[Advice, ...]:
-    """Return slots of a cluster without a GPU; `said` has the slots in its file by host."""
+    """Return slots of a cluster without a GPU; `listed` has the slots of the file by host."""
     found: dict[Advice, list[str]] = {}
     for host, topology in by_host.items():
         there = {gpu.index for gpu in topology.gpus}
-        extra = sorted(set(said.get(host, ())) - there)
+        extra = sorted(set(listed.get(host, ())) - there)
         if topology.status != "ok" or not extra:
             continue
-        left = [slot for slot in said[host] if slot in there]
+        left = [slot for slot in listed[host] if slot in there]
         value = ",".join(map(str, left)) or None
         missing = ",".join(map(str, extra))
         each = advice(

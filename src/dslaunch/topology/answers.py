@@ -58,8 +58,8 @@ def read(answers: Mapping[str, str]) -> Topology:
 @lru_cache(maxsize=64)
 def _read(named: tuple[tuple[str, str], ...]) -> Topology:
     answers = dict(named)
-    said = answers.get("topo_m", "")
-    found = matrix.parse(said)
+    printed = answers.get("topo_m", "")
+    found = matrix.parse(printed)
     host = host_info.host(answers)
     gpus = inventory.described(_gpus(found), answers)
     notes = list(found.notes)
@@ -69,7 +69,7 @@ def _read(named: tuple[tuple[str, str], ...]) -> Topology:
             "none",
             gpus=inventory.described([Gpu(index) for index in sorted(listed)], answers),
             notes=tuple(notes),
-            trouble=_trouble(said, found),
+            trouble=_trouble(printed, found),
             host=host,
         )
     if listed and found.status == "ok" and set(listed) != {gpu.index for gpu in gpus}:
@@ -80,7 +80,7 @@ def _read(named: tuple[tuple[str, str], ...]) -> Topology:
         gpus=gpus,
         nics=host_info.with_ports(_nics(found), answers),
         links=tuple((a, b, code) for (a, b), code in found.links.items()),
-        p2p=tuple((a, b, said) for (a, b), said in (denied or {}).items() if said != "OK"),
+        p2p=tuple((a, b, status) for (a, b), status in (denied or {}).items() if status != "OK"),
         p2p_known=denied is not None,
         era=found.era,
         notes=tuple(notes),
@@ -110,8 +110,8 @@ def _nics(found: matrix.TopologyMatrix) -> tuple[Nic, ...]:
     )
 
 
-def _trouble(said: str, found: matrix.TopologyMatrix) -> MatrixFailure:
-    known = smi_error(said)
+def _trouble(printed: str, found: matrix.TopologyMatrix) -> MatrixFailure:
+    known = smi_error(printed)
     if known.kind == "other_tool":  # its tables look like a damaged matrix
         return known
     if found.wrapped:

@@ -151,13 +151,17 @@ def _summaries(by_host: Mapping[str, Topology]) -> tuple[tuple[str, tuple[str, .
 
 
 def _unread(by_host: Mapping[str, Topology]) -> tuple[Unread, ...]:
-    return tuple(
-        Unread(host, t.trouble.kind, t.trouble.message)
-        if t.trouble
-        else Unread(host, INCOMPLETE, f"the matrix is incomplete: {shown(t.notes)}")
-        for host, t in by_host.items()
-        if t.status != "ok"
-    )
+    found = []
+    for host, topology in by_host.items():
+        if topology.status == "ok":
+            continue
+        if topology.trouble:
+            unread = Unread(host, topology.trouble.kind, topology.trouble.message)
+        else:
+            text = f"the matrix is incomplete: {shown(topology.notes)}"
+            unread = Unread(host, INCOMPLETE, text)
+        found.append(unread)
+    return tuple(found)
 
 
 def _names(topology: Topology) -> Hashable | None:
@@ -175,13 +179,11 @@ def _gpu_pairs(topology: Topology) -> dict[tuple[str, str], str]:
 
 def _to_nics(topology: Topology) -> dict[str, list[str]]:
     """Return the links of each GPU to NICs, from near to far: their order may differ per node."""
-    return {
-        gpu: sorted(
-            (link for nic in topology.nics if (link := topology.link(gpu, nic.label))),
-            key=distance,
-        )
-        for gpu in topology.gpu_labels
-    }
+    found = {}
+    for gpu in topology.gpu_labels:
+        links = (topology.link(gpu, nic.label) for nic in topology.nics)
+        found[gpu] = sorted(filter(None, links), key=distance)
+    return found
 
 
 def _pairs_differ(odd: Topology, usual: Topology) -> list[Difference]:

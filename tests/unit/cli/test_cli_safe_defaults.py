@@ -185,9 +185,11 @@ def test_without_a_terminal_it_is_said_and_the_script_gets_its_argument(
     dslaunch: Callable[..., Called], site: Path, source: str
 ) -> None:
     (site / "train.py").write_text(source)
-    # an unknown launcher ends it behind the note, before anything starts
-    done = dslaunch("run", "-l", "none", "c.yaml", "train.py", "--dry-run")
-    assert done.returncode == 2
+    # a wrong config ends it behind the note, before anything starts
+    (site / "wrong.json").write_text('{"zero_optimisation": {}}')
+    own = ("--deepspeed_config", "wrong.json")
+    done = dslaunch("run", "c.yaml", "train.py", "--dry-run", *own)
+    assert done.returncode == 3
     assert "--dry-run" in done.stderr
 
 

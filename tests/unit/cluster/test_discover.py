@@ -14,9 +14,9 @@ from dslaunch.cluster.discover import (
     from_machine,
     from_slurm,
     from_ssh_config,
-    run_lengths,
 )
 from dslaunch.cluster.load import parse_cluster
+from dslaunch.cluster.slurm_variables import run_lengths
 from dslaunch.errors import UsageError
 from dslaunch.notes import note
 from dslaunch.render.cluster_file import cluster_yaml
@@ -196,7 +196,7 @@ def test_this_machine_has_the_gpus_that_are_listed() -> None:
 @pytest.mark.parametrize(
     "variables",
     [{"SLURM_GPUS_ON_NODE": "9" * 5000}, {"SLURM_HET_SIZE": "0"}, {"SLURM_HET_SIZE": "9" * 12}],
-    ids=["many digits", "no parts", "many parts"],
+    ids=["many digits", "no components", "many components"],
 )
 def test_numbers_that_slurm_cannot_mean_are_no_numbers(variables: dict[str, str]) -> None:
     found = from_slurm({"SLURM_JOB_NODELIST": "n1", **variables}, None)

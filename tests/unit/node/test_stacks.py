@@ -177,6 +177,22 @@ def test_all_threads_are_shown_the_main_one_first(armed: Start) -> None:
         assert time.monotonic() < deadline, entry
 
 
+@pytest.mark.parametrize(("work", "computes"), [("while True: pass", True), ("stop.wait()", False)])
+def test_a_process_computes_while_any_thread_of_it_does(
+    armed: Start, work: str, computes: bool
+) -> None:
+    process = armed(
+        "import threading\n"
+        "stop = threading.Event()\n"
+        f"def second():\n    {work}\n"
+        "threading.Thread(target=second, daemon=True).start()\n" + PROGRAM
+    )
+    first_line(process)
+    assert asleep(process)
+    (entry,) = stacks.collect({0: process.pid}, 5)["0"]
+    assert entry["computes"] is computes
+
+
 def test_children_by_fork_have_their_own_stack(armed: Start) -> None:
     process = armed(PROGRAM.replace("def waits", "import os\nos.fork()\ndef waits"))
     first_line(process)

@@ -83,6 +83,17 @@ def test_equal_stacks_are_one_group_and_the_odd_ones_come_first() -> None:
     assert workers.main.frames[-1].function == "_worker_loop"
 
 
+def test_the_ranks_that_a_verdict_names_come_first_also_if_they_are_most() -> None:
+    first = [("node1", 0), ("node1", 1), ("node2", 2)]
+    groups = fold(eight_ranks(), first=first)
+    assert [group.members[0] for group in groups] == [
+        ("node1", 0),
+        ("node4", 6),
+        ("node4", 7),
+        ("node4", 6),
+    ]
+
+
 @pytest.mark.parametrize("width", [80, 200])
 def test_a_page_looks_like_that(golden: Callable[[str, str], None], width: int) -> None:
     text = page(fold(eight_ranks()), width)

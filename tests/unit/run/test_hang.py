@@ -391,6 +391,16 @@ def test_a_rank_that_trains_in_a_thread_is_judged_by_what_that_thread_does() -> 
     assert verdict.place.function == "save_checkpoint"
 
 
+def test_a_rank_whose_thread_computes_is_busy_although_its_main_thread_sleeps() -> None:
+    told = changed("busy")
+    in_thread(told, "3")
+    told["stacks"]["3"][0]["computes"] = True
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.ranks) == (HangCode.BUSY, (("node2", 3),))
+    assert verdict.place is not None
+    assert verdict.place.function == "compute"
+
+
 def test_a_rank_that_waits_for_one_of_several_threads_waits_for_a_lock() -> None:
     told = changed("not-entered")
     in_thread(told, "3")

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dslaunch.cluster.load import parse_cluster
-from dslaunch.errors import DslaunchError, ToolMissingError, UsageError
+from dslaunch.errors import DslaunchError, ErrorCode, ToolMissingError, UsageError
 from dslaunch.slurm.allocation import (
     AllocatedNode,
     allocated_nodes,
@@ -32,6 +32,7 @@ NODES = {"SLURM_JOB_NODELIST": "n[1-2]"}
         ({"SLURM_TASKS_PER_NODE": "2,1"}, (2, 1)),
         ({"SLURM_TASKS_PER_NODE": "2(x2)"}, (2, 2)),
         ({"SLURM_TASKS_PER_NODE": "1(x2)"}, (None, None)),
+        ({"SLURM_HET_SIZE": "0"}, (None, None)),
         ({}, (None, None)),
     ],
 )
@@ -55,9 +56,10 @@ def test_components_follow_each_other() -> None:
     )
 
 
-def test_outside_of_an_allocation_it_is_said() -> None:
-    with pytest.raises(UsageError, match="allocation"):
+def test_outside_of_an_allocation_there_are_no_nodes() -> None:
+    with pytest.raises(UsageError) as raised:
         allocated_nodes({})
+    assert raised.value.error_code is ErrorCode.NOT_IN_A_JOB
 
 
 def test_the_very_gpus_are_known_from_scontrol() -> None:

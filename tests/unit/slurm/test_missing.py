@@ -15,7 +15,7 @@ from dslaunch.launch.job import Job, Kind
 from dslaunch.render.batch import Batch
 from dslaunch.render.launch import Launch
 from dslaunch.run.job_files import similar_name
-from dslaunch.slurm.missing import FilePurpose, looker, missing
+from dslaunch.slurm.missing import FilePurpose, missing, missing_here
 
 
 def batch(
@@ -36,7 +36,7 @@ def batch(
 def found(made: Batch) -> list[tuple[FilePurpose, str]]:
     """What is found to be missing by a look at this machine."""
     workdir = made.launch.decided.workdir
-    return [(one.need, one.name) for one in missing(made, looker(workdir))]
+    return [(one.need, one.name) for one in missing(made, missing_here(workdir))]
 
 
 def test_everything_that_is_missing_is_found_at_once(tmp_path: Path) -> None:
@@ -138,5 +138,5 @@ def test_relative_names_are_below_the_directory_where_the_container_starts(tmp_p
 def test_a_name_that_looks_like_the_missing_one_is_suggested(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     made = batch(tmp_path, program="trian.py")
-    (one,) = missing(made, looker(str(tmp_path)))
+    (one,) = missing(made, missing_here(str(tmp_path)))
     assert similar_name(one.path) == "train.py"

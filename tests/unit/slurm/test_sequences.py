@@ -45,7 +45,7 @@ from dslaunch.run.view import View as AnyView
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.follow import Following
-from dslaunch.slurm.job import Submitted, following_of, stand, submitted, verdicts
+from dslaunch.slurm.job import Submitted, following_of, query_records, submitted, verdicts
 from dslaunch.slurm.query_failures import QueryFailure
 from dslaunch.slurm.states import GONE, JobInfo
 from dslaunch.slurm.submit import submit
@@ -276,7 +276,7 @@ class Story:
         assert run.record.slurm is not None
         made = submitted(run.directory, run.record.slurm)
         with contextlib.suppress(DslaunchError):
-            found = stand(client, made)
+            found = query_records(client, made)
             self.check_not_ended_too_early(found)
         if self.random.random() < 0.2:
             with contextlib.suppress(DslaunchError):

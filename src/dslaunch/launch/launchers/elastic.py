@@ -69,8 +69,9 @@ class Elastic(Launcher):
     ) -> tuple[Process, ...]:
         """Return the one agent of a node."""
         log_dir: tuple[Word, ...] = (("--log-dir=", logs),) if logs else ()
-        meeting, least = world.rendezvous, world.min_nodes or world.node_count
-        host = f"[{meeting.address}]" if ":" in meeting.address else meeting.address
+        address, port = world.rendezvous.address, world.rendezvous.port
+        least = world.min_nodes or world.node_count
+        host = f"[{address}]" if ":" in address else address
         is_host = str(placement.node_rank == 0).lower()
         return (
             Process(
@@ -84,7 +85,7 @@ class Elastic(Launcher):
                         f"--max-restarts={job.restarts}",
                         "--rdzv-backend=c10d",
                         "--rdzv-id=dslaunch",
-                        f"--rdzv-endpoint={host}:{meeting.port}",
+                        f"--rdzv-endpoint={host}:{port}",
                         f"--rdzv-conf=is_host={is_host}",
                         f"--local-addr={world.address_of(placement)}",
                         *job.launcher_args,

@@ -11,8 +11,7 @@ from dslaunch.render.notes import secret_notes
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Pairs, Placement
-    from dslaunch.launch.decisions import INTERFACE_ASSUMED, MASTER_ASSUMED
-from dslaunch.render.launch import Launch
+    from dslaunch.render.launch import Launch
 
 
 class Env:

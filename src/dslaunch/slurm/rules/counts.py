@@ -57,21 +57,26 @@ def nodes_twice(reading: Reading) -> Iterator[Remark]:
     script = reading.script
     for launch in reading.launches:
         option = launch.option(*NODE_OPTIONS)
-        said = script.constant(option.value) if option else None
+        value = _number_of(script, option)
         source = _nodes_asked(script, launch)
         nodes = whole_number(source.text) if source else None
-        told = whole_number(said or "")
-        if nodes and option and option.value and told is not None and told != nodes:
-            asked = script.where(source.place)[0] if source else 0
+        if nodes and option and option.value and value is not None and value != nodes:
+            line = script.where(source.place)[0] if source else 0
             yield ScriptMistake.NODES_MISMATCH.found(
                 script,
                 option.value.place,
                 option=option.given,
-                value=told,
-                line=asked,
+                value=value,
+                line=line,
                 nodes=counted(nodes, "node"),
                 edits=_replaced(script, option.value, "$SLURM_NNODES"),
             )
+
+
+def _number_of(script: Script, option: Option | None) -> int | None:
+    """Return the number that an option of a launcher has; None: not set, or not a constant."""
+    text = script.constant(option.value) if option else None
+    return whole_number(text or "")
 
 
 def _nodes_asked(script: Script, launch: TrainingCommand) -> Option | None:
@@ -106,8 +111,8 @@ def gpus_per_node(script: Script) -> tuple[int, Option] | None:
         if match and not script.heterogeneous:
             return int(match[2]), script.options[name]
     each, tasks = script.number("gpus-per-task"), tasks_per_node(script, None)
-    told = {"nodes", "ntasks", "ntasks-per-node"} & script.options.keys()
-    if each and tasks and told:
+    has_tasks = {"nodes", "ntasks", "ntasks-per-node"} & script.options.keys()
+    if each and tasks and has_tasks:
         return each * tasks, script.options["gpus-per-task"]
     total, nodes = GPUS.fullmatch(script.asked("gpus")), script.number("nodes")
     if total and nodes and int(total[2]) % nodes == 0:
@@ -127,16 +132,15 @@ def gpus_twice(reading: Reading) -> Iterator[Remark]:
     found = gpus_per_node(script)
     for launch in reading.launches:
         option = launch.option(*RANK_OPTIONS)
-        said = script.constant(option.value) if option else None
-        told = whole_number(said or "")
-        if not found or told is None or option is None or option.value is None:
+        ranks = _number_of(script, option)
+        if not found or ranks is None or option is None or option.value is None:
             continue
         if launch.step and OWN_GPUS & launch.step.options.keys():
             continue
-        if _shares_node(reading, launch) and told < found[0]:
+        if _shares_node(reading, launch) and ranks < found[0]:
             continue
         gpus, asked = found
-        if told != gpus:
+        if ranks != gpus:
             line = script.where(asked.place)[0]
             is_total = asked.name == "gpus"
             mistake = (
@@ -145,9 +149,9 @@ def gpus_twice(reading: Reading) -> Iterator[Remark]:
             yield mistake.found(
                 script,
                 option.value.place,
-                level="error" if told > gpus else "warning",
+                level="error" if ranks > gpus else "warning",
                 option=option.given,
-                value=told,
+                value=ranks,
                 line=line,
                 gpus=counted(gpus, "GPU"),
                 edits=_replaced(script, option.value, "$SLURM_GPUS_ON_NODE"),
@@ -267,15 +271,15 @@ def unset_variables(reading: Reading) -> Iterator[Remark]:
     script = reading.script
     if not script.lines or script.heterogeneous:
         return
-    told: set[str] = set()
+    found: set[str] = set()
     for command, expansion in _uses(reading):
         for name in expansion.names:
             wanted = SET_BY.get(name, ())
             given = any(option in script.options for option in wanted)
             mine = name in script.assigned or re.search(rf"\$\{{{name}:?[-+=?]", script.text)
             inside = name == "SLURM_NTASKS" and expansion.shell > 0
-            if wanted and not given and not mine and not inside and name not in told:
-                told.add(name)
+            if wanted and not given and not mine and not inside and name not in found:
+                found.add(name)
                 yield _unset(script, expansion, name, wanted[0], command)
 
 

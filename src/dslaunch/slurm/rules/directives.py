@@ -136,8 +136,8 @@ def _checkable(script: Script) -> list[DirectiveLine]:
 
 def placeholder(script: Script, line: DirectiveLine) -> str:
     """Return the first placeholder of a template in a directive; empty for none."""
-    said = script.text[line.place : line.end]
-    found = PLACEHOLDER.search(said.partition(" #")[0])
+    text = script.text[line.place : line.end]
+    found = PLACEHOLDER.search(text.partition(" #")[0])
     return found[0] if found else ""
 
 
@@ -227,13 +227,13 @@ def missing_directories(reading: Reading) -> Iterator[Remark]:
     """Find output files whose directory does not exist, and which SLURM 22.05 and older do not
     create: the job fails without any output. File systems of other machines are not checked."""
     script = reading.script
-    told: set[str] = set()
+    found: set[str] = set()
     for name in ("output", "error"):
         option = script.options.get(name)
         directory = str(PurePosixPath(option.text).parent) if option else "."
-        if option is None or not option.value or directory in (".", "/", "/dev", *told):
+        if option is None or not option.value or directory in (".", "/", "/dev", *found):
             continue
-        told.add(directory)
+        found.add(directory)
         if VARIABLE.search(directory):
             continue
         varying = PER_JOB.search(directory) is not None

@@ -235,8 +235,8 @@ def signals(reading: Reading) -> Iterator[Remark]:
         yield from _batch_signal(reading, option.place, name)
         return
     for launch in reading.launches:
-        told = launch.option("signals_to_handle")
-        if launch.launcher and name not in ("TERM", "INT") and not (told and name in told.text):
+        caught = launch.option("signals_to_handle")
+        if launch.launcher and name not in ("TERM", "INT") and not (caught and name in caught.text):
             yield _ends_launcher(reading, launch, option.place, name)
             return
 

@@ -143,7 +143,7 @@ def not_exported(reading: Reading) -> Iterator[Remark]:
     """Find variables of the batch script that a shell on the node uses, and that are not
     exported."""
     script = reading.script
-    told: set[str] = set()
+    found: set[str] = set()
     for step in reading.steps:
         given = {one.name for one in step.command.assignments}
         given |= {one.name for command in step.inner for one in command.all_assignments()}
@@ -151,9 +151,9 @@ def not_exported(reading: Reading) -> Iterator[Remark]:
         for expansion in step.inner_expansions():
             name = expansion.name
             local = name in script.assigned and not script.exported(name)
-            known = name in given | told or re.search(rf"\b{name}\b", named)
+            known = name in given | found or re.search(rf"\b{name}\b", named)
             if name and local and expansion.shell > 0 and not known:
-                told.add(name)
+                found.add(name)
                 yield _not_exported(reading, expansion)
 
 

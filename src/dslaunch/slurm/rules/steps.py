@@ -72,7 +72,7 @@ def deepspeed_by_ssh(reading: Reading) -> Iterator[Remark]:
     "launchers of several nodes without a rendezvous address",
     source=sources.TORCHRUN,
 )
-def no_meeting_place(reading: Reading) -> Iterator[Remark]:
+def no_rendezvous(reading: Reading) -> Iterator[Remark]:
     """Find launchers on several nodes without a rendezvous."""
     script = reading.script
     for launch in reading.launches:
