@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import ConfigError, DslaunchError, NodeError, Problem, UsageError
@@ -60,14 +60,9 @@ def document(text: str, output: Path | None = None) -> None:
 
 def write(path: Path, text: str, option: str, *, errors: str = "strict") -> None:
     """Write the file of an option, line ends unchanged, and say so. Raises UsageError."""
-    write_parts(path, (text,), option, errors=errors)
-
-
-def write_parts(path: Path, parts: Iterable[str], option: str, *, errors: str) -> None:
-    """Write a text that is made in parts, as `write` does: it may be larger than the memory."""
     try:
         with _replacing(path, errors) as file:
-            file.writelines(parts)
+            file.write(text)
     except OSError as problem:
         raise UsageError(f"{option} {path}: {problem.strerror}") from None
     wrote(path)
