@@ -22,6 +22,7 @@ from dslaunch.protocol.survey import Answer, Identity
 from dslaunch.protocol.values import InvalidAnswer
 from dslaunch.pysource.imports import Imports
 from dslaunch.recorded import InvalidValue, checked, parsed
+from dslaunch.whole_file import write_whole
 
 FORMAT = 2
 MOST_BYTES = 1 << 30
@@ -70,11 +71,7 @@ class Recording(Struct, frozen=True):
 
         Raises UsageError as `as_json` does, OSError.
         """
-        # names that are not UTF-8 are spelled out
-        data = self.as_json().encode("utf-8", errors="backslashreplace")
-        with open(path, "wb", opener=_private) as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(data)
+        write_whole(Path(path), self.as_json().encode("ascii"), private=True)
 
     def as_json(self) -> str:
         """Return it as JSON, with the text of the cluster file, and `env` in it. What the job gets
@@ -309,8 +306,3 @@ def _unreadable(path: Path, why: str, line: int = 0, column: int = 0) -> ConfigE
         (Problem(str(path), line, column, "", why),),
         hint="pass a file written by `dslaunch preflight --save FILE`",
     )
-
-
-def _private(path: str, flags: int) -> int:
-    """Open a file, which only this user can read if it is made. For `open`."""
-    return os.open(path, flags, 0o600)
