@@ -16,7 +16,7 @@ from dslaunch.terminal import cut
 
 _EXCEPTION = re.compile(
     r"^(?:\[rank\d+\]: ?)?((?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Warning|Exit|"
-    r"Group|Iteration))(?:: (.*))?$"
+    r"Group|Iteration))(?::(?: (.*))?)?$"
 )
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 _FRAME = re.compile(r'^(?:\[rank\d+\]:)?\s{0,20}File "[^"]+", line \d+, in ')
@@ -181,12 +181,20 @@ def _told(known: KnownEnding, *values: str) -> Diagnosis:
 
 
 def last_exception(lines: Sequence[str]) -> str | None:
-    """Return the last line that looks like the end of a Python traceback, shortened."""
+    """Return the last line that looks like the end of a Python traceback, shortened. A message that
+    begins on the next line is added to it."""
     at = _last_exception_at(lines)
     if at is None:
         return None
-    line = _bounded(lines[at]).strip()
-    return cut(_RANK.sub("", line), _LONGEST)
+    line = _without_rank(lines[at])
+    below = [text for each in lines[at + 1 :] if (text := _without_rank(each))]
+    if line.endswith(":") and below:
+        line = f"{line} {below[0]}"
+    return cut(line, _LONGEST)
+
+
+def _without_rank(line: str) -> str:
+    return _RANK.sub("", _bounded(line).strip()).strip()
 
 
 def _frames_above(lines: Sequence[str], at: int) -> list[str]:

@@ -41,15 +41,11 @@ packed_texts, packed_codes = [sys.stdin.buffer.read(size) for size in {sizes!r}]
 same = MAGIC_NUMBER == {magic!r} and sys.implementation.name == {kind!r}
 class SentModules:
     codes = marshal.loads(zlib.decompress(packed_codes)) if same else {{}}
-    texts = {{}}
+    texts = marshal.loads(packed_texts)
     def text(name):
-        if not SentModules.texts:
-            SentModules.texts = marshal.loads(zlib.decompress(packed_texts))
-        return SentModules.texts.get(name)
-    def is_sent(name):
-        return name in SentModules.codes or SentModules.text(name) is not None
+        return zlib.decompress(SentModules.texts[name])
     def find_spec(name, path=None, target=None):
-        if name.partition(".")[0] == "dslaunch" and SentModules.is_sent(name):
+        if name in SentModules.texts:
             return ModuleSpec(name, SentModules, is_package=name in {packages!r})
     def create_module(spec):
         return None
@@ -192,14 +188,15 @@ def _loader(name: str) -> SourceLoader:
 
 @cache
 def packed_modules(main: str) -> tuple[bytes, bytes]:
-    """Return the modules of a program by name, packed: all as source, and those that it starts
-    with as this Python's bytecode."""
+    """Return the modules of a program by name, packed: all as source, of which a node unpacks what
+    it needs, and those that it starts with as this Python's bytecode."""
     # what `import dslaunch` offers on this machine is nothing for a node
     texts = dict.fromkeys(_PACKAGES, b"")
     texts |= {_full(name): source for name, source in needed_modules(main).items()}
     codes = {name: marshal.dumps(compile("", name, mode="exec")) for name in _PACKAGES}
     codes |= {_full(name): _bytecode(name) for name in needed_modules(main, at_once=True)}
-    return _packed(marshal.dumps(texts, _ANY_PYTHON)), _packed(marshal.dumps(codes))
+    packed_texts = {name: _packed(source) for name, source in texts.items()}
+    return marshal.dumps(packed_texts, _ANY_PYTHON), _packed(marshal.dumps(codes))
 
 
 def _bytecode(name: str) -> bytes:

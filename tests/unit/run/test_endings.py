@@ -118,6 +118,11 @@ def test_an_unknown_exception_is_reported_unchanged() -> None:
     assert diagnose(lines).what == "ValueError: bad batch"
 
 
+def test_a_message_that_begins_on_the_next_line_belongs_to_its_exception() -> None:
+    lines = ["[rank0]: RuntimeError: ", "[rank0]:   the tensors overlap", "[rank0]: see there"]
+    assert last_exception(lines) == "RuntimeError: the tensors overlap"
+
+
 def test_the_last_exception_decides_not_the_one_it_came_from() -> None:
     lines = ["KeyError: 'a'", "During handling of the above exception", "my.mod.OtherError: no"]
     assert last_exception(lines) == "my.mod.OtherError: no"
