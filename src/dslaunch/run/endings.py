@@ -30,9 +30,12 @@ _MILD = re.compile(
 )
 """Lines below an error, by the level that torch (`[W socket.cpp:`), NCCL, Python's warnings and
 logging give them: a program that runs well writes them too."""
-_TERMINATED = re.compile(r"^(?:\[rank\d{1,9}\]: ?)?\s{0,8}what\(\): ")
-"""What std::terminate writes of the C++ exception that ends the process. With PYTHONFAULTHANDLER,
-the end of the process itself comes after it (`Fatal Python error: Aborted`)."""
+_TERMINATED = re.compile(
+    r"^(?:\[rank\d{1,9}\]: ?)?(?:\s{0,8}what\(\): |terminate called without an active exception)"
+)
+"""What std::terminate writes of the C++ exception that ends the process, or that there is none.
+With faulthandler, which every rank has, the end of the process itself comes after it
+(`Fatal Python error: Aborted`)."""
 _LONGEST = 160
 _LOOKED_AT = 4096
 """Characters at each end of a line in which known endings are searched."""

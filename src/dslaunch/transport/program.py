@@ -10,6 +10,7 @@ import marshal
 import re
 import sys
 import threading
+import time
 import zlib
 from functools import cache
 from importlib.util import MAGIC_NUMBER, find_spec
@@ -19,11 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from dslaunch.launch.command import quote
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.transport import login_shell
+from dslaunch.transport.fulfill import fulfill
+from dslaunch.transport.future import Future
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from importlib.abc import SourceLoader
 
     from dslaunch.cluster.model import Node
+    from dslaunch.transport.base import Channel, Connection
 
 MARK = "DSLAUNCH_PROGRAM"
 """The variable that our own programs on nodes carry in their environment, and ranks do not; see
@@ -97,6 +102,26 @@ def line(node: Node) -> str:
         f'command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -c {quote(_READ)}; done; '
         f"exit {login_shell.NO_PYTHON}"
     )
+
+
+class Started(NamedTuple):
+    """A program that was started on a node, to which nothing listens yet."""
+
+    channel: Future[Channel]
+    """Done: it has the channel to the program, or the OSError of a connection over which none can
+    be started."""
+    written: int
+    """Bytes of its text."""
+    began: float
+    """When it was started, on the monotonic clock: before anything that it says."""
+
+
+def start(connection: Connection, node: Node, text: Sequence[bytes]) -> Started:
+    """Start a program with this text on a node."""
+    began = time.monotonic()
+    channel: Future[Channel] = Future()
+    fulfill(channel, lambda: connection.start(line(node), text))
+    return Started(channel, written=sum(map(len, text)), began=began)
 
 
 def prepare(main: str) -> None:

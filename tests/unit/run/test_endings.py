@@ -83,6 +83,19 @@ def test_the_exception_that_terminated_native_code_decides_over_the_signal_after
     assert diagnose(lines[2:]).code == "native-crash"
 
 
+def test_a_thread_of_native_code_decides_over_the_signal_after_it() -> None:
+    # gloo's threads take the interpreter's lock while it exits (pytorch/pytorch#179291)
+    lines = [
+        "terminate called without an active exception",
+        "Fatal Python error: Aborted",
+        "",
+        "Thread 0x00007f19e97c3b80 (most recent call first):",
+        "  <no Python frame>",
+    ]
+    assert diagnose(lines).code == "thread-outlived"
+    assert diagnose(lines[1:]).code == "native-crash"
+
+
 REMOVED = """\
 [rank1]: Traceback (most recent call last):
 [rank1]:   File "/data/train.py", line 12, in <module>
