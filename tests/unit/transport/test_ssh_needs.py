@@ -255,7 +255,10 @@ def test_strict_options_stand_before_the_users_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "why"),
-    [("NoSuchOption yes", "Bad configuration option: nosuchoption"), ("Port abc", "Bad port 'abc'")],
+    [
+        ("NoSuchOption yes", "Bad configuration option: nosuchoption"),
+        ("Port abc", "Bad port 'abc'"),
+    ],
 )
 def test_a_wrong_option_is_named_with_the_users_own_file_and_line(
     tmp_path: Path, option: str, why: str
