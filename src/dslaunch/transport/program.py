@@ -71,8 +71,8 @@ gc.enable()
 more than all questions of a preflight. What a module imports only where it is used is sent as text
 alone, and compiled there: few runs need it, and all would send it. The garbage collector would walk
 all that is being imported, again and again. `importlib.util` would take as long to import as all
-modules of a preflight (see node/paths.py), and `importlib` itself imports `warnings`: what is needed
-of it is taken from the modules that Python has imported, CPython and PyPy alike. The call of `main`
+modules of a preflight (see node/paths.py), and `importlib` itself imports `warnings`: what is
+needed of it is taken from modules that CPython and PyPy have imported. The call of `main`
 follows."""
 _PACKAGES = ("dslaunch", "dslaunch.node")
 _IMPORT = re.compile(
