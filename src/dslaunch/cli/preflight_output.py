@@ -147,7 +147,7 @@ class PreflightOutput(Struct, frozen=True):
         if self.junit is not None:
             from dslaunch.report.junit import as_junit
 
-            ui.write_parts(self.junit, as_junit(report), "--junit", errors=SPELLED)
+            ui.write(self.junit, as_junit(report), "--junit", errors=SPELLED)
         if self.html is not None:
             from dslaunch.report.page import as_page
 
