@@ -351,7 +351,7 @@ dist.barrier()
         nodes=4,
     ),
     Reported(
-        "nobody-reads-the-pipe-of-a-child",
+        "the-pipe-of-a-child-is-not-read",
         "https://github.com/dgrauet/ltx-2-mlx/issues/92",
         ("not-entered",),
         (4,),
