@@ -1,11 +1,11 @@
-"""Remarks on a text: their order, and the edits that mend it."""
+"""Remarks on a text: their order, and the edits that fix it."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.lint import Edit, Level, Remark, in_order, mended
+from dslaunch.lint import Edit, Level, Remark, fixed_text, in_order
 
 
 def remark(line: int, level: Level = "error", *edits: Edit) -> Remark:
@@ -32,13 +32,13 @@ def test_edits_are_made_at_their_places_in_the_text_as_it_was() -> None:
         remark(1, "error", Edit(0, 1, "AAA")),
         remark(2, "error", Edit(2, 3, ""), Edit(3, 3, "x")),
     )
-    assert mended("abcd", edits) == "AAAbxd"
+    assert fixed_text("abcd", edits) == "AAAbxd"
 
 
 def test_of_edits_that_overlap_the_first_one_is_made() -> None:
-    assert mended("abcd", [remark(1, "error", Edit(0, 2, "X"), Edit(1, 3, "Y"))]) == "Xcd"
+    assert fixed_text("abcd", [remark(1, "error", Edit(0, 2, "X"), Edit(1, 3, "Y"))]) == "Xcd"
 
 
 @given(st.text())
 def test_a_text_without_edits_stays_as_it_is(text: str) -> None:
-    assert mended(text, [remark(1)]) == text
+    assert fixed_text(text, [remark(1)]) == text

@@ -17,7 +17,7 @@ from dslaunch.cli.signatures import with_option_groups
 from dslaunch.cli.training_nodes import FactsFile, hardware_of
 from dslaunch.deepspeed import describe
 from dslaunch.deepspeed.compare import UNSET, differences
-from dslaunch.deepspeed.config_lint import LintContext, check_config, mend_config
+from dslaunch.deepspeed.config_lint import LintContext, check_config, fix_config
 from dslaunch.deepspeed.config_text import parse
 from dslaunch.deepspeed.describe import json_schema
 from dslaunch.deepspeed.rules import rules
@@ -149,7 +149,7 @@ def _lint(file: Path, context: LintContext, *, fix: bool) -> Screened:
     found = check_config(text, str(file), context)
     if not fix:
         return found
-    new, left = mend_config(text, str(file), context)
+    new, left = fix_config(text, str(file), context)
     if new != text:
         if str(file) == "-":
             raise UsageError("--fix cannot change standard input", hint="name a file")

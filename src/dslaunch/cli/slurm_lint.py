@@ -65,7 +65,7 @@ def slurm_lint(
 def _judged(file: Path, fix: bool, ignore: Collection[str]) -> ScriptLint:
     text = options.read_text(file, LARGEST)
     verdict = _verdict(text, file, ignore)
-    return _mend(file, text, verdict, ignore) if fix else verdict
+    return _fix(file, text, verdict, ignore) if fix else verdict
 
 
 def _directory_exists(directory: str) -> bool:
@@ -82,7 +82,7 @@ def _say_unchecked() -> None:
         ui.say("bash 4 or newer not found: the syntax of the script was not checked")
 
 
-def _mend(file: Path, text: str, before: ScriptLint, ignore: Collection[str]) -> ScriptLint:
+def _fix(file: Path, text: str, before: ScriptLint, ignore: Collection[str]) -> ScriptLint:
     """Write the fixed text, and return the findings that are left."""
     if str(file) == "-":
         raise UsageError("--fix cannot change standard input", hint="name a file")

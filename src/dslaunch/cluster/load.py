@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LARGEST = 16 * 2**20
 """Maximum size of a file in bytes; 100,000 nodes listed one by one are about 4 MiB."""
 _OWN_SLURM = tuple(name for name in model.Slurm.__struct_fields__ if name != "options")
-TOLD = 100
+MOST_PROBLEMS = 100
 """Maximum number of reported problems of one file."""
 
 
@@ -210,11 +210,11 @@ def _each_place_once(problems: list[Problem]) -> list[Problem]:
 def _first(problems: list[Problem]) -> tuple[Problem, ...]:
     """Keep the first problems of a file that has too many."""
     problems = sorted(problems)
-    told, more = problems[:TOLD], problems[TOLD:]
+    kept, more = problems[:MOST_PROBLEMS], problems[MOST_PROBLEMS:]
     if more:
         count = mistake(MistakeCode.MORE_PROBLEMS, count=len(more))
-        told.append(count.at(more[0].file, (more[0].line, more[0].column)))
-    return tuple(told)
+        kept.append(count.at(more[0].file, (more[0].line, more[0].column)))
+    return tuple(kept)
 
 
 def _ports(value: int | str) -> tuple[int, int] | None:

@@ -84,8 +84,8 @@ class ParserError(Struct, frozen=True):
 def explained(error: ParserError, text: str) -> PlacedMistake:
     """Return the mistake with its position."""
     lines = text.split("\n")
-    for look in _LOOKS:
-        found = look(error, lines)
+    for explain in _EXPLAINERS:
+        found = explain(error, lines)
         if found is not None:
             return found
     return error.place, mistake(MistakeCode.INVALID_YAML, error=error.message or "unreadable")
@@ -117,63 +117,63 @@ def _conflict(_: ParserError, lines: list[str]) -> PlacedMistake | None:
     return ((first, 1), mistake(MistakeCode.MERGE_CONFLICT)) if first is not None else None
 
 
-def _template(c: ParserError, lines: list[str]) -> PlacedMistake | None:
+def _template(error: ParserError, lines: list[str]) -> PlacedMistake | None:
     """Find a mark of a template language such as Jinja."""
-    line, _ = c.place
+    line, _ = error.place
     found = _TEMPLATE.search(_line(lines, line))
     if found is None:
         return None
     return (line, found.start() + 1), mistake(MistakeCode.TEMPLATE, mark=found[0])
 
 
-def _no_break_space(c: ParserError, lines: list[str]) -> PlacedMistake | None:
-    for number in range(1, min(c.place[0], len(lines)) + 1):
+def _no_break_space(error: ParserError, lines: list[str]) -> PlacedMistake | None:
+    for number in range(1, min(error.place[0], len(lines)) + 1):
         found = _NO_BREAK_SPACE.match(_line(lines, number))
         if found is not None:
             return (number, found.end()), mistake(MistakeCode.NO_BREAK_SPACE)
     return None
 
 
-def _variable(c: ParserError, lines: list[str]) -> PlacedMistake | None:
+def _variable(error: ParserError, lines: list[str]) -> PlacedMistake | None:
     """Find `${NAME}` within a mapping in braces: its brace opens another mapping there."""
-    line, column = c.place
+    line, column = error.place
     start = _line(lines, line)[: column - 1]
-    if c.fault is ParserFault.FLOW_MAPPING and start.endswith("$"):
+    if error.fault is ParserFault.FLOW_MAPPING and start.endswith("$"):
         return (line, column - 1), mistake(MistakeCode.VARIABLE)
     return None
 
 
-def _tab(c: ParserError, lines: list[str]) -> PlacedMistake | None:
-    line, column = c.place
+def _tab(error: ParserError, lines: list[str]) -> PlacedMistake | None:
+    line, column = error.place
     start = _line(lines, line)[:column]
     if "\t" in start and not start.strip():
-        return c.place, mistake(MistakeCode.TAB)
+        return error.place, mistake(MistakeCode.TAB)
     return None
 
 
-def _quote(c: ParserError, lines: list[str]) -> PlacedMistake | None:
-    if c.fault is ParserFault.ESCAPE:
-        return c.place, mistake(MistakeCode.ESCAPE)
-    if c.fault is not ParserFault.QUOTED or c.began is None:
+def _quote(error: ParserError, lines: list[str]) -> PlacedMistake | None:
+    if error.fault is ParserFault.ESCAPE:
+        return error.place, mistake(MistakeCode.ESCAPE)
+    if error.fault is not ParserFault.QUOTED or error.began is None:
         return None
-    mark = _line(lines, c.began[0])[c.began[1] - 1 : c.began[1]] or '"'
-    return c.began, mistake(MistakeCode.UNCLOSED_QUOTE, quote=mark)
+    mark = _line(lines, error.began[0])[error.began[1] - 1 : error.began[1]] or '"'
+    return error.began, mistake(MistakeCode.UNCLOSED_QUOTE, quote=mark)
 
 
-def _bracket(c: ParserError, lines: list[str]) -> PlacedMistake | None:
-    found = _line(lines, c.place[0])[c.place[1] - 1 : c.place[1]]
-    if c.fault not in (ParserFault.FLOW, ParserFault.FLOW_MAPPING) or c.began is None:
+def _bracket(error: ParserError, lines: list[str]) -> PlacedMistake | None:
+    found = _line(lines, error.place[0])[error.place[1] - 1 : error.place[1]]
+    if error.fault not in (ParserFault.FLOW, ParserFault.FLOW_MAPPING) or error.began is None:
         if found in ("}", "]"):
-            return c.place, mistake(MistakeCode.EXTRA_BRACKET, bracket=found)
+            return error.place, mistake(MistakeCode.EXTRA_BRACKET, bracket=found)
         return None
-    if found == "[" and c.fault is ParserFault.FLOW_MAPPING:
-        return c.place, mistake(MistakeCode.UNQUOTED_BRACKETS)
-    opening = _line(lines, c.began[0])[c.began[1] - 1 : c.began[1]]
+    if found == "[" and error.fault is ParserFault.FLOW_MAPPING:
+        return error.place, mistake(MistakeCode.UNQUOTED_BRACKETS)
+    opening = _line(lines, error.began[0])[error.began[1] - 1 : error.began[1]]
     if opening not in ("{", "["):
-        return _unclosed(lines, c.place[0])
-    if c.place[0] == c.began[0]:
-        return c.place, mistake(MistakeCode.MISSING_COMMA, bracket=opening)
-    return c.began, mistake(MistakeCode.UNCLOSED_BRACKET, bracket=opening)
+        return _unclosed(lines, error.place[0])
+    if error.place[0] == error.began[0]:
+        return error.place, mistake(MistakeCode.MISSING_COMMA, bracket=opening)
+    return error.began, mistake(MistakeCode.UNCLOSED_BRACKET, bracket=opening)
 
 
 def _unclosed(lines: list[str], until: int) -> PlacedMistake | None:
@@ -187,11 +187,11 @@ def _unclosed(lines: list[str], until: int) -> PlacedMistake | None:
     return None
 
 
-def _missing_space(c: ParserError, lines: list[str]) -> PlacedMistake | None:
+def _missing_space(error: ParserError, lines: list[str]) -> PlacedMistake | None:
     """Inspect the lines that the parser joined into one text, up to the error."""
-    suspects = [c.place[0], _before(lines, c.place[0])]
-    if c.began is not None and c.fault is ParserFault.KEY:
-        suspects.insert(0, c.began[0])
+    suspects = [error.place[0], _before(lines, error.place[0])]
+    if error.began is not None and error.fault is ParserFault.KEY:
+        suspects.insert(0, error.began[0])
     for number in suspects:
         line = _line(lines, number)
         if match := _NO_SPACE_AFTER_DASH.fullmatch(line):
@@ -199,23 +199,23 @@ def _missing_space(c: ParserError, lines: list[str]) -> PlacedMistake | None:
         if match := _NO_SPACE.fullmatch(line):
             place = (number, match.start(2) + 1)
             return place, mistake(MistakeCode.MISSING_SPACE, text=f"{match[1]}:")
-    above = _before(lines, c.place[0])
-    deeper = _indent(_line(lines, c.place[0])) > _indent(_line(lines, above))
+    above = _before(lines, error.place[0])
+    deeper = _indent(_line(lines, error.place[0])) > _indent(_line(lines, above))
     if deeper and (match := _BARE_WORD.fullmatch(_line(lines, above))):
         place = (above, match.end(1) + 1)
         return place, mistake(MistakeCode.MISSING_COLON, key=match[1])
     return None
 
 
-def _token(c: ParserError, lines: list[str]) -> PlacedMistake | None:
-    line, column = c.place
-    if c.fault is ParserFault.TOKEN:
+def _token(error: ParserError, lines: list[str]) -> PlacedMistake | None:
+    line, column = error.place
+    if error.fault is ParserFault.TOKEN:
         found = _line(lines, line)[column - 1 : column]
-        return c.place, mistake(MistakeCode.UNQUOTED_TEXT, character=found)
-    if c.fault is ParserFault.KEY:
-        return c.began or c.place, mistake(MistakeCode.KEY_ALONE)
-    if c.fault is ParserFault.VALUE and _has_two_keys(_line(lines, line)):
-        return c.place, mistake(MistakeCode.SECOND_KEY)
+        return error.place, mistake(MistakeCode.UNQUOTED_TEXT, character=found)
+    if error.fault is ParserFault.KEY:
+        return error.began or error.place, mistake(MistakeCode.KEY_ALONE)
+    if error.fault is ParserFault.VALUE and _has_two_keys(_line(lines, line)):
+        return error.place, mistake(MistakeCode.SECOND_KEY)
     return None
 
 
@@ -226,13 +226,13 @@ def _has_two_keys(line: str) -> bool:
     return plain and ": " in value.partition("#")[0]
 
 
-def _indentation(c: ParserError, lines: list[str]) -> PlacedMistake | None:
-    above = _before(lines, c.place[0])
-    if c.fault not in (ParserFault.VALUE, ParserFault.BLOCK) or not above:
+def _indentation(error: ParserError, lines: list[str]) -> PlacedMistake | None:
+    above = _before(lines, error.place[0])
+    if error.fault not in (ParserFault.VALUE, ParserFault.BLOCK) or not above:
         return None
-    line, other = _line(lines, c.place[0]), _line(lines, above)
+    line, other = _line(lines, error.place[0]), _line(lines, above)
     here, there = _indent(line), _indent(other)
-    place = (c.place[0], here + 1)
+    place = (error.place[0], here + 1)
     if other.lstrip().startswith("- ") and not line.lstrip().startswith("- "):
         there += 2 + _indent(other.lstrip()[2:])
     if here == there:
@@ -240,7 +240,7 @@ def _indentation(c: ParserError, lines: list[str]) -> PlacedMistake | None:
     return place, mistake(MistakeCode.INDENTATION, spaces=here, line=above, line_spaces=there)
 
 
-_LOOKS = (
+_EXPLAINERS = (
     _conflict,
     _template,
     _tab,

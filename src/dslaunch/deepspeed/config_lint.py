@@ -15,7 +15,7 @@ from dslaunch.deepspeed.lint import read, unreadable, verdict
 from dslaunch.deepspeed.linted_config import READERS, LintedConfig, Reader
 from dslaunch.deepspeed.schema import table
 from dslaunch.errors import ConfigError, ErrorCode, UsageError
-from dslaunch.lint import Screened, mended
+from dslaunch.lint import Screened, fixed_text
 
 if TYPE_CHECKING:
     from dslaunch.deepspeed.config_text import ConfigDocument
@@ -53,13 +53,13 @@ def check_config(text: str, name: str, context: LintContext) -> Screened:
     return verdict(_subject(document, found, context), context.ignore)
 
 
-def mend_config(text: str, name: str, context: LintContext) -> tuple[str, Screened]:
+def fix_config(text: str, name: str, context: LintContext) -> tuple[str, Screened]:
     """Return the text with all certain edits, and the remaining findings."""
     left = check_config(text, name, context)
     for _ in range(ROUNDS):
         if not any(remark.edits for remark in left.kept):
             break
-        text = mended(text, left.kept)
+        text = fixed_text(text, left.kept)
         left = check_config(text, name, context)
     return text, left
 

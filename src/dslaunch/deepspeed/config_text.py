@@ -272,8 +272,8 @@ class _Reader:
         return value
 
     def _single(self, start: int, value: str) -> None:
-        mended = Edit(start, self._at, json_literal(value, ascii_only=False))
-        self._note("single quotes", start, mended)
+        fix = Edit(start, self._at, json_literal(value, ascii_only=False))
+        self._note("single quotes", start, fix)
 
     def _escape(self) -> str:
         letter = self._text[self._at + 1 : self._at + 2]
@@ -304,8 +304,8 @@ class _Reader:
         while self._here() == "'":  # of more than three quotes, the last three end the text
             self._at += 1
         value = _unindented(self._text, start, self._at - 3)
-        mended = Edit(start, self._at, json_literal(value, ascii_only=False))
-        self._note("multi-line text", start, mended)
+        fix = Edit(start, self._at, json_literal(value, ascii_only=False))
+        self._note("multi-line text", start, fix)
         return value
 
     def _word(self) -> Any:

@@ -111,6 +111,14 @@ def at_home(path: str) -> Word:
     return path if below is None else (Var("HOME"), below)
 
 
+def document_end(text: str) -> str:
+    """Return the delimiter of a here-document: a word that is no line of its text."""
+    end = "END"
+    while end in text.splitlines():
+        end += "_"
+    return end
+
+
 def exports(env: Iterable[tuple[str, str]]) -> list[str]:
     """Render one `export NAME=value` line per variable.
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from string import Formatter
 from typing import Any
 
 from msgspec import Struct, field
 
 from dslaunch.cluster.nodeset import fold
+from dslaunch.texts import parameter_names
 
 Value = str | int | bool | tuple[str, ...]
 
@@ -115,8 +115,7 @@ def decision(code: DecisionCode, *, assumed: bool = False, **values: Value) -> D
 
 def parameters(code: DecisionCode) -> tuple[str, ...]:
     """Return the names of a decision's parameters, in the order of its texts."""
-    pieces = (piece for text in _TEXTS[code] for piece in Formatter().parse(text))
-    return tuple(dict.fromkeys(name for _, name, _, _ in pieces if name))
+    return parameter_names(*_TEXTS[code])
 
 
 def _word(name: str, value: Value) -> str:

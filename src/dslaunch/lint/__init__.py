@@ -1,6 +1,6 @@
 """The common parts of both lints: findings in a text, fixes, and ignored rules."""
 
-from dslaunch.lint.remark import ORDER, Edit, Level, Remark, fails, in_order, mended
+from dslaunch.lint.remark import ORDER, Edit, Level, Remark, fails, fixed_text, in_order
 from dslaunch.lint.suppression import (
     UNKNOWN_RULE,
     Screened,
@@ -18,8 +18,8 @@ __all__ = [
     "Screened",
     "Suppression",
     "fails",
+    "fixed_text",
     "in_order",
-    "mended",
     "screened",
     "suppressions",
 ]

@@ -56,7 +56,7 @@ def fails(remarks: Iterable[Remark], *, strict: bool = False) -> bool:
     return any(remark.level in failing for remark in remarks)
 
 
-def mended(text: str, remarks: Iterable[Remark]) -> str:
+def fixed_text(text: str, remarks: Iterable[Remark]) -> str:
     """Return the text with all edits applied; of overlapping edits, the first one."""
     edits = sorted(
         {edit for r in remarks for edit in r.edits}, key=lambda e: (e.start, e.end, e.text)

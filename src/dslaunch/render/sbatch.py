@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from dslaunch import __version__ as VERSION
 from dslaunch.errors import PlanError
-from dslaunch.launch.command import Command, Var, exports, wrapped
+from dslaunch.launch.command import Command, Var, document_end, exports, wrapped
 from dslaunch.launch.launchers import starts_python
 from dslaunch.notes import Note, note
 from dslaunch.render import supervised
@@ -212,10 +212,7 @@ def _pass_on(signal: str | None) -> str:
 
 
 def _part(name: str, who: str, first: str, text: str) -> NodeScript:
-    end = "END"
-    while end in text.splitlines():
-        end += "_"
-    return NodeScript(name=name, who=who, first=first, text=text, end=end)
+    return NodeScript(name=name, who=who, first=first, text=text, end=document_end(text))
 
 
 def _common_beginning(texts: list[str]) -> str:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dslaunch.cluster import schema, yamltext
 from dslaunch.errors import PlanError
 from dslaunch.json_text import json_text
-from dslaunch.launch.command import Command, Var, Word, at_home, quote, wrapped
+from dslaunch.launch.command import Command, Var, Word, at_home, document_end, quote, wrapped
 from dslaunch.launch.program import kind_flag
 from dslaunch.render.batch import Batch, Supervised, grouped, signal_name
 from dslaunch.render.launcher_lines import directory
@@ -73,15 +73,12 @@ def cluster_file(text: str, name: str, job: Job, workdir: str) -> str:
 
 def values(batch: Batch, how: Supervised) -> dict[str, Any]:
     """Return the variables of the template of such a job."""
-    end = "END"
-    while end in how.file.splitlines():
-        end += "_"
     workdir = batch.launch.decided.workdir
     return {
         "pythons": " ".join(quote(at_home(python)) for python in how.pythons),
         "workdir": "" if workdir.startswith("/") else quote(directory(workdir)),
         "file": how.file,
-        "end": end,
+        "end": document_end(how.file),
         "not_there": NOT_THERE,
         "suffix": RESULT_SUFFIX,
     }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from msgspec import Struct
 
-from dslaunch.lint import Remark, in_order, mended, screened, suppressions
+from dslaunch.lint import Remark, fixed_text, in_order, screened, suppressions
 from dslaunch.slurm.good_practice import GOOD_PRACTICE
 from dslaunch.slurm.rules import rules
 from dslaunch.slurm.rules.syntax import refused
@@ -65,7 +65,7 @@ def fixed(
 ) -> str:
     """Return the script with all certain fixes of rules that are not ignored."""
     for _ in range(ROUNDS):
-        better = mended(text, lint_script(text, "-", directory_exists, ignore=ignore).remarks)
+        better = fixed_text(text, lint_script(text, "-", directory_exists, ignore=ignore).remarks)
         if better == text:
             break
         text = better

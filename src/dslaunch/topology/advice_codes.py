@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from string import Formatter
 from typing import Literal
 
 from msgspec import Struct
+
+from dslaunch.texts import parameter_names
 
 Where = Literal["env", "interface", "slots", ""]
 """The part of a cluster file: a node's `env`, `network.interface`, nodes' `slots`, or nothing."""
@@ -83,8 +84,7 @@ def advice(
 
 def parameters(code: AdviceCode) -> tuple[str, ...]:
     """Return the names of a code's parameters, in the order of its text."""
-    names = (name for _, name, _, _ in Formatter().parse(_ROWS[code][0]) if name)
-    return tuple(dict.fromkeys(names))
+    return parameter_names(_ROWS[code][0])
 
 
 _BRIDGE = "NVIDIA/nccl-tests#178: two bridged A100-PCIe 208 GB/s, three 20 GB/s"

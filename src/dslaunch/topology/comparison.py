@@ -12,11 +12,12 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from dslaunch.plural import first_few
 from dslaunch.topology.layout import KEPT, model, summary
 from dslaunch.topology.model import Topology, distance
 from dslaunch.topology.notes import shown
 
-TOLD = 3
+MOST_SHOWN = 3
 """Maximum number of differences in a text."""
 
 
@@ -58,9 +59,7 @@ class NodeDifference(Struct, frozen=True):
     @property
     def text(self) -> str:
         """Return the first differences as text: lower case, no full stop."""
-        more = len(self.differences) - TOLD
-        shown = "; ".join(each.text for each in self.differences[:TOLD])
-        return f"{shown}; and {more} more" if more > 0 else shown
+        return "; ".join(first_few([each.text for each in self.differences], MOST_SHOWN))
 
 
 INCOMPLETE = "incomplete"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from dslaunch.lint import Level, Remark
 
 LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
@@ -54,38 +56,40 @@ def check(
     devices: Sequence[str] = (),
     interfaces: Sequence[str] = (),
 ) -> tuple[Remark, ...]:
-    """Yield findings about the values of NCCL's and gloo's variables.
+    """Return findings about the values of NCCL's and gloo's variables.
 
     `file` is their source. With the known `devices` and `interfaces` of the node, unknown names and
     ambiguous prefixes are found too.
     """
     found: list[Remark] = []
     for name, value in settings.items():
-        say = _FindingMaker(file, name, value)
+        setting = _Setting(file, name, value)
         if name in ("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"):
-            found += _level(say)
+            found += _level(setting)
         elif name in SWITCHES:
-            found += _number(say)
+            found += _number(setting)
         elif name == "NCCL_IB_HCA":
-            found += _selection(say, devices, "device")
+            found += _selection(setting, devices, "device")
         elif name == "NCCL_SOCKET_IFNAME":
-            found += _selection(say, interfaces, "interface")
+            found += _selection(setting, interfaces, "interface")
         elif name == "GLOO_SOCKET_IFNAME":
-            found += _gloo(say, interfaces)
+            found += _gloo(setting, interfaces)
         elif name == "NCCL_DEBUG":
-            found += _debug(say)
+            found += _debug(setting)
     return tuple(found)
 
 
-class _FindingMaker:
-    """Makes findings about one variable."""
+class _Setting(Struct, frozen=True):
+    """One variable with its value."""
 
-    def __init__(self, file: str, name: str, value: str) -> None:
-        self.file, self.name, self.value = file, name, value
+    file: str
+    name: str
+    value: str
 
-    def __call__(
+    def finding(
         self, rule: str, message: str, fix: str, source: str, level: Level = "warning"
     ) -> Remark:
+        """Return a finding; `message` continues `NAME=VALUE`."""
         words = f"{self.name}={self.value} {message}"
         return Remark(
             rule=rule,
@@ -100,64 +104,70 @@ class _FindingMaker:
         )
 
 
-def _level(say: _FindingMaker) -> Iterable[Remark]:
-    value = say.value
+def _level(setting: _Setting) -> Iterable[Remark]:
+    value = setting.value
     if value in LEVELS:
         return
     if re.match(r"[0-9]", value):
-        yield say("nccl-old-level", "is the deprecated form of a level", _words(), PATHS, "info")
+        yield setting.finding(
+            "nccl-old-level", "is the deprecated form of a level", _words(), PATHS, "info"
+        )
     elif value.upper() in LEVELS:
         fix = f"write {value.upper()}: the value is case-sensitive"
-        yield say("nccl-ignored-value", "is ignored by NCCL", fix, PATHS)
+        yield setting.finding("nccl-ignored-value", "is ignored by NCCL", fix, PATHS)
     elif value.upper() == "NODE":
         fix = "write PHB or SYS: NCCL does not know nvidia-smi's NODE"
-        yield say("nccl-ignored-value", "is ignored by NCCL", fix, PATHS)
+        yield setting.finding("nccl-ignored-value", "is ignored by NCCL", fix, PATHS)
     else:
-        yield say("nccl-ignored-value", "is ignored by NCCL", _words(), PATHS)
+        yield setting.finding("nccl-ignored-value", "is ignored by NCCL", _words(), PATHS)
 
 
 def _words() -> str:
     return "write one of " + ", ".join(("LOC", "NVL", "PIX", "PXB", "PHB", "SYS"))
 
 
-def _number(say: _FindingMaker) -> Iterable[Remark]:
-    value = say.value.strip()
+def _number(setting: _Setting) -> Iterable[Remark]:
+    value = setting.value.strip()
     if not re.fullmatch(r"[-+]?(?:0[xX][0-9a-fA-F]+|[0-9]+)", value) and value:
         begins = re.match(r"[-+]?[0-9]+", value)
         read = begins[0] if begins else "0"
-        yield say("nccl-no-number", f"is parsed as {read}", "write an integer, such as 1", NUMBERS)
-    elif say.name == "NCCL_P2P_DISABLE" and value not in ("0", "1", ""):
-        yield say("nccl-ignored-value", "is ignored by NCCL", "only 1 disables P2P", PATHS)
-    elif say.name == "NCCL_IB_GID_INDEX":
+        yield setting.finding(
+            "nccl-no-number", f"is parsed as {read}", "write an integer, such as 1", NUMBERS
+        )
+    elif setting.name == "NCCL_P2P_DISABLE" and value not in ("0", "1", ""):
+        yield setting.finding(
+            "nccl-ignored-value", "is ignored by NCCL", "only 1 disables P2P", PATHS
+        )
+    elif setting.name == "NCCL_IB_GID_INDEX":
         words = "sets what NCCL 2.21 and later select automatically"
         fix = "remove it unless NCCL is older and the fabric is RoCE"
-        yield say("nccl-pinned-gid", words, fix, DOCUMENTED, "info")
+        yield setting.finding("nccl-pinned-gid", words, fix, DOCUMENTED, "info")
 
 
-def _selection(say: _FindingMaker, known: Sequence[str], what: str) -> Iterable[Remark]:
+def _selection(setting: _Setting, known: Sequence[str], what: str) -> Iterable[Remark]:
     """Check a list of names; a leading `=` matches them exactly, `^` excludes them."""
-    marks = re.match(r"\^?=?", say.value)
+    marks = re.match(r"\^?=?", setting.value)
     prefix = marks[0] if marks else ""
-    listed = say.value[len(prefix) :].split(",")
+    listed = setting.value[len(prefix) :].split(",")
     # a name may have a port behind it, `mlx5_0:1`
     names = [name for each in listed if (name := each.partition(":")[0])]
     if not names:
-        yield say("nccl-empty-selection", f"names no {what}", "remove it", DOCUMENTED)
+        yield setting.finding("nccl-empty-selection", f"names no {what}", "remove it", DOCUMENTED)
     if any(name[0] in "=^" for name in names):
         fix = "write `=` or `^` once, before the whole list"
-        yield say("nccl-inner-mark", "has a prefix inside the list", fix, DOCUMENTED)
+        yield setting.finding("nccl-inner-mark", "has a prefix inside the list", fix, DOCUMENTED)
         return
     if "=" not in prefix:
-        yield from _beginnings(say, prefix, names, known, what)
+        yield from _beginnings(setting, prefix, names, known, what)
     missing = [name for name in names if known and not any(_meant(k, name, prefix) for k in known)]
     if missing and "^" not in prefix:
         words = f"names {', '.join(missing)}, which is not a {what} of the node"
         fix = f"the node has {', '.join(known)}"
-        yield say("nccl-unknown-name", words, fix, DOCUMENTED, "error")
+        yield setting.finding("nccl-unknown-name", words, fix, DOCUMENTED, "error")
 
 
 def _beginnings(
-    say: _FindingMaker, prefix: str, names: list[str], known: Sequence[str], what: str
+    setting: _Setting, prefix: str, names: list[str], known: Sequence[str], what: str
 ) -> Iterable[Remark]:
     wide = {name: [k for k in known if k.startswith(name) and k != name] for name in names}
     caught = [f"{name} also matches {', '.join(more)}" for name, more in wide.items() if more]
@@ -165,29 +175,31 @@ def _beginnings(
     if caught and exact:
         fix = f"write {prefix}={','.join(names)} to match only these {what}s"
         words = f"matches by prefix: {'; '.join(caught)}"
-        yield say("nccl-prefix", words, fix, DOCUMENTED)
+        yield setting.finding("nccl-prefix", words, fix, DOCUMENTED)
 
 
 def _meant(known: str, name: str, prefix: str) -> bool:
     return known == name if "=" in prefix else known.startswith(name)
 
 
-def _gloo(say: _FindingMaker, interfaces: Sequence[str]) -> Iterable[Remark]:
-    names = say.value.split(",")
-    if re.search(r"[\^=*]", say.value) or not all(names):
+def _gloo(setting: _Setting, interfaces: Sequence[str]) -> Iterable[Remark]:
+    names = setting.value.split(",")
+    if re.search(r"[\^=*]", setting.value) or not all(names):
         fix = (
             "write the interface's full name, such as eth0; gloo does not support NCCL's "
             "`=` and `^`"
         )
-        yield say("gloo-no-name", "is not an interface name for gloo", fix, GLOO, "error")
+        yield setting.finding(
+            "gloo-no-name", "is not an interface name for gloo", fix, GLOO, "error"
+        )
     elif interfaces and (missing := [name for name in names if name not in interfaces]):
         words = f"names {', '.join(missing)}, which is not an interface of the node"
-        yield say(
+        yield setting.finding(
             "nccl-unknown-name", words, f"the node has {', '.join(interfaces)}", GLOO, "error"
         )
 
 
-def _debug(say: _FindingMaker) -> Iterable[Remark]:
-    if say.value.upper() not in DEBUG and say.value:
+def _debug(setting: _Setting) -> Iterable[Remark]:
+    if setting.value.upper() not in DEBUG and setting.value:
         fix = f"write one of {', '.join(DEBUG)}"
-        yield say("nccl-ignored-value", "is ignored by NCCL", fix, DOCUMENTED)
+        yield setting.finding("nccl-ignored-value", "is ignored by NCCL", fix, DOCUMENTED)

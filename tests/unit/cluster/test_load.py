@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.unit.cluster.mistaken_files import MISTAKEN, NODE, ONE
 
 from dslaunch.cluster import model
-from dslaunch.cluster.load import LARGEST, TOLD, load_cluster, parse_cluster
+from dslaunch.cluster.load import LARGEST, MOST_PROBLEMS, load_cluster, parse_cluster
 from dslaunch.errors import ConfigError, Problem
 
 FULL = """\
@@ -136,9 +136,13 @@ def test_every_problem_of_a_file_is_reported_at_once_in_the_order_of_lines() -> 
 
 def test_of_a_repeated_mistake_the_first_are_reported_and_the_number_of_others() -> None:
     found = problems("nodes:\n" + "".join(f"  - {{host: n{i}, slots: x}}\n" for i in range(150)))
-    assert len(found) == TOLD + 1
-    last = found[TOLD]
-    assert (last.line, last.rule, last.parameters) == (TOLD + 2, "more-problems", (("count", 50),))
+    assert len(found) == MOST_PROBLEMS + 1
+    last = found[MOST_PROBLEMS]
+    assert (last.line, last.rule, last.parameters) == (
+        MOST_PROBLEMS + 2,
+        "more-problems",
+        (("count", 50),),
+    )
 
 
 def test_a_mistake_that_many_aliases_repeat_is_reported_once() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dslaunch.deepspeed.config_text import DEPTH, parse, path_text
 from dslaunch.errors import ConfigError
-from dslaunch.lint import mended
+from dslaunch.lint import fixed_text
 
 TOKENS = [
     *"{}[]:,\n ", '"a"', "a", "b", "'c'", "1", "1.5", "5e8", "1e12", "-0", "true", "null", "# x\n",
@@ -53,7 +53,7 @@ def test_loose_text_becomes_json_with_the_same_data(inside: str) -> None:
     from dslaunch.lint import Remark
 
     remarks = [Remark("r", "info", "c", 1, 1, "", "m", edits=each.edits) for each in document.loose]
-    assert json.loads(mended(text, remarks)) == document.data
+    assert json.loads(fixed_text(text, remarks)) == document.data
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),

@@ -13,7 +13,7 @@ from dslaunch.deepspeed.hardware import DirectoryFacts, NodeHardware
 from dslaunch.deepspeed.lint import guess_reader, lint, unreadable
 from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.errors import ConfigError
-from dslaunch.lint import Remark, mended
+from dslaunch.lint import Remark, fixed_text
 
 OLD = schema.load("0.16.9")
 NEW = schema.load("0.19.8")
@@ -436,7 +436,7 @@ def test_fixing_keeps_comments_and_order() -> None:
         '    "cpu_offload": true, /* old */\n    "stage": "2"\n  },\n'
         '  "bfloat16": {"enabled": "yes"},\n  "gradient_cliping": 1.0\n}\n'
     )
-    assert mended(config, remarks(config)) == (
+    assert fixed_text(config, remarks(config)) == (
         '{\n  // mine\n  "train_batch_size": 8,\n  "zero_optimization": {\n'
         '    "offload_optimizer": {"device": "cpu"}, /* old */\n    "stage": 2\n  },\n'
         '  "bf16": {"enabled": true},\n  "gradient_clipping": 1.0\n}\n'
@@ -457,7 +457,7 @@ AIO = '"aio": {\n      "block_size": 262144,\n      "thread_count": 1\n    }'
 )
 def test_a_section_at_the_wrong_place_is_moved_to_the_top(section: str) -> None:
     config = f'{{\n  "zero_optimization": {{\n    {section}\n  }},\n  "train_batch_size": 8\n}}\n'
-    new = mended(config, remarks(config))
+    new = fixed_text(config, remarks(config))
     before, after = config_text.parse(config, "c").data, json.loads(new)
     aio = before["zero_optimization"].pop("aio")
     assert after == {**before, "aio": aio}
@@ -477,7 +477,8 @@ def test_a_section_at_the_wrong_place_is_moved_to_the_top(section: str) -> None:
 def test_what_may_belong_to_something_else_is_not_moved(section: str) -> None:
     config = f'{{"zero_optimization": {{\n    {section}\n  }}, "train_batch_size": 8}}'
     assert (
-        "aio" in config_text.parse(mended(config, remarks(config)), "c").data["zero_optimization"]
+        "aio"
+        in config_text.parse(fixed_text(config, remarks(config)), "c").data["zero_optimization"]
     )
     both = f'{{"zero_optimization": {{{AIO}}}, "aio": {{}}, "train_batch_size": 8}}'
-    assert mended(both, remarks(both)) == both
+    assert fixed_text(both, remarks(both)) == both

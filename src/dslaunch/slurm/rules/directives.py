@@ -76,11 +76,11 @@ def ignored_directives(reading: Reading) -> Iterator[Remark]:
             script,
             match.start(1),
             word=match[1],
-            edits=(Edit(match.start(), match.end(), _mended(match[1])),),
+            edits=(Edit(match.start(), match.end(), _corrected(match[1])),),
         )
 
 
-def _mended(found: str) -> str:
+def _corrected(found: str) -> str:
     return "#SBATCH " if found == "#SBATCH" else "#SBATCH"
 
 
