@@ -1,7 +1,9 @@
 """Notes data loaders and their batches: a part of `hook_rehearsal.py`."""
 
+import os
 import sys
 import weakref
+import zlib
 from types import SimpleNamespace
 
 from .hook_content import (
@@ -17,7 +19,7 @@ from .hook_training import living, training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, List, Optional, Tuple
 
     from .hook_recorder import Recorder
 
@@ -26,6 +28,8 @@ MOST_CHOSEN, MOST_INDICES = 64, 200_000
 """Hashes of the samples of a part of a data set, and samples of which it is made."""
 MOST_ATTRIBUTES = 32
 """Attributes of a sampler, or of a data set that is a stream."""
+MOST_NAMES, _MOST_WRAPPED = 100_000, 3
+"""Names in a list of a data set, and data sets around it."""
 _NUMBER, _PASS = "_dslaunch_number", "_dslaunch_pass"
 """Attributes: a loader's number, and its last pass; an iterator's pass."""
 
@@ -59,6 +63,7 @@ def _loader(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> 
     training.loaders += 1
     loader.__dict__[_NUMBER] = training.loaders
     sampler = getattr(loader, "sampler", None)
+    listed, order = _digests_of_names(_names_in(loader.dataset))
     recorder.write(
         "loader",
         number=training.loaders,
@@ -75,6 +80,8 @@ def _loader(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> 
         drop_last=bool(getattr(loader, "drop_last", False)),
         subset=_subset(loader.dataset),
         chosen=_chosen_of(loader.dataset),
+        listed=listed,
+        order=order,
     )
 
 
@@ -96,6 +103,38 @@ def _chosen_of(dataset: "Any") -> "List[int]":
     # Knuth's multiplicative hash is different for all numbers below 2**32
     hashes = {(each * 2654435761) & 0xFFFFFFFF for each in indices if isinstance(each, int)}
     return sorted(hashes)[:MOST_CHOSEN]
+
+
+def _names_in(dataset: "Any", depth: int = 0) -> "List[str]":
+    """Return the names of the samples, such as those of files, in the order in which the data set
+    has them; empty: it has no list of names."""
+    for each in list(getattr(dataset, "__dict__", {}).values())[:MOST_ATTRIBUTES]:
+        if isinstance(each, (list, tuple)) and 1 < len(each) <= MOST_NAMES:
+            names = [_name_of(item) for item in each]
+            if all(names):
+                return names
+    inner = getattr(dataset, "dataset", None)
+    return _names_in(inner, depth + 1) if inner is not None and depth < _MOST_WRAPPED else []
+
+
+def _name_of(item: "Any") -> str:
+    """Return the name of a sample: a text or a path, or the first one of several values."""
+    if isinstance(item, dict):
+        item = list(item.values())
+    if isinstance(item, (list, tuple)):
+        item = next((each for each in item if isinstance(each, (str, os.PathLike))), "")
+    return os.fspath(item) if isinstance(item, (str, os.PathLike)) else ""
+
+
+def _digests_of_names(names: "List[str]") -> "Tuple[Optional[str], Optional[str]]":
+    """Return a digest of names in any order, and one of them in their order; None: no names."""
+    if not names:
+        return None, None
+    sums = [zlib.crc32(name.encode("utf-8", "replace")) for name in names]
+    in_order = 0
+    for each in sums:
+        in_order = zlib.crc32(each.to_bytes(4, "little"), in_order)
+    return f"{sum(sums) % 2**64:016x}", f"{in_order:016x}"
 
 
 def _iterated(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:

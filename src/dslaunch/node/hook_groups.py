@@ -181,6 +181,11 @@ def _splits_tensors(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
     mesh = argument(args, kwargs, 1, "device_mesh")
     if mesh is None or mesh.size() > 1:
         splits_model(recorder)
+    if mesh is not None and mesh.ndim == 1 and mesh.size() > 1:
+        members = tuple(sorted(mesh.mesh.flatten().tolist())[:MOST_MEMBERS])
+        if members not in training.tensor_parallel and len(training.tensor_parallel) < MOST_GROUPS:
+            training.tensor_parallel.add(members)
+            recorder.write("tensor-parallel", members=members)
 
 
 def _splits_layers(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:

@@ -81,6 +81,8 @@ def _watch_clipping(recorder: "Recorder", module: "Any") -> None:
             if not isinstance(parameters, sys.modules["torch"].Tensor):
                 parameters = list(parameters)  # a generator could not be read again
             note(_clipped, parameters)
+        if training.scaler is not None and not training.clips_scaled:
+            note(_clipped_scaled, argument(args, kwargs, 0, "max_norm"))
         return function(parameters, *args, **kwargs)
 
     module.clip_grad_norm_ = watched
@@ -93,6 +95,49 @@ def _clipped(recorder: "Recorder", parameters: "Any") -> None:
     if training.world != 1 and any(id(each) in divided for each in given):
         training.clips_parts = True
         recorder.write("clips-parts")
+
+
+def _watch_scaler(recorder: "Recorder", module: "Any") -> None:
+    watch(module.GradScaler, "scale", after=_scaled)
+    watch(module.GradScaler, "unscale_", before=_unscaled)
+    watch(module.GradScaler, "update", before=_unscaled)
+
+
+def _scaled(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    training.scaler = args[0] if args[0].is_enabled() else None
+
+
+def _unscaled(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    training.scaler = None
+
+
+def _clipped_scaled(recorder: "Recorder", norm: "Any") -> None:
+    """Note once that gradients are clipped while they are scaled. A norm that is scaled too is
+    meant."""
+    scale = float(training.scaler.get_scale())
+    if scale > 1 and float(norm) < scale:
+        training.clips_scaled = True
+        recorder.write("clips-scaled", scale=scale, norm=float(norm))
+
+
+def _watch_loading(recorder: "Recorder", module: "Any") -> None:
+    watch(module.Module, "load_state_dict", after=_loaded)
+
+
+def _loaded(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    """Note that a state dict has no tensor of the model, which `strict=False` lets pass."""
+    given = argument(args, kwargs, 1, "state_dict")
+    missing, unexpected = result.missing_keys, result.unexpected_keys
+    nothing = given and missing and len(unexpected) == len(given)
+    if nothing and training.loads < MOST_WRAPPED:
+        training.loads += 1
+        recorder.write(
+            "nothing-loaded",
+            model=class_name(args[0]),
+            tensors=len(given),
+            given=str(unexpected[0])[:LONGEST_NAME],
+            wanted=str(missing[0])[:LONGEST_NAME],
+        )
 
 
 def note_input(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
@@ -189,4 +234,6 @@ WATCHES = {
     "torch.distributed.fsdp.fully_sharded_data_parallel": _watch_fsdp,
     "torch.distributed.fsdp._fully_shard._fully_shard": _watch_fsdp2,
     "torch.nn.utils.clip_grad": _watch_clipping,
+    "torch.amp.grad_scaler": _watch_scaler,
+    "torch.nn.modules.module": _watch_loading,
 }

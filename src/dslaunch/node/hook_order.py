@@ -8,12 +8,12 @@ import functools
 import os
 import sys
 
-from .hook_recorder import LONGEST_PATH, watch
+from .hook_recorder import LONGEST_PATH, argument, watch
 from .hook_training import training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict
+    from typing import Any, Dict, Optional
 
     from .hook_recorder import Recorder
 
@@ -35,6 +35,15 @@ COLLECTIVES = (
     "scatter",
 )
 """Functions of torch.distributed. Those that send objects call these."""
+FUNCTIONAL = {
+    "all_gather_single": 2,
+    "all_reduce": 2,
+    "all_to_all_single": 3,
+    "broadcast": 2,
+    "reduce_scatter_single": 3,
+}
+"""Functions of torch.distributed._functional_collectives, by which the ranks exchange parts of a
+DTensor, with the place of their group. The others there call these."""
 BACKWARD, FORWARD = "backward pass", "forward pass"
 """Of a model in DistributedDataParallel, which exchanges gradients in native code, and buffers."""
 MOST_COLLECTIVES = 400
@@ -56,6 +65,31 @@ def _begins(recorder: "Recorder", args: "Any", kwargs: "Any", operation: str) ->
     given = [each for each in (*args, *kwargs.values()) if isinstance(each, group)]
     if all(each.size() == training.world for each in given):
         note_collective(recorder, operation)
+
+
+def _watch_functional(recorder: "Recorder", module: "Any") -> None:
+    for name, place in FUNCTIONAL.items():
+        begins = functools.partial(_begins_functional, operation=name, place=place)
+        watch(module, name, before=begins)
+
+
+def _begins_functional(
+    recorder: "Recorder", args: "Any", kwargs: "Any", operation: str, place: int
+) -> None:
+    if _size(argument(args, kwargs, place, "group")) == training.world:
+        note_collective(recorder, operation)
+
+
+def _size(group: "Any") -> "Optional[int]":
+    """Return how many ranks a group has: a mesh, a mesh and one of its dimensions, a process group
+    or its name; None: unknown."""
+    if isinstance(group, tuple):
+        mesh, dimension = group
+        return int(mesh.size(dimension))
+    if isinstance(group, str):
+        c10d = sys.modules["torch.distributed.distributed_c10d"]
+        group = c10d._resolve_process_group(group)
+    return int(group.size()) if hasattr(group, "size") else None
 
 
 def note_collective(recorder: "Recorder", operation: str) -> None:
@@ -86,3 +120,6 @@ def _places(cwd: str) -> "Dict[str, Any]":
             found["caller"], found["caller_line"] = package[:LONGEST_PATH], line
         frame = frame.f_back
     return found
+
+
+WATCHES = {"torch.distributed._functional_collectives": _watch_functional}

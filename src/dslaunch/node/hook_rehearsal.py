@@ -132,6 +132,7 @@ _WATCHES: "Dict[str, Callable[..., None]]" = {
     **hook_groups.WATCHES,
     **hook_kernels.WATCHES,
     **hook_models.WATCHES,
+    **hook_order.WATCHES,
     **hook_saves.WATCHES,
     **hook_settings.WATCHES,
     **hook_steps.WATCHES,

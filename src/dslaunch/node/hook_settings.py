@@ -1,6 +1,6 @@
-"""Notes the settings of trainers: a part of `hook_rehearsal.py`."""
+"""Notes the settings of trainers and arguments: a part of `hook_rehearsal.py`."""
 
-from .hook_recorder import setting, watch
+from .hook_recorder import LONGEST_NAME, setting, watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -26,6 +26,20 @@ ACCELERATOR = (
 )
 """Attributes of an Accelerator that are recorded."""
 
+_FALSE = frozenset({"0", "f", "false", "n", "no", "off"})
+"""Texts that mean False, in lower case. Each is true for `bool`."""
+
+
+def _watch_parser(recorder: "Recorder", module: "Any") -> None:
+    watch(module.ArgumentParser, "_get_value", after=_argument_parsed)
+
+
+def _argument_parsed(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    _, action, text = args
+    if action.type is bool and result is True and text.lower() in _FALSE:
+        name = action.option_strings[-1] if action.option_strings else action.dest
+        recorder.write("text-is-true", argument=str(name)[:LONGEST_NAME], text=text)
+
 
 def _watch_arguments(recorder: "Recorder", module: "Any") -> None:
     watch(module.TrainingArguments, "__post_init__", after=_arguments)
@@ -48,6 +62,7 @@ def _accelerator(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any"
 
 
 WATCHES = {
+    "argparse": _watch_parser,
     "transformers.training_args": _watch_arguments,
     "accelerate.accelerator": _watch_accelerator,
 }

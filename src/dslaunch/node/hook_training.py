@@ -24,6 +24,10 @@ class Training:
         the ranks."""
         self.clips_parts = False
         """Whether it is noted that such gradients are clipped by the norm of this rank's part."""
+        self.scaler: Any = None
+        """The gradient scaler that has scaled a loss, and not yet unscaled gradients since then."""
+        self.clips_scaled = False
+        """Whether it is noted that gradients are clipped while they are scaled."""
         self.optimizers: List[Any] = []
         """Weak references to all optimizers that were made."""
         self.before: Dict[int, List[float]] = {}
@@ -32,6 +36,10 @@ class Training:
         """Whether each rank has only a part of every parameter."""
         self.splits = False
         """Whether it is noted that ranks have different parts of the model."""
+        self.tensor_parallel: Set[Any] = set()
+        """The groups of ranks that divide tensors among them and are noted."""
+        self.loads = 0
+        """How often it is noted that nothing of a state dict was loaded."""
         self.counts: Dict[int, int] = {}
         """Steps of each optimizer, by its identity."""
         self.inner: Set[int] = set()

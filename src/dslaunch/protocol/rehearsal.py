@@ -175,6 +175,10 @@ class Loader(Sent):
     """Of the samples that are chosen of a data set, if it is a part of one."""
     chosen: Annotated[Several[Count], Field(max_length=MOST_NUMBERS)] = ()
     """The smallest hashes of these samples."""
+    listed: Digest | None = None
+    """Of the names of the samples that the data set has, in any order; None: it has none."""
+    order: Digest | None = None
+    """Of these names in their order."""
 
 
 class Batch(Sent):
@@ -249,6 +253,43 @@ class ClipsParts(Sent):
     """Gradients that are divided among the ranks are clipped by the norm of this rank's part."""
 
     kind: Literal["clips-parts"]
+
+
+class ClipsScaled(Sent):
+    """Gradients are clipped while the gradient scaler has scaled them."""
+
+    kind: Literal["clips-scaled"]
+    scale: Number
+    norm: Number
+    """To which they are clipped."""
+
+
+class NothingLoaded(Sent):
+    """A state dict was loaded of which the model has no tensor."""
+
+    kind: Literal["nothing-loaded"]
+    model: Short
+    tensors: Count
+    """In the state dict."""
+    given: Short
+    """The name of its first one."""
+    wanted: Short
+    """The name of the first one of the model."""
+
+
+class TextIsTrue(Sent):
+    """argparse has made True of a text that means False."""
+
+    kind: Literal["text-is-true"]
+    argument: Short
+    text: Short
+
+
+class TensorParallel(Sent):
+    """The ranks of a group divide tensors among them, and need the same inputs."""
+
+    kind: Literal["tensor-parallel"]
+    members: Annotated[Several[Count], Field(max_length=MOST_NUMBERS)]
 
 
 class ModelSplit(Sent):
@@ -507,6 +548,10 @@ Record = (
     | CollectiveBegun
     | Joins
     | ClipsParts
+    | ClipsScaled
+    | NothingLoaded
+    | TextIsTrue
+    | TensorParallel
     | ModelSplit
     | BuildBegun
     | BuildEnded

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from dslaunch.protocol.rehearsal import CollectiveBegun, Ended, Raised
+from dslaunch.rehearsal.failure import OF_SIZES
 from dslaunch.rehearsal.ranks import Ranks
 from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place, Side
 from dslaunch.run.known_endings import built_in
@@ -14,8 +15,6 @@ from dslaunch.run.outcome import Outcome
 
 MOST_NOTED = 400
 """Collectives that a rank notes (`node/hook_order.py`): of later ones nothing is known."""
-OF_SIZES = "collective-sizes"
-"""How gloo ends a rank that gets the data of another collective."""
 
 
 def was_left_by_another(outcome: Outcome) -> bool:

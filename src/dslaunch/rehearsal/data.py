@@ -16,6 +16,7 @@ from dslaunch.protocol.rehearsal import (
     SameOrder,
     Step,
     StepsDone,
+    TensorParallel,
     Wrapped,
 )
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
@@ -103,13 +104,9 @@ def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
     if equal:
         yield finding(FindingKind.SAME_DATA_IN_SOME, ranks_text(rank.rank for rank in equal))
         return
-    loaders = [loader for rank in ranks for loader in rank.trained_loaders]
-    divided = {each.number: each.subset for each in loaders if each.replicas == len(ranks)}
-    if any(each.subset != divided.get(each.number, each.subset) for each in loaders):
-        yield finding(FindingKind.SPLITS_DIFFER, where)
-        return
-    if _shuffle_differently(ranks):
-        yield finding(FindingKind.SEEDS_DIFFER, where)
+    differ = _divide_differently(ranks)
+    if differ is not None:
+        yield finding(differ, where)
         return
     plain = [next(filter(_draws_from_all, rank.trained_loaders), None) for rank in ranks]
     parts = [frozenset(each.chosen) if each is not None else frozenset() for each in plain]
@@ -124,6 +121,23 @@ def _same_in_ranks(ranks: Ranks) -> Iterator[Finding]:
         yield finding(
             FindingKind.PLAIN_SAMPLER, where, sampler=first.sampler, samples=first.samples or 0
         )
+
+
+def _divide_differently(ranks: Ranks) -> FindingKind | None:
+    """Return why the parts that samplers give the ranks overlap; None: they do not, or that is
+    not certain."""
+    if _split_differently(ranks):
+        return FindingKind.SPLITS_DIFFER
+    if _list_differently(ranks):
+        return FindingKind.ORDERS_DIFFER
+    return FindingKind.SEEDS_DIFFER if _shuffle_differently(ranks) else None
+
+
+def _split_differently(ranks: Ranks) -> bool:
+    """Return whether ranks have chosen different samples, which a sampler divides among them."""
+    loaders = [loader for rank in ranks for loader in rank.trained_loaders]
+    divided = {each.number: each.subset for each in loaders if each.replicas == len(ranks)}
+    return any(each.subset != divided.get(each.number, each.subset) for each in loaders)
 
 
 def _overlap(parts: Sequence[frozenset[int]]) -> bool:
@@ -153,6 +167,17 @@ def _all_equal(digests: Sequence[Sequence[str]]) -> bool:
     nothing."""
     varied = len(set(digests[0])) > 1
     return varied and all(each == digests[0] for each in digests)
+
+
+def _list_differently(ranks: Ranks) -> bool:
+    """Return whether ranks have the same samples in different orders in a loader whose sampler
+    gives each rank its part of their numbers."""
+    orders: defaultdict[tuple[int, str], set[str | None]] = defaultdict(set)
+    for rank in ranks:
+        for loader in rank.trained_loaders:
+            if loader.replicas == len(ranks) and loader.listed is not None:
+                orders[loader.number, loader.listed].add(loader.order)
+    return any(len(each) > 1 for each in orders.values())
 
 
 def _shuffle_differently(ranks: Ranks) -> bool:
@@ -218,6 +243,20 @@ def _inputs_differ(ranks: Ranks) -> bool:
     inputs = [{each.index: each.digest for each in rank.every(Input)} for rank in ranks]
     common = set.intersection(*(set(each) for each in inputs))
     return bool(common) and all(len({each[key] for each in inputs}) > 1 for key in common)
+
+
+def parallel_inputs(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks that divide tensors among them, and never read the same batch."""
+    del rehearsed
+    by_number = {rank.rank: rank for rank in ranks}
+    together = {each.members for rank in ranks for each in rank.every(TensorParallel)}
+    for members in sorted(together):
+        several = tuple(by_number[number] for number in members if number in by_number)
+        if len(several) < 2 or not all(rank.trained_batches for rank in several):
+            continue
+        by_batch = list(zip(*_common_digests(several), strict=True))
+        if by_batch and all(len(set(digests)) == len(several) for digests in by_batch):
+            yield finding(FindingKind.PARALLEL_INPUTS_DIFFER, ranks_text(members))
 
 
 def same_order(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:

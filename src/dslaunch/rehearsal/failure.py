@@ -8,6 +8,7 @@ from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.protocol.rehearsal import Engine, ProcessGroup, Raised
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.ranks import Ranks
+from dslaunch.run.endings import Diagnosis, diagnose
 from dslaunch.run.known_endings import built_in
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.rehearsal import Rehearsed
@@ -25,6 +26,10 @@ OF_WORLD_SIZE = frozenset(
     }
 )
 """Known endings that a smaller number of ranks may have caused."""
+OF_SIZES = "collective-sizes"
+"""How gloo ends a rank that gets the data of another collective."""
+OF_LAUNCHER = "child-failed"
+"""How a launcher ends of which a rank has failed."""
 ON_MORE_NODES = "rehearse on more nodes: the smaller number of ranks may have caused it"
 
 
@@ -53,13 +58,47 @@ def _timeout(rehearsed: Rehearsed, ranks: Ranks) -> Finding | None:
     return finding(FindingKind.TIMEOUT, here.where, evidence=here.evidence, seconds=min(timeouts))
 
 
+def own_failure(outcome: Outcome, ranks: Ranks) -> Finding | None:
+    """Return the exception of a rank that no other one has caused, if all that is known of the run
+    is that something else failed: a launcher may report a rank before the agent sees its end."""
+    ending = built_in().get(outcome.ending or "")
+    if ending is None or not ending.secondary:
+        return None
+    for rank in ranks:
+        raised = rank.last(Raised)
+        found = _diagnosed(raised) if raised is not None else Diagnosis()
+        if raised is None or found.secondary or found.code == OF_SIZES:
+            continue
+        if found.code is None and ending.code != OF_LAUNCHER:
+            continue  # it may be a consequence that is not known
+        evidence = masked_credentials(f"{raised.error}: {raised.text}")
+        return Finding(
+            code=found.code or FindingKind.FAILED.code,
+            level="error",
+            where=_place(raised) or ranks_text([rank.rank]),
+            text=found.what or evidence,
+            hint=found.advice or FindingKind.FAILED.hint,
+            evidence=evidence,
+        )
+    return None
+
+
+def _diagnosed(raised: Raised) -> Diagnosis:
+    return diagnose(f"{raised.error}: {raised.text}".splitlines())
+
+
+def _place(raised: Raised) -> str | None:
+    """Return the innermost line of the script's own code; None: unknown."""
+    return f"{raised.file}:{raised.line}" if raised.file is not None else None
+
+
 def _failure_here(outcome: Outcome, ranks: Ranks) -> Finding:
     cause = outcome.cause
     mine = [rank for rank in ranks if cause is not None and rank.rank == cause.rank]
     raised = mine[0].last(Raised) if mine else None
     where = ranks_text(rank.rank for rank in mine) if mine else (outcome.reason.host or "run")
-    if raised is not None and raised.file is not None:
-        where = f"{raised.file}:{raised.line}"
+    if raised is not None:
+        where = _place(raised) or where
     evidence = f"{raised.error}: {raised.text}" if raised is not None else None
     if evidence is None and outcome.last_lines:
         evidence = outcome.last_lines[-1]

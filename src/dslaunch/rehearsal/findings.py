@@ -258,6 +258,36 @@ class FindingKind(Enum):
         "different parameters after step {step}: the script averages them itself, in a later step",
         "rehearse more steps with --steps, if they should have been averaged by then",
     )
+    CLIPPED_SCALED = (
+        "rehearsal.clipped-scaled",
+        "error",
+        "gradients are clipped to a norm of {norm:g} while the gradient scaler has multiplied them "
+        "by {scale:g}: the steps are as much smaller",
+        "call scaler.unscale_(optimizer) before clip_grad_norm_()",
+    )
+    NOTHING_LOADED = (
+        "rehearsal.nothing-loaded",
+        "error",
+        "none of the {tensors} tensors of a state dict was loaded into {model}: the first is "
+        "{given}, and that of the model {wanted}",
+        "rename the keys (most often a prefix such as `module.` or `model.` is too much), and load "
+        "with strict=True",
+    )
+    TEXT_IS_TRUE = (
+        "rehearsal.text-is-true",
+        "error",
+        "{argument} {text} is True: argparse calls bool() with the text, and only an empty text is "
+        "False",
+        "use action=argparse.BooleanOptionalAction (--x and --no-x), or a function that reads the "
+        "text",
+    )
+    PARALLEL_INPUTS_DIFFER = (
+        "rehearsal.parallel-inputs-differ",
+        "error",
+        "divide tensors among them, and read different batches: tensor parallelism needs the same",
+        "divide the data by the data parallel rank only: DistributedSampler(data, "
+        "mesh['dp'].size(), mesh['dp'].get_local_rank()), or none without data parallelism",
+    )
     CLIPPED_IN_PARTS = (
         "rehearsal.clipped-in-parts",
         "warning",
@@ -325,6 +355,14 @@ class FindingKind(Enum):
         "error",
         "these read the same samples in the same order, and other ranks read others",
         "give the sampler the number of all ranks and the global rank (RANK, not LOCAL_RANK)",
+    )
+    ORDERS_DIFFER = (
+        "rehearsal.same-data",
+        "error",
+        "list the same samples in different orders, which a sampler divides by their numbers: some "
+        "are in several parts, and some in none",
+        "sort the list, or shuffle it with the same seed in all ranks: the order of os.listdir(), "
+        "glob() and of sets differs between nodes and processes",
     )
     SPLITS_DIFFER = (
         "rehearsal.same-data",

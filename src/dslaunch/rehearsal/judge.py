@@ -26,7 +26,7 @@ from dslaunch.rehearsal.collectives import (
     was_left_by_another,
 )
 from dslaunch.rehearsal.configs import config_findings
-from dslaunch.rehearsal.failure import failure
+from dslaunch.rehearsal.failure import failure, own_failure
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.measured import Measured, measure
 from dslaunch.rehearsal.ranks import RankRecords, Ranks, ranks_of
@@ -199,6 +199,9 @@ def _failure(rehearsed: Rehearsed, ranks: Ranks) -> Finding:
     found = failure(rehearsed, ranks)
     if not was_left_by_another(rehearsed.outcome):
         return found
+    own = own_failure(rehearsed.outcome, ranks)
+    if own is not None:
+        return own
     verdict = in_different_collectives(ranks)
     if verdict is not None:
         return _hang(verdict, found.evidence or "", ranks)

@@ -14,10 +14,12 @@ from dslaunch.plural import byte_count, first_few
 from dslaunch.protocol.rehearsal import (
     AcceleratorBuilt,
     ClipsParts,
+    ClipsScaled,
     Engine,
     GivenConfig,
     Host,
     JoinedRpc,
+    NothingLoaded,
     OptimizerBuilt,
     ProcessGroup,
     Schedulers,
@@ -27,6 +29,7 @@ from dslaunch.protocol.rehearsal import (
     Step,
     SteppedPastEngine,
     StepsDone,
+    TextIsTrue,
     Untrained,
     Wrapped,
 )
@@ -38,6 +41,7 @@ from dslaunch.rehearsal.data import (
     batches_differ,
     divided_twice,
     few_samples,
+    parallel_inputs,
     same_data,
     same_order,
     split_by_hand,
@@ -419,6 +423,46 @@ def clipped_in_parts(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         yield finding(FindingKind.CLIPPED_IN_PARTS, ranks_text(found))
 
 
+def clipped_scaled(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks that clip gradients while they are scaled."""
+    del rehearsed
+    found = [(rank.rank, clips) for rank in ranks if (clips := rank.last(ClipsScaled))]
+    if found:
+        where = ranks_text(rank for rank, _ in found)
+        _, first = found[0]
+        yield finding(FindingKind.CLIPPED_SCALED, where, norm=first.norm, scale=first.scale)
+
+
+def nothing_loaded(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the state dicts of which nothing was loaded."""
+    del rehearsed
+    found: dict[NothingLoaded, list[int]] = defaultdict(list)
+    for rank in ranks:
+        for loaded in set(rank.every(NothingLoaded)):
+            found[loaded].append(rank.rank)
+    for loaded, several in found.items():
+        yield finding(
+            FindingKind.NOTHING_LOADED,
+            ranks_text(several),
+            model=loaded.model,
+            tensors=loaded.tensors,
+            given=loaded.given,
+            wanted=loaded.wanted,
+        )
+
+
+def text_is_true(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield arguments that mean False and are True."""
+    del rehearsed
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for rank in ranks:
+        for given in {(each.argument, each.text) for each in rank.every(TextIsTrue)}:
+            found[given].append(rank.rank)
+    for (argument, text), several in found.items():
+        where = ranks_text(several)
+        yield finding(FindingKind.TEXT_IS_TRUE, where, argument=argument, text=text)
+
+
 def _engine_schedules(rank: RankRecords) -> bool:
     engine = rank.last(Engine)
     return engine is not None and engine.scheduler is not None
@@ -591,12 +635,16 @@ RULES: tuple[Rule, ...] = (
     schedule_unused,
     schedule_steps,
     clipped_in_parts,
+    clipped_scaled,
+    nothing_loaded,
+    text_is_true,
     loss_not_finite,
     evaluation_mode,
     gradients_kept,
     accumulation_unused,
     accumulated_twice,
     same_data,
+    parallel_inputs,
     same_order,
     few_samples,
     unread_parts,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +19,11 @@ _EXCEPTION = re.compile(
     r"Group|Iteration))(?:: (.*))?$"
 )
 _RANK = re.compile(r"^\[rank\d+\]: ?")
+_FRAME = re.compile(r'^(?:\[rank\d+\]:)?\s{0,20}File "[^"]+", line \d+, in ')
+"""A call in a Python traceback; the innermost one is the last before the exception."""
+_TRACEBACK = "Traceback (most recent call last):"
+_MOST_FRAMES = 20
+"""Innermost calls of the last traceback in which known endings are searched."""
 _MILD = re.compile(
     r"^(?:\[rank\d{1,9}\]: ?)?\[?[IW]\d{0,4} |\[(?:INFO|WARNING|DEBUG)\]|NCCL INFO "
     r"|\w{0,60}Warning: |- (?:INFO|WARNING) -"
@@ -101,7 +107,7 @@ def diagnose(lines: Sequence[str], evidence: Evidence | None = None) -> Diagnosi
     found_exception = cut(found.exception, _LONGEST) if found.exception else None
     exception = found_exception or last_exception(short)
     last = [exception] if exception else []
-    last += short[begin:] if begin is not None else []
+    last += [*short[begin:], *_frames_above(short, begin)] if begin is not None else []
     # all lines of one exception count as one text: the specific line may be a later one
     terminated = [line for line in short if _TERMINATED.match(line)]
     own = [last, terminated]
@@ -181,6 +187,12 @@ def last_exception(lines: Sequence[str]) -> str | None:
         return None
     line = _bounded(lines[at]).strip()
     return cut(_RANK.sub("", line), _LONGEST)
+
+
+def _frames_above(lines: Sequence[str], at: int) -> list[str]:
+    """Return the innermost calls of the traceback that ends with the exception in line `at`."""
+    of_traceback = list(takewhile(lambda line: _TRACEBACK not in line, reversed(lines[:at])))
+    return [line for line in of_traceback if _FRAME.match(line)][:_MOST_FRAMES]
 
 
 def _last_exception_at(lines: Sequence[str]) -> int | None:

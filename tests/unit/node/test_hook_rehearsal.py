@@ -107,6 +107,33 @@ def test_a_collective_is_recorded_before_it_begins_with_its_lines(run: Run, tmp_
     ]
 
 
+@pytest.mark.parametrize(
+    ("group", "operations"),
+    [("(Mesh(), 0)", ["all_gather_single"]), ("Mesh()", ["all_gather_single"]), ("Part()", [])],
+)
+def test_a_collective_of_a_distributed_tensor_is_recorded_if_all_ranks_call_it(
+    run: Run, tmp_path: Path, group: str, operations: list[str]
+) -> None:
+    module = "torch.distributed._functional_collectives"
+    pretend(tmp_path, module, "def all_gather_single(part, dim, group): pass\n")
+    (tmp_path / "torch/distributed/distributed_c10d.py").write_text(
+        "def init_process_group(): pass\n"
+        "def get_world_size(): return 2\n"
+        "def get_rank(): return 0\n"
+        "def get_backend(): return 'gloo'\n"
+    )
+    text = (
+        "class Mesh:\n    def size(self, dim=0): return 2\n"
+        "class Part:\n    def size(self): return 1\n"
+        "from torch.distributed import distributed_c10d\n"
+        "distributed_c10d.init_process_group()\n"
+        f"import {module} as functional\n"
+        f"functional.all_gather_single('part', 0, {group})"
+    )
+    begun = of_kind(run(text), "collective-begins")
+    assert [each["operation"] for each in begun] == operations
+
+
 def test_an_exception_is_recorded_with_the_line_of_the_script(run: Run, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("import json\n\ndef work():\n    json.loads('x')\n")
     (raised,) = of_kind(run("import os, own\nos.chdir('/')\nown.work()"), "exception")
@@ -271,6 +298,22 @@ def test_a_note_is_made_while_another_thread_makes_one_and_not_within_one(tmp_pa
     finally:
         hook_recorder.record_with(None)
     assert [json.loads(line)["kind"] for line in file.read_text().splitlines()] == ["of-thread"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "texts"), [("False", ["False"]), ("0", ["0"]), ("True", []), ("yes", [])]
+)
+def test_an_argument_that_means_false_and_is_true_is_recorded(
+    run: Run, argument: str, texts: list[str]
+) -> None:
+    text = (
+        "import argparse\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('-a', '--amp', type=bool)\n"
+        f"parser.parse_args(['--amp', '{argument}'])"
+    )
+    found = of_kind(run(text), "text-is-true")
+    assert [(each["argument"], each["text"]) for each in found] == [("--amp", t) for t in texts]
 
 
 def test_records_are_private(run: Run, tmp_path: Path) -> None:

@@ -1523,3 +1523,87 @@ def test_gradients_that_are_clipped_by_the_norm_of_a_part_are_named() -> None:
     clips: Sent = {"kind": "clips-parts"}
     result = judged(*[[*sound(rank), clips] for rank in range(2)])
     assert codes(result) == {("warning", "rehearsal.clipped-in-parts")}
+
+
+@pytest.mark.parametrize(
+    ("orders", "replicas", "found"),
+    [
+        ("ab", 2, {("error", "rehearsal.same-data")}),
+        ("aa", 2, set()),
+        # each rank draws from all samples itself
+        ("ab", None, set()),
+    ],
+)
+def test_samples_that_ranks_list_in_different_orders_are_named(
+    orders: str, replicas: int | None, found: set[tuple[str, str]]
+) -> None:
+    ranks = []
+    for rank, letters in enumerate(("ab", "cd")):
+        names = {"listed": "e" * 16, "order": orders[rank] * 16}
+        listing = loader(replicas=replicas, sampler="OwnSampler", **names)
+        ranks.append([*without(sound(rank), "held"), listing, *batches(*letters), HELD])
+    assert codes(judged(*ranks)) == found
+
+
+def test_gradients_that_are_clipped_while_they_are_scaled_are_named() -> None:
+    clips: Sent = {"kind": "clips-scaled", "scale": 65536.0, "norm": 1.0}
+    result = judged(*[[*sound(rank), clips] for rank in range(2)])
+    found = only(result)
+    assert (found.level, found.code) == ("error", "rehearsal.clipped-scaled")
+    assert found.values == {"scale": 65536.0, "norm": 1.0}
+
+
+def test_a_state_dict_of_another_model_is_named_once() -> None:
+    names: Sent = {"model": "Net", "tensors": 4, "given": "model.0.weight", "wanted": "0.weight"}
+    loaded: Sent = {"kind": "nothing-loaded", **names}
+    found = only(judged(*[[*sound(rank), loaded, loaded] for rank in range(2)]))
+    assert (found.level, found.code) == ("error", "rehearsal.nothing-loaded")
+    assert (found.where, found.values) == ("ranks 0-1", names)
+
+
+def test_an_argument_that_means_false_and_is_true_is_named() -> None:
+    given: Sent = {"kind": "text-is-true", "argument": "--amp", "text": "False"}
+    found = only(judged(*[[*sound(rank), given] for rank in range(2)]))
+    assert (found.level, found.code) == ("error", "rehearsal.text-is-true")
+    assert found.values == {"argument": "--amp", "text": "False"}
+
+
+@pytest.mark.parametrize(
+    ("letters", "found"),
+    [
+        (("ab", "cd", "ef", "gh"), {("error", "rehearsal.parallel-inputs-differ")}),
+        # the first two ranks have the same part of the data, and so have the others
+        (("ab", "ab", "cd", "cd"), set()),
+        (("ab", "ab", "ab", "ab"), set()),
+        # some batches are the same, as of a loader that evaluates
+        (("ab", "cb", "cd", "cd"), set()),
+    ],
+)
+def test_ranks_that_divide_tensors_need_the_same_batches(
+    letters: tuple[str, ...], found: set[tuple[str, str]]
+) -> None:
+    ranks = []
+    for rank, own in enumerate(letters):
+        members = [0, 1] if rank < 2 else [2, 3]
+        split: list[Sent] = [{"kind": "splits-model"}]
+        split += [{"kind": "tensor-parallel", "members": members}]
+        ranks.append([START, TORCH, group(rank, 4), *split, OPTIMIZER, loader(), *batches(*own)])
+        ranks[-1] += [step(1, loaders=[1]), step(2, loaders=[1]), HELD]
+    assert codes(judged(*ranks)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("Argument ``gather_list`` must NOT be specified on", "collective-argument"),
+        ("[../gloo/transport/tcp/pair.cc:534] Connection closed by peer", "child-failed"),
+        ("something unknown", "rehearsal.failed"),
+    ],
+)
+def test_the_exception_of_a_rank_tells_more_than_its_launcher(text: str, code: str) -> None:
+    raised: Sent = {"kind": "exception", "error": "ValueError", "text": text}
+    raised |= {"file": "train.py", "line": 8}
+    reason = EndReason(EndCode.RANK_FAILED, "n1", exit_code=1)
+    cause = Event(1.0, "exit", "n1", code=1)
+    outcome = Outcome("failed", 1, reason, cause, what="a rank failed", ending="child-failed")
+    assert only(judged([START], [START, raised], outcome=outcome)).code == code

@@ -83,6 +83,36 @@ def test_the_exception_that_terminated_native_code_decides_over_the_signal_after
     assert diagnose(lines[2:]).code == "native-crash"
 
 
+REMOVED = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/data/train.py", line 12, in <module>
+[rank1]:     {call}
+[rank1]:   File "{frame}", line 668, in {function}
+[rank1]:     entries = list(scandir_it)
+[rank1]: FileNotFoundError: [Errno 2] No such file or directory: 'checkpoints'"""
+
+
+@pytest.mark.parametrize(
+    ("call", "frame", "function", "code"),
+    [
+        ("shutil.rmtree(old)", "/usr/lib/python3.11/shutil.py", "rmtree", "removed-by-another"),
+        ("torch.load(old)", "/usr/lib/torch/serialization.py", "load", "file-missing"),
+    ],
+)
+def test_the_calls_that_led_to_an_exception_tell_more_than_its_text(
+    call: str, frame: str, function: str, code: str
+) -> None:
+    text = REMOVED.format(call=call, frame=frame, function=function)
+    assert diagnose(text.splitlines()).code == code
+
+
+def test_the_calls_of_an_earlier_exception_explain_no_later_one() -> None:
+    removing = REMOVED.format(call="r", frame="/usr/lib/python3.11/shutil.py", function="rmtree")
+    later = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>']
+    lines = [*removing.splitlines(), *later, "KeyError: 'labels'"]
+    assert diagnose(lines).code == "key-missing"
+
+
 def test_an_unknown_exception_is_reported_unchanged() -> None:
     lines = ["[rank1]: Traceback (most recent call last):", "[rank1]: ValueError: bad batch", "bye"]
     assert diagnose(lines).what == "ValueError: bad batch"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +22,7 @@ from dslaunch.transport.ssh.paramiko_link import (
     ParamikoChannel,
     QueueingPacketizer,
     QueueingTransport,
+    ReadAhead,
 )
 
 
@@ -159,6 +163,48 @@ def test_programs_on_one_connection_that_are_written_to_at_once_all_get_everythi
         for _ in range(500):
             list(pool.map(lambda channel: channel.write(b"x" * 100), channels))
             assert all(channel.flush(300) for channel in channels)
+
+
+@pytest.fixture
+def tcp() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a TCP connection over which messages and their answers went already: Linux
+    acknowledges the first ones at once."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as near,
+        server.accept()[0] as far,
+    ):
+        for _ in range(8):
+            far.sendall(b"x")
+            near.recv(1)
+            near.sendall(b"x")
+            far.recv(1)
+        yield near, far
+
+
+def unacknowledged(sock: socket.socket) -> int:
+    """How many bytes that a socket has sent are not acknowledged (tcp(7), SIOCOUTQ)."""
+    answer = fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4))
+    return int.from_bytes(answer, sys.byteorder)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="an option of Linux")
+def test_a_server_need_not_wait_until_what_was_read_of_it_is_acknowledged(
+    tcp: tuple[socket.socket, socket.socket],
+) -> None:
+    near, far = tcp
+    reading = ReadAhead(near)
+    far.sendall(b"first")
+    assert reading.recv(5) == b"first"
+    assert unacknowledged(far) == 0
+
+
+def test_a_small_message_does_not_wait_until_the_server_has_acknowledged_another_one(
+    tcp: tuple[socket.socket, socket.socket],
+) -> None:
+    near, _ = tcp
+    QueueingPacketizer(near)
+    assert near.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
 def test_a_connection_whose_jump_host_has_ended_before_ends_without_an_error() -> None:

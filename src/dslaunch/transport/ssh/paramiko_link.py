@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -52,12 +53,18 @@ class ReadAhead:
         self._read = b""
         self._taken = 0
         """How much of what was read has been returned."""
+        self.acknowledges = True
+        """Whether what is read is acknowledged at once. Until a server has started a program, it
+        sends the second of two small messages only when the first one was acknowledged (OpenSSH
+        9.2 sets TCP_NODELAY as it starts one), and Linux delays that by 40 ms."""
 
     def recv(self, size: int) -> bytes:
         """Return at most so many bytes; empty at the end. Raises OSError, as the socket does."""
         if self._taken == len(self._read):
             self._read = self._sock.recv(max(size, READ_AHEAD))
             self._taken = 0
+            if self.acknowledges:
+                _acknowledge(self._sock)
         piece = self._read[self._taken : self._taken + size]
         self._taken += len(piece)
         return piece
@@ -67,11 +74,27 @@ class ReadAhead:
         self._sock.close()
 
 
+def _acknowledge(sock: socket.socket | paramiko.Channel) -> None:
+    """Acknowledge what was read of a socket without the usual delay (tcp(7), TCP_QUICKACK)."""
+    if sys.platform == "linux":
+        _set_tcp_option(sock, socket.TCP_QUICKACK)
+
+
+def _set_tcp_option(sock: socket.socket | paramiko.Channel, option: int) -> None:
+    """Switch an option of TCP on, unless a jump host makes the connection."""
+    if isinstance(sock, socket.socket):
+        with contextlib.suppress(OSError):  # it has ended, which the next read or write shows
+            sock.setsockopt(socket.IPPROTO_TCP, option, 1)
+
+
 class QueueingPacketizer(Packetizer):
     """Sends without waiting for the node, and limits a handshake without another thread."""
 
     def __init__(self, sock: Any) -> None:
-        super().__init__(ReadAhead(sock))  # type: ignore[arg-type] # it needs no more of a socket
+        # a second small message would wait until the server has acknowledged the first one
+        _set_tcp_option(sock, socket.TCP_NODELAY)
+        self._reading = ReadAhead(sock)
+        super().__init__(self._reading)  # type: ignore[arg-type] # it needs no more of a socket
         self._sock = sock
         self._loop = loop.shared()
         self.outbox = Outbox(self._send, lambda: None)
@@ -127,6 +150,10 @@ class QueueingPacketizer(Packetizer):
     def complete_handshake(self) -> None:
         """Take note that the handshake is complete."""
         self._handshake_ends = None
+
+    def program_started(self) -> None:
+        """Take note that the server has started a program, and delays no message any more."""
+        self._reading.acknowledges = False
 
     def _send(self, data: memoryview) -> int:
         if isinstance(self._sock, paramiko.Channel):
@@ -233,6 +260,7 @@ class ParamikoChannel(QueueingChannel):
     def start(self, line: str, text: Sequence[bytes]) -> None:
         """Start the program, and send it `text`. Raises SSHException and EOFError."""
         self._channel.exec_command(line)
+        self._packetizer.program_started()
         for piece in text:
             self.outbox.put(piece)
 
