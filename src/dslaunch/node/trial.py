@@ -8,7 +8,7 @@ import os
 import select
 import time
 
-from dslaunch.node import paths, processes
+from dslaunch.node import installed, paths, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
@@ -21,6 +21,8 @@ else:
 
 REPORT = "DSLAUNCH_REPORT"
 """The variable that stands in a command's words for the file that the program reports into."""
+INSTALLED = "DSLAUNCH_INSTALLED"
+"""The variable that stands in a command's words for the text of `installed.py`."""
 HALF = paths.MOST_TEXT // 4
 """Bytes that are kept of the beginning and of the end of each stream."""
 LOOK = 0.05
@@ -45,7 +47,7 @@ def run(told: Answer, home: str) -> Answer:
     out, outs = os.pipe()
     err, errs = os.pipe()
     os.set_inheritable(ours, True)
-    words = {**environment, REPORT: f"/dev/fd/{ours}"}
+    words = {**environment, REPORT: f"/dev/fd/{ours}", INSTALLED: _text_of_installed()}
     pipes = {report: b"", out: b"", err: b""}
     try:
         child = Program(
@@ -67,6 +69,14 @@ def run(told: Answer, home: str) -> Answer:
     _close(*pipes)
     said, printed, errors = (data.decode(errors="replace") for data in pipes.values())
     return {"code": None if late else code, "out": printed, "err": errors, "report": said}
+
+
+def _text_of_installed() -> str:
+    """Return the program, of which the node has the text: to send it in each question would take
+    the launcher more time and memory than all else that it asks thousands of nodes."""
+    loader: Any = installed.__loader__
+    text: str = loader.get_source(installed.__name__)
+    return text
 
 
 def _close(*pipes: int) -> None:

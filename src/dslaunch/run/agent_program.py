@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 
+from dslaunch import log
 from dslaunch.transport import program
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Node
+    from dslaunch.transport.base import Connection
 
 _MAIN = "guardian"
 NO_AGENT, STOPPED = 3, 4
 """Exit codes if the agent to join is not running, or was suspended (and is resumed now); see
 `node/guardian.py`."""
+_log = log.Log(__name__)
 
 
 class AgentStart(Struct, frozen=True):
@@ -28,6 +36,20 @@ class AgentStart(Struct, frozen=True):
 def prepare() -> None:
     """Pack the agent's modules, which takes as long as to log in to a node."""
     program.prepare(_MAIN)
+
+
+def start(
+    connection: Connection,
+    node: Node,
+    agent: AgentStart,
+    *,
+    join: bool = False,
+    hold: bool = False,
+) -> program.Started:
+    """Start an agent over a connection, or with `join` connect to the running one; with `hold` for
+    the launcher of its run."""
+    _log.debug("starting-agent", node=node.host, run=agent.run, join=join)
+    return program.start(connection, node, boot_text(agent, join=join, hold=hold))
 
 
 def boot_text(agent: AgentStart, *, join: bool = False, hold: bool = False) -> tuple[bytes, ...]:

@@ -19,6 +19,7 @@ from dslaunch.transport.future import Future
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
     from dslaunch.protocol.messages import Hello
+    from dslaunch.run.agent_program import AgentStart
     from dslaunch.run.interrupts import Interrupts
     from dslaunch.run.session import Session
     from dslaunch.transport.base import Connection, Transport
@@ -43,14 +44,16 @@ class AgentStarter:
         transport: Transport,
         nodes: Sequence[Node],
         fanout: int,
-        make_session: Callable[[Node, Connection], Session],
+        make_agent: Callable[[Node], AgentStart],
+        make_session: Callable[[Node, Connection, AgentStart], Session],
         *,
         join: bool = False,
         ping_interval: float = PING_INTERVAL,
     ) -> None:
         """Begin to connect. With `join`, find the agents that are running instead of starting
         new ones."""
-        self._transport, self._make_session, self._join = transport, make_session, join
+        self._transport, self._join = transport, join
+        self._make_agent, self._make_session = make_agent, make_session
         workers = max(1, min(fanout, len(nodes)))
         self._closed = threading.Event()
         self._greeted: deque[str] = deque()
@@ -122,13 +125,19 @@ class AgentStarter:
         return None
 
     def _begin(self, node: Node) -> Session:
+        from dslaunch.run import agent_program  # while the first nodes are connected to
+
         connection = self._transport.connect(node)
         if self._closed.is_set():
             connection.close()
             raise _not_needed(node)
-        session = self._make_session(node, connection)
+        agent = self._make_agent(node)
+        # before the session is made, which a launcher that has just been started imports first:
+        # that takes longer than the login, and the agent can start meanwhile
+        started = agent_program.start(connection, node, agent, join=self._join)
+        session = self._make_session(node, connection, agent)
         session.hello.add_done_callback(partial(self._note_greeting, node.host))
-        session.begin(join=self._join)
+        session.begin(started)
         return session
 
     def _note_greeting(self, host: str, hello: Future[Hello]) -> None:

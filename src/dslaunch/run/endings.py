@@ -16,7 +16,7 @@ from dslaunch.terminal import cut
 
 _EXCEPTION = re.compile(
     r"^(?:\[rank\d+\]: ?)?((?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Warning|Exit|"
-    r"Group|Iteration))(?:: (.*))?$"
+    r"Group|Iteration))(?::(?: (.*))?)?$"
 )
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 _FRAME = re.compile(r'^(?:\[rank\d+\]:)?\s{0,20}File "[^"]+", line \d+, in ')
@@ -30,9 +30,12 @@ _MILD = re.compile(
 )
 """Lines below an error, by the level that torch (`[W socket.cpp:`), NCCL, Python's warnings and
 logging give them: a program that runs well writes them too."""
-_TERMINATED = re.compile(r"^(?:\[rank\d{1,9}\]: ?)?\s{0,8}what\(\): ")
-"""What std::terminate writes of the C++ exception that ends the process. With PYTHONFAULTHANDLER,
-the end of the process itself comes after it (`Fatal Python error: Aborted`)."""
+_TERMINATED = re.compile(
+    r"^(?:\[rank\d{1,9}\]: ?)?(?:\s{0,8}what\(\): |terminate called without an active exception)"
+)
+"""What std::terminate writes of the C++ exception that ends the process, or that there is none.
+With faulthandler, which every rank has, the end of the process itself comes after it
+(`Fatal Python error: Aborted`)."""
 _LONGEST = 160
 _LOOKED_AT = 4096
 """Characters at each end of a line in which known endings are searched."""
@@ -181,12 +184,20 @@ def _told(known: KnownEnding, *values: str) -> Diagnosis:
 
 
 def last_exception(lines: Sequence[str]) -> str | None:
-    """Return the last line that looks like the end of a Python traceback, shortened."""
+    """Return the last line that looks like the end of a Python traceback, shortened. A message that
+    begins on the next line is added to it."""
     at = _last_exception_at(lines)
     if at is None:
         return None
-    line = _bounded(lines[at]).strip()
-    return cut(_RANK.sub("", line), _LONGEST)
+    line = _without_rank(lines[at])
+    below = [text for each in lines[at + 1 :] if (text := _without_rank(each))]
+    if line.endswith(":") and below:
+        line = f"{line} {below[0]}"
+    return cut(line, _LONGEST)
+
+
+def _without_rank(line: str) -> str:
+    return _RANK.sub("", _bounded(line).strip()).strip()
 
 
 def _frames_above(lines: Sequence[str], at: int) -> list[str]:

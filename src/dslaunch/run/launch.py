@@ -37,6 +37,7 @@ from dslaunch.run.view import ignore
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
     from dslaunch.launch.plan import Plan
+    from dslaunch.run.agent_program import AgentStart
     from dslaunch.run.events import Event
     from dslaunch.run.outcome import Outcome
     from dslaunch.run.rehearsal import Rehearsed
@@ -202,17 +203,20 @@ class RunController:
         # nodes of a tree are also lost by the loss of another one
         waits = self._is_through_nodes and not self.request.detached
 
-        def make_session(node: Node, connection: Connection) -> Session:
+        def make_agent(node: Node) -> AgentStart:
             from dslaunch.run.agent_program import AgentStart
-            from dslaunch.run.session import Session
 
-            agent = AgentStart(
+            return AgentStart(
                 run=agent_run(self.run, count),
                 host=node.host,
                 heartbeat=timeouts.heartbeat,
                 reconnect=timeouts.reconnect,
                 waits=waits,
             )
+
+        def make_session(node: Node, connection: Connection, agent: AgentStart) -> Session:
+            from dslaunch.run.session import Session
+
             return Session(
                 node=node, connection=connection, agent=agent, inbox=inbox, transport=opened
             )
@@ -221,6 +225,7 @@ class RunController:
             transport=opened,
             nodes=self._nodes,
             fanout=self.request.cluster.connected_at_once,
+            make_agent=make_agent,
             make_session=make_session,
             ping_interval=min(PING_INTERVAL, timeouts.heartbeat / 3),
         )

@@ -97,8 +97,10 @@ def _connecting(
     # which node has which ranks is not known yet: a run has at most one rank for each slot
     ranks = range(sum(len(node.slots) for node in cluster.nodes))
 
-    def make_session(node: Node, connection: Connection) -> Session:
-        agent = AgentStart(run or f"ask-{secrets.token_hex(4)}", node.host)
+    def make_agent(node: Node) -> AgentStart:
+        return AgentStart(run or f"ask-{secrets.token_hex(4)}", node.host)
+
+    def make_session(node: Node, connection: Connection, agent: AgentStart) -> Session:
         session = Session(
             node=node, connection=connection, agent=agent, inbox=inbox, transport=opened
         )
@@ -110,6 +112,7 @@ def _connecting(
             transport=opened,
             nodes=nodes,
             fanout=cluster.connected_at_once,
+            make_agent=make_agent,
             make_session=make_session,
             join=run is not None,
         )

@@ -26,6 +26,7 @@ from dslaunch.run import agent_program
 from dslaunch.run.arrivals import Away, Back, Lost
 from dslaunch.run.own_address import is_own_address
 from dslaunch.run.reconnect import LEAST_TRY, Absence, Joined, connect_within, reconnect
+from dslaunch.transport import program
 from dslaunch.transport.base import End
 from dslaunch.transport.clock import Clock, MeasuredClock
 from dslaunch.transport.future import Future
@@ -76,7 +77,7 @@ class Session(Wire):
         self._unconfirmed = 0
         """Bytes that have arrived since."""
         self._began = time.monotonic()
-        """When the connection was made."""
+        """When the agent was started, on the monotonic clock."""
         self._heard_at = self._began
         """When the node last sent something."""
         self._gone: Gone | None = None
@@ -95,10 +96,12 @@ class Session(Wire):
         self._resumed = False
         """Whether we have reconnected at least once."""
 
-    def begin(self, *, join: bool = False) -> None:
-        """Start the agent, or with `join` connect to the running one; and listen."""
-        self._log.debug("starting-agent", join=join)
-        self.start(agent_program.boot_text(self._agent, join=join))
+    def begin(self, started: program.Started | None = None) -> None:
+        """Listen to an agent that was started over the connection; None: start one."""
+        if started is None:
+            started = agent_program.start(self._connection, self._node, self._agent)
+        self._began = started.began
+        self.listen_to(started)
 
     def expect(self, ranks: range) -> None:
         """Accept events and output of these ranks; before, of none."""
@@ -317,11 +320,12 @@ class Session(Wire):
     def _join(self, absence: Absence, *, join: bool) -> End | None:
         """Join the running agent over the connection, or start one; return how that ended, None
         once it has greeted. Raises OSError."""
-        self._log.debug("starting-agent", join=join)
-        text = agent_program.boot_text(self._agent, join=join, hold=self._holding)
         joining = absence.begin_try()
         limit = absence.time_of_a_try
-        self._open(text)
+        started = agent_program.start(
+            self._connection, self._node, self._agent, join=join, hold=self._holding
+        )
+        self._listen_to(started)
         channel = self._channel
         self.loop.call_later(limit, lambda: self._not_heard(channel))
         return joining.result(limit + LEAST_TRY)

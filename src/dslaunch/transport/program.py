@@ -10,6 +10,7 @@ import marshal
 import re
 import sys
 import threading
+import time
 import zlib
 from functools import cache
 from importlib.util import MAGIC_NUMBER, find_spec
@@ -19,11 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from dslaunch.launch.command import quote
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.transport import login_shell
+from dslaunch.transport.fulfill import fulfill
+from dslaunch.transport.future import Future
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from importlib.abc import SourceLoader
 
     from dslaunch.cluster.model import Node
+    from dslaunch.transport.base import Channel, Connection
 
 MARK = "DSLAUNCH_PROGRAM"
 """The variable that our own programs on nodes carry in their environment, and ranks do not; see
@@ -41,15 +46,11 @@ packed_texts, packed_codes = [sys.stdin.buffer.read(size) for size in {sizes!r}]
 same = MAGIC_NUMBER == {magic!r} and sys.implementation.name == {kind!r}
 class SentModules:
     codes = marshal.loads(zlib.decompress(packed_codes)) if same else {{}}
-    texts = {{}}
+    texts = marshal.loads(packed_texts)
     def text(name):
-        if not SentModules.texts:
-            SentModules.texts = marshal.loads(zlib.decompress(packed_texts))
-        return SentModules.texts.get(name)
-    def is_sent(name):
-        return name in SentModules.codes or SentModules.text(name) is not None
+        return zlib.decompress(SentModules.texts[name])
     def find_spec(name, path=None, target=None):
-        if name.partition(".")[0] == "dslaunch" and SentModules.is_sent(name):
+        if name in SentModules.texts:
             return ModuleSpec(name, SentModules, is_package=name in {packages!r})
     def create_module(spec):
         return None
@@ -101,6 +102,26 @@ def line(node: Node) -> str:
         f'command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -c {quote(_READ)}; done; '
         f"exit {login_shell.NO_PYTHON}"
     )
+
+
+class Started(NamedTuple):
+    """A program that was started on a node, to which nothing listens yet."""
+
+    channel: Future[Channel]
+    """Done: it has the channel to the program, or the OSError of a connection over which none can
+    be started."""
+    written: int
+    """Bytes of its text."""
+    began: float
+    """When it was started, on the monotonic clock: before anything that it says."""
+
+
+def start(connection: Connection, node: Node, text: Sequence[bytes]) -> Started:
+    """Start a program with this text on a node."""
+    began = time.monotonic()
+    channel: Future[Channel] = Future()
+    fulfill(channel, lambda: connection.start(line(node), text))
+    return Started(channel, written=sum(map(len, text)), began=began)
 
 
 def prepare(main: str) -> None:
@@ -192,14 +213,15 @@ def _loader(name: str) -> SourceLoader:
 
 @cache
 def packed_modules(main: str) -> tuple[bytes, bytes]:
-    """Return the modules of a program by name, packed: all as source, and those that it starts
-    with as this Python's bytecode."""
+    """Return the modules of a program by name, packed: all as source, of which a node unpacks what
+    it needs, and those that it starts with as this Python's bytecode."""
     # what `import dslaunch` offers on this machine is nothing for a node
     texts = dict.fromkeys(_PACKAGES, b"")
     texts |= {_full(name): source for name, source in needed_modules(main).items()}
     codes = {name: marshal.dumps(compile("", name, mode="exec")) for name in _PACKAGES}
     codes |= {_full(name): _bytecode(name) for name in needed_modules(main, at_once=True)}
-    return _packed(marshal.dumps(texts, _ANY_PYTHON)), _packed(marshal.dumps(codes))
+    packed_texts = {name: _packed(source) for name, source in texts.items()}
+    return marshal.dumps(packed_texts, _ANY_PYTHON), _packed(marshal.dumps(codes))
 
 
 def _bytecode(name: str) -> bytes:

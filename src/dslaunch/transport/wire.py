@@ -109,21 +109,25 @@ class Wire:
 
         Does not wait until the node has read the program, which would delay the next node.
         """
+        self.listen_to(program.start(self._connection, self._node, text))
+
+    def listen_to(self, started: program.Started) -> None:
+        """Listen to a program that was started over the connection, or is lost already."""
         try:
-            self._open(text)
+            self._listen_to(started)
         except OSError as error:
             failure = NodeFailure(self.host, "broken", f"connection lost: {error}")
             self._disconnected(failure, End())
 
-    def _open(self, text: Sequence[bytes]) -> None:
-        """Start the program over the connection, and listen. Raises OSError."""
-        channel = self._connection.start(program.line(self._node), text)
+    def _listen_to(self, started: program.Started) -> None:
+        """Listen to a program that was started. Raises the OSError if it was not."""
+        channel = started.channel.result()
         self.login = login_shell.LoginOutput(frames.GREETING)
         self._late = self._stopped_reading = False
         self._ended = Latch()
         self._channel = channel
         self._writing = WritingWatch(
-            channel, lambda: self._reads_nothing(channel), written=sum(map(len, text))
+            channel, lambda: self._reads_nothing(channel), written=started.written
         )
         self._quiet_since = time.monotonic()
         self._limit_login(channel, login_shell.TIMEOUT)

@@ -19,6 +19,7 @@ from dslaunch.preflight.checks._job import program
 # not those of another worker, whose programs would be ended too
 ENV = {"DSLAUNCH_RUN_ID": f"trial-of-test-{os.getpid()}", "DSLAUNCH_HOST": "n1"}
 REPORT = [{"name": trial.REPORT}]
+INSTALLED = [{"name": trial.INSTALLED}]
 
 
 def run(*argv: Any, cwd: str = "/", seconds: float = 300.0, **more: Any) -> dict[str, Any]:
@@ -142,7 +143,7 @@ def test_every_python_says_what_it_has(tmp_path: Path, minor: int) -> None:
 def test_what_a_start_up_file_of_python_prints_arrives_too(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('welcome')")
     env = {**ENV, "PYTHONPATH": str(tmp_path)}
-    done = run(sys.executable, "-c", program("installed"), REPORT, env=env)
+    done = run(sys.executable, "-c", INSTALLED, REPORT, env=env)
     assert (done["code"], done["out"]) == (0, "welcome\n")
     assert json.loads(done["report"])["executable"] == sys.executable
 

@@ -83,6 +83,19 @@ def test_the_exception_that_terminated_native_code_decides_over_the_signal_after
     assert diagnose(lines[2:]).code == "native-crash"
 
 
+def test_a_thread_of_native_code_decides_over_the_signal_after_it() -> None:
+    # gloo's threads take the interpreter's lock while it exits (pytorch/pytorch#179291)
+    lines = [
+        "terminate called without an active exception",
+        "Fatal Python error: Aborted",
+        "",
+        "Thread 0x00007f19e97c3b80 (most recent call first):",
+        "  <no Python frame>",
+    ]
+    assert diagnose(lines).code == "thread-outlived"
+    assert diagnose(lines[1:]).code == "native-crash"
+
+
 REMOVED = """\
 [rank1]: Traceback (most recent call last):
 [rank1]:   File "/data/train.py", line 12, in <module>
@@ -116,6 +129,11 @@ def test_the_calls_of_an_earlier_exception_explain_no_later_one() -> None:
 def test_an_unknown_exception_is_reported_unchanged() -> None:
     lines = ["[rank1]: Traceback (most recent call last):", "[rank1]: ValueError: bad batch", "bye"]
     assert diagnose(lines).what == "ValueError: bad batch"
+
+
+def test_a_message_that_begins_on_the_next_line_belongs_to_its_exception() -> None:
+    lines = ["[rank0]: RuntimeError: ", "[rank0]:   the tensors overlap", "[rank0]: see there"]
+    assert last_exception(lines) == "RuntimeError: the tensors overlap"
 
 
 def test_the_last_exception_decides_not_the_one_it_came_from() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from dslaunch.cluster.model import Node
 from dslaunch.node import frames
+from dslaunch.run import agent_program
 from dslaunch.run.agent_program import AgentStart
 from dslaunch.run.arrivals import Lost
 from dslaunch.run.inbox import Inbox
@@ -178,4 +179,16 @@ def test_an_agent_is_pinged_once_it_has_greeted() -> None:
     session.hello.result(60)
     session.ping()
     assert link.written == [frames.pack_message({"op": "ping"})]
+    session.close()
+
+
+def test_a_greeting_dates_a_clock_only_to_the_start_of_the_agent() -> None:
+    """It may have arrived long before the session was made that takes it."""
+    link, agent = Slow(), AgentStart("run", "n1")
+    started = agent_program.start(link, NODE, agent)
+    session = Session(NODE, link, agent, Inbox(), Trickling(b"", b""))
+    session.begin(started._replace(began=started.began - 20))
+    link.say(login_shell.STARTED + frames.GREETING + HELLO)
+    session.hello.result(60)
+    assert session.clock_error >= 10  # half of the time in which the node may have written it
     session.close()

@@ -51,6 +51,8 @@ INSTALLED = Question("job", {"what": "installed"})
 """What is in the environment, to look up the answer; `ask` has what a node is asked."""
 _REPORT_WORD: Word = (Var("DSLAUNCH_REPORT"),)
 """The file into which the shell and the program report; see `node/trial.py`."""
+_INSTALLED_WORD: Word = (Var("DSLAUNCH_INSTALLED"),)
+"""The text of `node/installed.py`, which a node has; see `node/trial.py`."""
 _STAGES = 'echo activated >"$0"; command -v "$1" >"$0"; exec "$@"'
 """Runs after the activate line, in place of the launcher, and reports each step that succeeded."""
 
@@ -120,11 +122,7 @@ def _told(
 def python(a: NodeAnswers, name: str, told: Mapping[str, Any]) -> Command:
     """Return how the job's interpreter starts a program of ours, `node/NAME.py`: with the file that
     it writes to, and its arguments as JSON."""
-    return _started(a.node, name, json_text(told))
-
-
-def _started(node: Node, name: str, *told: str) -> Command:
-    return Command((interpreter(node), "-c", program(name), _REPORT_WORD, *told))
+    return Command((interpreter(a.node), "-c", program(name), _REPORT_WORD, json_text(told)))
 
 
 def workdir(scope: Scope) -> str:
@@ -149,8 +147,8 @@ def _question(scope: Scope) -> Question:
 
 
 def _installed_told(scope: Scope, node: Node, seconds: float) -> dict[str, Any]:
-    asks = _started(node, "installed", *scope.once(_wanted))
-    staged = Command(("/bin/sh", "-c", _STAGES, _REPORT_WORD, *asks.argv))
+    asks = (interpreter(node), "-c", _INSTALLED_WORD, _REPORT_WORD, *scope.once(_wanted))
+    staged = Command(("/bin/sh", "-c", _STAGES, _REPORT_WORD, *asks))
     env = _variables(scope, node.host)
     told = _told(scope, node, staged, env, seconds=seconds)
     if node.activate:
