@@ -56,6 +56,7 @@ FINDINGS: Mapping[str, str] = {
     "rehearsal.no-update": "the optimizer's parameters are not the trained model's",
     "rehearsal.not-distributed": "a rank runs without a process group",
     "rehearsal.not-synchronized": "ranks have different parameters after a step",
+    "rehearsal.broadcast-loss": "each value is compared with the targets of all samples",
     "rehearsal.clipped-scaled": "gradients are clipped while they are scaled",
     "rehearsal.nothing-loaded": "no tensor of a state dict is the model's",
     "rehearsal.parallel-inputs-differ": "ranks of tensor parallelism read different batches",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 
 MOST_WRAPPED = 16
 """Models of which is noted whether an optimizer trains them."""
+_ELEMENTWISE_LOSSES = ("huber_loss", "l1_loss", "mse_loss", "smooth_l1_loss")
 _LAYERS_WITH_MODES = ("Dropout", "BatchNorm")
 """Parts of the names of layers that work otherwise in evaluation mode."""
 
@@ -105,6 +106,7 @@ def _watch_scaler(recorder: "Recorder", module: "Any") -> None:
 
 def _scaled(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
     training.scaler = args[0] if args[0].is_enabled() else None
+    training.scales = training.scales or training.scaler is not None
 
 
 def _unscaled(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
@@ -118,6 +120,25 @@ def _clipped_scaled(recorder: "Recorder", norm: "Any") -> None:
     if scale > 1 and float(norm) < scale:
         training.clips_scaled = True
         recorder.write("clips-scaled", scale=scale, norm=float(norm))
+
+
+def _watch_losses(recorder: "Recorder", module: "Any") -> None:
+    for name in _ELEMENTWISE_LOSSES:
+        watch(module, name, before=functools.partial(_compared, loss=name))
+
+
+def _compared(recorder: "Recorder", args: "Any", kwargs: "Any", loss: str) -> None:
+    """Note once that a loss compares each value with the targets of all samples: (N, 1) and (N)
+    make (N, N). Of as many dimensions, that may be meant."""
+    values, targets = argument(args, kwargs, 0, "input"), argument(args, kwargs, 1, "target")
+    if training.broadcasts or not values.requires_grad or values.dim() == targets.dim():
+        return
+    torch = sys.modules["torch"]
+    shape = torch.broadcast_shapes(values.shape, targets.shape)
+    if shape.numel() > max(values.numel(), targets.numel()):
+        training.broadcasts = True
+        shapes = {"values": str(tuple(values.shape)), "targets": str(tuple(targets.shape))}
+        recorder.write("broadcast-loss", loss=loss, **shapes)
 
 
 def _watch_loading(recorder: "Recorder", module: "Any") -> None:
@@ -235,5 +256,6 @@ WATCHES = {
     "torch.distributed.fsdp._fully_shard._fully_shard": _watch_fsdp2,
     "torch.nn.utils.clip_grad": _watch_clipping,
     "torch.amp.grad_scaler": _watch_scaler,
+    "torch.nn.functional": _watch_losses,
     "torch.nn.modules.module": _watch_loading,
 }

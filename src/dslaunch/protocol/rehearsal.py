@@ -277,6 +277,23 @@ class NothingLoaded(Sent):
     """The name of the first one of the model."""
 
 
+class BroadcastLoss(Sent):
+    """A loss compares each value with the targets of all samples."""
+
+    kind: Literal["broadcast-loss"]
+    loss: Short
+    values: Short
+    """Their shape: `(8, 1)`."""
+    targets: Short
+
+
+class ScheduledFirst(Sent):
+    """A scheduler has made its first step before its optimizer."""
+
+    kind: Literal["scheduled-first"]
+    scheduler: Short
+
+
 class TextIsTrue(Sent):
     """argparse has made True of a text that means False."""
 
@@ -550,6 +567,8 @@ Record = (
     | ClipsParts
     | ClipsScaled
     | NothingLoaded
+    | BroadcastLoss
+    | ScheduledFirst
     | TextIsTrue
     | TensorParallel
     | ModelSplit

@@ -258,6 +258,21 @@ class FindingKind(Enum):
         "different parameters after step {step}: the script averages them itself, in a later step",
         "rehearse more steps with --steps, if they should have been averaged by then",
     )
+    SCHEDULED_FIRST = (
+        "rehearsal.schedule-steps",
+        "warning",
+        "{scheduler} makes a step before the first step of its optimizer: the schedule's first "
+        "learning rate is left out",
+        "call scheduler.step() after optimizer.step()",
+    )
+    BROADCAST_LOSS = (
+        "rehearsal.broadcast-loss",
+        "error",
+        "{loss} compares values of the shape {values} with targets of the shape {targets}: each "
+        "value with the targets of all samples",
+        "give both the same shape: squeeze(-1) of the model's output, or unsqueeze(-1) of the "
+        "targets",
+    )
     CLIPPED_SCALED = (
         "rehearsal.clipped-scaled",
         "error",

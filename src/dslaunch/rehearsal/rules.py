@@ -13,6 +13,7 @@ from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.plural import byte_count, first_few
 from dslaunch.protocol.rehearsal import (
     AcceleratorBuilt,
+    BroadcastLoss,
     ClipsParts,
     ClipsScaled,
     Engine,
@@ -22,6 +23,7 @@ from dslaunch.protocol.rehearsal import (
     NothingLoaded,
     OptimizerBuilt,
     ProcessGroup,
+    ScheduledFirst,
     Schedulers,
     SchedulerUse,
     Spawned,
@@ -433,6 +435,31 @@ def clipped_scaled(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         yield finding(FindingKind.CLIPPED_SCALED, where, norm=first.norm, scale=first.scale)
 
 
+def scheduled_first(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks in which a scheduler makes a step before its optimizer."""
+    del rehearsed
+    found = [(rank.rank, first) for rank in ranks if (first := rank.last(ScheduledFirst))]
+    if found:
+        _, first = found[0]
+        where = ranks_text(rank for rank, _ in found)
+        yield finding(FindingKind.SCHEDULED_FIRST, where, scheduler=first.scheduler)
+
+
+def broadcast_loss(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks whose loss compares each value with the targets of all samples."""
+    del rehearsed
+    found = [(rank.rank, loss) for rank in ranks if (loss := rank.last(BroadcastLoss))]
+    if found:
+        _, first = found[0]
+        yield finding(
+            FindingKind.BROADCAST_LOSS,
+            ranks_text(rank for rank, _ in found),
+            loss=first.loss,
+            values=first.values,
+            targets=first.targets,
+        )
+
+
 def nothing_loaded(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield the state dicts of which nothing was loaded."""
     del rehearsed
@@ -634,6 +661,8 @@ RULES: tuple[Rule, ...] = (
     untrained,
     schedule_unused,
     schedule_steps,
+    scheduled_first,
+    broadcast_loss,
     clipped_in_parts,
     clipped_scaled,
     nothing_loaded,

@@ -1553,6 +1553,45 @@ def test_gradients_that_are_clipped_while_they_are_scaled_are_named() -> None:
     assert found.values == {"scale": 65536.0, "norm": 1.0}
 
 
+def test_a_scheduler_that_begins_before_its_optimizer_is_named() -> None:
+    first: Sent = {"kind": "scheduled-first", "scheduler": "StepLR"}
+    found = only(judged(*[[*sound(rank), first] for rank in range(2)]))
+    assert (found.level, found.code) == ("warning", "rehearsal.schedule-steps")
+    assert found.values == {"scheduler": "StepLR"}
+
+
+def test_a_loss_of_other_shapes_is_named() -> None:
+    shapes: Sent = {"loss": "mse_loss", "values": "(4, 1)", "targets": "(4,)"}
+    found = only(
+        judged(*[[*sound(rank), {"kind": "broadcast-loss", **shapes}] for rank in range(2)])
+    )
+    assert (found.level, found.code) == ("error", "rehearsal.broadcast-loss")
+    assert found.values == shapes
+
+
+@pytest.mark.parametrize(
+    ("written", "is_another"),
+    [(f"{CWD}/cache/rows.pt", True), (f"{CWD}/cache", False), (f"{CWD}/cache/rows.pt/0", True)],
+)
+def test_a_file_that_another_rank_writes_is_missed_for_want_of_a_barrier(
+    written: str, is_another: bool
+) -> None:
+    reason = EndReason(EndCode.RANK_FAILED, "n1", 1, exit_code=1)
+    outcome = Outcome(
+        "failed",
+        1,
+        reason,
+        Event(1.0, "exit", "n1", 1, code=1),
+        what="it does not exist",
+        ending="file-missing",
+        ending_values=("cache/rows.pt",),
+        hint="use another path",
+    )
+    found = only(judged([START, saved("torch.save", written)], [START], outcome=outcome))
+    assert found.code == "file-missing"
+    assert ("barrier" in (found.hint or "")) is is_another
+
+
 def test_a_state_dict_of_another_model_is_named_once() -> None:
     names: Sent = {"model": "Net", "tensors": 4, "given": "model.0.weight", "wanted": "0.weight"}
     loaded: Sent = {"kind": "nothing-loaded", **names}
