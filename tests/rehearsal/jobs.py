@@ -64,6 +64,7 @@ FINDINGS: Mapping[str, str] = {
     "rehearsal.clipped-in-parts": "divided gradients are clipped by the norm of a part",
     "rehearsal.schedule-steps": "a scheduler makes several steps in each optimizer step",
     "rehearsal.schedule-unused": "the learning rate stays 0, or a scheduler makes no step",
+    "rehearsal.steps-skipped": "a gradient scaler skips all steps",
     "rehearsal.spawns-ranks": "the script starts its ranks itself",
     "rehearsal.unread-data": "no rank reads some parts of the data",
     "rehearsal.same-data": "ranks, or workers of a data loader, read the same samples",

@@ -11,7 +11,7 @@ from .hook_content import (
     sample_count,
     tensors_in,
 )
-from .hook_order import FORWARD, note_collective
+from .hook_order import FORWARD, WRAPPING, note_collective
 from .hook_recorder import LONGEST_NAME, MOST_RECORDS, argument, class_name, note, watch
 from .hook_training import living, training
 
@@ -29,7 +29,7 @@ _LAYERS_WITH_MODES = ("Dropout", "BatchNorm")
 
 
 def _watch_ddp(recorder: "Recorder", module: "Any") -> None:
-    watch(module.DistributedDataParallel, "__init__", after=_replicated)
+    watch(module.DistributedDataParallel, "__init__", before=_compares, after=_replicated)
     watch(module.DistributedDataParallel, "forward", before=note_input)
     watch(module.DistributedDataParallel, "forward", before=_sends_buffers)
 
@@ -42,6 +42,12 @@ def _watch_fsdp(recorder: "Recorder", module: "Any") -> None:
 
 def _watch_fsdp2(recorder: "Recorder", module: "Any") -> None:
     watch(module, "fully_shard", before=functools.partial(_sharded, place=0))
+
+
+def _compares(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    """Note that all ranks are to compare their parameters, and to get those of rank 0."""
+    if kwargs.get("process_group") is None and kwargs.get("device_mesh") is None:
+        note_collective(recorder, WRAPPING)
 
 
 def _replicated(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
@@ -101,7 +107,7 @@ def _clipped(recorder: "Recorder", parameters: "Any") -> None:
 def _watch_scaler(recorder: "Recorder", module: "Any") -> None:
     watch(module.GradScaler, "scale", after=_scaled)
     watch(module.GradScaler, "unscale_", before=_unscaled)
-    watch(module.GradScaler, "update", before=_unscaled)
+    watch(module.GradScaler, "update", before=_unscaled, after=_scale_changed)
 
 
 def _scaled(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
@@ -111,6 +117,14 @@ def _scaled(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> 
 
 def _unscaled(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
     training.scaler = None
+
+
+def _scale_changed(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    """Note once that the scale has fallen below 1: scaled down too, the gradients overflow."""
+    training.updates += 1
+    if not training.scale_fell and args[0].is_enabled() and args[0].get_scale() < 1:
+        training.scale_fell = True
+        recorder.write("scale-fell", updates=training.updates)
 
 
 def _clipped_scaled(recorder: "Recorder", norm: "Any") -> None:

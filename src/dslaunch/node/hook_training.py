@@ -30,6 +30,10 @@ class Training:
         """Whether a gradient scaler has scaled a loss: it may leave out steps of an optimizer."""
         self.clips_scaled = False
         """Whether it is noted that gradients are clipped while they are scaled."""
+        self.updates = 0
+        """Updates of gradient scalers."""
+        self.scale_fell = False
+        """Whether it is noted that a scale has fallen below 1."""
         self.optimizers: List[Any] = []
         """Weak references to all optimizers that were made."""
         self.before: Dict[int, List[float]] = {}

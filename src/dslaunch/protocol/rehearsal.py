@@ -264,6 +264,14 @@ class ClipsScaled(Sent):
     """To which they are clipped."""
 
 
+class ScaleFell(Sent):
+    """A gradient scaler has skipped steps until its scale was below 1."""
+
+    kind: Literal["scale-fell"]
+    updates: Count
+    """Of the scaler, until then."""
+
+
 class NothingLoaded(Sent):
     """A state dict was loaded of which the model has no tensor."""
 
@@ -566,6 +574,7 @@ Record = (
     | Joins
     | ClipsParts
     | ClipsScaled
+    | ScaleFell
     | NothingLoaded
     | BroadcastLoss
     | ScheduledFirst

@@ -28,8 +28,8 @@ OF_WORLD_SIZE = frozenset(
     }
 )
 """Known endings that a smaller number of ranks may have caused."""
-OF_SIZES = "collective-sizes"
-"""How gloo ends a rank that gets the data of another collective."""
+OF_OTHER_DATA = frozenset({"collective-sizes", "models-differ"})
+"""How gloo, or DistributedDataParallel, ends a rank that gets the data of another collective."""
 OF_LAUNCHER = "child-failed"
 """How a launcher ends of which a rank has failed."""
 WRITTEN_BY_ANOTHER = (
@@ -90,7 +90,7 @@ def own_failure(outcome: Outcome, ranks: Ranks) -> Finding | None:
     for rank in ranks:
         raised = rank.last(Raised)
         found = _diagnosed(raised) if raised is not None else Diagnosis()
-        if raised is None or found.secondary or found.code == OF_SIZES:
+        if raised is None or found.secondary or found.code in OF_OTHER_DATA:
             continue
         if found.code is None and ending.code != OF_LAUNCHER:
             continue  # it may be a consequence that is not known

@@ -216,6 +216,14 @@ class FindingKind(Enum):
         "if that is too early, multiply its steps by the number of ranks, or do not pass it to "
         "accelerator.prepare()",
     )
+    STEPS_OF_ONE_RANK = (
+        "rehearsal.schedule-steps",
+        "warning",
+        "{scheduler} makes {each} steps in each optimizer step: its {total} steps end after {end} "
+        "optimizer steps, in the middle of an epoch",
+        "multiply its steps by accelerator.num_processes, or count the batches before "
+        "accelerator.prepare()",
+    )
     TOO_MANY_STEPS = (
         "rehearsal.schedule-steps",
         "warning",
@@ -279,6 +287,14 @@ class FindingKind(Enum):
         "gradients are clipped to a norm of {norm:g} while the gradient scaler has multiplied them "
         "by {scale:g}: the steps are as much smaller",
         "call scaler.unscale_(optimizer) before clip_grad_norm_()",
+    )
+    STEPS_SKIPPED = (
+        "rehearsal.steps-skipped",
+        "error",
+        "the gradient scaler has skipped all {steps} steps: gradients overflow, or are NaN, at any "
+        "scale",
+        "use bf16, or compute the loss and what overflows in fp32; look for NaN in data and "
+        "weights",
     )
     NOTHING_LOADED = (
         "rehearsal.nothing-loaded",
