@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from dslaunch.preflight.flow import RunningCheck
 from dslaunch.preflight.judge import node_answers
 from dslaunch.preflight.recording import NodeRecording, Recording
 from dslaunch.run import run_record
+from dslaunch.run.launch import cluster_json
 from dslaunch.run.run_directory import CLUSTER, RunDirectory, numbered
 from dslaunch.run.usage import USAGE, usage_line
 from tests.checks import recorded
@@ -173,9 +173,7 @@ def write_run(directory: Path, count: int) -> None:
     planned = api.plan(used, job, api.select(used))
     written = RunDirectory(directory)
     written.write(run_record.FILE, record(hosts).as_json())
-    written.write(
-        CLUSTER, json.dumps({"name": used.name, "nodes": [asdict(n) for n in used.nodes]})
-    )
+    written.write(CLUSTER, cluster_json(used))
     written.write(numbered("plan", 0), plan_to_json(planned))
     written.write(numbered("inputs", 0), inputs_of(hosts).as_json())
     events = sorted(events_of(hosts, failing_host(hosts)), key=lambda event: event.time)

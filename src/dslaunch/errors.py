@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Literal, Self
 from msgspec import Struct
 
 from dslaunch.error_codes import ErrorCode
-from dslaunch.recorded import RecordedValue
 from dslaunch.terminal import visible
 from dslaunch.texts import Value, filled
 
@@ -191,7 +190,7 @@ NODE = "NODE"
 """Stands for the name of the node in a text about several nodes."""
 
 
-class NodeFailure(RecordedValue, frozen=True):
+class NodeFailure(Struct, frozen=True):
     """Why one node could not be used."""
 
     host: str

@@ -2,42 +2,66 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Struct, structs, to_builtins
-from msgspec.json import Decoder
+from msgspec import DecodeError, ValidationError, convert, to_builtins
+from msgspec.json import Decoder, decode
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, GetCoreSchemaHandler
-    from pydantic_core import CoreSchema
+    from pydantic import BaseModel
 
 Value = TypeVar("Value")
 
 
-class RecordedValue(Struct, frozen=True):
-    """A value of a file that a user passes: pydantic validates it, as its errors say where the file
-    is wrong. Other fields are ignored. Values of a run directory are plain Structs (`reader`)."""
+class InvalidValue(ValueError):
+    """A file, such as one that a user passes, is not of its type."""
 
-    @classmethod
-    def __get_pydantic_core_schema__(
-        cls, source: type[RecordedValue], handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        from pydantic_core import core_schema
+    def __init__(self, problem: str, place: str = "", line: int = 0, column: int = 0) -> None:
+        """`place`: names and positions from the top of the data, `nodes.n1.answers[0]`; empty: the
+        whole. `line`, `column`: of a text that is not JSON; 0: none."""
+        super().__init__(f"{place}: {problem}" if place else problem)
+        self.problem, self.place, self.line, self.column = problem, place, line, column
 
-        members = {
-            field.name: core_schema.typed_dict_field(
-                handler.generate_schema(field.type), required=field.required
-            )
-            for field in structs.fields(source)
-        }
 
-        def made(found: dict[str, Any]) -> RecordedValue:
-            return source(**found)
+def parsed(text: str | bytes) -> Any:
+    """Return the data of a JSON text of a file. Raises InvalidValue."""
+    try:
+        return decode(text)
+    except DecodeError:
+        return _parsed_by_python(text)
+    except RecursionError:
+        raise InvalidValue("nested too deeply") from None
 
-        return core_schema.no_info_after_validator_function(
-            made, core_schema.typed_dict_schema(members, extra_behavior="ignore")
-        )
+
+def _parsed_by_python(text: str | bytes) -> Any:
+    """Return the data of a text that msgspec refuses: Python accepts NaN, and escapes of bytes that
+    are no UTF-8. It also says where a text is not JSON."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidValue("invalid JSON", line=error.lineno, column=error.colno) from None
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits
+        raise InvalidValue(str(error)) from None
+
+
+def checked(kind: type[Value], data: object, place: str = "") -> Value:
+    """Return data of a file, such as one that a user passes, as a value of a type. Other fields are
+    ignored.
+
+    `place`: where in the file the data is. Raises InvalidValue.
+    """
+    try:
+        return convert(data, kind)
+    except ValidationError as error:
+        problem, _, below = str(error).partition(_PLACE)
+        where = f"{place}{below.rstrip('`')}".removeprefix(".")
+        raise InvalidValue(problem, where) from None
+
+
+_PLACE = " - at `$"
+"""Precedes the place in a message of msgspec."""
 
 
 def reader(kind: type[Value]) -> Callable[[bytes], Value]:

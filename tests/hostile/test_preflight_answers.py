@@ -84,7 +84,7 @@ def shown(report: Report, case: Recorded) -> str:
     for node in hardware.hardware(select(case.scope.cluster, Selection()), facts):
         assert node.host
     terminal = "\n".join(rows(report, 100, every=True, color=False))
-    pages = (as_json(report), as_markdown(report), "".join(as_junit(report)))
+    pages = (as_json(report), as_markdown(report), as_junit(report))
     return "\n".join((terminal, *pages, as_page(report, {case.name: case.check})))
 
 

@@ -315,6 +315,6 @@ def test_findings_of_many_nodes_are_shown_in_time() -> None:
         half = Finding("fail", "slow", hosts=hosts[::2], check="a.half")
         every = Finding("pass", "fine", hosts=hosts, check="a.every")
         report = Report(Recording(Scope(cluster, cluster.nodes), 0.0, {}, {}), (half, every))
-        return lambda: ("".join(as_junit(report)), list(rows(report, 80, every=True, color=False)))
+        return lambda: (as_junit(report), list(rows(report, 80, every=True, color=False)))
 
     assert not grows(shown, 200)

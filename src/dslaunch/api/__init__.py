@@ -6,7 +6,6 @@ What is imported is imported by the function that needs it, since each takes ano
 
 from dslaunch.api.deepspeed import AttentionKind as AttentionKind
 from dslaunch.api.deepspeed import Estimate as Estimate
-from dslaunch.api.deepspeed import Precision as Precision
 from dslaunch.api.deepspeed import estimate as estimate
 from dslaunch.api.deepspeed import lint_config as lint_config
 from dslaunch.api.earlier_runs import compare_runs as compare_runs

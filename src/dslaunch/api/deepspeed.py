@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from dslaunch.deepspeed.estimate import EstimateInput, Recommendation, Row
+    from dslaunch.deepspeed.initial_config import Precision
     from dslaunch.deepspeed.model_size import Sized
     from dslaunch.lint import Screened
     from dslaunch.run.hardware import Hardware
 
-Precision = Literal["bf16", "fp16", "fp32"]
 AttentionKind = Literal["sdpa", "eager"]
 MOST_FACTOR = 1000
 """The largest `buffer_factor`: a larger one is a slip."""

@@ -17,7 +17,8 @@ from dslaunch.report import estimate_svg
 from dslaunch.report.estimate import recommendation_text
 
 if TYPE_CHECKING:
-    from dslaunch.api import Estimate, Precision
+    from dslaunch.api import Estimate
+    from dslaunch.deepspeed.initial_config import Precision
     from dslaunch.run.hardware import Hardware
 
 

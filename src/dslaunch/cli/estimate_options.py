@@ -14,7 +14,8 @@ from dslaunch.cluster.select import Selection
 from dslaunch.errors import ErrorCode, UsageError
 
 if TYPE_CHECKING:
-    from dslaunch.api import AttentionKind, Precision
+    from dslaunch.api import AttentionKind
+    from dslaunch.deepspeed.initial_config import Precision
     from dslaunch.run.hardware import Hardware
 
 Parsed = TypeVar("Parsed")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +12,7 @@ from msgspec import Struct
 
 from dslaunch import api
 from dslaunch.cli import options, ui
+from dslaunch.cli.collection import without_collection
 from dslaunch.cli.options import Exclude, Include, Label, Nodes
 from dslaunch.cli.preflight_output import PreflightOutput, PreflightResult
 from dslaunch.cli.run_options import JobOptions, job_on
@@ -28,7 +27,7 @@ from dslaunch.run.preflight_survey import ask_nodes, checks_again, preflight_sco
 from dslaunch.run.timeouts import REHEARSAL_DEFAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from dslaunch.launch.decisions import Decision
     from dslaunch.preflight.check import Check, Scope, Tier
@@ -217,7 +216,7 @@ class PreflightRequest(Struct, frozen=True):
 
     def again(self, saved: Path, baseline: Path | None) -> PreflightResult:
         """Return the result for saved answers. Raises DslaunchError."""
-        with _without_collection():
+        with without_collection():
             known_good = _known_good(baseline)
             facts = self._facts(saved)
             chosen = checks_again(self.wanted, facts, tiered=self.tiered)
@@ -241,18 +240,6 @@ class PreflightRequest(Struct, frozen=True):
             purposes=self.wanted.purposes,
             launcher=self.launcher,
         )
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Let Python look for no garbage: the answers of many nodes are a million objects, none of them
-    garbage, and to look at them again and again takes a sixth of the time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()  # else it would look at all of them now
-        gc.enable()
 
 
 def _known_good(baseline: Path | None) -> Recording | None:

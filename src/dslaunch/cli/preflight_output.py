@@ -145,6 +145,6 @@ class PreflightOutput(Struct, frozen=True):
 
     def _write_reports(self, report: Report, checks: Mapping[str, Check]) -> None:
         if self.junit is not None:
-            ui.write_parts(self.junit, as_junit(report), "--junit", errors=SPELLED)
+            ui.write(self.junit, as_junit(report), "--junit", errors=SPELLED)
         if self.html is not None:
             ui.write(self.html, as_page(report, checks), "--html", errors=SPELLED)

@@ -9,6 +9,7 @@ import typer
 
 from dslaunch import api
 from dslaunch.cli import lookup, ui
+from dslaunch.cli.collection import without_collection
 from dslaunch.cli.options import check_writable
 from dslaunch.run.rehearsal_result import recorded_verdict
 
@@ -42,8 +43,9 @@ def report(
     is_printed = output is not None and str(output) == "-"
     if not is_printed:
         check_writable("--output", output)
-    details = api.run_details(lookup.find(run, file))
-    page = run_page(details, _rehearsal(details))
+    with without_collection():
+        details = api.run_details(lookup.find(run, file))
+        page = run_page(details, _rehearsal(details))
     if is_printed:
         ui.document(page)
     else:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import ValidationError
 
 from dslaunch.cli import options, ui
 from dslaunch.cluster.nodeset import fold
@@ -14,6 +13,7 @@ from dslaunch.cluster.select import Selection, select
 from dslaunch.deepspeed.hardware import facts_from_json
 from dslaunch.errors import ConfigError, Problem, UsageError
 from dslaunch.preflight.recording import read
+from dslaunch.recorded import InvalidValue
 from dslaunch.run.hardware import Hardware
 
 if TYPE_CHECKING:
@@ -68,7 +68,6 @@ def _is_list(path: Path) -> bool:
 def _listed(path: Path) -> tuple[NodeHardware, ...]:
     try:
         return facts_from_json(options.read_text(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError((Problem(str(path), 0, 0, where, first["msg"]),)) from None
+    except InvalidValue as error:
+        problem = Problem(str(path), error.line, error.column, error.place, error.problem)
+        raise ConfigError((problem,)) from None

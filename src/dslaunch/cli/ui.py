@@ -8,19 +8,19 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import ConfigError, DslaunchError, NodeError, Problem, UsageError
 from dslaunch.json_text import json_text
 from dslaunch.terminal import PLAIN, colored, one_line, visible
+from dslaunch.whole_file import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
-    from typing import Any, TextIO
+    from typing import Any
 
     from dslaunch.registry import Registry
 
@@ -60,48 +60,11 @@ def document(text: str, output: Path | None = None) -> None:
 
 def write(path: Path, text: str, option: str, *, errors: str = "strict") -> None:
     """Write the file of an option, line ends unchanged, and say so. Raises UsageError."""
-    write_parts(path, (text,), option, errors=errors)
-
-
-def write_parts(path: Path, parts: Iterable[str], option: str, *, errors: str) -> None:
-    """Write a text that is made in parts, as `write` does: it may be larger than the memory."""
     try:
-        with _replacing(path, errors) as file:
-            file.writelines(parts)
+        write_whole(path, text.encode("utf-8", errors))
     except OSError as problem:
         raise UsageError(f"{option} {path}: {problem.strerror}") from None
     wrote(path)
-
-
-@contextlib.contextmanager
-def _replacing(path: Path, errors: str) -> Iterator[TextIO]:
-    """Write a file that appears whole, and only if the block succeeds: on a full disk the old one
-    is kept. What cannot be replaced is written in place. Raises OSError."""
-    if not _is_replaceable(path):
-        with path.open("w", encoding="utf-8", errors=errors, newline="") as file:
-            yield file
-        return
-    new = path.with_name(f".{os.urandom(8).hex()}.part")
-    try:
-        with new.open("x", encoding="utf-8", errors=errors, newline="") as file:
-            yield file
-        if path.exists():
-            new.chmod(path.stat().st_mode & 0o7777)
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
-
-
-def _is_replaceable(path: Path) -> bool:
-    """Return whether a new file can take the place of this one: not of a device, a pipe, a link or
-    another user's file. Raises OSError."""
-    if not os.access(path.parent, os.W_OK):
-        return False
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return True
-    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def wrote(path: Path) -> None:

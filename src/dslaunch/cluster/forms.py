@@ -36,8 +36,7 @@ class Fault(Struct, frozen=True):
         if not self.expected:
             return self
         expected = (description, *self.expected)
-        values = {**self.found.values, "expected": alternatives(expected)}
-        found = mistake(self.found.code, **values)
+        found = self.found.with_values(expected=alternatives(expected))
         return replace(self, found=found, expected=expected)
 
 

@@ -21,6 +21,8 @@ from dslaunch.errors import ConfigError, Problem
 from dslaunch.texts import closest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dslaunch.cluster.rules import KnownNames
     from dslaunch.cluster.schema import ClusterFile
     from dslaunch.cluster.slurm_section import SlurmSection
@@ -70,7 +72,7 @@ def parse(text: str, file: str) -> Parsed:
     contradictions = rules.contradictions(document, checked, found.nodes)
     problems = [*document.problems, *checked.problems, *found.problems, *contradictions]
     if problems or checked.file is None:
-        hint = _nodes_hint(document.data)
+        hint = _nodes_hint(document.data) or _slots_hint(problems)
         raise _with_lines(text, _first(_each_place_once(problems)), hint=hint)
     return Parsed(_cluster(checked.file, found.nodes, file), document, text)
 
@@ -118,6 +120,13 @@ def _nodes_hint(data: dict[str, Any]) -> str | None:
     if above and "nodes" not in data:
         return f"move the keys below {above[0]!r} to the beginning of the line, and remove that key"
     return None
+
+
+def _slots_hint(problems: Iterable[Problem]) -> str | None:
+    """Return what to write where nodes have no slots; None: all have."""
+    missing = (each.path for each in problems if each.rule == MistakeCode.MISSING_KEY.value)
+    is_missing = any(path.endswith("].slots") for path in missing)
+    return "set `slots` of each node to the number of its GPUs" if is_missing else None
 
 
 def _with_lines(text: str, problems: tuple[Problem, ...], hint: str | None = None) -> ConfigError:

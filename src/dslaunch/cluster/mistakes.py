@@ -5,13 +5,9 @@ docs/reference/codes.md lists the codes; `dslaunch validate` can ignore them by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from msgspec import Struct, field
-
 from dslaunch.errors import Problem
-from dslaunch.notes import NoteCode
-from dslaunch.texts import Value, filled, parameter_names
+from dslaunch.notes import Note, NoteCode, sorted_parameters
+from dslaunch.texts import Value, parameter_names
 
 __all__ = ["Mistake", "MistakeCode", "Value", "mistake", "parameters"]
 
@@ -226,14 +222,8 @@ class MistakeCode(NoteCode):
     NOT_EDITABLE = "not-editable", "cannot be edited automatically; set it to {value} by hand"
 
 
-class Mistake(Struct, frozen=True):
+class Mistake(Note, frozen=True):
     """One mistake without its position. `str()` returns its text."""
-
-    code: MistakeCode
-    values: Mapping[str, Value] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return filled(self.code.text, self.values)
 
     def at(
         self, file: str, place: tuple[int, int] = (0, 0), path: str = "", source: str = ""
@@ -247,14 +237,14 @@ class Mistake(Struct, frozen=True):
             path=path,
             message=str(self),
             rule=self.code.value,
-            parameters=tuple(self.values.items()),
+            parameters=self.parameters,
             source=source,
         )
 
 
 def mistake(code: MistakeCode, **values: Value) -> Mistake:
     """Return a mistake with its parameters."""
-    return Mistake(code, values)
+    return Mistake(code, sorted_parameters(values))
 
 
 def parameters(code: MistakeCode) -> tuple[str, ...]:

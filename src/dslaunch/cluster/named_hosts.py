@@ -28,6 +28,7 @@ _FIRST = ("master", "head", "head_node", "leader", "chief")
 """Keys for the first node, beside those of the others."""
 _BETWEEN = re.compile(r"(?:\s*,\s*|\s+)")
 _ANSIBLE_RANGE = re.compile(r"\[([0-9]+):([0-9]+)\]")
+_DIGIT = re.compile(r"[0-9]")
 _QUOTED = re.compile(r'"([^"]*)"')
 
 
@@ -43,13 +44,11 @@ class NamedHost(NamedTuple):
 def nodes_text(data: dict[str, Any]) -> str | None:
     """Return the key `nodes` of an invalid cluster file as it should be written; None: unknown.
 
-    Unknown are nodes that are mappings, each with slots: every mistake in them has its own hint.
+    Unknown are nodes that are mappings with other keys: every mistake in them has its own hint.
     """
     common = next((_slots(n) for key, n in data.items() if _means_slots(key)), None)
     main = "nodes" if "nodes" in data else next(filter(_means_nodes, data), None)
-    if main is None:
-        return None
-    hosts = _hosts_of(data[main], common)
+    hosts = _of_top_level(data, common) if main is None else _hosts_of(data[main], common)
     firsts = [data[key] for key in _FIRST if isinstance(data.get(key), str)]
     if hosts and firsts:
         hosts = [*_of_text(firsts[0], common), *hosts]
@@ -85,6 +84,18 @@ def _quoted(text: str) -> str:
     return f"'{text}'" if set(text) & set("[],:") else text
 
 
+def _of_top_level(data: dict[str, Any], common: int | None) -> list[NamedHost]:
+    """Return the hosts that stand in place of `nodes`, as in `node01: 8`; none if one has no
+    slots."""
+    hosts = [_of_pair(key, value, common) for key, value in data.items() if _is_host(key)]
+    return hosts if all(each.slots for each in hosts) else []
+
+
+def _is_host(key: object) -> bool:
+    """Return whether a key is the name of a host: no key of a cluster file has a digit."""
+    return _DIGIT.search(str(key)) is not None
+
+
 def _hosts_of(given: object, common: int | None) -> list[NamedHost]:
     """Return the hosts of the value of `nodes`: text, a list, or a mapping by host."""
     if isinstance(given, str):
@@ -110,9 +121,12 @@ def _of_list(items: list[Any], common: int | None) -> list[NamedHost]:
 def _of_item(item: object, common: int | None) -> list[NamedHost]:
     if isinstance(item, str):
         return _of_text(item, common)
-    if common is not None and isinstance(item, dict) and item.keys() == {"host"}:
-        return _of_text(str(item["host"]), common)
-    return []
+    if not isinstance(item, dict) or len(item) != 1:
+        return []
+    ((key, value),) = item.items()
+    if key == "host":
+        return _of_text(str(value), common)
+    return _of_top_level(item, common)
 
 
 def _of_text(text: str, common: int | None) -> list[NamedHost]:
@@ -216,6 +230,21 @@ def of_hosts_file(lines: list[str]) -> tuple[str, ...]:
         if not (is_loopback(words[0]) or address.is_multicast or words[1].startswith("ip6-")):
             found[words[1]] = None
     return tuple(each.host for each in _certain(map(NamedHost, found)))
+
+
+def of_csv(lines: list[str]) -> tuple[str, ...]:
+    """Return the first fields of comma-separated lines with a number in a later field, such as
+    `node01,8`; the first line may be a head. Empty if the text has another form."""
+    rows = [[field.strip() for field in line.split(",")] for line in lines]
+    if len(rows) > 1 and not any(map(str.isdecimal, rows[0])):
+        del rows[0]
+    has_numbers = all(any(map(str.isdecimal, row[1:])) for row in rows)
+    return of_names([row[0] for row in rows]) if has_numbers else ()
+
+
+def of_table(lines: list[str]) -> tuple[str, ...]:
+    """Return the first words of a table's lines below its head."""
+    return of_names([line.split()[0] for line in lines[1:]])
 
 
 def of_terraform(outputs: dict[str, Any]) -> tuple[str, ...]:

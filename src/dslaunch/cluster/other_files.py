@@ -21,6 +21,9 @@ _DEEPSPEED_LINE = re.compile(r'"(?:zero_optimization|train_batch_size)"')
 _TERRAFORM_LIST = re.compile(r"[A-Za-z0-9_-]+ = (?:toset\()?\[")
 _WITH_SLOTS = re.compile(r"[^\s:]+\s+slots?\s*=.*")
 _COUNTED_BY_SPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\s+[0-9]{1,4}")
+_KUBECTL_HEAD = re.compile(r"NAME +STATUS +ROLES ")
+_COUNT = re.compile(r":\s+[0-9]{1,4}$")
+"""A number of slots after a name, as in `- node01: 8`."""
 _DEEPSPEED = frozenset(
     [
         "zero_optimization",
@@ -212,5 +215,12 @@ def _output(lines: list[str]) -> OtherFile | None:
     if _any_starts(lines[:1], "PARTITION ", "NODELIST "):
         hint = "write a cluster file with `dslaunch init --slurm PARTITION`"
         return OtherFile("output of sinfo", hint)
-    hosts = named_hosts.of_names([line.removeprefix("- ") for line in lines])
+    if _KUBECTL_HEAD.match(lines[0] if lines else ""):
+        convert = _init(named_hosts.of_table(lines))
+        hint = f"dslaunch runs jobs over SSH or SLURM, not on Kubernetes; {convert}"
+        return OtherFile("output of kubectl", hint)
+    hosts = named_hosts.of_csv(lines)
+    if hosts:
+        return OtherFile("a CSV file", _init(hosts))
+    hosts = named_hosts.of_names([_COUNT.sub("", line.removeprefix("- ")) for line in lines])
     return OtherFile("a list of hosts", _init(hosts)) if hosts else None

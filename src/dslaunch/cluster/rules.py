@@ -70,7 +70,7 @@ class Nodes(Struct):
         faults = [(name, found) for name in names if (found := fault(name)) is not None]
         if faults:
             first = faults[0][1]
-            self.problem(path, mistake(first.code, **first.values, more=len(faults) - 1))
+            self.problem(path, first.with_values(more=len(faults) - 1))
         wrong = {name for name, _ in faults}
         self._claim(path, tuple(name for name in names if name not in wrong))
         return names

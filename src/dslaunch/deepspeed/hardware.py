@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from dslaunch.recorded import RecordedValue
+from msgspec import Struct
+
+from dslaunch.recorded import checked, parsed
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation
@@ -19,7 +21,7 @@ BY_PCIE = r"T4|3090|4090|A10|A10G|A40|L4|L40|L40S|RTX A\d+"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-class DirectoryFacts(RecordedValue, frozen=True):
+class DirectoryFacts(Struct, frozen=True):
     """A directory on one node."""
 
     path: str
@@ -32,7 +34,7 @@ class DirectoryFacts(RecordedValue, frozen=True):
     """Whether files can be opened with O_DIRECT."""
 
 
-class NodeHardware(RecordedValue, frozen=True):
+class NodeHardware(Struct, frozen=True):
     """One node."""
 
     host: str
@@ -81,10 +83,8 @@ def _size(labels: Mapping[str, str]) -> int | None:
 
 
 def facts_from_json(text: str) -> tuple[NodeHardware, ...]:
-    """Parse recorded hardware. Raises pydantic's ValidationError, a ValueError."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(tuple[NodeHardware, ...]).validate_json(text)
+    """Parse recorded hardware. Raises InvalidValue."""
+    return checked(tuple[NodeHardware, ...], parsed(text))
 
 
 def is_one_of(gpu: str | None, names: str) -> bool:

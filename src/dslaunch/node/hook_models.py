@@ -11,7 +11,7 @@ from .hook_content import (
     sample_count,
     tensors_in,
 )
-from .hook_order import FORWARD, note_collective
+from .hook_order import FORWARD, WRAPPING, note_collective
 from .hook_recorder import LONGEST_NAME, MOST_RECORDS, argument, class_name, note, watch
 from .hook_training import living, training
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 
 MOST_WRAPPED = 16
 """Models of which is noted whether an optimizer trains them."""
+_ELEMENTWISE_LOSSES = ("huber_loss", "l1_loss", "mse_loss", "smooth_l1_loss")
 _LAYERS_WITH_MODES = ("Dropout", "BatchNorm")
 """Parts of the names of layers that work otherwise in evaluation mode."""
 
 
 def _watch_ddp(recorder: "Recorder", module: "Any") -> None:
-    watch(module.DistributedDataParallel, "__init__", after=_replicated)
+    watch(module.DistributedDataParallel, "__init__", before=_compares, after=_replicated)
     watch(module.DistributedDataParallel, "forward", before=note_input)
     watch(module.DistributedDataParallel, "forward", before=_sends_buffers)
 
@@ -41,6 +42,12 @@ def _watch_fsdp(recorder: "Recorder", module: "Any") -> None:
 
 def _watch_fsdp2(recorder: "Recorder", module: "Any") -> None:
     watch(module, "fully_shard", before=functools.partial(_sharded, place=0))
+
+
+def _compares(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    """Note that all ranks are to compare their parameters, and to get those of rank 0."""
+    if kwargs.get("process_group") is None and kwargs.get("device_mesh") is None:
+        note_collective(recorder, WRAPPING)
 
 
 def _replicated(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
@@ -100,15 +107,24 @@ def _clipped(recorder: "Recorder", parameters: "Any") -> None:
 def _watch_scaler(recorder: "Recorder", module: "Any") -> None:
     watch(module.GradScaler, "scale", after=_scaled)
     watch(module.GradScaler, "unscale_", before=_unscaled)
-    watch(module.GradScaler, "update", before=_unscaled)
+    watch(module.GradScaler, "update", before=_unscaled, after=_scale_changed)
 
 
 def _scaled(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
     training.scaler = args[0] if args[0].is_enabled() else None
+    training.scales = training.scales or training.scaler is not None
 
 
 def _unscaled(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
     training.scaler = None
+
+
+def _scale_changed(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
+    """Note once that the scale has fallen below 1: scaled down too, the gradients overflow."""
+    training.updates += 1
+    if not training.scale_fell and args[0].is_enabled() and args[0].get_scale() < 1:
+        training.scale_fell = True
+        recorder.write("scale-fell", updates=training.updates)
 
 
 def _clipped_scaled(recorder: "Recorder", norm: "Any") -> None:
@@ -118,6 +134,25 @@ def _clipped_scaled(recorder: "Recorder", norm: "Any") -> None:
     if scale > 1 and float(norm) < scale:
         training.clips_scaled = True
         recorder.write("clips-scaled", scale=scale, norm=float(norm))
+
+
+def _watch_losses(recorder: "Recorder", module: "Any") -> None:
+    for name in _ELEMENTWISE_LOSSES:
+        watch(module, name, before=functools.partial(_compared, loss=name))
+
+
+def _compared(recorder: "Recorder", args: "Any", kwargs: "Any", loss: str) -> None:
+    """Note once that a loss compares each value with the targets of all samples: (N, 1) and (N)
+    make (N, N). Of as many dimensions, that may be meant."""
+    values, targets = argument(args, kwargs, 0, "input"), argument(args, kwargs, 1, "target")
+    if training.broadcasts or not values.requires_grad or values.dim() == targets.dim():
+        return
+    torch = sys.modules["torch"]
+    shape = torch.broadcast_shapes(values.shape, targets.shape)
+    if shape.numel() > max(values.numel(), targets.numel()):
+        training.broadcasts = True
+        shapes = {"values": str(tuple(values.shape)), "targets": str(tuple(targets.shape))}
+        recorder.write("broadcast-loss", loss=loss, **shapes)
 
 
 def _watch_loading(recorder: "Recorder", module: "Any") -> None:
@@ -235,5 +270,6 @@ WATCHES = {
     "torch.distributed.fsdp._fully_shard._fully_shard": _watch_fsdp2,
     "torch.nn.utils.clip_grad": _watch_clipping,
     "torch.amp.grad_scaler": _watch_scaler,
+    "torch.nn.functional": _watch_losses,
     "torch.nn.modules.module": _watch_loading,
 }

@@ -46,6 +46,8 @@ FUNCTIONAL = {
 DTensor, with the place of their group. The others there call these."""
 BACKWARD, FORWARD = "backward pass", "forward pass"
 """Of a model in DistributedDataParallel, which exchanges gradients in native code, and buffers."""
+WRAPPING = "DistributedDataParallel()"
+"""It compares and sends the parameters in native code."""
 MOST_COLLECTIVES = 400
 """That are noted: two steps of most jobs have fewer."""
 _INSTALLED = "site-packages/"

@@ -307,11 +307,26 @@ def _memory() -> "Dict[str, int]":
 def _watch_schedulers(recorder: "Recorder", module: "Any") -> None:
     kind = getattr(module, "LRScheduler", None) or module._LRScheduler
     watch(kind, "__init__", after=_scheduled)
+    watch(kind, "step", before=_schedules)
 
 
 def _scheduled(recorder: "Recorder", args: "Any", kwargs: "Any", result: "Any") -> None:
     if len(training.schedulers) < MOST_SCHEDULERS:
         training.schedulers.append(args[0])
+
+
+def _schedules(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
+    """Note once that a scheduler makes its first step before its optimizer and any backward pass: a
+    schedule may count micro-batches. A gradient scaler leaves out the first steps of an
+    optimizer."""
+    scheduler = args[0]
+    is_first = getattr(scheduler, "_step_count", None) == 1 and not training.all_backwards
+    # PyTorch marks the optimizers whose steps it counts
+    is_counted = hasattr(getattr(scheduler.optimizer, "step", None), "_wrapped_by_lr_sched")
+    has_stepped = not is_counted or getattr(scheduler.optimizer, "_opt_called", False)
+    if is_first and not has_stepped and not training.scales and not training.scheduled_first:
+        training.scheduled_first = True
+        recorder.write("scheduled-first", scheduler=class_name(scheduler))
 
 
 def _schedulers() -> "List[Any]":

@@ -26,8 +26,14 @@ class Training:
         """Whether it is noted that such gradients are clipped by the norm of this rank's part."""
         self.scaler: Any = None
         """The gradient scaler that has scaled a loss, and not yet unscaled gradients since then."""
+        self.scales = False
+        """Whether a gradient scaler has scaled a loss: it may leave out steps of an optimizer."""
         self.clips_scaled = False
         """Whether it is noted that gradients are clipped while they are scaled."""
+        self.updates = 0
+        """Updates of gradient scalers."""
+        self.scale_fell = False
+        """Whether it is noted that a scale has fallen below 1."""
         self.optimizers: List[Any] = []
         """Weak references to all optimizers that were made."""
         self.before: Dict[int, List[float]] = {}
@@ -38,6 +44,10 @@ class Training:
         """Whether it is noted that ranks have different parts of the model."""
         self.tensor_parallel: Set[Any] = set()
         """The groups of ranks that divide tensors among them and are noted."""
+        self.broadcasts = False
+        """Whether it is noted that a loss compares values and targets of other shapes."""
+        self.scheduled_first = False
+        """Whether it is noted that a scheduler has made a step before its optimizer."""
         self.loads = 0
         """How often it is noted that nothing of a state dict was loaded."""
         self.counts: Dict[int, int] = {}

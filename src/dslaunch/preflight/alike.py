@@ -23,17 +23,19 @@ R = TypeVar("R")
 class NodeGroup:
     """Nodes of one kind whose answers are the same, as far as they have been compared."""
 
-    def __init__(self, nodes: Nodes, hosts: tuple[str, ...]) -> None:
-        self.hosts = hosts
+    def __init__(self, nodes: tuple[NodeAnswers, ...]) -> None:
+        self.hosts = tuple(answers.host for answers in nodes)
         self.parsed: dict[Callable[..., Any], Any] = {}
         """What checks have made of the answers that all of the nodes have in common."""
         self._nodes = nodes
         self._parts: dict[str, tuple[NodeGroup, ...]] = {}
+        """By question; empty: all have the same answer. A group that named itself here, or what
+        names it, would be left to the garbage collector, with the answers of all its nodes."""
 
     @property
     def first(self) -> NodeAnswers:
         """Return the answers of the first node."""
-        return self._nodes[self.hosts[0]]
+        return self._nodes[0]
 
     def differs(self, key: str) -> bool:
         """Whether the nodes have different answers to the question with this key."""
@@ -43,25 +45,26 @@ class NodeGroup:
         """Return the groups with equal answers to a question. All checks share them."""
         if key not in self._parts:
             self._parts[key] = self._divided(key)
-        return self._parts[key]
+        return self._parts[key] or (self,)
 
     @cached_property
     def _recorded(self) -> list[Mapping[str, Answer]]:
         """What each of the nodes answered."""
-        return [self._nodes[host].recorded for host in self.hosts]
+        return [answers.recorded for answers in self._nodes]
 
     def _divided(self, key: str) -> tuple[NodeGroup, ...]:
+        """Return the groups with equal answers to a question; empty: all answers are equal."""
         answers = [recorded.get(key) for recorded in self._recorded]
         objects = {id(answer): answer for answer in answers}
         if len(objects) == 1:  # so it is with most questions
-            return (self,)
+            return ()
         compared = {number: _compared(answer) for number, answer in objects.items()}
-        by_answer: dict[object, list[str]] = {}
-        for host, answer in zip(self.hosts, answers, strict=True):
-            by_answer.setdefault(compared[id(answer)], []).append(host)
+        by_answer: dict[object, list[NodeAnswers]] = {}
+        for node, answer in zip(self._nodes, answers, strict=True):
+            by_answer.setdefault(compared[id(answer)], []).append(node)
         if len(by_answer) == 1:
-            return (self,)
-        return tuple(NodeGroup(self._nodes, tuple(hosts)) for hosts in by_answer.values())
+            return ()
+        return tuple(NodeGroup(tuple(nodes)) for nodes in by_answer.values())
 
 
 def _compared(answer: Answer | None) -> object:
@@ -86,10 +89,10 @@ class AnswersByHost(dict[str, NodeAnswers]):
     @cached_property
     def kinds(self) -> tuple[NodeGroup, ...]:
         """The nodes of each kind."""
-        by_kind: dict[NodeKind, list[str]] = {}
-        for host, answers in self.items():
-            by_kind.setdefault(answers.kind, []).append(host)
-        return tuple(NodeGroup(self, tuple(hosts)) for hosts in by_kind.values())
+        by_kind: dict[NodeKind, list[NodeAnswers]] = {}
+        for answers in self.values():
+            by_kind.setdefault(answers.kind, []).append(answers)
+        return tuple(NodeGroup(tuple(nodes)) for nodes in by_kind.values())
 
 
 class CheckAnswers(Mapping[str, NodeAnswers]):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
-from pydantic import Field
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import ConfigError, NodeFailure, Problem, UsageError
@@ -23,7 +21,8 @@ from dslaunch.protocol import survey
 from dslaunch.protocol.survey import Answer, Identity
 from dslaunch.protocol.values import InvalidAnswer
 from dslaunch.pysource.imports import Imports
-from dslaunch.recorded import RecordedValue
+from dslaunch.recorded import InvalidValue, checked, parsed
+from dslaunch.whole_file import write_whole
 
 FORMAT = 2
 MOST_BYTES = 1 << 30
@@ -72,11 +71,7 @@ class Recording(Struct, frozen=True):
 
         Raises UsageError as `as_json` does, OSError.
         """
-        # names that are not UTF-8 are spelled out
-        data = self.as_json().encode("utf-8", errors="backslashreplace")
-        with open(path, "wb", opener=_private) as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(data)
+        write_whole(Path(path), self.as_json().encode("ascii"), private=True)
 
     def as_json(self) -> str:
         """Return it as JSON, with the text of the cluster file, and `env` in it. What the job gets
@@ -116,18 +111,18 @@ _AS_IN_SCOPE = ("token", "imports", "directories", "root", "files")
 """Fields that a recording has as the scope has them."""
 
 
-class _NodeOfFile(RecordedValue, frozen=True):
+class _NodeOfFile(Struct, frozen=True):
     """What one node answered, as a file has it."""
 
     hello: dict[str, Any]
-    answers: tuple[Annotated[int, Field(ge=0)], ...]
+    answers: tuple[Annotated[int, Meta(ge=0)], ...]
     """Positions in the answers of the file."""
     clock: tuple[float, float] | None
     seconds: float
     noise: str = ""
 
 
-class _RecordingFile(RecordedValue, frozen=True):
+class _RecordingFile(Struct, frozen=True):
     """A recording as a file has it."""
 
     cluster: str
@@ -148,11 +143,12 @@ class _RecordingFile(RecordedValue, frozen=True):
     files: tuple[tuple[str, str], ...] = ()
     named: tuple[str, ...] = ()
     tier: Tier = "static"
-    here: Mapping[str, Answer] = field(default_factory=dict)
+    here: Mapping[str, Any] = field(default_factory=dict)
+    """As `answers`, by the key of the question."""
 
     def facts(self) -> Recording:
-        """Return what was asked and answered. Raises ConfigError for the cluster file, ValueError
-        for answers of a node that the file does not have."""
+        """Return what was asked and answered, which is parsed as when nodes sent it: another user
+        may have recorded the file. Raises ConfigError for the cluster file, InvalidValue."""
         cluster = parse_cluster(self.cluster, self.file)
         hosts = {*self.nodes, *self.failures}
         scope = Scope(
@@ -168,12 +164,12 @@ class _RecordingFile(RecordedValue, frozen=True):
             time=self.time,
             nodes=self._nodes(),
             failures=self.failures,
-            here=self.here,
+            here=self._here(),
             tier=self.tier,
         )
 
     def _nodes(self) -> dict[str, NodeRecording]:
-        """Return what each node answered; nodes share equal answers. Raises ValueError."""
+        """Return what each node answered; nodes share equal answers. Raises InvalidValue."""
         shared = SharedAnswers()
         several = Counter(key for key, _ in self.answers)
         answers: list[tuple[str, Answer | None]] = []
@@ -182,22 +178,32 @@ class _RecordingFile(RecordedValue, frozen=True):
             if answer is not None and several[key] > 1:
                 answer = shared.one(key, answer)
             answers.append((key, answer))
-        unknown = {key for key, answer in answers if answer is None}
         found = {}
         for host, node in self.nodes.items():
             if node.answers and max(node.answers) >= len(answers):
-                raise ValueError(f"nodes.{host}.answers: a position is not in `answers`")
-            given = dict(map(answers.__getitem__, node.answers))
-            for key in unknown & given.keys():
-                del given[key]
+                raise InvalidValue("a position is not in `answers`", f"nodes.{host}.answers")
+            given = (answers[position] for position in node.answers)
             found[host] = NodeRecording(
-                hello=cast(Identity, node.hello),
-                answers=cast("dict[str, Answer]", given),
+                hello=_hello(host, node),
+                answers={key: answer for key, answer in given if answer is not None},
                 clock=node.clock,
                 seconds=node.seconds,
                 noise=node.noise,
             )
         return found
+
+    def _here(self) -> dict[str, Answer]:
+        """Return what the machine answered that dslaunch ran on."""
+        found = {key: survey.recorded(key, sent) for key, sent in self.here.items()}
+        return {key: answer for key, answer in found.items() if answer is not None}
+
+
+def _hello(host: str, node: _NodeOfFile) -> Identity:
+    """Return the greeting of a node. Raises InvalidValue."""
+    try:
+        return survey.hello(node.hello)
+    except InvalidAnswer as error:
+        raise InvalidValue(str(error), f"nodes.{host}.hello") from None
 
 
 class SharedAnswers:
@@ -252,53 +258,31 @@ def _written(
 
 def read(path: Path) -> Recording:
     """Read recorded facts. Raises ConfigError with the place of what is not as it was written."""
-    from pydantic import TypeAdapter, ValidationError
-
     try:
-        data = json.loads(_text(path))
+        data = parsed(_text(path))
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-            raise ValueError(f"expected an object with `format` {FORMAT}")
-        recording = TypeAdapter(_RecordingFile).validate_python(_parsed(data))
+            raise InvalidValue(f"expected an object with `format` {FORMAT}")
+        data = _checked_by_name(_NodeOfFile, data, "nodes")
+        data = _checked_by_name(NodeFailure, data, "failures")
+        recording = checked(_RecordingFile, data)
         datetime.fromtimestamp(recording.time, UTC)
         return recording.facts()
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise _unreadable(path, f"not recorded results: {where}: {first['msg']}") from None
-    except json.JSONDecodeError as error:
-        place = Problem(
-            str(path), error.lineno, error.colno, "", "not recorded results: invalid JSON"
-        )
-        hint = "pass a file written by `dslaunch preflight --save FILE`"
-        raise ConfigError((place,), hint=hint) from None
-    except (ValueError, OverflowError, OSError, RecursionError) as error:
+    except InvalidValue as error:
+        raise _unreadable(
+            path, f"not recorded results: {error}", error.line, error.column
+        ) from None
+    except (ValueError, OverflowError, OSError) as error:
         raise _unreadable(path, f"not recorded results: {error}") from None
 
 
-def _parsed(data: dict[str, Any]) -> dict[str, Any]:
-    """Parse what nodes said as when it was sent, also from a file that another user recorded.
-    Raises ValueError with the node of a greeting that is none."""
-    nodes = data.get("nodes")
-    if isinstance(nodes, dict):
-        data = {**data, "nodes": {host: _node(host, node) for host, node in nodes.items()}}
-    return {**data, "here": _answers(data["here"])} if "here" in data else data
-
-
-def _node(host: str, node: Any) -> Any:
-    if not isinstance(node, dict):
-        return node
-    try:
-        hello = survey.hello(node.get("hello"))
-    except InvalidAnswer as error:
-        raise ValueError(f"nodes.{host}.hello: {error}") from None
-    return {**node, "hello": hello}
-
-
-def _answers(sent: Any) -> Any:
-    if not isinstance(sent, dict):
-        return sent
-    found = {key: survey.recorded(key, answer) for key, answer in sent.items()}
-    return {key: answer for key, answer in found.items() if answer is not None}
+def _checked_by_name(kind: type[Struct], data: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the data of a file with the values of an object: an error in one has its name. Raises
+    InvalidValue."""
+    found = data.get(name)
+    if not isinstance(found, dict):
+        return data
+    values = {key: checked(kind, value, f"{name}.{key}") for key, value in found.items()}
+    return {**data, name: values}
 
 
 def _text(path: Path) -> str:
@@ -317,13 +301,8 @@ def _text(path: Path) -> str:
         raise _unreadable(path, "not recorded results: not UTF-8 text") from None
 
 
-def _unreadable(path: Path, why: str) -> ConfigError:
+def _unreadable(path: Path, why: str, line: int = 0, column: int = 0) -> ConfigError:
     return ConfigError(
-        (Problem(str(path), 0, 0, "", why),),
+        (Problem(str(path), line, column, "", why),),
         hint="pass a file written by `dslaunch preflight --save FILE`",
     )
-
-
-def _private(path: str, flags: int) -> int:
-    """Open a file, which only this user can read if it is made. For `open`."""
-    return os.open(path, flags, 0o600)

@@ -264,6 +264,14 @@ class ClipsScaled(Sent):
     """To which they are clipped."""
 
 
+class ScaleFell(Sent):
+    """A gradient scaler has skipped steps until its scale was below 1."""
+
+    kind: Literal["scale-fell"]
+    updates: Count
+    """Of the scaler, until then."""
+
+
 class NothingLoaded(Sent):
     """A state dict was loaded of which the model has no tensor."""
 
@@ -275,6 +283,23 @@ class NothingLoaded(Sent):
     """The name of its first one."""
     wanted: Short
     """The name of the first one of the model."""
+
+
+class BroadcastLoss(Sent):
+    """A loss compares each value with the targets of all samples."""
+
+    kind: Literal["broadcast-loss"]
+    loss: Short
+    values: Short
+    """Their shape: `(8, 1)`."""
+    targets: Short
+
+
+class ScheduledFirst(Sent):
+    """A scheduler has made its first step before its optimizer."""
+
+    kind: Literal["scheduled-first"]
+    scheduler: Short
 
 
 class TextIsTrue(Sent):
@@ -549,7 +574,10 @@ Record = (
     | Joins
     | ClipsParts
     | ClipsScaled
+    | ScaleFell
     | NothingLoaded
+    | BroadcastLoss
+    | ScheduledFirst
     | TextIsTrue
     | TensorParallel
     | ModelSplit

@@ -7,7 +7,6 @@ of another shape becomes an error of its question alone.
 
 from __future__ import annotations
 
-import json
 import marshal
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
@@ -38,6 +37,7 @@ from dslaunch.protocol.values import (
     adapter_of,
     parse,
 )
+from dslaunch.recorded import parsed
 from dslaunch.terminal import printable
 
 MOST_KNOWN = 2048
@@ -418,9 +418,9 @@ def recorded(key: str, sent: object) -> Answer | None:
 @lru_cache(maxsize=4096)
 def _question(key: str) -> tuple[str, Any]:
     """Return the kind and the argument of a question: most nodes are asked the same ones. Raises
-    ValueError, RecursionError."""
+    InvalidValue."""
     kind, _, argument = key.partition(" ")
-    return kind, json.loads(argument)
+    return kind, parsed(argument)
 
 
 def _value(form: Kind, kind: str, argument: object, sent: object) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from dslaunch.pysource.parse import dotted, parse
-from dslaunch.recorded import RecordedValue
 
 USUAL = frozenset(
     [
@@ -31,7 +32,7 @@ _SEARCH_PATHS = frozenset(["sys.path", "sys.meta_path", "sys.path_hooks", "site.
 """Names by which a script changes the module search path."""
 
 
-class Imports(RecordedValue, frozen=True):
+class Imports(Struct, frozen=True):
     """Top-level modules that a script imports, sorted."""
 
     certain: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from dslaunch.protocol.rehearsal import CollectiveBegun, Ended, Raised
-from dslaunch.rehearsal.failure import OF_SIZES
+from dslaunch.rehearsal.failure import OF_OTHER_DATA
 from dslaunch.rehearsal.ranks import Ranks
 from dslaunch.run.hang_verdict import HangCode, HangVerdict, Place, Side
 from dslaunch.run.known_endings import built_in
@@ -15,13 +15,15 @@ from dslaunch.run.outcome import Outcome
 
 MOST_NOTED = 400
 """Collectives that a rank notes (`node/hook_order.py`): of later ones nothing is known."""
+COMPARES_MODELS = "DistributedDataParallel()"
+"""The operation that is noted when a model is wrapped (`node/hook_order.py`)."""
 
 
 def was_left_by_another(outcome: Outcome) -> bool:
     """Return whether a run has failed since a rank has lost another one, or has got other data from
     it than it waited for."""
     known = built_in().get(outcome.ending or "")
-    return known is not None and (known.secondary or known.code == OF_SIZES)
+    return known is not None and (known.secondary or known.code in OF_OTHER_DATA)
 
 
 def ended_before_others(ranks: Ranks) -> Ranks:
@@ -35,7 +37,7 @@ def in_different_collectives(ranks: Ranks) -> HangVerdict | None:
     With another backend the ranks would wait for each other in them.
 
     Ranks may call one collective from different lines. That tells something of the last one that
-    all have begun, in which they have failed.
+    all have begun, in which they have failed: unless it compares their models, which may differ.
     """
     begun = {rank.rank: rank.every(CollectiveBegun) for rank in ranks}
     in_all = min(map(len, begun.values()), default=0)
@@ -45,7 +47,8 @@ def in_different_collectives(ranks: Ranks) -> HangVerdict | None:
             return _verdict(ranks, of_ranks)
     if 0 < in_all < MOST_NOTED:
         last = {rank: every[in_all - 1] for rank, every in begun.items()}
-        if len({_call(each) for each in last.values()}) > 1:
+        calls = {_call(each) for each in last.values()}
+        if len(calls) > 1 and {each.operation for each in last.values()} != {COMPARES_MODELS}:
             return _verdict(ranks, last)
     return None
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import posixpath
+
 from msgspec.structs import replace
 
 from dslaunch.cluster.nodeset import ranks_text
-from dslaunch.protocol.rehearsal import Engine, ProcessGroup, Raised
+from dslaunch.protocol.rehearsal import Engine, ProcessGroup, Raised, Saved, Started, Written
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.ranks import Ranks
 from dslaunch.run.endings import Diagnosis, diagnose
@@ -26,16 +28,22 @@ OF_WORLD_SIZE = frozenset(
     }
 )
 """Known endings that a smaller number of ranks may have caused."""
-OF_SIZES = "collective-sizes"
-"""How gloo ends a rank that gets the data of another collective."""
+OF_OTHER_DATA = frozenset({"collective-sizes", "models-differ"})
+"""How gloo, or DistributedDataParallel, ends a rank that gets the data of another collective."""
 OF_LAUNCHER = "child-failed"
 """How a launcher ends of which a rank has failed."""
+WRITTEN_BY_ANOTHER = (
+    "another rank writes it in this run: let the others wait in a barrier until it is written; "
+    "where the nodes do not share the directory, let local rank 0 of each node write it"
+)
 ON_MORE_NODES = "rehearse on more nodes: the smaller number of ranks may have caused it"
 
 
 def failure(rehearsed: Rehearsed, ranks: Ranks) -> Finding:
     """Return the failure of the run with its known ending, if there is one."""
     found = _timeout(rehearsed, ranks) or _failure_here(rehearsed.outcome, ranks)
+    if _is_written_by_another(rehearsed.outcome, ranks):
+        found = replace(found, hint=WRITTEN_BY_ANOTHER)
     sharded = any((engine := rank.last(Engine)) and engine.stage > 0 for rank in ranks)
     of_smaller = found.code in OF_WORLD_SIZE or (found.code == "gpu-memory" and sharded)
     if rehearsed.is_smaller and of_smaller:
@@ -58,6 +66,21 @@ def _timeout(rehearsed: Rehearsed, ranks: Ranks) -> Finding | None:
     return finding(FindingKind.TIMEOUT, here.where, evidence=here.evidence, seconds=min(timeouts))
 
 
+def _is_written_by_another(outcome: Outcome, ranks: Ranks) -> bool:
+    """Return whether a rank has missed a file, or a directory, that another one writes."""
+    if outcome.ending != "file-missing" or outcome.cause is None or not outcome.ending_values:
+        return False
+    mine = next((rank for rank in ranks if rank.rank == outcome.cause.rank), None)
+    started = mine.last(Started) if mine is not None else None
+    if started is None:
+        return False
+    missing = posixpath.normpath(posixpath.join(started.cwd, outcome.ending_values[0]))
+    others = [rank for rank in ranks if rank is not mine]
+    written = {each.path for rank in others for each in rank.every(Saved)}
+    written |= {each.path for rank in others for each in rank.every(Written)}
+    return any(path == missing or path.startswith(f"{missing}/") for path in written)
+
+
 def own_failure(outcome: Outcome, ranks: Ranks) -> Finding | None:
     """Return the exception of a rank that no other one has caused, if all that is known of the run
     is that something else failed: a launcher may report a rank before the agent sees its end."""
@@ -67,7 +90,7 @@ def own_failure(outcome: Outcome, ranks: Ranks) -> Finding | None:
     for rank in ranks:
         raised = rank.last(Raised)
         found = _diagnosed(raised) if raised is not None else Diagnosis()
-        if raised is None or found.secondary or found.code == OF_SIZES:
+        if raised is None or found.secondary or found.code in OF_OTHER_DATA:
             continue
         if found.code is None and ending.code != OF_LAUNCHER:
             continue  # it may be a consequence that is not known

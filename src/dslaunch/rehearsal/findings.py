@@ -216,6 +216,14 @@ class FindingKind(Enum):
         "if that is too early, multiply its steps by the number of ranks, or do not pass it to "
         "accelerator.prepare()",
     )
+    STEPS_OF_ONE_RANK = (
+        "rehearsal.schedule-steps",
+        "warning",
+        "{scheduler} makes {each} steps in each optimizer step: its {total} steps end after {end} "
+        "optimizer steps, in the middle of an epoch",
+        "multiply its steps by accelerator.num_processes, or count the batches before "
+        "accelerator.prepare()",
+    )
     TOO_MANY_STEPS = (
         "rehearsal.schedule-steps",
         "warning",
@@ -258,12 +266,35 @@ class FindingKind(Enum):
         "different parameters after step {step}: the script averages them itself, in a later step",
         "rehearse more steps with --steps, if they should have been averaged by then",
     )
+    SCHEDULED_FIRST = (
+        "rehearsal.schedule-steps",
+        "warning",
+        "{scheduler} makes a step before the first step of its optimizer: the schedule's first "
+        "learning rate is left out",
+        "call scheduler.step() after optimizer.step()",
+    )
+    BROADCAST_LOSS = (
+        "rehearsal.broadcast-loss",
+        "error",
+        "{loss} compares values of the shape {values} with targets of the shape {targets}: each "
+        "value with the targets of all samples",
+        "give both the same shape: squeeze(-1) of the model's output, or unsqueeze(-1) of the "
+        "targets",
+    )
     CLIPPED_SCALED = (
         "rehearsal.clipped-scaled",
         "error",
         "gradients are clipped to a norm of {norm:g} while the gradient scaler has multiplied them "
         "by {scale:g}: the steps are as much smaller",
         "call scaler.unscale_(optimizer) before clip_grad_norm_()",
+    )
+    STEPS_SKIPPED = (
+        "rehearsal.steps-skipped",
+        "error",
+        "the gradient scaler has skipped all {steps} steps: gradients overflow, or are NaN, at any "
+        "scale",
+        "use bf16, or compute the loss and what overflows in fp32; look for NaN in data and "
+        "weights",
     )
     NOTHING_LOADED = (
         "rehearsal.nothing-loaded",

@@ -125,21 +125,23 @@ def judge_rehearsal(rehearsed: Rehearsed) -> Rehearsal:
     )
 
 
-_SEEN_AS = frozenset({"hang.network", "hang.rendezvous"})
+_HANGS = frozenset({"hang.network", "hang.rendezvous"})
+_WITHOUT_STEPS = frozenset({FindingKind.NO_STEP_OF_GRADIENTS.code, FindingKind.TOO_SLOW.code})
+_DO_NOT_MEET = (
+    FindingKind.LACKS_RANKS,
+    FindingKind.LACKS_MASTER,
+    FindingKind.UNKNOWN_MASTER,
+    FindingKind.OTHER_PORT,
+    FindingKind.SAME_RANK,
+    FindingKind.PORTS_DIFFER,
+    FindingKind.FILE_NOT_SHARED,
+    FindingKind.GROUPS_DIFFER,
+)
 EXPLAINED: Mapping[str, frozenset[str]] = {
-    kind.code: _SEEN_AS
-    for kind in (
-        FindingKind.LACKS_RANKS,
-        FindingKind.LACKS_MASTER,
-        FindingKind.UNKNOWN_MASTER,
-        FindingKind.OTHER_PORT,
-        FindingKind.SAME_RANK,
-        FindingKind.PORTS_DIFFER,
-        FindingKind.FILE_NOT_SHARED,
-        FindingKind.GROUPS_DIFFER,
-    )
+    FindingKind.STEPS_SKIPPED.code: _WITHOUT_STEPS,
+    **{kind.code: _HANGS for kind in _DO_NOT_MEET},
 }
-"""Codes of hangs that are only how another finding shows itself, by the code of that one."""
+"""Codes of findings that are only how another one shows itself, by the code of that one."""
 
 
 def _without_explained(findings: Sequence[Finding]) -> list[Finding]:

@@ -13,6 +13,7 @@ from dslaunch.cluster.nodeset import ranks_text
 from dslaunch.plural import byte_count, first_few
 from dslaunch.protocol.rehearsal import (
     AcceleratorBuilt,
+    BroadcastLoss,
     ClipsParts,
     ClipsScaled,
     Engine,
@@ -22,6 +23,8 @@ from dslaunch.protocol.rehearsal import (
     NothingLoaded,
     OptimizerBuilt,
     ProcessGroup,
+    ScaleFell,
+    ScheduledFirst,
     Schedulers,
     SchedulerUse,
     Spawned,
@@ -358,6 +361,10 @@ def _zero_rate(rank: RankRecords, schedulers: Sequence[SchedulerUse]) -> Finding
     return FindingKind.ZERO_RATE
 
 
+OF_PREPARED = (FindingKind.SEVERAL_STEPS, FindingKind.STEPS_OF_ONE_RANK)
+"""Of schedulers that Accelerate has prepared, which make a step for each rank."""
+
+
 def schedule_steps(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield the schedulers that make several steps in each optimizer step, and when they end."""
     del rehearsed
@@ -366,7 +373,7 @@ def schedule_steps(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         kind = _steps_too_often(use, ranks)
         if kind is None:
             continue
-        each = len(ranks) if kind is FindingKind.SEVERAL_STEPS else _each(use)
+        each = len(ranks) if kind in OF_PREPARED else _each(use)
         yield finding(
             kind,
             ranks_text(rank.rank for rank in ranks),
@@ -392,10 +399,11 @@ def _steps_too_often(use: SchedulerUse, ranks: Ranks) -> FindingKind | None:
     """
     world = len(ranks)
     if ranks[0].last(AcceleratorBuilt) is not None:
-        # a scheduler that Accelerate has prepared makes a step for each rank
         is_prepared = use.steps and use.steps == world * (use.optimizer_steps - 1)
-        is_known = is_prepared and world > 1 and use.total is not None
-        return FindingKind.SEVERAL_STEPS if is_known else None
+        if not is_prepared or world == 1 or use.total is None:
+            return None
+        is_early = _ends_within_an_epoch(use.total, ranks[0], world)
+        return FindingKind.STEPS_OF_ONE_RANK if is_early else FindingKind.SEVERAL_STEPS
     if use.optimizer_steps < 2 or use.steps <= use.optimizer_steps:
         return None
     if use.by_engine:
@@ -403,6 +411,16 @@ def _steps_too_often(use: SchedulerUse, ranks: Ranks) -> FindingKind | None:
     if use.total is None or _counts_batches(use, ranks[0]):
         return None
     return FindingKind.TOO_MANY_STEPS
+
+
+def _ends_within_an_epoch(total: int, rank: RankRecords, world: int) -> bool:
+    """Return whether the steps of a prepared scheduler are those of one rank's epochs, and end in
+    the middle of an epoch, since it makes a step for each rank."""
+    passes = max((step.backwards for step in rank.every(Step)), default=1) or 1
+    epochs = {loader.batches // passes for loader in rank.trained_loaders if loader.batches}
+    return any(
+        updates > 1 and total % updates == 0 and total % (updates * world) for updates in epochs
+    )
 
 
 def _counts_batches(use: SchedulerUse, rank: RankRecords) -> bool:
@@ -431,6 +449,42 @@ def clipped_scaled(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         where = ranks_text(rank for rank, _ in found)
         _, first = found[0]
         yield finding(FindingKind.CLIPPED_SCALED, where, norm=first.norm, scale=first.scale)
+
+
+def steps_skipped(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks without a step whose gradient scaler is of no help against an overflow."""
+    del rehearsed
+    without = [rank for rank in ranks if not rank.steps]
+    found = [(rank.rank, fell) for rank in without if (fell := rank.last(ScaleFell))]
+    if found:
+        where = ranks_text(rank for rank, _ in found)
+        least = min(fell.updates for _, fell in found)
+        yield finding(FindingKind.STEPS_SKIPPED, where, steps=least)
+
+
+def scheduled_first(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks in which a scheduler makes a step before its optimizer."""
+    del rehearsed
+    found = [(rank.rank, first) for rank in ranks if (first := rank.last(ScheduledFirst))]
+    if found:
+        _, first = found[0]
+        where = ranks_text(rank for rank, _ in found)
+        yield finding(FindingKind.SCHEDULED_FIRST, where, scheduler=first.scheduler)
+
+
+def broadcast_loss(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the ranks whose loss compares each value with the targets of all samples."""
+    del rehearsed
+    found = [(rank.rank, loss) for rank in ranks if (loss := rank.last(BroadcastLoss))]
+    if found:
+        _, first = found[0]
+        yield finding(
+            FindingKind.BROADCAST_LOSS,
+            ranks_text(rank for rank, _ in found),
+            loss=first.loss,
+            values=first.values,
+            targets=first.targets,
+        )
 
 
 def nothing_loaded(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
@@ -634,8 +688,11 @@ RULES: tuple[Rule, ...] = (
     untrained,
     schedule_unused,
     schedule_steps,
+    scheduled_first,
+    broadcast_loss,
     clipped_in_parts,
     clipped_scaled,
+    steps_skipped,
     nothing_loaded,
     text_is_true,
     loss_not_finite,

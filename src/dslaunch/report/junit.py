@@ -1,54 +1,85 @@
-"""A preflight as JUnit XML for CI servers and monitoring: one case per check and node."""
+"""A preflight as JUnit XML for CI servers and monitoring: one test case per check.
+
+CI servers show a row for each case and find its history by its name: one for each node would be
+hundreds of thousands of rows for a large cluster.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from xml.sax.saxutils import escape, quoteattr
 
-from dslaunch.preflight.check import LEVELS, Finding, Level
+from dslaunch.cluster.nodeset import fold
+from dslaunch.preflight.check import Finding, Level
 from dslaunch.preflight.judge import Report
-from dslaunch.terminal import visible
+from dslaunch.report.node_list import listed_nodes
+from dslaunch.terminal import cut, visible
 
 _FORBIDDEN = re.compile("[\ufffe\uffff]")
 """Characters that XML 1.0 (2.2) forbids, also as references; control characters are escaped."""
+LONGEST = 1000
+"""Characters of a message, which CI servers show in one line; the text has all."""
 _ELEMENTS: dict[Level, str] = {"fail": "failure", "unknown": "error", "skip": "skipped"}
+"""The result of a case, by the level of a finding; without one it has passed."""
 
 
-def as_junit(report: Report) -> Iterator[str]:
-    """Yield the document in parts: it has a case for each check on each node. A failed check is a
-    failure, one without an answer an error; a warning passes, with its text in system-out."""
-    cases = dict.fromkeys(LEVELS, 0)
+def as_junit(report: Report) -> str:
+    """Return the document. A check that failed on any node is a failure, otherwise one without an
+    answer of a node an error, and one that applies to no node skipped. Its other findings are in
+    system-out."""
+    of_check: dict[str, list[Finding]] = {}
     for finding in report.findings:
-        cases[finding.level] += len(finding.hosts)
+        of_check.setdefault(finding.check, []).append(finding)
+    results = [_result(findings) for findings in of_check.values()]
     attributes = {
         "name": f"preflight of {report.scope.cluster.name}",
-        "tests": str(sum(cases.values())),
-        "failures": str(cases["fail"]),
-        "errors": str(cases["unknown"]),
-        "skipped": str(cases["skip"]),
+        "tests": str(len(results)),
+        "failures": str(results.count("fail")),
+        "errors": str(results.count("unknown")),
+        "skipped": str(results.count("skip")),
         "timestamp": datetime.fromtimestamp(report.facts.time, UTC).isoformat(timespec="seconds"),
     }
     words = " ".join(f"{name}={_attribute(value)}" for name, value in attributes.items())
-    yield f"<?xml version='1.0' encoding='utf-8'?>\n<testsuites>\n  <testsuite {words}>\n"
-    hosts = dict.fromkeys(host for finding in report.findings for host in finding.hosts)
-    attribute_of = {host: _attribute(host) for host in hosts}
-    for finding in report.findings:
-        name, element = _attribute(finding.check), _element(finding)
-        rest = f" name={name}>\n      {element}\n    </testcase>\n"
-        for host in finding.hosts:
-            yield f"    <testcase classname={attribute_of[host]}{rest}"
-    yield "  </testsuite>\n</testsuites>\n"
+    cases = "".join(
+        _case(report.scope.cluster.name, check, result, findings)
+        for (check, findings), result in zip(of_check.items(), results, strict=True)
+    )
+    return (
+        "<?xml version='1.0' encoding='utf-8'?>\n<testsuites>\n"
+        f"  <testsuite {words}>\n{cases}  </testsuite>\n</testsuites>\n"
+    )
 
 
-def _element(finding: Finding) -> str:
-    """Return the result of a case."""
-    words = escape(_words(finding))
-    if finding.level in _ELEMENTS:
-        name = _ELEMENTS[finding.level]
-        return f"<{name} message={_attribute(finding.found)}>{words}</{name}>"
-    return f"<system-out>{words}</system-out>"
+def _result(findings: Sequence[Finding]) -> Level:
+    """Return the level of a check's findings that is the result of its case."""
+    levels = {finding.level for finding in findings}
+    if "fail" in levels:
+        return "fail"
+    if "unknown" in levels:
+        return "unknown"
+    return "skip" if levels == {"skip"} else "pass"
+
+
+def _case(cluster: str, check: str, result: Level, findings: Sequence[Finding]) -> str:
+    decisive = [each for each in findings if each.level == result and result in _ELEMENTS]
+    others = [each for each in findings if each not in decisive]
+    elements = []
+    if decisive:
+        message = "; ".join(f"{listed_nodes(each.hosts)}: {each.found}" for each in decisive)
+        name, text = _ELEMENTS[result], _text(decisive)
+        elements.append(f"<{name} message={_attribute(cut(message, LONGEST))}>{text}</{name}>")
+    if others:
+        elements.append(f"<system-out>{_text(others)}</system-out>")
+    inside = "".join(f"      {element}\n" for element in elements)
+    head = f"<testcase classname={_attribute(cluster)} name={_attribute(check)}>"
+    return f"    {head}\n{inside}    </testcase>\n"
+
+
+def _text(findings: Sequence[Finding]) -> str:
+    """Return findings as the text of an element."""
+    return escape(_clean("\n\n".join(map(_words, findings))))
 
 
 def _attribute(text: str) -> str:
@@ -59,11 +90,12 @@ def _attribute(text: str) -> str:
 def _words(finding: Finding) -> str:
     lines = (
         (finding.level, finding.found),
+        ("nodes", fold(finding.hosts)),
         ("expected", finding.expected),
         ("fix", finding.fix),
         ("see", finding.see),
     )
-    return _clean("\n".join(f"{name}: {text}" for name, text in lines if text))
+    return "\n".join(f"{name}: {text}" for name, text in lines if text)
 
 
 def _clean(text: str) -> str:

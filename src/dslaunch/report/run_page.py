@@ -332,7 +332,7 @@ def _command(details: RunDetails) -> str:
     plan = details.recorded.plan
     if plan is None or not plan.nodes or not plan.nodes[0].processes:
         return ""
-    return _short(shlex.join(masked_args(plan.nodes[0].processes[0].command.argv)), 4000)
+    return _short(shlex.join(masked_args(plan.nodes[0].processes[0].command.words)), 4000)
 
 
 def _variables(details: RunDetails) -> list[Fact]:

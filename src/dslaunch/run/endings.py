@@ -105,7 +105,8 @@ def diagnose(lines: Sequence[str], evidence: Evidence | None = None) -> Diagnosi
     proof = _by_evidence(found)
     if proof is not None:
         return proof
-    short = [_bounded(line) for line in lines]
+    # torch writes the rank before each line of an exception; patterns are about the line itself
+    short = [_RANK.sub("", _bounded(line)) for line in lines]
     begin = _last_exception_at(short)
     found_exception = cut(found.exception, _LONGEST) if found.exception else None
     exception = found_exception or last_exception(short)

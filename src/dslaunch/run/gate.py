@@ -148,6 +148,10 @@ class Gate:
         interrupts.wait([report], math.inf)
         _refuse(tuple(f for f in report.result().findings if f.level == "fail"))
 
+    def release(self) -> None:
+        """Drop the answers of all nodes and the findings, which a run needs no more."""
+        self._report = Future()
+
 
 def _warning(finding: Finding) -> Decision:
     return decision(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Struct
-from pydantic import BeforeValidator, Field, Strict, TypeAdapter
+from msgspec import Struct, field
 
 from dslaunch.errors import UsageError
-from dslaunch.protocol.values import Count, InvalidAnswer, Several, parse
+from dslaunch.recorded import InvalidValue, checked, parsed
 from dslaunch.run.local_runs import LocalRun
 from dslaunch.run.outcome import Outcome
-from dslaunch.run.recorded_values import Pair, Recorded, Text
+from dslaunch.run.recorded_values import Count
 from dslaunch.run.run_directory import CLUSTER, numbered, read_begin
 from dslaunch.run.run_inputs import RunInputs, read_inputs
 from dslaunch.run.run_record import RunRecord
@@ -27,64 +25,62 @@ LARGEST_TEXT = 1 << 20
 SCRIPT = "job.sbatch"
 
 
-def _joined(word: object) -> object:
-    """Return a word of a command as text; a variable in it as `$NAME`."""
-    if not isinstance(word, list):
-        return word
-    return "".join(part if isinstance(part, str) else _variable(part) for part in word)
+class PlannedVariable(Struct, frozen=True):
+    """A variable that the node expands."""
+
+    name: str
 
 
-def _variable(part: object) -> str:
-    return f"${part.get('name', '')}" if isinstance(part, dict) else ""
+class PlannedCommand(Struct, frozen=True):
+    """A command as argument vector; a word with variables in its parts."""
+
+    argv: tuple[str | tuple[str | PlannedVariable, ...], ...]
+
+    @property
+    def words(self) -> list[str]:
+        """Return the words as text; a variable in them as `$NAME`."""
+        return [word if isinstance(word, str) else _joined(word) for word in self.argv]
 
 
-Word = Annotated[Text, BeforeValidator(_joined)]
+def _joined(parts: Sequence[str | PlannedVariable]) -> str:
+    return "".join(part if isinstance(part, str) else f"${part.name}" for part in parts)
 
 
-class PlannedCommand(Recorded):
-    """A command as argument vector."""
-
-    argv: Several[Word]
-
-
-class PlannedProcess(Recorded):
+class PlannedProcess(Struct, frozen=True):
     """One process of a node."""
 
     command: PlannedCommand
-    env: Several[Pair] = ()
+    env: tuple[tuple[str, str], ...] = ()
     rank: Count | None = None
 
 
-class PlannedNode(Recorded):
+class PlannedNode(Struct, frozen=True):
     """What one node does."""
 
-    host: Text
-    slots: Several[Count]
+    host: str
+    slots: tuple[Count, ...]
     first_rank: Count
-    cwd: Text
-    env: Several[Pair] = ()
-    processes: Several[PlannedProcess] = ()
+    cwd: str
+    env: tuple[tuple[str, str], ...] = ()
+    processes: tuple[PlannedProcess, ...] = ()
 
 
-class PlannedDecision(Recorded):
+class PlannedDecision(Struct, frozen=True, kw_only=True):
     """One decision with its reason, as it was shown."""
 
-    code: Text
-    values: dict[Text, Any] = Field(default_factory=dict)
+    code: str
+    values: dict[str, Any] = field(default_factory=dict)
     assumed: bool = False
-    what: Text
-    value: Text
-    why: Text
+    what: str
+    value: str
+    why: str
 
 
-class RecordedPlan(Recorded):
+class RecordedPlan(Struct, frozen=True):
     """The plan of an attempt."""
 
-    nodes: Annotated[tuple[PlannedNode, ...], Strict(False)]
-    decisions: Several[PlannedDecision] = ()
-
-
-_PLAN: TypeAdapter[RecordedPlan] = TypeAdapter(RecordedPlan)
+    nodes: tuple[PlannedNode, ...]
+    decisions: tuple[PlannedDecision, ...] = ()
 
 
 class RecordedRun(Struct, frozen=True):
@@ -119,15 +115,15 @@ def recorded_run(local: LocalRun) -> RecordedRun:
 
 def _read_plan(path: Path) -> RecordedPlan | None:
     try:
-        return parse(_PLAN, json.loads(read_begin(path, LARGEST_PLAN)))
-    except (OSError, ValueError, RecursionError, InvalidAnswer):
+        return checked(RecordedPlan, parsed(read_begin(path, LARGEST_PLAN)))
+    except (OSError, InvalidValue):
         return None
 
 
 def _read_cluster(path: Path) -> dict[str, Any] | None:
     try:
-        data = json.loads(read_begin(path, LARGEST_PLAN))
-    except (OSError, ValueError, RecursionError):
+        data = parsed(read_begin(path, LARGEST_PLAN))
+    except (OSError, InvalidValue):
         return None
     return data if isinstance(data, dict) else None
 

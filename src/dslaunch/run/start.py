@@ -135,6 +135,7 @@ def _prepared(
         )
     if gate is not None:
         gate.after_shipping(interrupts)
+        gate.release()
     return _Ready(
         sessions=sessions,
         plan=plan,

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from statistics import fmean, median
+from statistics import median
 
 from msgspec import Struct
 
@@ -145,7 +145,7 @@ def _curve(
         mean = total / count
         of_bucket[bucket].append(mean)
         of_host[host].append(mean)
-    average = {host: fmean(values) for host, values in of_host.items()}
+    average = {host: sum(values) / len(values) for host, values in of_host.items()}
     points = tuple(
         UsagePoint(
             time=start + (bucket + 0.5) / MOST_BUCKETS * span,
@@ -169,7 +169,7 @@ def _gpus(read: Callable[[GpuUsage], float | None]) -> Callable[[NodeUsage], flo
 
     def of_node(sample: NodeUsage) -> float | None:
         values = [value for gpu in sample.gpus if (value := read(gpu)) is not None]
-        return fmean(values) if values else None
+        return sum(values) / len(values) if values else None
 
     return of_node
 

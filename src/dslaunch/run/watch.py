@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Literal
 
@@ -48,7 +48,8 @@ class Watch:
         self.lines: dict[tuple[RankSource, int], Lines] = defaultdict(Lines)
         self.heard: dict[tuple[RankSource, int], float] = {}
         """When the last piece of each stream was written."""
-        self.last: dict[RankSource, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
+        self.last: dict[RankSource, list[str]] = defaultdict(list)
+        """The last lines of each source: a deque takes 0.6 KiB, also where there are few."""
         self.terminated: dict[RankSource, str] = {}
         """The exception by which native code has ended a process of a rank."""
         self.left: list[str] = []
@@ -121,7 +122,7 @@ class Watch:
 
     def outcome(self) -> Outcome:
         """Return how the run ended, as far as is known."""
-        kept = {source: list(lines) for source, lines in self.last.items()}
+        kept = {source: lines.copy() for source, lines in self.last.items()}
         for source, line in self.terminated.items():
             lines = kept.setdefault(source, [])
             if line not in lines:
@@ -130,7 +131,9 @@ class Watch:
 
     def _block(self, source: RankSource, stream: int, lines: bytes, when: float) -> None:
         text = printable_block(lines)
-        self.last[source].extend(text.rsplit("\n", KEPT_LINES)[-KEPT_LINES:])
+        last = self.last[source]
+        last.extend(text.rsplit("\n", KEPT_LINES)[-KEPT_LINES:])
+        del last[:-KEPT_LINES]
         self.view.block(LineBlock(when, *source, _name(stream), text, self.task))
 
     def _bar(self, source: RankSource, stream: int, state: BarState, when: float) -> None:

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from dslaunch.errors import NODE, FailureKind, NodeFailure
-from dslaunch.transport.ssh.refused_login import FailureExplanation, refused_login
+from dslaunch.transport.ssh.refused_login import (
+    PUBLIC_KEY,
+    FailureExplanation,
+    key_open_to_others,
+    refused_login,
+)
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
@@ -47,6 +52,8 @@ _NOT_SSH = (
 )
 _REVOKED = ("is marked as revoked", "REVOKED HOST KEY", "revoked by file")
 _CHANGED = "REMOTE HOST IDENTIFICATION HAS CHANGED"
+_TOO_OPEN = re.compile(r"Permissions (0[0-7]{3}) for '(.{1,4096})' are too open")
+"""OpenSSH, `sshkey_perm_ok` (authfile.c)."""
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 
 
@@ -62,6 +69,8 @@ class Symptom(Struct, frozen=True):
     """The authentication methods that the server accepts."""
     key: str = ""
     """The host key that was presented: `ED25519 SHA256:...`."""
+    ignored: tuple[str, int] | None = None
+    """The path and mode of a private key that the client did not use."""
 
 
 class Scene(Struct, frozen=True):
@@ -135,6 +144,10 @@ def _host_key(line: str, words: str, key: str) -> Symptom | None:
 def _login(line: str, words: str, key: str) -> Symptom | None:
     before, found, methods = line.partition(": Permission denied (")
     host = before.rpartition("@")[2] if found else ""
+    too_open = _TOO_OPEN.search(words)
+    if found and too_open and PUBLIC_KEY in _listed(methods):
+        mode, path = too_open.groups()
+        return Symptom("key-permissions", host=host, ignored=(path, int(mode, 8)))
     if "agent refused operation" in words and found:
         return Symptom("agent-refused", host=host, methods=_listed(methods))
     if found:
@@ -249,7 +262,7 @@ def hop_of(symptom: Symptom, hops: Sequence[Hop]) -> Hop | None:
 
 def failure(scene: Scene, symptom: Symptom) -> NodeFailure:
     """Return the failure of a node: what happened, and what to do."""
-    found = _refused_login(scene, symptom) or _explained(scene, symptom)
+    found = _ignored_key(symptom) or _refused_login(scene, symptom) or _explained(scene, symptom)
     jump_host = _jump_host(scene)
     if jump_host is not None:
         message = f"jump host {jump_host}: {found.message}"
@@ -272,6 +285,11 @@ def _jump_host(scene: Scene) -> str | None:
     if scene.hop is None or scene.hop.alias == scene.node.host:
         return None
     return scene.hop.alias
+
+
+def _ignored_key(symptom: Symptom) -> FailureExplanation | None:
+    """Return that the client did not use a key; None: it did not say so."""
+    return None if symptom.ignored is None else key_open_to_others(*symptom.ignored)
 
 
 def _refused_login(scene: Scene, symptom: Symptom) -> FailureExplanation | None:

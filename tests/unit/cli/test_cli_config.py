@@ -126,7 +126,7 @@ def test_invalid_options_are_usage_errors(words: tuple[str, ...]) -> None:
         (("lint", "/dev/zero"), "/dev/zero: file too large: expected at most 16,777,216 bytes"),
         (("diff", "ds.json", "."), ".: Is a directory"),
         (("lint", "ds.json", "--facts", "ds.json"), "ds.json: not recorded results: "),
-        (("lint", "ds.json", "--facts", "facts.json"), "facts.json: 0.slots: Input should be a "),
+        (("lint", "ds.json", "--facts", "facts.json"), "facts.json: [0].slots: Expected `int`"),
     ],
 )
 def test_a_file_that_is_wrong_has_code_3_and_says_where(words: tuple[str, ...], said: str) -> None:

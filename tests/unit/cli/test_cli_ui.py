@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.full_disk import files_of_at_most
 
-from dslaunch.cli.ui import table, write, write_parts
+from dslaunch.cli.ui import table, write
 from dslaunch.errors import UsageError
 
 ROWS = [("HOST", "LABELS"), ("node[001-064]", "fabric=ib,gpu=h100,rack=r1"), ("old", "-")]
@@ -56,18 +55,13 @@ def test_cells_of_short_words_fit_into_eighty_columns(rows: list[tuple[str, str]
     assert all(len(line) <= 80 for line in table([(a, b) for a, b in short], 80).splitlines())
 
 
-def on_a_full_disk() -> Iterator[str]:
-    yield "the beginning"
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
 @pytest.mark.parametrize("before", [None, "as it was"], ids=["new", "existing"])
 def test_a_file_is_as_before_if_it_cannot_be_written_whole(tmp_path: Path, before: str | None):
     file = tmp_path / "c.yaml"
     if before is not None:
         file.write_text(before)
-    with pytest.raises(UsageError):
-        write_parts(file, on_a_full_disk(), "--output", errors="strict")
+    with files_of_at_most(10), pytest.raises(UsageError):
+        write(file, "longer than that", "--output")
     assert [path.read_text() for path in tmp_path.iterdir()] == ([before] if before else [])
 
 

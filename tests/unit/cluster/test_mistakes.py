@@ -142,7 +142,14 @@ HOSTS_IN_OTHER_FILES = {
     "terraform, json": '{"names": {"type": "list", "value": ["node01", "node02", "node03"]}}',
     "terraform": 'a = "b"\nnames = [\n  "node01",\n  "node02",\n  "node03",\n]\nx = [\n"a"\n]\n',
     "a YAML list": "- node01\n- node02\n- node03\n",
+    "a YAML list with slots": "- node01: 8\n- node02: 8\n- node03: 8\n",
     "one line": "node[01-02], node03\n",
+    "csv": "node01,8\nnode02,8\nnode03,8\n",
+    "csv with a head": "host, ip, gpus\nnode01, 10.0.0.1, 8\nnode02, , 8\nnode03, , 8\n",
+    "kubectl get nodes": "NAME     STATUS   ROLES    AGE   VERSION\n"
+    "node01   Ready    <none>   10d   v1.29.1\n"
+    "node02   Ready    <none>   10d   v1.29.1\n"
+    "node03   Ready    <none>   10d   v1.29.1\n",
 }
 
 
@@ -177,6 +184,9 @@ def test_the_hint_has_all_hosts_of_a_long_file_or_none(line: str) -> None:
          "nodes: [{host: a, slots: 2, user: ml}, {host: b, slots: 8}]"),
         ("master: n0\nworkers: [n1, n2]\ngpus: 8", "nodes: [{host: 'n[0-2]', slots: 8}]"),
         ("slots: 2\nnodes:\n  - host: a\n  - host: b", "nodes: [{host: 'a,b', slots: 2}]"),
+        ("nodes: [{host: a}, {host: b}]", "nodes: [{host: 'a,b', slots: 8}]"),
+        ("nodes: [{n1: 4}, {n2: 4}]", "nodes: [{host: 'n[1-2]', slots: 4}]"),
+        ("n1: 4\nn2: {gpus: 4}\nenv: {A: b}", "nodes: [{host: 'n[1-2]', slots: 4}]"),
     ],
 )  # fmt: skip
 def test_the_hint_for_nodes_in_another_form_is_a_key_that_is_valid(text: str, meant: str) -> None:
@@ -196,12 +206,19 @@ def test_the_hint_for_nodes_in_another_form_is_a_key_that_is_valid(text: str, me
         "nodes: [-oProxyCommand=x]",
         "nodes: 'n[1-99999999]'",
         "nodes: [a, 5]",
+        "n1: 4\nn2: fast",
     ],
 )
 def test_nodes_that_are_not_certain_have_no_such_hint(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_cluster(text, "c.yaml")
     assert caught.value.hint is None
+
+
+def test_nodes_without_slots_have_a_hint_of_what_slots_are() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_cluster("nodes: [{host: a, user: ml}, {host: b, slots: 8}]", "c.yaml")
+    assert "`slots`" in str(caught.value.hint) and "GPUs" in str(caught.value.hint)
 
 
 @given(st.text(alphabet="nodes: ha-1[],{}'\n\t=@", max_size=40))

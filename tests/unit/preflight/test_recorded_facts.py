@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.checks.recorded import HELLO
+from tests.full_disk import files_of_at_most
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import ConfigError, NodeFailure
@@ -106,11 +107,11 @@ NOT_RECORDED = "not recorded results"
         ({"nodes": {"n1": {"hello": []}}}, "nodes.n1.hello"),
         ({"nodes": []}, "nodes"),
         ({"nodes": {"n1": {**NODE, "hello": {**HELLO, "cores": None}}}}, "nodes.n1.hello: cores"),
-        ({"failures": {"n2": {"kind": "timeout"}}}, "failures.n2.host"),
-        ({"purposes": [["mpi"]]}, "purposes.0"),
+        ({"failures": {"n2": {"kind": "timeout"}}}, "failures.n2"),
+        ({"purposes": [["mpi"]]}, "purposes[0]"),
         ({"here": 5}, "here"),
-        ({"answers": [["read"]]}, "answers.0.1"),
-        ({"nodes": {"n1": {**NODE, "answers": [-1]}}}, "nodes.n1.answers.0"),
+        ({"answers": [["read"]]}, "answers[0]"),
+        ({"nodes": {"n1": {**NODE, "answers": [-1]}}}, "nodes.n1.answers[0]"),
         ({"nodes": {"n1": {**NODE, "answers": [1]}}}, "nodes.n1.answers"),
         ({"answers": []}, "nodes.n1.answers"),
     ],
@@ -158,3 +159,20 @@ def test_equal_values_of_many_nodes_are_shared_and_others_are_not(tmp_path: Path
     found = [node.answers[key]["value"] for node in read(file).nodes.values()]
     assert [value["/x"] for value in found] == [str(at // 4) for at in range(400)]
     assert len(set(map(id, found))) == 100
+
+
+def test_on_a_full_disk_the_recording_of_before_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "facts.json"
+    file.write_text("of before")
+    with files_of_at_most(100), pytest.raises(OSError, match="File too large"):
+        FACTS.save(file)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["of before"]
+
+
+def test_a_recording_is_private_also_in_the_place_of_a_file_that_others_read(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "facts.json"
+    file.touch(mode=0o644)
+    FACTS.save(file)
+    assert file.stat().st_mode & 0o777 == 0o600

@@ -467,6 +467,7 @@ def test_a_rank_that_ends_before_the_others_has_fewer_steps() -> None:
 
 LOST = Outcome("failed", 1, EndReason(EndCode.RANK_FAILED), ending="gloo-closed")
 OTHER_SIZES = replace(LOST, ending="collective-sizes")
+OTHER_MODELS = replace(LOST, ending="models-differ")
 
 
 def begun(*calls: tuple[str, int, int]) -> list[Sent]:
@@ -520,6 +521,13 @@ def test_ranks_that_called_the_same_collectives_had_other_sizes() -> None:
         outcome=OTHER_SIZES,
     )
     assert codes(result) == {("error", "collective-sizes")}
+
+
+def test_ranks_that_wrap_their_models_in_different_lines_have_different_models() -> None:
+    wraps = [begun(("DistributedDataParallel()", line, 1)) for line in (4, 6)]
+    assert codes(judged(*wraps, outcome=OTHER_MODELS)) == {("error", "models-differ")}
+    evaluates = begun(("all_gather", 9, 1))
+    assert only(judged(evaluates, wraps[1], outcome=OTHER_MODELS)).code == "hang.mismatch"
 
 
 HANG = HangVerdict(
@@ -1456,9 +1464,13 @@ def test_a_schedule_that_accelerate_prepared_has_its_end_in_optimizer_steps() ->
         one = {"scheduler": "LinearLR", "steps": steps, "optimizer_steps": 2, "total": total}
         return {"kind": "schedulers", "schedulers": [one]}
 
-    result = judged(*[[*sound(rank), accelerator, use(2, 8)] for rank in range(2)])
+    result = judged(*[[*sound(rank), accelerator, use(2, 16)] for rank in range(2)])
     assert codes(result) == {("info", "rehearsal.schedule-steps")}
-    assert only(result).values == {"scheduler": "LinearLR", "each": 2, "total": 8, "end": 4}
+    assert only(result).values == {"scheduler": "LinearLR", "each": 2, "total": 16, "end": 8}
+    # three epochs of 8 batches of one rank: the schedule ends after one and a half
+    read = [[loader(replica=rank), *batches(*letters)] for rank, letters in enumerate(["ab", "cd"])]
+    of_one_rank = [[*sound(rank), *read[rank], accelerator, use(2, 24)] for rank in range(2)]
+    assert codes(judged(*of_one_rank)) == {("warning", "rehearsal.schedule-steps")}
     for ordinary in (use(1, 8), use(2, None)):
         ranks = [[*sound(rank), accelerator, ordinary] for rank in range(2)]
         assert judged(*ranks).findings == ()
@@ -1545,12 +1557,61 @@ def test_samples_that_ranks_list_in_different_orders_are_named(
     assert codes(judged(*ranks)) == found
 
 
+def test_a_gradient_scaler_that_skips_all_steps_is_named_once() -> None:
+    fell: Sent = {"kind": "scale-fell", "updates": 18}
+    ended = [START, TORCH, fell, {**ENDED, "steps": 0, "backwards": 32}]
+    result = judged(ended, ended, outcome=SUCCEEDED)
+    assert (only(result).code, only(result).values) == ("rehearsal.steps-skipped", {"steps": 18})
+    assert result.verdict is Verdict.WOULD_FAIL
+    # a step was made at last
+    assert judged(*[[*sound(rank), fell] for rank in range(2)]).findings == ()
+
+
 def test_gradients_that_are_clipped_while_they_are_scaled_are_named() -> None:
     clips: Sent = {"kind": "clips-scaled", "scale": 65536.0, "norm": 1.0}
     result = judged(*[[*sound(rank), clips] for rank in range(2)])
     found = only(result)
     assert (found.level, found.code) == ("error", "rehearsal.clipped-scaled")
     assert found.values == {"scale": 65536.0, "norm": 1.0}
+
+
+def test_a_scheduler_that_begins_before_its_optimizer_is_named() -> None:
+    first: Sent = {"kind": "scheduled-first", "scheduler": "StepLR"}
+    found = only(judged(*[[*sound(rank), first] for rank in range(2)]))
+    assert (found.level, found.code) == ("warning", "rehearsal.schedule-steps")
+    assert found.values == {"scheduler": "StepLR"}
+
+
+def test_a_loss_of_other_shapes_is_named() -> None:
+    shapes: Sent = {"loss": "mse_loss", "values": "(4, 1)", "targets": "(4,)"}
+    found = only(
+        judged(*[[*sound(rank), {"kind": "broadcast-loss", **shapes}] for rank in range(2)])
+    )
+    assert (found.level, found.code) == ("error", "rehearsal.broadcast-loss")
+    assert found.values == shapes
+
+
+@pytest.mark.parametrize(
+    ("written", "is_another"),
+    [(f"{CWD}/cache/rows.pt", True), (f"{CWD}/cache", False), (f"{CWD}/cache/rows.pt/0", True)],
+)
+def test_a_file_that_another_rank_writes_is_missed_for_want_of_a_barrier(
+    written: str, is_another: bool
+) -> None:
+    reason = EndReason(EndCode.RANK_FAILED, "n1", 1, exit_code=1)
+    outcome = Outcome(
+        "failed",
+        1,
+        reason,
+        Event(1.0, "exit", "n1", 1, code=1),
+        what="it does not exist",
+        ending="file-missing",
+        ending_values=("cache/rows.pt",),
+        hint="use another path",
+    )
+    found = only(judged([START, saved("torch.save", written)], [START], outcome=outcome))
+    assert found.code == "file-missing"
+    assert ("barrier" in (found.hint or "")) is is_another
 
 
 def test_a_state_dict_of_another_model_is_named_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import NodeFailure
 from dslaunch.preflight.baseline import FindingChange, compare_reports
-from dslaunch.preflight.check import Finding, Scope
+from dslaunch.preflight.check import Finding, Level, Scope
 from dslaunch.preflight.judge import Report
 from dslaunch.preflight.measurement import Measurement
 from dslaunch.preflight.recording import NodeRecording, Recording
@@ -105,18 +106,46 @@ def test_json_holds_all_findings() -> None:
 # ---------------------------------------------------------------- other forms
 
 
-def test_junit_has_a_case_per_check_and_node() -> None:
-    suite = ElementTree.fromstring("".join(as_junit(ALL)))[0]
+def suite_of(found: Report) -> Element:
+    """Return the test suite of a preflight."""
+    return ElementTree.fromstring(as_junit(found))[0]
+
+
+def test_junit_has_a_case_per_check_however_many_nodes() -> None:
+    suite = suite_of(ALL)
     counts = {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")}
-    assert counts == {"tests": "7", "failures": "1", "errors": "1", "skipped": "0"}
-    failure = suite.find("testcase/failure")
-    assert failure is not None and "fix: drain it" in (failure.text or "")
+    assert counts == {"tests": "4", "failures": "1", "errors": "1", "skipped": "0"}
+    assert {case.get("classname") for case in suite} == {"pod"}
+
+
+def test_a_junit_failure_names_the_nodes_and_says_what_to_do() -> None:
+    failure = suite_of(report(FAILED)).find("testcase/failure")
+    assert failure is not None
+    assert failure.get("message") == "node2: 7 GPUs"
+    assert {"nodes: node2", "fix: drain it"} <= set((failure.text or "").splitlines())
+
+
+@pytest.mark.parametrize(
+    ("levels", "results"),
+    [
+        (("fail", "unknown", "warn", "pass"), ["failure", "system-out"]),
+        (("unknown", "pass"), ["error", "system-out"]),
+        (("skip",), ["skipped"]),
+        (("skip", "pass"), ["system-out"]),
+        (("warn",), ["system-out"]),
+    ],
+)
+def test_the_worst_finding_of_a_check_is_the_result_of_its_junit_case(
+    levels: tuple[Level, ...], results: list[str]
+) -> None:
+    findings = (replace(FAILED, level=level) for level in levels)
+    (case,) = suite_of(report(*findings))
+    assert [element.tag for element in case] == results
 
 
 @given(st.text())
 def test_any_words_of_a_node_make_readable_xml(words: str) -> None:
-    text = "".join(as_junit(report(replace(FAILED, found=words))))
-    suite = ElementTree.fromstring(text)[0]
+    suite = suite_of(report(replace(FAILED, found=words)))
     assert suite.get("failures") == "1"
 
 

@@ -41,12 +41,12 @@ def changes(first: RecordedRun, second: RecordedRun, topic: Topic) -> tuple[Chan
 
 def with_plan(recorded: RecordedRun, **fields: Any) -> RecordedRun:
     assert recorded.plan is not None
-    return replace(recorded, plan=recorded.plan.model_copy(update=fields))
+    return replace(recorded, plan=replace(recorded.plan, **fields))
 
 
 def with_env(recorded: RecordedRun, *env: tuple[str, str]) -> RecordedRun:
     assert recorded.plan is not None
-    nodes = tuple(node.model_copy(update={"env": env}) for node in recorded.plan.nodes)
+    nodes = tuple(replace(node, env=env) for node in recorded.plan.nodes)
     return with_plan(recorded, nodes=nodes)
 
 
@@ -96,7 +96,7 @@ def test_variables_of_some_nodes_are_shown_with_the_nodes() -> None:
     recorded = with_env(run(), ("A", "1"))
     assert recorded.plan is not None
     first, second = recorded.plan.nodes
-    other = with_plan(recorded, nodes=(first, second.model_copy(update={"env": (("A", "2"),)})))
+    other = with_plan(recorded, nodes=(first, replace(second, env=(("A", "2"),))))
     assert changes(recorded, other, Topic.ENVIRONMENT) == (
         Change("A", "1", "1 on node001; 2 on node002"),
     )

@@ -126,6 +126,11 @@ def test_the_calls_of_an_earlier_exception_explain_no_later_one() -> None:
     assert diagnose(lines).code == "key-missing"
 
 
+def test_an_ending_is_known_also_where_torch_has_written_the_rank_before_it() -> None:
+    assert diagnose(["[rank0]: bdb.BdbQuit"]).code == "breakpoint"
+    assert diagnose(["bdb.BdbQuit"]).code == "breakpoint"
+
+
 def test_an_unknown_exception_is_reported_unchanged() -> None:
     lines = ["[rank1]: Traceback (most recent call last):", "[rank1]: ValueError: bad batch", "bye"]
     assert diagnose(lines).what == "ValueError: bad batch"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.full_disk import files_of_at_most
 
 from dslaunch.node import frames, run_files
 from dslaunch.node.journal import FileJournal
@@ -17,17 +15,6 @@ from dslaunch.run.run_directory import ARRIVAL, RunDirectory, write_private
 
 FILES_END = range(2 * ARRIVAL.size + 2)
 """Sizes at which files cannot grow: before, in and behind each thing that is written."""
-
-
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """Let no file grow beyond a size; a write takes what fits, as on a disk that gets full."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def recorded(directory: Path) -> list[tuple[str, int | None, bytes]]:

@@ -27,6 +27,11 @@ WORDS = [
     ("nobody@10.0.0.1: Permission denied (publickey,password).", "authentication"),
     ("Load key \"/root/.ssh/k\": bad permissions\nml@n: Permission denied (publickey).",
      "authentication"),
+    ("Permissions 0644 for '/root/.ssh/k' are too open.\n"
+     "Load key \"/root/.ssh/k\": bad permissions\nml@n: Permission denied (publickey).",
+     "key-permissions"),
+    ("Permissions 0644 for '/root/.ssh/k' are too open.\nml@n: Permission denied (password).",
+     "authentication"),
     ("sign_and_send_pubkey: signing failed for ED25519 \"k\" from agent: agent refused operation\n"
      "ml@n: Permission denied (publickey).", "agent-refused"),
     ("kex_exchange_identification: banner line contains invalid characters", "not-ssh"),
@@ -72,6 +77,13 @@ def test_exceptions_are_understood(error: Exception, kind: str) -> None:
 
 def test_a_jump_host_is_named_in_the_message() -> None:
     assert "through bastion" in from_words(NODE, "Connection refused").message
+
+
+def test_a_key_that_others_can_read_is_named_with_its_mode_and_the_command() -> None:
+    words = "Permissions 0644 for '/home/ml/a {key}' are too open.\n"
+    found = from_words(NODE, f"{words}ml@n: Permission denied (publickey).")
+    assert "/home/ml/a {key}" in found.message and "mode 0644" in found.message
+    assert found.hint == "run `chmod 600 '/home/ml/a {key}'`"
 
 
 def test_the_hint_holds_the_nodes_own_user_port_and_key() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import Command, Var, Word, wrapped
@@ -75,28 +76,40 @@ def rank_environments(placement: Placement, world: World) -> Iterator[Pairs]:
     Names and values are torch's (2.13, distributed/elastic/agent/server/local_elastic_agent.py),
     and NODE_RANK, which many scripts read.
     """
-    # texts that all ranks share are made once: there may be a hundred thousand ranks
-    address, port = world.rendezvous.address, str(world.rendezvous.port)
-    world_size, node_count = str(world.size), str(world.node_count)
+    address, port, world_size, node_count, role_size = _same_for_all_ranks(world)
     local_size, node_rank = str(len(placement.slots)), str(placement.node_rank)
     for local_rank, rank in enumerate(map(str, placement.ranks)):
         yield (
-            ("MASTER_ADDR", address),
-            ("MASTER_PORT", port),
-            ("WORLD_SIZE", world_size),
+            address,
+            port,
+            world_size,
             ("RANK", rank),
             ("LOCAL_RANK", str(local_rank)),
             ("LOCAL_WORLD_SIZE", local_size),
             ("GROUP_RANK", node_rank),
-            ("GROUP_WORLD_SIZE", node_count),
+            node_count,
             ("NODE_RANK", node_rank),
             ("ROLE_NAME", "default"),
             ("ROLE_RANK", rank),
-            ("ROLE_WORLD_SIZE", world_size),
+            role_size,
             ("TORCHELASTIC_RESTART_COUNT", "0"),
             ("TORCHELASTIC_MAX_RESTARTS", "0"),
             ("TORCHELASTIC_RUN_ID", "none"),
         )
+
+
+@lru_cache(maxsize=1)
+def _same_for_all_ranks(world: World) -> Pairs:
+    """Return the variables with the same values for all ranks: made once, since there may be a
+    hundred thousand ranks."""
+    world_size = str(world.size)
+    return (
+        ("MASTER_ADDR", world.rendezvous.address),
+        ("MASTER_PORT", str(world.rendezvous.port)),
+        ("WORLD_SIZE", world_size),
+        ("GROUP_WORLD_SIZE", str(world.node_count)),
+        ("ROLE_WORLD_SIZE", world_size),
+    )
 
 
 def _defaults(job: Job, node: Node, slots: int) -> Pairs:

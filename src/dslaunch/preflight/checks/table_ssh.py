@@ -96,13 +96,16 @@ def _ssh_client(a: NodeAnswers) -> Iterator[Finding]:
     if lacks_program("ssh", done):
         yield skipped("ssh not found on this machine")
     elif done["code"] or WORD not in done["out"]:
-        yield Finding(level, _login_trouble(a.node, done), "a login without prompts")
+        yield _login_trouble(a.node, done, level)
 
 
-def _login_trouble(node: Node, done: Ran) -> str:
+def _login_trouble(node: Node, done: Ran, level: Level) -> Finding:
+    expected = "a login without prompts"
     if not done["err"].strip():
-        return f"the system's ssh failed with exit code {done['code']}"
-    return f"the system's ssh cannot log in: {from_words(node, done['err'][-LAST:]).message}"
+        return Finding(level, f"the system's ssh failed with exit code {done['code']}", expected)
+    why = from_words(node, done["err"][-LAST:])
+    found = f"the system's ssh cannot log in: {why.message}"
+    return Finding(level, found, expected, fix=why.common_hint or "")
 
 
 MESH = "ssh.mesh"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -110,12 +111,16 @@ def _not_private(keys: Keys) -> FailureExplanation | None:
 
 def _open_to_others(keys: Keys) -> FailureExplanation | None:
     file = next((file for file in keys.files if file.open_to_others), None)
-    if file is None:
-        return None
+    return None if file is None else key_open_to_others(str(file.path), file.mode)
+
+
+def key_open_to_others(path: str, mode: int) -> FailureExplanation:
+    """Return that ssh does not use a key since other users can read its file."""
+    word = quote(path).replace("{", "{{").replace("}", "}}")
     return FailureExplanation(
         "key-permissions",
-        f"ssh ignores the key file {file.path}: other users can read it (mode {file.mode:04o})",
-        f"chmod 600 {file.path}",
+        f"ssh ignores the key file {path}: other users can read it (mode {mode:04o})",
+        f"run `chmod 600 {word}`",
     )
 
 
