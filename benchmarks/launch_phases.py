@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.prepare import decide, inquiry
 from dslaunch.run.session import Session
 from dslaunch.run.start_message import start_messages
+from dslaunch.transport.future import done_with, wait_for
 
 TIMEOUT = 60.0
 IDLE = 2.0
@@ -99,14 +100,14 @@ def main() -> None:
         sessions = list(pool.map(connected, cluster.nodes))
     with meter.phase("agent start"), ThreadPoolExecutor(cluster.ssh.fanout) as pool:
         list(pool.map(Session.begin, sessions))
-        wait([session.hello for session in sessions], TIMEOUT)
+        wait_for([session.hello for session in sessions], TIMEOUT)
     question = inquiry(cluster, allocation, job, Path.cwd())
     with meter.phase("questions and plan"):
         facts = gather(question, sessions, interrupts)
         decided, job, _ = decide(question, facts, job, cwd=Path.cwd(), sync=False)
         plan = make_plan(allocation, job, decided, cluster=cluster.name)
     checks.some(QUICK)  # imported before they are measured
-    begun = {session.host: done(session) for session in sessions}
+    begun = {session.host: done_with(session) for session in sessions}
     with meter.phase("quick checks"):
         Gate(question, job, begun, Path.cwd()).passed(decided, interrupts, shipping=False)
     with meter.phase("record of plan and facts"), tempfile.TemporaryFile("w") as file:
@@ -125,13 +126,6 @@ def main() -> None:
         close_all(sessions)
         opened.close()
     print(json.dumps(meter.found))
-
-
-def done(session: Session) -> Future[Session]:
-    """Return a session as one that has been begun."""
-    begun: Future[Session] = Future()
-    begun.set_result(session)
-    return begun
 
 
 def take_all(inbox: Inbox, running: set[str]) -> None:

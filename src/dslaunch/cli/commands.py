@@ -195,10 +195,9 @@ class Careful(TyperCommand):
             and ctx.get_parameter_source(str(parameter.name)).name == "COMMANDLINE"
         ]
         if empty:
-            raise UsageError(
-                f"{', '.join(empty)}: the value is empty",
-                hint="check the shell variable in it, or omit the option",
-            )
+            from dslaunch.cli.usage_errors import empty_value
+
+            raise empty_value(*empty)
         return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -34,6 +34,10 @@ class SimpleConversion(RuntimeParam):
         if wanted is str and isinstance(value, str):
             return value
         if wanted is Path and isinstance(value, str | Path):
+            if value == "" and not ctx.resilient_parsing:
+                from dslaunch.cli.usage_errors import empty_value
+
+                raise empty_value(param.opts[0] if param.opts[0][0] == "-" else param.metavar)
             return Path(value)
         if wanted == list[str] and all(isinstance(each, str) for each in value):
             return list(value)

@@ -70,7 +70,8 @@ MinNodes = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        help="Launcher elastic: keep going while at least N nodes are available.",
+        help="Keep going while at least N nodes are available; needs --supervised or launcher "
+        "elastic.",
     ),
 ]
 Supervised = Annotated[

@@ -44,6 +44,15 @@ def usage_error(error: Any, args: Sequence[str]) -> UsageError:
     return UsageError(_lower(error.format_message()), hint=help_hint)
 
 
+def empty_value(*names: str) -> UsageError:
+    """Return the error for options or arguments with an empty value: an unset variable of the
+    shell must not mean the default, or the current directory."""
+    return UsageError(
+        f"{', '.join(names)}: the value is empty",
+        hint="check the shell variable in it, or omit the option",
+    )
+
+
 def _extra_words(error: Any, help_hint: str) -> UsageError:
     """Return the error for words that a command does not take; they may be nodes."""
     options = {name for each in error.ctx.command.params for name in each.opts}

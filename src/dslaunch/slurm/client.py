@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from dslaunch import log
 from dslaunch.errors import DslaunchError, ErrorCode, ToolMissingError
+from dslaunch.run.view import ignore
 from dslaunch.slurm.answers import (
     ACCOUNTING,
     FORMAT,
@@ -114,7 +115,7 @@ class SlurmClient(Struct, frozen=True):
     environ: Mapping[str, str]
     run: Run = run_command
     release: Release = field(default_factory=Release)
-    notice: Callable[[str], object] = lambda line: None
+    notice: Callable[[str], object] = ignore
     """Receives each line that a successful sbatch writes to standard error: messages of the site
     and warnings."""
 

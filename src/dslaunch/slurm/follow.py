@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dslaunch.errors import DslaunchError, ToolMissingError
+from dslaunch.run.view import ignore
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import SlurmClient, gone
 from dslaunch.slurm.identity import JobId, seen
@@ -55,7 +56,7 @@ class Following(Struct):
     record."""
     tell: Callable[[JobNotice], object]
     """Receives notices to show at once."""
-    on_job: OnJob = lambda info, hosts: None
+    on_job: OnJob = ignore
     """Receives what SLURM says of a job that is no array."""
     output: str = ""
     """The output of the job, which SLURM may have forgotten."""
@@ -69,9 +70,9 @@ class Following(Struct):
     """Why the state is unknown; None: it is known."""
     unknown_told: float = 0.0
     poll: PollInterval = field(default_factory=PollInterval)
-    note: Callable[[JobId], None] = lambda job: None
+    note: Callable[[JobId], object] = ignore
     """Receives the job with a new submission time, by which it is recognized later."""
-    caught_up: Callable[[], object] = lambda: None
+    caught_up: Callable[[], object] = ignore
     """Called whenever all output that was there has been read."""
 
     def to_the_end(

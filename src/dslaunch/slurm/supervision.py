@@ -79,11 +79,17 @@ def _nodes(batch: Batch) -> int:
 
 
 def _check_plain(batch: Batch, supervision: Supervision, restarts: int) -> None:
-    """Raise UsageError for options that need `dslaunch run` inside the job."""
+    """Raise UsageError for options that need `dslaunch run` inside the job, or another launcher."""
+    launch = batch.launch
+    if launch.job.min_nodes is not None and not launch.launcher.elastic:
+        raise UsageError(
+            f"--min-nodes: launcher `{launch.job.launcher}` does not continue without lost nodes",
+            hint="use --launcher elastic, or add --supervised",
+        )
     alone = {
         "--hang-timeout": supervision.hang_timeout is not None,
         "--no-preflight": not supervision.preflight,
-        "restarts": restarts > 0 and not batch.launch.launcher.elastic,
+        "restarts": restarts > 0 and not launch.launcher.elastic,
     }
     named = [name for name, given in alone.items() if given]
     if named:

@@ -21,11 +21,10 @@ from dslaunch.slurm.grammar import (
     Option,
     options_of,
 )
-from dslaunch.slurm.script import Script
+from dslaunch.slurm.script import SHELLS, Script
 from dslaunch.slurm.shell_parser import read
 from dslaunch.slurm.shell_words import Expansion, Literal, Piece, ShellCommand, Word
 
-SHELLS = ("bash", "sh", "zsh", "dash")
 MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torch.distributed.launch",

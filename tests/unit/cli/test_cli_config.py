@@ -68,7 +68,7 @@ def test_facts_of_the_nodes_come_from_a_file() -> None:
     assert "a: /nvme does not exist" in config("lint", file, "--facts", "facts.json").stdout
 
 
-def test_the_scripts_arguments_are_held_against_the_config() -> None:
+def test_the_scripts_arguments_are_compared_with_the_config() -> None:
     file = write('{"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2}}')
     done = config("lint", file, "--script-args", "--per_device_train_batch_size 4")
     assert "8, but --per_device_train_batch_size is 4: the Trainer stops" in done.stdout
@@ -113,7 +113,7 @@ def test_a_config_can_come_from_standard_input() -> None:
         ("explain", "no_such_key_at_all"),
     ],
 )
-def test_what_cannot_be_is_said_without_a_traceback(words: tuple[str, ...]) -> None:
+def test_invalid_options_are_usage_errors(words: tuple[str, ...]) -> None:
     write('{"train_batch_size": 8, "bfloat16": {}}')
     done = config(*words, input='{"train_batch_size": 8, "bfloat16": {}}')
     assert isinstance(done.exception, UsageError)

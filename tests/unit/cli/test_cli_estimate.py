@@ -99,7 +99,7 @@ def test_chart_and_page_are_written_and_not_over_others(dslaunch: Call, director
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--params", "7e9"), "--params and --largest-layer are needed"),
+        (("--params", "7e9"), "missing --largest-layer"),
         (("--params", "7e9", "--largest-layer", "8e9"), "cannot have more than all"),
         (("x.json", "--params", "7e9"), "not both"),
         (("--params", "7e9", "--largest-layer", "6e7", "--buffer-factor", "inf"), "inf is more"),
@@ -110,7 +110,7 @@ def test_chart_and_page_are_written_and_not_over_others(dslaunch: Call, director
         (("--params", "7e9", "--largest-layer", "6e7", "--svg", "no/a.svg"), "--svg no/a.svg"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(
+def test_an_invalid_option_is_one_line_without_a_traceback(
     dslaunch: Call, words: tuple[str, ...], message: str
 ) -> None:
     done = dslaunch("estimate", *words)

@@ -52,7 +52,7 @@ def test_a_dash_prints_the_file_and_writes_none(dslaunch: Dslaunch, directory: P
     assert not (directory / "cluster.yaml").exists()
 
 
-def test_a_file_that_is_there_stays_as_it_is(dslaunch: Dslaunch):
+def test_an_existing_file_is_not_replaced(dslaunch: Dslaunch):
     Path("cluster.yaml").write_text("mine")
     done = dslaunch("init", "--hosts", "a")
     assert (done.returncode, Path("cluster.yaml").read_text()) == (2, "mine")

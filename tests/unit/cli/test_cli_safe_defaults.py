@@ -117,7 +117,7 @@ def test_every_transport_over_ssh_is_refused(transport: str) -> None:
         (Cluster("c", (Node("n1", (0,)),)), {}),
     ],
 )
-def test_an_allocation_this_machine_and_files_without_slurm_are_no_matter(
+def test_an_allocation_this_machine_and_files_without_slurm_are_accepted(
     cluster: Cluster, environ: dict[str, str]
 ) -> None:
     check_not_scheduled(cluster, environ)
@@ -181,7 +181,7 @@ def test_on_a_terminal_there_is_time_to_press_ctrl_c(site: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["print('trained')\n", "p.add_argument('--dry-run')\n"])
-def test_without_a_terminal_it_is_said_and_the_script_gets_its_argument(
+def test_without_a_terminal_a_note_is_printed_and_the_script_gets_its_argument(
     dslaunch: Callable[..., Called], site: Path, source: str
 ) -> None:
     (site / "train.py").write_text(source)

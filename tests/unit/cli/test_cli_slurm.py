@@ -130,7 +130,7 @@ def test_a_wrong_setting_is_a_wrong_command_line(slurm: Slurm) -> None:
     assert "did you mean `partition`" in done.stderr
 
 
-def test_where_there_is_no_sbatch_it_is_said(slurm: Slurm) -> None:
+def test_a_missing_sbatch_is_code_6(slurm: Slurm) -> None:
     done = slurm("--detach", PATH="/nowhere")
     assert done.returncode == 6
     assert "sbatch not found" in done.stderr
@@ -269,7 +269,7 @@ def test_a_partition_without_a_controller_says_what_to_do(project: Path) -> None
 
 
 @pytest.mark.parametrize("command", ["run", "preflight", "render hostfile"])
-def test_outside_an_allocation_it_is_said(project: Path, command: str) -> None:
+def test_the_option_slurm_outside_an_allocation_is_an_error(project: Path, command: str) -> None:
     words = [sys.executable, "-m", "dslaunch", *command.split(), "--slurm"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
     done = subprocess.run(words, cwd=project, text=True, capture_output=True, env=env)

@@ -130,7 +130,7 @@ def test_what_is_no_bash_is_not_asked_of_bash(
     assert dslaunch("slurm", "lint", "x.sbatch").stdout == "no findings\n"
 
 
-def test_without_bash_it_is_said_that_the_syntax_was_not_checked(
+def test_without_bash_a_note_says_that_the_syntax_was_not_checked(
     directory: Path, dslaunch: Dslaunch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (directory / "x.sbatch").write_text("#!/bin/bash\nif\n")

@@ -168,7 +168,7 @@ def test_the_status_of_a_job_is_unknown_while_the_controller_is_down(state_direc
     assert why == f"reason: {QueryFailure.NO_CONTACT.text}"
 
 
-def test_a_job_that_slurm_has_forgotten_is_not_said_to_be_over(state_directory: Path) -> None:
+def test_a_job_that_slurm_has_forgotten_is_not_reported_as_ended(state_directory: Path) -> None:
     record(state_directory, "1122-101010-a-0001", "12", 1.0)
     said = "slurm_load_jobs error: Invalid job id specified\nSlurm accounting storage is disabled\n"
     (run,) = asked(Site(Done(1, "", said)), state_directory)

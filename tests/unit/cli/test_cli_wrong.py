@@ -82,6 +82,7 @@ WRONG: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...] = (
     ((*RUN, "--label", "gpu=x", "train.py"), 3, ("gpu=x",)),
     ((*RUN, "--min-nodes", "3", "train.py"), 3, ("--min-nodes 3", "2")),
     ((*SLURM, "--min-nodes", "3", "train.py"), 3, ("--min-nodes 3", "2")),
+    ((*SLURM, "--min-nodes", "1", "train.py"), 2, ("--min-nodes", "--launcher elastic")),
     (("nodes", C, "-i", "zz"), 3, ("zz", "n[1-2]")),
     (("preflight", C, "-i", "zz"), 3, ("zz", "n[1-2]")),
     # values of options
@@ -168,6 +169,7 @@ WRONG: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...] = (
     # checkpoints
     (("checkpoint", "consolidate", "d"), 2, ("--to",)),
     (("checkpoint", "consolidate"), 2, ("--to",)),
+    (("checkpoint", "prune", "--keep", "1", C, ""), 2, ("DIR", "empty")),
     (("checkpoint", "consolidate", "gone", "--to", "o"), 3, ("gone", "gather")),
     (("checkpoint", "consolidate", "train.py", "--to", "o"), 3, ("train.py", "gather")),
     (("checkpoint", "consolidate", "d", "--to", "o"), 2, ("d",)),
@@ -178,6 +180,8 @@ WRONG: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...] = (
     (("render", "hostfile", C, "-o", "/no/dir"), 2, ("/no/dir",)),
     (("init",), 2, ("--hostfile",)),
     (("render", "hostfile", C, "-o", C), 2, ("--output", C)),
+    (("render", "hostfile", C, "-o", ""), 2, ("--output", "empty")),
+    (("nodes", ""), 2, ("CLUSTER.yaml", "empty")),
     (("render", "hostfile", "-l", "torchrum", C), 2, ("torchrum", "torchrun")),
     (("render", "torchrun", "--master-addr", "a b", C), 2, ("--master-addr", "a b")),
     (("init", C), 2, (C,)),

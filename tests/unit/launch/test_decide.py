@@ -64,7 +64,7 @@ def test_one_machine_meets_at_its_loopback_address() -> None:
     assert decide.choose_route(found).address == "127.0.0.1"
 
 
-def test_a_network_that_one_node_cannot_reach_is_said_with_its_words() -> None:
+def test_a_master_that_one_node_cannot_reach_is_an_error_with_its_reason() -> None:
     cut = (Dialled("10.0.0.1", error="timed out"),)
     with pytest.raises(PreflightError) as caught:
         decide.choose_route(facts(node(1), node(2, dialled=cut)))
@@ -72,7 +72,7 @@ def test_a_network_that_one_node_cannot_reach_is_said_with_its_words() -> None:
     assert caught.value.values["lines"] == ("n2: 10.0.0.1: timed out",)
 
 
-def test_an_interface_that_is_not_there_is_said_with_those_that_are() -> None:
+def test_a_master_without_an_address_is_an_error_with_its_interfaces() -> None:
     with pytest.raises(PreflightError) as caught:
         decide.choose_route(facts(node(1, dialled=()), node(2)))
     assert caught.value.error_code is ErrorCode.NO_ADDRESS

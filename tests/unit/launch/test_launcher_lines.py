@@ -231,7 +231,7 @@ def test_no_variable_of_the_user_moves_a_rank() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(args=ARGUMENTS, name=st.sampled_from(LAUNCHERS.names()))
-def test_a_posix_shell_starts_the_launcher_with_the_very_words(
+def test_a_posix_shell_starts_the_launcher_with_unchanged_words(
     args: tuple[str, ...], name: str
 ) -> None:
     command: Command = started(name, Job("train.py", args), TWO_BY_TWO)[0].command

@@ -146,7 +146,7 @@ def test_nothing_of_a_task_is_left() -> None:
         time.sleep(0.02)
 
 
-def test_the_functions_are_handed_to_another_shell() -> None:
+def test_the_functions_are_passed_to_another_shell() -> None:
     text = (
         run_functions(signal=False)
         + f'bash -c "$({DECLARED}); start false; finish; exit \\"\\$code\\""'

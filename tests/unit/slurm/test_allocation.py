@@ -62,7 +62,7 @@ def test_outside_of_an_allocation_there_are_no_nodes() -> None:
     assert raised.value.error_code is ErrorCode.NOT_IN_A_JOB
 
 
-def test_the_very_gpus_are_known_from_scontrol() -> None:
+def test_the_indexes_of_gpus_are_known_from_scontrol() -> None:
     detail = "JobId=1\n     Nodes=n[1-2] CPU_IDs=0-1 Mem=0 GRES=gpu:a100:2(IDX:2-3)\n"
     assert gpu_indexes(detail) == {"n1": (2, 3), "n2": (2, 3)}
     assert allocated_nodes(NODES, detail)[0] == AllocatedNode("n1", (2, 3), gpus=2)

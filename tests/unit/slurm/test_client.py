@@ -102,7 +102,7 @@ def test_an_estimate_is_in_a_line() -> None:
     assert client(sbatch=Done(0, "", said)).test("#!", {}) == f"would start at {ESTIMATE}"
 
 
-def test_what_sbatch_says_is_handed_on_though_it_takes_the_job() -> None:
+def test_messages_of_sbatch_are_shown_for_an_accepted_job() -> None:
     heard: list[str] = []
     said = "sbatch: Your project has 12 GPU hours left.\nsbatch: warning: can't run 4 processes\n"
     asked = SlurmClient({}, Answers(sbatch=Done(0, "12\n", said)), notice=heard.append)

@@ -80,7 +80,7 @@ def test_accounting_that_hears_of_the_end_later_is_asked_again() -> None:
     assert found.canceled_by == account(0)
 
 
-def test_who_canceled_another_job_of_the_number_is_not_said() -> None:
+def test_who_canceled_another_job_of_the_number_is_not_reported() -> None:
     of_another = start("CANCELLED by 1001", submitted=900, token="dslaunch-ffffffffffffffff")
     client = answering(sacct=start("CANCELLED by 0") + of_another)
     found = asked(client, JobInfo("5", "CANCELLED", nodes="node1"))
@@ -89,7 +89,7 @@ def test_who_canceled_another_job_of_the_number_is_not_said() -> None:
     assert alone == EndDetails()
 
 
-def test_who_canceled_an_earlier_start_is_not_said() -> None:
+def test_who_canceled_an_earlier_start_is_not_reported() -> None:
     client = answering(sacct=start("CANCELLED by 1001") + start("RUNNING", submitted=200))
     assert asked(client, JobInfo("5", "CANCELLED", nodes="node1")) == EndDetails()
 

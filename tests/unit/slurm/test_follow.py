@@ -80,7 +80,7 @@ def test_a_progress_bar_that_srun_has_cut_is_one_line(tmp_path: Path) -> None:
     assert ("b", 2, "saved") in seen.lines
 
 
-def test_lines_that_come_in_pieces_are_put_together() -> None:
+def test_lines_that_arrive_in_pieces_are_joined() -> None:
     reader = OutputReader(TWO_BY_TWO, HOSTS)
     assert list(reader.feed(b"0: [defa")) == []
     assert list(reader.feed(b"ult0]:x\n0: r")) == [("a", 0, b"x\n")]

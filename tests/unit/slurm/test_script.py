@@ -254,7 +254,7 @@ def lines(made: Batch) -> list[str]:
     return list(directives(made, grouped(made)))
 
 
-def test_the_very_nodes_are_asked_for_when_they_were_named() -> None:
+def test_selected_nodes_are_requested_by_name() -> None:
     assert "--nodelist=n[1-2]" in lines(replace(batch(), pinned=True))
     assert "--exclude=n[8-9]" in lines(replace(batch(), excluded=("n8", "n9")))
 

@@ -368,7 +368,7 @@ def chunk(first: int) -> object:
 
 
 @pytest.mark.parametrize("first", [chunk(first) for first in range(0, SEQUENCES, AT_ONCE)])
-def test_no_sequence_of_failures_ends_a_living_job_or_touches_a_strangers(
+def test_no_sequence_of_failures_ends_a_running_job_or_touches_another_users(
     first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed in range(first, first + AT_ONCE):

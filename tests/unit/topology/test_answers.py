@@ -164,7 +164,7 @@ SUMMARIES = [
 
 
 @pytest.mark.parametrize(("wiring", "line"), SUMMARIES, ids=[line for _, line in SUMMARIES])
-def test_a_machine_is_said_in_a_line(wiring: Wiring, line: str):
+def test_a_machine_is_summarized_in_one_line(wiring: Wiring, line: str):
     assert summary(topology(wiring)) == line
 
 

@@ -75,7 +75,7 @@ def test_other_names_of_nics_are_named():
     assert [each.aspect for each in among_others(node(other))] == [Aspect.NIC_NAMES]
 
 
-def test_what_a_node_did_not_say_is_not_held_against_it():
+def test_a_value_that_a_node_did_not_report_is_not_compared():
     assert among_others(node(name=None)) == ()
 
 

@@ -16,7 +16,7 @@ from dslaunch.slurm.grammar import Option
 from dslaunch.slurm.rules.directives import tasks_per_node
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.script_mistakes import ScriptMistake
-from dslaunch.slurm.shell_words import Expansion, Literal, ShellCommand, Word
+from dslaunch.slurm.shell_words import Expansion, Literal, Word
 from dslaunch.slurm.states import whole_number
 from dslaunch.slurm.training_commands import Reading, TrainingCommand
 
@@ -274,7 +274,7 @@ def unset_variables(reading: Reading) -> Iterator[Remark]:
     if not script.lines or script.heterogeneous:
         return
     found: set[str] = set()
-    for command, expansion in _uses(reading):
+    for expansion in _uses(reading):
         for name in expansion.names:
             wanted = SET_BY.get(name, ())
             given = any(option in script.options for option in wanted)
@@ -282,12 +282,11 @@ def unset_variables(reading: Reading) -> Iterator[Remark]:
             inside = name == "SLURM_NTASKS" and expansion.shell > 0
             if wanted and not given and not mine and not inside and name not in found:
                 found.add(name)
-                yield _unset(script, expansion, name, wanted[0], command)
+                yield _unset(script, expansion, name, wanted[0])
 
 
-def _unset(
-    script: Script, expansion: Expansion, name: str, option: str, command: ShellCommand
-) -> Remark:
+def _unset(script: Script, expansion: Expansion, name: str, option: str) -> Remark:
+    """Return the finding for a variable that is set only with an option."""
     gpus = name == "SLURM_GPUS_PER_NODE" and bool(script.option_text("gres"))
     at = expansion.place + expansion.raw.index(name)
     certain = gpus and script.text[at : at + len(name)] == name
@@ -307,7 +306,7 @@ def not_numbers(reading: Reading) -> Iterator[Remark]:
     """Find variables that are used as a number but are not one."""
     script = reading.script
     typed = re.match(r"[A-Za-z]", script.option_text("gpus-per-node"))
-    for _, expansion in _uses(reading):
+    for expansion in _uses(reading):
         for name in expansion.names:
             at = expansion.place + expansion.raw.index(name)
             if name == "SLURM_GPUS_PER_NODE" and typed and "%" not in expansion.raw:
@@ -325,11 +324,11 @@ def not_numbers(reading: Reading) -> Iterator[Remark]:
                 )
 
 
-def _uses(reading: Reading) -> Iterator[tuple[ShellCommand, Expansion]]:
+def _uses(reading: Reading) -> Iterator[Expansion]:
     """Yield uses of variables by value; not tests and output."""
     for command in reading.texts():
         if command.name in TESTS:
             continue
         for expansion in command.expansions():
             if expansion.commands is None:
-                yield command, expansion
+                yield expansion

@@ -10,10 +10,10 @@ from dslaunch.lint.rules import rule
 from dslaunch.slurm import sources
 from dslaunch.slurm.rules.counts import gpus_per_node
 from dslaunch.slurm.rules.directives import tasks_per_node
-from dslaunch.slurm.script import Script
+from dslaunch.slurm.script import SHELLS, Script
 from dslaunch.slurm.script_mistakes import ScriptMistake
 from dslaunch.slurm.shell_words import Assignment, Expansion
-from dslaunch.slurm.training_commands import SHELLS, Reading, SrunStep, TrainingCommand
+from dslaunch.slurm.training_commands import Reading, SrunStep, TrainingCommand
 
 RANKS = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 IN_TEXT = re.compile(rf"\$\{{?({'|'.join(RANKS)})")

@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[4] / "docs/howto/check-an-sbatch-script.md"
 SCRIPT = Path(__file__).parent / "guides/srun-bash-c.sbatch"
 
 
-def test_what_is_risky_and_what_fails_is_said() -> None:
+def test_errors_and_risks_of_the_guides_script_are_found() -> None:
     remarks = lint_script(SCRIPT.read_text(), SCRIPT.name).remarks
     assert [(r.line, r.level, r.rule) for r in remarks] == [
         (1, "error", "no-shebang"),

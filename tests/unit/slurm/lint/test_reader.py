@@ -162,7 +162,7 @@ def test_a_name_that_is_not_started_is_no_launch(text: str) -> None:
     assert [one for one in read_launches(script(text)).launches if one.launcher] == []
 
 
-def test_functions_without_end_are_cut_off_and_that_is_said() -> None:
+def test_functions_that_expand_without_end_are_cut_off_and_reported() -> None:
     bodies = [f"f{i}() {{\n" + f'f{i + 1} "$@"\n' * 300 + "}\n" for i in range(4)]
     text = "#!/bin/bash\n" + "".join(bodies) + "f0 srun torchrun x.py\n" * 9
     assert [r.rule for r in lint_script(text).remarks] == ["not-read-whole"]

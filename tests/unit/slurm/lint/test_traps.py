@@ -27,7 +27,7 @@ def no_directory(_: str) -> bool:
 
 
 @pytest.mark.parametrize("path", TRAPS, ids=lambda path: path.stem)
-def test_a_trap_is_found_in_its_line_and_nothing_else_is_said(path: Path) -> None:
+def test_a_trap_is_found_in_its_line_and_nothing_else_is_reported(path: Path) -> None:
     text = read(path)
     said = [(str(r.line), r.rule) for r in lint_script(text, path.name, no_directory).remarks]
     assert said == EXPECTED.findall(text)
