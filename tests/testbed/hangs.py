@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from dslaunch.node import collectives, processes, rank_hooks, stacks
-from tests.testbed.reported_hangs import REPORTED, Reported
+from tests.testbed import further_hangs
+from tests.testbed.reported_hangs import REPORTED, Reported, cells
 
 JOB = '''\
 """Trains in some steps, and hangs in the way that its first argument names."""
@@ -359,7 +360,8 @@ def page(rows: list[dict[str, Any]], found: dict[str, str]) -> str:
     )
     cases = [case for case in (*CASES, NETWORK, FORMING) if case.how in by_how]
     table = "".join(_row(by_how[case.how], of_64.get(case.how), found) for case in cases)
-    return head + table + _reported(rows)
+    further = further_hangs.section(further_hangs.recorded())
+    return head + table + _reported(rows) + further
 
 
 def _reported(rows: list[dict[str, Any]]) -> str:
@@ -379,11 +381,7 @@ def _reported(rows: list[dict[str, Any]]) -> str:
 
 
 def _reported_row(reported: Reported, row: dict[str, Any]) -> str:
-    name = f"[{reported.name.replace('-', ' ')}]({reported.source})"
-    code = f"`{row['code']}`" if row["code"] is not None else ""
-    ranks = ", ".join(map(str, row["ranks"]))
-    said = "; ".join(filter(None, (row["said"], row["what"])))
-    return f"| {name} | {code} | {ranks} | {said} |\n"
+    return f"| {' | '.join(cells(reported, row))} |\n"
 
 
 def _row(row: dict[str, Any], of_64: dict[str, Any] | None, found: dict[str, str]) -> str:

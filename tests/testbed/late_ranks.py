@@ -109,6 +109,73 @@ SLOW = tuple(
     for number, trial in enumerate(SOUND[: len(SECONDS) * len(LAYOUTS)], start=1)
 )
 TRIALS = (*SLOW, *SOUND)
+IRREGULAR_TRAINING = """\
+import random, sys, time, torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+usual = 0.2
+own, common = random.Random(rank), random.Random(world)
+def seconds(step):
+    SECONDS
+for step in range(int(sys.argv[1])):
+    time.sleep(seconds(step))
+    dist.all_reduce(torch.ones(1000))
+dist.destroy_process_group()  # gloo's threads may end the process otherwise (pytorch#179291)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Irregular:
+    """A sound training with 8 ranks, of which steps take unlike long."""
+
+    name: str
+    seconds: str
+    """Body of the function that returns how long a rank computes before its collective."""
+
+
+IRREGULAR = (
+    Irregular(
+        "all ranks evaluate after every 20 steps",
+        "return usual + (1.5 + 0.2 * own.random() if step % 20 == 19 else 0)",
+    ),
+    Irregular(
+        "rank 0 saves a checkpoint after every 40 steps",
+        "return usual + (1.0 if step % 40 == 39 and rank == 0 else 0)",
+    ),
+    Irregular(
+        "rank 0 writes its log after every 10 steps",
+        "return usual + (0.1 if step % 10 == 9 and rank == 0 else 0)",
+    ),
+    Irregular("sequences of unlike lengths", "return usual * own.uniform(0.4, 1.6)"),
+    Irregular(
+        "batches of unlike lengths, the same on all ranks",
+        "return usual * common.uniform(0.4, 1.6) * own.uniform(0.95, 1.05)",
+    ),
+    Irregular(
+        "a loader is late in one of 20 steps",
+        "return usual * (3 if own.random() < 0.05 else 1)",
+    ),
+    Irregular(
+        "each rank in turn is slower for 5 steps",
+        "return usual * (1.2 if step // 5 % world == rank else 1)",
+    ),
+    Irregular(
+        "four micro-batches to a step",
+        "return sum(usual / 4 * own.lognormvariate(0, 0.3) for _ in range(4))",
+    ),
+)
+IRREGULAR_STEPS = 240
+
+
+def train_irregularly(project: Project, irregular: Irregular) -> list[int]:
+    """Train with irregular steps, and return the ranks that were named. The run must succeed."""
+    project.describe("nodes: [{host: 'node[1-4]', slots: 2}]")
+    project.write("train.py", IRREGULAR_TRAINING.replace("SECONDS", irregular.seconds))
+    done = project.run("c.yaml", "train.py", str(IRREGULAR_STEPS), timeout=600)
+    assert project.outcome()["status"] == "ok", done.stderr
+    events = [event for event in project.events() if event["kind"] == "slow"]
+    return [slow["rank"] for event in events for slow in event["slower"]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 PREFIX = """\
 import os, sys, threading, time
@@ -31,7 +33,20 @@ class Reported:
     """Those that are named as the reason; none: it shows no rank. NCCL hangs where gloo fails."""
     program: str
     nodes: int = 2
-    """Each runs two ranks."""
+    """Each runs two ranks, if nothing else is said."""
+    launcher: str = "direct"
+    prefix: str = PREFIX
+    also_with_64: bool = False
+    """Whether it also runs with 16 ranks on each of four nodes."""
+
+
+def cells(reported: Reported, row: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """Return what a recorded row shows: the training, the code, the ranks and the text."""
+    name = f"[{reported.name.replace('-', ' ')}]({reported.source})"
+    code = f"`{row['code']}`" if row["code"] is not None else ""
+    ranks = ", ".join(map(str, row["ranks"]))
+    said = "; ".join(filter(None, (row["said"], row["what"])))
+    return name, code, ranks, said
 
 
 REPORTED = (

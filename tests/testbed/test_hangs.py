@@ -13,9 +13,17 @@ from typing import Any
 
 import pytest
 
+from tests.testbed.further_hangs import (
+    FURTHER,
+    MANY_SLOTS,
+    MARK,
+    SLOTS,
+    recorded,
+    section,
+)
 from tests.testbed.hangs import CASES, FORMING, JOB, LIMIT, NETWORK, Case, odd
 from tests.testbed.project import Project
-from tests.testbed.reported_hangs import PREFIX, REPORTED, Reported
+from tests.testbed.reported_hangs import REPORTED, Reported
 from tests.testbed.test_faults import Watched
 
 pytestmark = pytest.mark.torch
@@ -24,6 +32,7 @@ RECORD = "DSLAUNCH_HANGS"
 IN_TIME = 60.0
 """Seconds from the hang to the verdict, at most, where this is recorded."""
 ALL_BUT_SSH = "1024-65535"
+PAGE = Path(__file__).resolve().parents[2] / "docs/reference/hangs.md"
 
 
 USUAL = next(case for case in CASES if case.how == "lock")
@@ -89,21 +98,31 @@ def test_a_hang_ends_with_the_rank_that_the_others_wait_for(
             file.write(json.dumps(row) + "\n")
 
 
+def reports() -> Iterator[object]:
+    """Yield each reported hang with the number of ranks of a node."""
+    for each in (*REPORTED, *FURTHER):
+        for slots in (SLOTS, MANY_SLOTS) if each.also_with_64 else (SLOTS,):
+            yield pytest.param(each, slots, id=f"{each.name}-{each.nodes * slots}")
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("reported", REPORTED, ids=lambda reported: reported.name)
+@pytest.mark.parametrize(("reported", "slots"), [*reports()])
 def test_a_hang_that_users_reported_names_the_ranks_that_cause_it(
-    project: Project, reported: Reported
+    project: Project, reported: Reported, slots: int
 ) -> None:
-    project.write("train.py", PREFIX + reported.program)
-    project.describe(f"nodes: [{{host: 'node[1-{reported.nodes}]', slots: 2}}]")
+    program = reported.prefix + reported.program
+    project.write("train.py", program)
+    nodes = f"nodes: [{{host: 'node[1-{reported.nodes}]', slots: {slots}}}]"
+    project.describe(nodes, launcher=reported.launcher)
     # a script that imports more of PyTorch makes no progress for long on a loaded machine
-    done = project.run("--hang-timeout", f"{2 * LIMIT:g}", "c.yaml", "train.py")
+    done = project.run("--hang-timeout", f"{2 * LIMIT:g}", "c.yaml", "train.py", timeout=400)
     outcome = project.outcome()
     hang = outcome["reason"].get("hang", {})
     ranks = [rank for _, rank in hang.get("ranks", ())]
     if RECORD in os.environ:
-        row = {"reported": reported.name, "code": hang.get("code"), "ranks": ranks}
-        row |= {"said": outcome["message"], "what": outcome["what"], "stderr": done.stderr[-3000:]}
+        row = {"reported": reported.name, "slots": slots, "code": hang.get("code"), "ranks": ranks}
+        row |= {"seconds": outcome["reason"].get("seconds"), "hang": hang}
+        row |= {"said": outcome["message"], "what": outcome["what"]}
         with Path(os.environ[RECORD]).open("a") as file:
             file.write(json.dumps(row) + "\n")
     if not reported.codes:
@@ -113,6 +132,13 @@ def test_a_hang_that_users_reported_names_the_ranks_that_cause_it(
         return
     assert hang.get("code") in reported.codes, done.stderr
     assert sorted(ranks) == list(reported.ranks), done.stderr
+    if MARK in program:
+        assert hang["place"]["file"] == "train.py", done.stderr
+        assert program.splitlines()[hang["place"]["line"] - 1].endswith(MARK), done.stderr
+
+
+def test_the_section_of_the_page_is_made_from_what_was_recorded() -> None:
+    assert PAGE.read_text().endswith(section(recorded()))
 
 
 def status(project: Project) -> dict[str, Any]:

@@ -9,7 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed.late_ranks import BEGIN, GOAL, RECORDED, SOUND, Trial, page, recorded, train
+from tests.testbed.late_ranks import (
+    BEGIN,
+    GOAL,
+    IRREGULAR,
+    RECORDED,
+    SOUND,
+    Irregular,
+    Trial,
+    page,
+    recorded,
+    train,
+    train_irregularly,
+)
 from tests.testbed.project import Project
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/slow-ranks.md"
@@ -66,6 +78,15 @@ def fault(project: Project, node: str, *words: str) -> Iterator[None]:
 @pytest.mark.parametrize("trial", SOUND, ids=lambda trial: trial.name)
 def test_no_rank_of_a_sound_run_is_named(project: Project, trial: Trial) -> None:
     assert train(project, trial).named == []
+
+
+@pytest.mark.torch
+@pytest.mark.long
+@pytest.mark.parametrize("irregular", IRREGULAR, ids=lambda irregular: irregular.name)
+def test_no_rank_of_a_sound_run_with_irregular_steps_is_named(
+    project: Project, irregular: Irregular
+) -> None:
+    assert train_irregularly(project, irregular) == []
 
 
 def test_the_page_is_made_from_what_was_recorded() -> None:
