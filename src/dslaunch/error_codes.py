@@ -301,8 +301,8 @@ class ErrorCode(StrEnum):
     TRANSPORT_LESS_STRICT = "transport-less-strict"
     NO_CHECKPOINT = (
         "no-checkpoint",
-        "no DeepSpeed checkpoint found below {path} on any reachable node",
-        "name the directory that the training saves to; a relative path starts at "
+        "no DeepSpeed checkpoint found below {path}",
+        "name the directory that the training saves to; on nodes a relative path starts at "
         "`storage.workdir` of the cluster file",
     )
     UNKNOWN_CHECKPOINT = (

@@ -68,6 +68,10 @@ def test_a_run_imports_what_it_needs_when_it_needs_it(module: str, not_needed: s
     assert not_needed & set(done.stdout.split()) == set()
 
 
+def test_a_preflight_imports_nothing_for_files_that_it_does_not_write() -> None:
+    assert imported_by("preflight", "--help") & {"http", "ssl", "xml"} == set()
+
+
 NODE = """
 import sys
 sys.path.append(sys.argv[1])

@@ -160,11 +160,13 @@ def _sized(
             raise UsageError("give a model's file, or --params and --largest-layer, not both")
         return on_meta(Path(path)) if meta else from_path(Path(path))
     if not params or not largest_layer:
+        given = {"--params": params, "--largest-layer": largest_layer}
+        missing = " and ".join(name for name, number in given.items() if not number)
         hint = (
             "the largest layer of a text model is usually its embedding: vocabulary x hidden "
             "size; or name the model's config.json, safetensors file or index, or its directory"
         )
-        raise UsageError("--params and --largest-layer are needed", hint=hint)
+        raise UsageError(f"missing {missing}", hint=hint)
     if largest_layer > params:
         raise UsageError("--largest-layer: one layer cannot have more than all --params")
     return Sized(Model(params, largest_layer), "--params and --largest-layer")

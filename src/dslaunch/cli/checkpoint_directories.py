@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.cli.options import find_cluster, open_cluster
 from dslaunch.cli.positional import FILE_ENDINGS, two_files
+from dslaunch.cli.usage_errors import empty_value
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import NodeError, UsageError
 from dslaunch.run.checkpoint_stores import LocalStore, open_places
@@ -35,6 +36,8 @@ def split(words: list[str] | None, cluster: Path | None) -> tuple[Path | None, s
         file = Path(given.pop(0))
         if cluster is not None:
             raise two_files(file, cluster)
+    if "" in given:
+        raise empty_value("DIR")
     if len(given) > 1:
         raise UsageError(f"expected 1 directory, found {len(given)}: {' '.join(given)}")
     return file, given[0] if given else None

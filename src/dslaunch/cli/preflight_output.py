@@ -16,9 +16,6 @@ from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import PreflightError, UsageError
 from dslaunch.preflight.baseline import compare_reports
 from dslaunch.preflight.verdict import Fitness, drain_commands, hosts_that_are
-from dslaunch.report.junit import as_junit
-from dslaunch.report.markdown import as_markdown
-from dslaunch.report.page import as_page
 from dslaunch.report.preflight import change_rows
 
 if TYPE_CHECKING:
@@ -113,6 +110,8 @@ class PreflightOutput(Struct, frozen=True):
         if self.json:
             ui.result(as_json(report))
         elif self.markdown:
+            from dslaunch.report.markdown import as_markdown
+
             ui.result(as_markdown(report))
         elif self.list_fit or self.list_unfit or self.drain:
             self._print_verdicts(report)
@@ -144,7 +143,12 @@ class PreflightOutput(Struct, frozen=True):
             ui.result("\n".join(lines))
 
     def _write_reports(self, report: Report, checks: Mapping[str, Check]) -> None:
+        # their libraries take 30 ms to import, and few preflights write these files
         if self.junit is not None:
+            from dslaunch.report.junit import as_junit
+
             ui.write(self.junit, as_junit(report), "--junit", errors=SPELLED)
         if self.html is not None:
+            from dslaunch.report.page import as_page
+
             ui.write(self.html, as_page(report, checks), "--html", errors=SPELLED)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 
 C10D = "torch.distributed.distributed_c10d"
 MOST_GROUPS = MOST_MEMBERS = 64
+_TENSOR_STYLES = {"ColwiseParallel", "RowwiseParallel", "SequenceParallel"}
 _TCP, _FILE = "tcp://", "file://"
 _OF_LAUNCHER = "TORCHELASTIC_USE_AGENT_STORE"
 """The variable by which torchrun tells ranks that it is the master itself: no rank becomes one
@@ -181,11 +182,20 @@ def _splits_tensors(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:
     mesh = argument(args, kwargs, 1, "device_mesh")
     if mesh is None or mesh.size() > 1:
         splits_model(recorder)
-    if mesh is not None and mesh.ndim == 1 and mesh.size() > 1:
+    plan = argument(args, kwargs, 2, "parallelize_plan")
+    if mesh is not None and mesh.ndim == 1 and mesh.size() > 1 and _divides_tensors(plan):
         members = tuple(sorted(mesh.mesh.flatten().tolist())[:MOST_MEMBERS])
         if members not in training.tensor_parallel and len(training.tensor_parallel) < MOST_GROUPS:
             training.tensor_parallel.add(members)
             recorder.write("tensor-parallel", members=members)
+
+
+def _divides_tensors(plan: "Any") -> bool:
+    """Return whether the ranks that follow a plan compute the same samples together: experts that
+    they divide get other ones each."""
+    styles = plan.values() if isinstance(plan, dict) else [plan]
+    names = {kind.__name__ for style in styles for kind in type(style).__mro__}
+    return bool(names & _TENSOR_STYLES)
 
 
 def _splits_layers(recorder: "Recorder", args: "Any", kwargs: "Any") -> None:

@@ -256,6 +256,25 @@ def untrained(optimized: "Set[int]") -> "List[str]":
     return found
 
 
+def left_out(optimized: "Set[int]") -> "Dict[str, Any]":
+    """Return the first wrapped model of which some parameters have gradients and are in no
+    optimizer, with their number and the first name; empty: there is none. `optimized`: the
+    identities of the parameters of all optimizers."""
+    for model in living(training.wrapped):
+        trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+        missed = [
+            name for name, each in trained if id(each) not in optimized and _has_gradient(each)
+        ]
+        if missed and len(missed) < len(trained):
+            name = missed[0][:LONGEST_NAME]
+            return {"model": class_name(model), "tensors": len(missed), "name": name}
+    return {}
+
+
+def _has_gradient(parameter: "Any") -> bool:
+    return parameter.grad is not None and bool(parameter.grad.any())
+
+
 def evaluates(model: "Any") -> bool:
     """Return whether a model is in evaluation mode, and layers of it work otherwise then."""
     if model is None or model.training:

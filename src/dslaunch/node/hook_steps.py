@@ -8,7 +8,7 @@ from .hook_code import averages_parameters, names_reductions, own_code, passes_a
 from .hook_content import fingerprint, is_finite, local_part
 from .hook_data import loaders_being_read
 from .hook_groups import collectives_begun, splits_model
-from .hook_models import evaluates, gpu_total, remember_wrapped, sizes, untrained
+from .hook_models import evaluates, gpu_total, left_out, remember_wrapped, sizes, untrained
 from .hook_order import BACKWARD, note_collective
 from .hook_recorder import argument, class_name, current, integer, note, watch
 from .hook_training import living, training
@@ -263,6 +263,9 @@ def note_step(
         passes = any(passes_activations(code) for code in codes)
         recorder.write("steps-done", step=count, reduces=reduces, averages=averages, passes=passes)
         recorder.write("untrained", models=untrained(_optimized()))
+        missed = {} if training.engine is not None else left_out(_optimized())
+        if missed:
+            recorder.write("left-out", **missed)
 
 
 def _new_collectives() -> "Optional[int]":

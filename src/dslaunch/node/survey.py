@@ -61,12 +61,13 @@ def serve(read: Callable[[], bytes], write: Callable[[bytes], object]) -> None:
     last: Dict[str, Answer] = {}
     try:
         for request in messages(read):
+            received = time.time()
             last.update(request.get("last", {}))
             reply: Answer = {"reply": request["id"], "value": None}
             if "questions" in request:
                 answers = ask(request["questions"], children)
                 reply["value"] = {"hello": hello, "answers": answers}
-            reply["time"] = time.time()
+            reply.update(received=received, time=time.time())
             write(frames.frame(frames.MESSAGE, _text(reply)))
     except ConnectionError:
         pass  # the launcher is gone

@@ -49,13 +49,20 @@ class Question(Struct, frozen=True, dict=True):
         return f"{self.kind} {json_text(self.argument, sort_keys=True)}"
 
     def spelt(self, host: str) -> dict[str, Any]:
-        """Return it as a node is asked, in the form of `node/survey.py`."""
-        text = self.text(host) if callable(self.text) else self.text
+        """Return it as a node is asked, in the form of `node/survey.py`. Nodes that are asked the
+        same have one object."""
+        if callable(self.text):
+            return {**self._spelt_alike, "text": self.text(host)}
+        return self._spelt_alike
+
+    @cached_property
+    def _spelt_alike(self) -> dict[str, Any]:
+        """What all nodes are asked."""
         return {
             "kind": self.kind,
             "argument": self.argument,
             "timeout": self.timeout,
-            "text": text,
+            "text": self.text,
         }
 
 

@@ -19,13 +19,13 @@ from dslaunch.preflight.recording import NodeRecording
 from dslaunch.protocol import survey
 from dslaunch.transport import program
 from dslaunch.transport.base import Transport
-from dslaunch.transport.clock import Clock
 from dslaunch.transport.future import Future
 from dslaunch.transport.wire import LostError, Wire
 
 MOST_BYTES = 24 << 20
 """Bytes of all answers of a node, at most: they are kept until the end."""
 PINGS = 3
+"""Round trips in which a clock is measured, at most."""
 KNOWN_WELL = 0.25
 """Seconds by which a clock may be wrong that is not measured again: checks judge whole seconds."""
 _log = log.Log(__name__)
@@ -107,23 +107,17 @@ class Conversation(Struct):
         return then(replied, keep, self._explained)
 
     def measure_clock(self, trips: int = PINGS) -> Future[None]:
-        """Measure how far the node's clock is ahead, by the fastest of some round trips, unless a
-        run has measured it; the future raises LostError."""
-        wire = self.wire
-        assert wire is not None
-        known = wire.known_clock()
-        if known is not None and known.error < KNOWN_WELL:
+        """Keep how far the node's clock is ahead. If its answers have not measured that well, ask
+        for its time, in at most `trips` round trips; the future raises LostError."""
+        assert self.wire is not None
+        known = self.wire.known_clock()
+        if known is not None:
             self.clock = (known.offset, known.error)
+        is_known_well = known is not None and known.error < KNOWN_WELL
+        if is_known_well or trips == 0:
             return DONE
-
-        def keep(measured: Clock) -> Future[None]:
-            found = wire.known_clock() or measured
-            if self.clock is None or found.error < self.clock[1]:
-                self.clock = (found.offset, found.error)
-            is_enough = trips == 1 or found.error < KNOWN_WELL
-            return DONE if is_enough else self.measure_clock(trips - 1)
-
-        return then(wire.measure_clock(), keep, self._explained)
+        measured = self.wire.measure_clock()
+        return then(measured, lambda _: self.measure_clock(trips - 1), self._explained)
 
     def noise(self) -> str:
         """Return what the login printed before the program."""

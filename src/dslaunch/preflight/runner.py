@@ -114,6 +114,7 @@ class Survey:
             self._first_round(pool, first)
             self._go_on(running)
             self._further(running)
+            self._round(lambda talk: talk.measure_clock(), longest=0.0)
             wait([own], _longest(questions_here) + GRACE)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -167,10 +168,7 @@ class Survey:
             self.tell(talk.node.host, "connected")
             return talk.begin_asking(asked, last)
 
-        def measure(answered: None) -> Future[None]:
-            return talk.measure_clock()
-
-        def end(measured: None) -> Future[None]:
+        def end(answered: None) -> Future[None]:
             self.tell(talk.node.host, "asked")
             return DONE
 
@@ -178,7 +176,7 @@ class Survey:
         if not talk.of_run:
             opened = Future()
             pool.submit(fulfill, opened, partial(talk.open, self.transport))
-        return then(then(then(opened, ask), measure), end)
+        return then(then(opened, ask), end)
 
     def _further(self, running: Sequence[RunningCheck]) -> None:
         """What depends on earlier answers: the flows in step, then those that measure by turns."""

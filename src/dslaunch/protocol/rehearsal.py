@@ -406,6 +406,16 @@ class Untrained(Sent):
     """Their classes."""
 
 
+class LeftOut(Sent):
+    """Some parameters of a wrapped model have gradients and are in no optimizer."""
+
+    kind: Literal["left-out"]
+    model: Short
+    tensors: Count
+    name: Short
+    """Of the first one."""
+
+
 class SteppedPastEngine(Sent):
     """The script steps the optimizer that it gave DeepSpeed, and the engine has made no step."""
 
@@ -591,6 +601,7 @@ Record = (
     | StepsDone
     | Untrained
     | SteppedPastEngine
+    | LeftOut
     | Held
     | GivenConfig
     | UnfilledConfig

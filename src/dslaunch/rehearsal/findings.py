@@ -266,6 +266,13 @@ class FindingKind(Enum):
         "different parameters after step {step}: the script averages them itself, in a later step",
         "rehearse more steps with --steps, if they should have been averaged by then",
     )
+    LEFT_OUT = (
+        "rehearsal.no-update",
+        "warning",
+        "{tensors} parameters of {model} have gradients and are in no optimizer, such as {name}",
+        "pass them to the optimizer, which may have been made before they were added; set "
+        "requires_grad_(False) for those that are not to be trained",
+    )
     SCHEDULED_FIRST = (
         "rehearsal.schedule-steps",
         "warning",

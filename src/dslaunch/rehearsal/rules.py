@@ -20,6 +20,7 @@ from dslaunch.protocol.rehearsal import (
     GivenConfig,
     Host,
     JoinedRpc,
+    LeftOut,
     NothingLoaded,
     OptimizerBuilt,
     ProcessGroup,
@@ -318,6 +319,23 @@ def untrained(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
             found[model].append(rank.rank)
     for model, several in found.items():
         yield finding(FindingKind.UNTRAINED, ranks_text(several), model=model)
+
+
+def left_out(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+    """Yield the wrapped models of which some parameters are in no optimizer."""
+    del rehearsed
+    found: dict[LeftOut, list[int]] = defaultdict(list)
+    for rank in ranks:
+        for each in rank.every(LeftOut):
+            found[each].append(rank.rank)
+    for each, several in found.items():
+        yield finding(
+            FindingKind.LEFT_OUT,
+            ranks_text(several),
+            tensors=each.tensors,
+            model=each.model,
+            name=each.name,
+        )
 
 
 def _types(rank: RankRecords, optimizer: OptimizerBuilt) -> set[str]:
@@ -686,6 +704,7 @@ RULES: tuple[Rule, ...] = (
     configs_differ,
     no_update,
     untrained,
+    left_out,
     schedule_unused,
     schedule_steps,
     scheduled_first,

@@ -28,7 +28,7 @@ from dslaunch.run.own_address import is_own_address
 from dslaunch.run.reconnect import LEAST_TRY, Absence, Joined, connect_within, reconnect
 from dslaunch.transport import program
 from dslaunch.transport.base import End
-from dslaunch.transport.clock import Clock, MeasuredClock
+from dslaunch.transport.clock import Clock
 from dslaunch.transport.future import Future
 from dslaunch.transport.wire import PIECE, LostError, Value, Wire, close_soon
 
@@ -66,7 +66,6 @@ class Session(Wire):
     ) -> None:
         super().__init__(node, connection, run=agent.run)
         self.hello: Future[Hello] = Future()
-        self._clock = MeasuredClock()
         self.idle = 0.0
         """Seconds without output or computation of its ranks, as last reported."""
         self._agent = agent
@@ -181,32 +180,6 @@ class Session(Wire):
     def clock_error(self) -> float:
         """Return by how many seconds `offset` may be off; infinite: it was not measured."""
         return self._clock.error
-
-    def known_clock(self) -> Clock | None:
-        """Return by how much the node's clock is ahead, as measured best; None: not measured."""
-        return self._clock.known()
-
-    def measure_clock(self) -> Future[Clock]:
-        """Measure by how much the node's clock is ahead, with an error of half a round trip."""
-        future = super().measure_clock()
-        future.add_done_callback(self._take_measured)
-        return future
-
-    def _take_measured(self, measured: Future[Clock]) -> None:
-        if measured.exception() is None:
-            self._clock.take(measured.result())
-
-    def _compare_clocks(self, reply: Reply) -> None:
-        """Measure by how much the node's clock is ahead, by a reply with the time of its request's
-        arrival: what the node has worked between both is no part of the round trip."""
-        request = self._waiting.get(reply.reply)
-        if request is None or reply.received is None:
-            return
-        trip = time.monotonic() - request.sent
-        worked = reply.time - reply.received
-        was_set = not 0 <= worked <= trip
-        if not was_set:
-            self._clock.take(Clock.compared(reply.time, round_trip=trip - worked))
 
     def _request(
         self, operation: str, parsed: Callable[[Reply], Value], **message: Any
@@ -423,7 +396,6 @@ class Session(Wire):
         if back is not None and not isinstance(arrived, Gone):
             self._continue(back, arrived)
         if isinstance(arrived, Reply):
-            self._compare_clocks(arrived)
             super()._take(arrived)
         elif isinstance(arrived, Hello):
             pass  # it was taken above

@@ -39,8 +39,8 @@ if sys.version_info < (3, 8):
     sys.stderr.write("Python 3.8 or newer is needed, this is " + sys.version.split()[0])
     sys.exit({old})
 import gc, marshal, zlib
-from importlib._bootstrap_external import MAGIC_NUMBER
-from importlib.machinery import ModuleSpec
+from _frozen_importlib_external import MAGIC_NUMBER
+from _frozen_importlib import ModuleSpec
 gc.disable()
 packed_texts, packed_codes = [sys.stdin.buffer.read(size) for size in {sizes!r}]
 same = MAGIC_NUMBER == {magic!r} and sys.implementation.name == {kind!r}
@@ -71,7 +71,9 @@ gc.enable()
 more than all questions of a preflight. What a module imports only where it is used is sent as text
 alone, and compiled there: few runs need it, and all would send it. The garbage collector would walk
 all that is being imported, again and again. `importlib.util` would take as long to import as all
-modules of a preflight (see node/paths.py). The call of `main` follows."""
+modules of a preflight (see node/paths.py), and `importlib` itself imports `warnings`: what is
+needed of it is taken from modules that CPython and PyPy have imported. The call of `main`
+follows."""
 _PACKAGES = ("dslaunch", "dslaunch.node")
 _IMPORT = re.compile(
     r"^(?P<indent> *)from (?:dslaunch\.node\b\.?|\.)(?P<module>\w*) import "

@@ -26,7 +26,7 @@ from dslaunch.protocol.messages import Arrived, Incoming, ProtocolError, Reply
 from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.transport import login_shell, loop, program
 from dslaunch.transport.base import End, others_began
-from dslaunch.transport.clock import Clock
+from dslaunch.transport.clock import Clock, MeasuredClock
 from dslaunch.transport.future import Future
 from dslaunch.transport.latch import Latch
 from dslaunch.transport.writing_watch import WRITE_TIMEOUT, WritingWatch
@@ -83,6 +83,7 @@ class Wire:
         self._log = log.Log(__name__, node=node.host, **fields)
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Request] = {}
+        self._clock = MeasuredClock()
         self._writing: WritingWatch | None = None
         """Writes to the channel."""
         self._closing = Latch()
@@ -151,13 +152,15 @@ class Wire:
         began = time.monotonic()
 
         def parsed(reply: Reply) -> Clock:
-            return Clock.compared(reply.time, round_trip=time.monotonic() - began)
+            found = Clock.compared(reply.time, round_trip=time.monotonic() - began)
+            self._clock.take(found)
+            return found
 
         return self._request("clock", parsed)
 
     def known_clock(self) -> Clock | None:
-        """Return what was found out before about the node's clock; None: nothing is kept."""
-        return None
+        """Return by how much the node's clock is ahead, as all replies say; None: not measured."""
+        return self._clock.known()
 
     @property
     def busy(self) -> bool:
@@ -329,6 +332,7 @@ class Wire:
         request = self._waiting.pop(arrived.reply, None)
         if request is None:
             raise ProtocolError("a reply to no request")
+        self._compare_clocks(request, arrived)
         if arrived.error is not None:
             request.future.set_exception(self._protocol_error(arrived.error))
             return
@@ -343,6 +347,17 @@ class Wire:
             raise
         else:
             request.future.set_result(answer)
+
+    def _compare_clocks(self, request: _Request, reply: Reply) -> None:
+        """Measure by how much the node's clock is ahead, by a reply with the time of its request's
+        arrival: what the node has worked between both is no part of the round trip."""
+        if reply.received is None:
+            return
+        trip = time.monotonic() - request.sent
+        worked = reply.time - reply.received
+        was_set = not 0 <= worked <= trip
+        if not was_set:
+            self._clock.take(Clock.compared(reply.time, round_trip=trip - worked))
 
     def _take_greeting(self) -> None:
         """Take note that the program has greeted: its messages follow."""

@@ -99,7 +99,7 @@ def test_chart_and_page_are_written_and_not_over_others(dslaunch: Call, director
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--params", "7e9"), "--params and --largest-layer are needed"),
+        (("--params", "7e9"), "missing --largest-layer"),
         (("--params", "7e9", "--largest-layer", "8e9"), "cannot have more than all"),
         (("x.json", "--params", "7e9"), "not both"),
         (("--params", "7e9", "--largest-layer", "6e7", "--buffer-factor", "inf"), "inf is more"),

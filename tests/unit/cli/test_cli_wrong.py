@@ -169,6 +169,7 @@ WRONG: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...] = (
     # checkpoints
     (("checkpoint", "consolidate", "d"), 2, ("--to",)),
     (("checkpoint", "consolidate"), 2, ("--to",)),
+    (("checkpoint", "prune", "--keep", "1", C, ""), 2, ("DIR", "empty")),
     (("checkpoint", "consolidate", "gone", "--to", "o"), 3, ("gone", "gather")),
     (("checkpoint", "consolidate", "train.py", "--to", "o"), 3, ("train.py", "gather")),
     (("checkpoint", "consolidate", "d", "--to", "o"), 2, ("d",)),

@@ -134,6 +134,30 @@ def test_a_collective_of_a_distributed_tensor_is_recorded_if_all_ranks_call_it(
     assert [each["operation"] for each in begun] == operations
 
 
+@pytest.mark.parametrize(
+    ("plan", "members"),
+    [
+        ("{'up': ColwiseParallel(), 'down': Other()}", [[0, 2]]),
+        ("Own()", [[0, 2]]),
+        ("{'experts': Other()}", []),
+        ("None", []),
+    ],
+)
+def test_ranks_that_divide_tensors_are_recorded_and_those_that_divide_experts_are_not(
+    run: Run, tmp_path: Path, plan: str, members: list[list[int]]
+) -> None:
+    module = "torch.distributed.tensor.parallel.api"
+    pretend(tmp_path, module, "def parallelize_module(module, mesh, plan=None): pass\n")
+    text = (
+        "class Ranks:\n    def flatten(self): return self\n    def tolist(self): return [2, 0]\n"
+        "class Mesh:\n    ndim, mesh = 1, Ranks()\n    def size(self): return 2\n"
+        "class ColwiseParallel: pass\nclass Own(ColwiseParallel): pass\nclass Other: pass\n"
+        f"from {module} import parallelize_module\n"
+        f"parallelize_module('layer', Mesh(), {plan})"
+    )
+    assert [each["members"] for each in of_kind(run(text), "tensor-parallel")] == members
+
+
 def test_an_exception_is_recorded_with_the_line_of_the_script(run: Run, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("import json\n\ndef work():\n    json.loads('x')\n")
     (raised,) = of_kind(run("import os, own\nos.chdir('/')\nown.work()"), "exception")

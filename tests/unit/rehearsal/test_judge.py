@@ -1575,6 +1575,13 @@ def test_gradients_that_are_clipped_while_they_are_scaled_are_named() -> None:
     assert found.values == {"scale": 65536.0, "norm": 1.0}
 
 
+def test_parameters_that_no_optimizer_has_are_named() -> None:
+    missed: Sent = {"model": "Net", "tensors": 2, "name": "head.weight"}
+    found = only(judged(*[[*sound(rank), {"kind": "left-out", **missed}] for rank in range(2)]))
+    assert (found.level, found.code) == ("warning", "rehearsal.no-update")
+    assert found.values == missed
+
+
 def test_a_scheduler_that_begins_before_its_optimizer_is_named() -> None:
     first: Sent = {"kind": "scheduled-first", "scheduler": "StepLR"}
     found = only(judged(*[[*sound(rank), first] for rank in range(2)]))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
+from pydantic import TypeAdapter
 from tests.unit.transport.fake import Answer, FakeChannel, FakeTransport
 
 from dslaunch.cluster.model import Node
@@ -104,6 +105,33 @@ def hello() -> bytes:
     """Return what an agent sends first."""
     about = {"run": "run", "last": 0, "started": True, "peer": None, **questions.identity()}
     return frames.GREETING + frames.pack_message({"event": "hello", "time": time.time(), **about})
+
+
+def test_every_reply_tells_how_far_the_clock_is_ahead_unless_it_was_set_meanwhile() -> None:
+    channel = Spoken()
+    node = Wire(NODE, OneLogin(channel))
+    node.start(())
+    channel.say(frames.GREETING)
+
+    def reply(number: int, *, received: float, sent: float) -> None:
+        asked = node.request("ask", TypeAdapter(None))
+        message = {"reply": number, "value": None, "received": received, "time": sent}
+        channel.say(frames.pack_message(message))
+        asked.result(300)
+
+    ahead = 90.0
+    assert node.known_clock() is None
+    began = time.monotonic()
+    now = time.time() + ahead
+    reply(1, received=now, sent=now)
+    found = node.known_clock()
+    assert found is not None
+    assert found.error <= (time.monotonic() - began) / 2
+    assert abs(found.offset - ahead) < time.monotonic() - began
+    reply(2, received=now, sent=now + 3600.0)
+    later = node.known_clock()
+    assert later is not None
+    assert later.offset == found.offset
 
 
 def test_a_launcher_that_is_behind_does_not_take_a_node_for_silent() -> None:
