@@ -72,29 +72,6 @@ def fit(model, **more):
         enable_model_summary=False, **more)
     trainer.fit(model, DataLoader(torch.randn(256, 4), batch_size=4))
 """
-DEEPSPEED = """\
-import os, time, torch, deepspeed
-import torch.distributed as dist
-deepspeed.init_distributed("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body, self.head = torch.nn.Linear(64, 64), torch.nn.Linear(64, 1)
-    def forward(self, x):
-        return self.head(self.body(x)).sum()
-config = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": STAGE,
-    "stage3_param_persistence_threshold": 0}, "zero_allow_untested_optimizer": True}
-model = Model()
-engine, *_ = deepspeed.initialize(model=model, config=config,
-    optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
-def train_step():
-    loss = engine(torch.randn(2, 64))
-    engine.backward(loss)
-    engine.step()
-train_step()
-print("up", flush=True)
-"""
 
 FURTHER = (
     Reported(
@@ -719,38 +696,6 @@ fit(Saves())
         prefix="",
     ),
     Reported(
-        "generation-ends-earlier-on-a-rank",
-        "https://github.com/deepspeedai/DeepSpeed/issues/8262",
-        ("mismatch",),
-        (2,),
-        DEEPSPEED.replace("STAGE", "3")
-        + """\
-def generate(tokens):
-    with torch.no_grad():
-        for _ in range(tokens):
-            engine(torch.randn(1, 64))
-generate(3 if rank == 2 else 6)
-dist.barrier()  #!
-""",
-        launcher="deepspeed",
-        prefix="",
-    ),
-    Reported(
-        "the-engine-saves-on-rank-0",
-        "https://github.com/deepspeedai/DeepSpeed/issues/2993",
-        ("mismatch", "not-entered"),
-        (0,),
-        DEEPSPEED.replace("STAGE", "2")
-        + """\
-if rank == 0:
-    engine.save_checkpoint("/tmp/checkpoint")  #!
-for step in range(10):
-    train_step()
-""",
-        launcher="deepspeed",
-        prefix="",
-    ),
-    Reported(
         "the-full-state-on-rank-0",
         "https://github.com/pytorch/pytorch/issues/143536",
         ("mismatch", "not-entered"),
@@ -819,7 +764,7 @@ HEAD = """
 
 Further trainings made from public reports, with two ranks on each of four nodes: with each
 launcher, and with plain PyTorch, DistributedDataParallel, FSDP, Hugging Face's Trainer and
-Accelerate, Lightning and DeepSpeed. The line at which the rank is said to be is compared too. In
+Accelerate, and Lightning. The line at which the rank is said to be is compared too. In
 their first run, before any rule was changed for them, {right} of {count} were right. Rows with
 "64" are of 16 ranks on each node.
 

@@ -141,17 +141,21 @@ def _host_key(line: str, words: str, key: str) -> Symptom | None:
     return None
 
 
+def _ignored_key(words: str) -> tuple[str, int] | None:
+    """Return the path and mode of a private key that the client did not use."""
+    found = _TOO_OPEN.search(words)
+    return None if found is None else (found[2], int(found[1], 8))
+
+
 def _login(line: str, words: str, key: str) -> Symptom | None:
     before, found, methods = line.partition(": Permission denied (")
     host = before.rpartition("@")[2] if found else ""
-    too_open = _TOO_OPEN.search(words)
-    if found and too_open and PUBLIC_KEY in _listed(methods):
-        mode, path = too_open.groups()
-        return Symptom("key-permissions", host=host, ignored=(path, int(mode, 8)))
     if "agent refused operation" in words and found:
         return Symptom("agent-refused", host=host, methods=_listed(methods))
     if found:
-        return Symptom("authentication", host=host, methods=_listed(methods))
+        listed = _listed(methods)
+        ignored = _ignored_key(words) if PUBLIC_KEY in listed else None
+        return Symptom("authentication", host=host, methods=listed, ignored=ignored)
     for text in ("Permission denied", "Too many authentication failures", "Bad passphrase"):
         if text in line:
             return Symptom("authentication", "" if text in line[:20] else text)
@@ -262,7 +266,7 @@ def hop_of(symptom: Symptom, hops: Sequence[Hop]) -> Hop | None:
 
 def failure(scene: Scene, symptom: Symptom) -> NodeFailure:
     """Return the failure of a node: what happened, and what to do."""
-    found = _ignored_key(symptom) or _refused_login(scene, symptom) or _explained(scene, symptom)
+    found = _refused_login(scene, symptom) or _explained(scene, symptom)
     jump_host = _jump_host(scene)
     if jump_host is not None:
         message = f"jump host {jump_host}: {found.message}"
@@ -287,15 +291,13 @@ def _jump_host(scene: Scene) -> str | None:
     return scene.hop.alias
 
 
-def _ignored_key(symptom: Symptom) -> FailureExplanation | None:
-    """Return that the client did not use a key; None: it did not say so."""
-    return None if symptom.ignored is None else key_open_to_others(*symptom.ignored)
-
-
 def _refused_login(scene: Scene, symptom: Symptom) -> FailureExplanation | None:
-    """Return why a login was refused, by the available keys; None: it was not the login."""
+    """Return why a login was refused, by the available keys, or where they are not known by what
+    the client says of one; None: it was not the login."""
     if symptom.kind not in ("authentication", "agent-refused"):
         return None
+    if scene.keys is None and symptom.ignored is not None:
+        return key_open_to_others(*symptom.ignored)
     return refused_login(
         kind=symptom.kind,
         user=scene.hop.user if scene.hop else scene.node.user,
