@@ -37,9 +37,8 @@ class PairMatrix(Struct, frozen=True):
 
 def tcp(nodes: Nodes) -> PairMatrix | None:
     """Who reaches whom by TCP; None for a single node, or more than can be read."""
-
-    asked = calls(nodes)
-    if not 2 <= len(asked) <= MOST:
+    asked = calls(nodes) if len(nodes) <= MOST else {}
+    if len(asked) < 2:
         return None
     first = called(nodes, asked)
     heard = with_repeated(first, called(nodes, calls_again(asked, first)))
@@ -54,7 +53,6 @@ def tcp(nodes: Nodes) -> PairMatrix | None:
 def bandwidth(nodes: Nodes) -> PairMatrix | None:
     """How fast TCP is from node to node; None if it was not measured, or is more than can be
     read."""
-
     rates, errors = measured(nodes) if nodes else ({}, {})
     if not rates or len(nodes) > MOST:
         return None

@@ -9,18 +9,16 @@ from msgspec import Struct
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.plural import counted
-from dslaunch.preflight.check import LEVELS, Check, Finding, Level, Nodes
-from dslaunch.preflight.checks._wiring import topologies
-from dslaunch.preflight.judge import Report, node_answers
-from dslaunch.preflight.pair_matrix import PairMatrix, bandwidth, tcp
+from dslaunch.preflight.check import LEVELS, Check, Finding, Level
+from dslaunch.preflight.judge import Report
+from dslaunch.preflight.overview import overview
 from dslaunch.preflight.verdict import Fitness, hosts_that_are
 from dslaunch.render.templates import render_page
 from dslaunch.report.preflight import summary
 from dslaunch.report.topology import alike
 from dslaunch.report.topology_svg import drawing
+from dslaunch.topology.model import Topology
 
-WIRED, MESHED, MEASURED = "topo.uniform", "net.mesh", "net.bandwidth"
-"""The checks with data for the drawings of machines and the matrices of node pairs."""
 SIGNS: Mapping[Level, str] = {
     "fail": "✗",
     "warn": "!",
@@ -91,7 +89,7 @@ def as_page(report: Report, checks: Mapping[str, Check]) -> str:
     when = datetime.fromtimestamp(report.facts.time, UTC)
     entries = entries_of(report.findings)
     groups = groups_of(report, entries)
-    nodes = node_answers(report.facts)
+    shown = overview(report)
     names = sorted({finding.check for finding in report.findings})
     return render_page(
         "preflight.html.j2",
@@ -105,8 +103,8 @@ def as_page(report: Report, checks: Mapping[str, Check]) -> str:
         unknown=fold(hosts_that_are(report.verdicts, Fitness.UNKNOWN)),
         grid=grid_of(report),
         titles={name: checks[name].title if name in checks else name for name in names},
-        machines=machines(nodes, checks),
-        matrices=matrices(nodes, checks),
+        machines=drawings(shown.topologies),
+        matrices=shown.matrices,
         signs=SIGNS,
         levels=[(level, SIGNS[level], WORDS[level]) for level in LEVELS],
         counted=counted,
@@ -188,19 +186,6 @@ def _severity_of_row(row: GridRow) -> list[int]:
     return [-row.levels.count(level) for level in SHOWN]
 
 
-def machines(nodes: Nodes, checks: Mapping[str, Check]) -> dict[str, str]:
+def drawings(known: Mapping[str, Topology]) -> dict[str, str]:
     """Return a drawing (SVG) of each distinct machine, by the nodes that are wired like it."""
-    if WIRED not in checks:
-        return {}
-    known = topologies(nodes)
     return {fold(hosts): drawing(known[hosts[0]], fold(hosts)) for hosts in alike(known)}
-
-
-def matrices(nodes: Nodes, checks: Mapping[str, Check]) -> list[PairMatrix]:
-    """Return what was measured between pairs of nodes: connections and bandwidth."""
-    found = [
-        matrix_of(nodes)
-        for name, matrix_of in ((MESHED, tcp), (MEASURED, bandwidth))
-        if name in checks
-    ]
-    return [matrix for matrix in found if matrix is not None]

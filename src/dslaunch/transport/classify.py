@@ -54,6 +54,9 @@ _REVOKED = ("is marked as revoked", "REVOKED HOST KEY", "revoked by file")
 _CHANGED = "REMOTE HOST IDENTIFICATION HAS CHANGED"
 _TOO_OPEN = re.compile(r"Permissions (0[0-7]{3}) for '(.{1,4096})' are too open")
 """OpenSSH, `sshkey_perm_ok` (authfile.c)."""
+_TERMINATING = " bad configuration options"
+_PLACE = re.compile(r"(?P<file>.{1,4096}?):? line (?P<line>[0-9]+): (?P<what>.*?)\.?")
+"""OpenSSH, `read_config_file_depth` and `process_config_line_depth` (readconf.c)."""
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 
 
@@ -107,6 +110,8 @@ def symptom_in(words: str) -> Symptom:
     The ssh that it starts for a jump host writes to the same output, and first.
     """
     lines = [line.strip() for line in words.splitlines() if line.strip()]
+    if _TERMINATING in words:
+        return _wrong_configuration(lines)
     key = _presented(words)
     for read in (_host_key, _login, _connection):
         for line in lines:
@@ -114,6 +119,13 @@ def symptom_in(words: str) -> Symptom:
             if found is not None:
                 return found
     return Symptom("protocol", lines[-1] if lines else "")
+
+
+def _wrong_configuration(lines: Sequence[str]) -> Symptom:
+    """Parse what ssh writes before it terminates since its configuration is wrong."""
+    places = filter(None, map(_PLACE.fullmatch, lines))
+    said = [f"{place['file']}:{place['line']}: {place['what']}" for place in places]
+    return Symptom("route", said[0] if said else lines[-1])
 
 
 def _presented(words: str) -> str:
@@ -367,7 +379,7 @@ _HINTS = {
     "host-key-changed": "find out whether the host was reinstalled or another machine has its "
     f"address; if the new key is right, run `{{forget}}`, then {TRUST}",
     "host-key-revoked": "generate a new host key: the revoked one may be compromised",
-    "route": "correct ProxyJump in the SSH configuration, or `jump:` in the cluster file",
+    "route": "correct the SSH configuration, or `jump:` in the cluster file",
     "throttled": "lower `ssh.fanout`, raise MaxStartups in its sshd_config, or check `port:`; "
     "fail2ban and PerSourcePenalties close connections too",
     "not-ssh": "correct `host:` or `port:`",

@@ -13,6 +13,7 @@ import pytest
 
 from dslaunch.cluster.model import Node, Ssh
 from dslaunch.errors import ConfigError, ErrorCode, PlanError, ToolMissingError
+from dslaunch.transport.classify import from_words
 from dslaunch.transport.ssh.choice import Inspection, decide
 from dslaunch.transport.ssh.files import client_of
 from dslaunch.transport.ssh.keys import agent_key_types, has_ticket, kind_of
@@ -26,7 +27,7 @@ from dslaunch.transport.ssh.needs import (
     needs_of_options,
 )  # fmt: skip
 from dslaunch.transport.ssh.route import route
-from dslaunch.transport.ssh.strict import text as strict_text
+from dslaunch.transport.ssh.strict import configuration
 
 
 def string(data: bytes) -> bytes:
@@ -246,10 +247,31 @@ def test_every_node_with_a_need_is_counted_once(tmp_path: Path) -> None:
 
 def test_strict_options_stand_before_the_users_own(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("StrictHostKeyChecking no\nHost x\n  BatchMode no\n")
-    (tmp_path / "all").write_text(strict_text(str(tmp_path / "c"), {}))
+    (tmp_path / "all").write_text(configuration(str(tmp_path / "c"), {}).text)
     command = ["ssh", "-G", "-F", str(tmp_path / "all"), "x"]
     done = subprocess.run(command, text=True, capture_output=True, check=True)
     assert {"stricthostkeychecking true", "batchmode yes"} <= set(done.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("NoSuchOption yes", "Bad configuration option: nosuchoption"),
+        ("Port abc", "Bad port 'abc'"),
+    ],
+)
+def test_a_wrong_option_is_named_with_the_users_own_file_and_line(
+    tmp_path: Path, option: str, why: str
+) -> None:
+    file, written = tmp_path / "c", tmp_path / "all"
+    file.write_text(f"Host x\n  {option}\n")
+    strictly = configuration(str(file), {})
+    written.write_text(strictly.text)
+    command = ["ssh", "-F", str(written), "x"]
+    done = subprocess.run(command, text=True, capture_output=True, check=False)
+    found = from_words(Node("x", (0,)), strictly.with_own_places(done.stderr, written))
+    assert (found.kind, found.host) == ("route", "x")
+    assert f"({file}:2: {why})" in found.message
 
 
 def test_a_configuration_that_others_can_write_is_refused_as_ssh_refuses_it(

@@ -57,9 +57,9 @@ class Gatherer:
         place = self._stack.enter_context(directory)
         self._config = Path(place) / "config"
         wait = str(max(1, round(self._ssh.connect_timeout)))
-        text = strict.text(self._ssh.config_file, {"ConnectTimeout": wait})
+        strictly = strict.configuration(self._ssh.config_file, {"ConnectTimeout": wait})
         self._config.touch(mode=0o600)
-        self._config.write_bytes(os.fsencode(text))
+        self._config.write_bytes(os.fsencode(strictly.text))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,8 +6,11 @@ with `-F` does, and the first file that sets an option wins; hence a file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
+
+from msgspec import Struct
 
 from dslaunch.transport.ssh.config import (
     SYSTEM_FILE,
@@ -39,17 +42,38 @@ ERROR a server's banners are written, however many it sends, and hide why ssh ga
 """
 
 
-def text(config_file: str | None, options: Mapping[str, str]) -> str:
+class StrictConfig(Struct, frozen=True):
+    """A configuration, and which of its lines are those of which file."""
+
+    text: str
+    parts: tuple[tuple[int, Path], ...]
+    """The number of the first line of a file's text, with the file, in the order of the lines."""
+
+    def with_own_places(self, messages: str, path: Path) -> str:
+        """Return ssh's messages about the configuration at a path with the files and lines that the
+        user knows."""
+        place = re.compile(rf"{re.escape(str(path))}:? line ([0-9]{{1,9}})")
+        return place.sub(lambda found: self._own_place(found[0], int(found[1])), messages)
+
+    def _own_place(self, place: str, line: int) -> str:
+        for first, file in reversed(self.parts):
+            if line >= first:
+                return f"{file} line {line - first + 1}"
+        return place
+
+
+def configuration(config_file: str | None, options: Mapping[str, str]) -> StrictConfig:
     """Return the configuration: `STRICT`, `options`, the user's file and the system's file."""
     ours = {**STRICT, **options}
     lines = ["Host *", *(f"  {name} {value}" for name, value in ours.items())]
-    if config_file is not None:
-        user_file = Path(config_file).expanduser()
-        return "\n".join([*lines, read_text(user_file)]) + "\n"
-    own = Path(USER_FILE).expanduser()
-    # each file begins outside of the blocks of the one before
-    parts = [*lines, read_text(own), "Host *", _system_text()]
-    return "\n".join(parts) + "\n"
+    file = Path(config_file or USER_FILE).expanduser()
+    parts = [(len(lines) + 1, file)]
+    lines += read_text(file).split("\n")
+    if config_file is None:
+        lines.append("Host *")  # each file begins outside of the blocks of the one before
+        parts.append((len(lines) + 1, Path(SYSTEM_FILE)))
+        lines += _system_text().split("\n")
+    return StrictConfig("\n".join(lines) + "\n", tuple(parts))
 
 
 def _system_text() -> str:

@@ -95,11 +95,11 @@ class OpenSshTransport:
             "ServerAliveInterval": "15",
             "ServerAliveCountMax": "3",
         }
-        text = strict.text(ssh.config_file, settings)
+        self._strictly = strict.configuration(ssh.config_file, settings)
         self._directory = _private_directory()
         self._config = self._directory / "config"
         self._config.touch(mode=0o600)
-        self._config.write_bytes(os.fsencode(text))
+        self._config.write_bytes(os.fsencode(self._strictly.text))
         self._numbers = itertools.count(1)
         self._masters: list[subprocess.Popen[bytes]] = []
         self._watcher = subprocess.Popen(
@@ -140,7 +140,7 @@ class OpenSshTransport:
             end_process(master, ENDING)
             words.seek(0)
             said = words.read(MOST_MESSAGES).decode(errors="replace")
-        symptom = symptom or symptom_in(said)
+        symptom = symptom or symptom_in(self._strictly.with_own_places(said, self._config))
         hop = hop_of(symptom, hops)
         scene = scene_at(hop, node=node, ssh=self._ssh, client=self._client, known=self._known)
         raise NodeError((failure(scene, symptom),))
