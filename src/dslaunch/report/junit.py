@@ -20,7 +20,7 @@ from dslaunch.terminal import cut, visible
 _FORBIDDEN = re.compile("[\ufffe\uffff]")
 """Characters that XML 1.0 (2.2) forbids, also as references; control characters are escaped."""
 _NO_NODES: tuple[Level, ...] = ("pass", "skip")
-"""Levels of findings whose nodes nobody looks for: most of them, which take long to fold."""
+"""Levels of findings without names of nodes: they have most nodes, which take long to fold."""
 LONGEST = 1000
 """Characters of a message, which CI servers show in one line; the text has all."""
 _ELEMENTS: dict[Level, str] = {"fail": "failure", "unknown": "error", "skip": "skipped"}
