@@ -19,6 +19,8 @@ from dslaunch.terminal import cut, visible
 
 _FORBIDDEN = re.compile("[\ufffe\uffff]")
 """Characters that XML 1.0 (2.2) forbids, also as references; control characters are escaped."""
+_NO_NODES: tuple[Level, ...] = ("pass", "skip")
+"""Levels of findings without names of nodes: they have most nodes, which take long to fold."""
 LONGEST = 1000
 """Characters of a message, which CI servers show in one line; the text has all."""
 _ELEMENTS: dict[Level, str] = {"fail": "failure", "unknown": "error", "skip": "skipped"}
@@ -67,7 +69,7 @@ def _case(cluster: str, check: str, result: Level, findings: Sequence[Finding]) 
     others = [each for each in findings if each not in decisive]
     elements = []
     if decisive:
-        message = "; ".join(f"{listed_nodes(each.hosts)}: {each.found}" for each in decisive)
+        message = "; ".join(map(_message, decisive))
         name, text = _ELEMENTS[result], _text(decisive)
         elements.append(f"<{name} message={_attribute(cut(message, LONGEST))}>{text}</{name}>")
     if others:
@@ -75,6 +77,12 @@ def _case(cluster: str, check: str, result: Level, findings: Sequence[Finding]) 
     inside = "".join(f"      {element}\n" for element in elements)
     head = f"<testcase classname={_attribute(cluster)} name={_attribute(check)}>"
     return f"    {head}\n{inside}    </testcase>\n"
+
+
+def _message(finding: Finding) -> str:
+    if finding.level in _NO_NODES:
+        return finding.found
+    return f"{listed_nodes(finding.hosts)}: {finding.found}"
 
 
 def _text(findings: Sequence[Finding]) -> str:
@@ -90,7 +98,7 @@ def _attribute(text: str) -> str:
 def _words(finding: Finding) -> str:
     lines = (
         (finding.level, finding.found),
-        ("nodes", fold(finding.hosts)),
+        ("nodes", "" if finding.level in _NO_NODES else fold(finding.hosts)),
         ("expected", finding.expected),
         ("fix", finding.fix),
         ("see", finding.see),
