@@ -16,7 +16,7 @@ from dslaunch.plugin import Reading, Remark, rule
 def account(reading: Reading) -> Iterator[Remark]:
     """Acme's cluster bills jobs by their account."""
     script = reading.script
-    if not script.asked("account"):
+    if not script.option_text("account"):
         yield script.remark(
             rule="acme-account",
             level="warning",
