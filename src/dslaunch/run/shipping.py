@@ -124,7 +124,8 @@ def ship(
             interrupts.check()
             file = opened.enter_context(archive(source, alike[0].paths, alike[0].changed))
             receivers = [by_host[shipment.host] for shipment in alike]
-            deliveries += _announce(source.remote, PackedFiles(file), receivers, logins)
+            files = PackedFiles(file)
+            deliveries += _announce(source.remote, files, receivers, logins, interrupts)
 
         def tell_late() -> None:
             notify(tuple(d.session.host for d in deliveries if not d.unpacked.done()))
@@ -156,9 +157,16 @@ def _by_content(shipments: Sequence[Shipment]) -> list[list[Shipment]]:
 
 
 def _announce(
-    root: str, files: PackedFiles, receivers: Sequence[Session], logins: NodeLogins | None
+    root: str,
+    files: PackedFiles,
+    receivers: Sequence[Session],
+    logins: NodeLogins | None,
+    interrupts: Interrupts,
 ) -> list[Delivery]:
-    """Announce an archive to nodes, and have them log in to those that they hand it on to."""
+    """Announce an archive to nodes, and have them log in to those that they hand it on to.
+
+    Raises Interrupted.
+    """
     hosts = [session.host for session in receivers]
     by_host = senders(hosts, files.size) if logins is not None else dict.fromkeys(hosts)
     deliveries: dict[str, Delivery] = {}
@@ -166,11 +174,15 @@ def _announce(
         sender = by_host[session.host]
         number, unpacked = session.put(root, files.digests, from_node=sender is not None)
         deliveries[session.host] = Delivery(session, files, number, unpacked, sender)
-    for delivery in deliveries.values():
-        if logins is not None and delivery.sender is not None:
-            sender_of = deliveries[delivery.sender]
-            about = {**logins.to(delivery.session.node), "as": delivery.number}
-            delivery.handed_on = sender_of.session.hand_on(sender_of.number, about)
+    handed_on = [delivery for delivery in deliveries.values() if delivery.sender is not None]
+    # a node takes nothing before it knows of the archive, and its sender may know of it earlier
+    expecting = [delivery.session.received(delivery.number) for delivery in handed_on]
+    interrupts.wait(expecting, ANSWER_TIMEOUT)
+    for delivery in handed_on:
+        assert logins is not None and delivery.sender is not None
+        sender_of = deliveries[delivery.sender]
+        about = {**logins.to(delivery.session.node), "as": delivery.number}
+        delivery.handed_on = sender_of.session.hand_on(sender_of.number, about)
     return list(deliveries.values())
 
 
@@ -205,6 +217,8 @@ def _complete(
             if missing is not None:
                 failed.append((delivery, _why_not_handed_on(delivery)))
                 _send(delivery, missing, interrupts)
+                # the nodes behind it have got nothing meanwhile
+                until = max(until, time.monotonic() + LATE)
     return failed
 
 
