@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -30,6 +30,7 @@ from dslaunch.protocol.rehearsal import (
 )
 
 Kind = TypeVar("Kind", bound=Record)
+Noted = TypeVar("Noted", bound=Hashable)
 FSDP = "FullyShardedDataParallel"
 
 
@@ -143,6 +144,17 @@ def ranks_of(plan: Plan, records: Mapping[int, tuple[Record, ...]]) -> Ranks:
         for node in plan.nodes
         for rank in node.ranks
     )
+
+
+def ranks_by(
+    ranks: Ranks, noted: Callable[[RankRecords], Iterable[Noted]]
+) -> dict[Noted, list[int]]:
+    """Return the ranks that have noted each thing, in the order in which it was first noted."""
+    found: dict[Noted, list[int]] = {}
+    for rank in ranks:
+        for each in dict.fromkeys(noted(rank)):
+            found.setdefault(each, []).append(rank.rank)
+    return found
 
 
 def is_shared(facts: Facts, path: str, hosts: Collection[str]) -> bool | None:

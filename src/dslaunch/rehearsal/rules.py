@@ -53,7 +53,7 @@ from dslaunch.rehearsal.data import (
 )
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
 from dslaunch.rehearsal.memory import memory
-from dslaunch.rehearsal.ranks import RankRecords, Ranks
+from dslaunch.rehearsal.ranks import RankRecords, Ranks, ranks_by
 from dslaunch.rehearsal.rendezvous import groups_differ, impossible_rendezvous
 from dslaunch.run.reasons import EndCode
 from dslaunch.run.rehearsal import Rehearsed
@@ -313,22 +313,18 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
 def untrained(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield the wrapped models that no optimizer trains."""
     del rehearsed
-    found: dict[str, list[int]] = defaultdict(list)
-    for rank in ranks:
-        for model in {name for each in rank.every(Untrained) for name in each.models}:
-            found[model].append(rank.rank)
-    for model, several in found.items():
+
+    def models(rank: RankRecords) -> Iterator[str]:
+        return (name for each in rank.every(Untrained) for name in each.models)
+
+    for model, several in ranks_by(ranks, models).items():
         yield finding(FindingKind.UNTRAINED, ranks_text(several), model=model)
 
 
 def left_out(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield the wrapped models of which some parameters are in no optimizer."""
     del rehearsed
-    found: dict[LeftOut, list[int]] = defaultdict(list)
-    for rank in ranks:
-        for each in rank.every(LeftOut):
-            found[each].append(rank.rank)
-    for each, several in found.items():
+    for each, several in ranks_by(ranks, lambda rank: rank.every(LeftOut)).items():
         yield finding(
             FindingKind.LEFT_OUT,
             ranks_text(several),
@@ -508,11 +504,7 @@ def broadcast_loss(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 def nothing_loaded(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield the state dicts of which nothing was loaded."""
     del rehearsed
-    found: dict[NothingLoaded, list[int]] = defaultdict(list)
-    for rank in ranks:
-        for loaded in set(rank.every(NothingLoaded)):
-            found[loaded].append(rank.rank)
-    for loaded, several in found.items():
+    for loaded, several in ranks_by(ranks, lambda rank: rank.every(NothingLoaded)).items():
         yield finding(
             FindingKind.NOTHING_LOADED,
             ranks_text(several),
@@ -526,13 +518,9 @@ def nothing_loaded(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 def text_is_true(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     """Yield arguments that mean False and are True."""
     del rehearsed
-    found: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for rank in ranks:
-        for given in {(each.argument, each.text) for each in rank.every(TextIsTrue)}:
-            found[given].append(rank.rank)
-    for (argument, text), several in found.items():
+    for each, several in ranks_by(ranks, lambda rank: rank.every(TextIsTrue)).items():
         where = ranks_text(several)
-        yield finding(FindingKind.TEXT_IS_TRUE, where, argument=argument, text=text)
+        yield finding(FindingKind.TEXT_IS_TRUE, where, argument=each.argument, text=each.text)
 
 
 def _engine_schedules(rank: RankRecords) -> bool:

@@ -110,7 +110,9 @@ def _process(told: Mapping[str, Any]) -> Process:
     if joined is None:
         return process
     # what the node tells of the process itself is about the main thread, unless it is stopped
-    state = process.state if process.state in ("T", "t") else "R" if told.get("computes") else ""
+    is_stopped = process.state in ("T", "t")
+    of_thread = "R" if told.get("computes") else ""
+    state = process.state if is_stopped else of_thread
     return replace(process, frames=joined, state=state, syscall="", on="")
 
 
