@@ -14,6 +14,7 @@ import typer
 
 from dslaunch.cli import options, ui
 from dslaunch.cli.json_option import Json
+from dslaunch.cli.output_files import output_option
 from dslaunch.cli.positional import FILE_ENDINGS, two_files
 from dslaunch.cluster.load import load_cluster, read_text
 from dslaunch.errors import ConfigError, DslaunchError, UsageError
@@ -49,7 +50,7 @@ def topo(
     json: Json = False,
     svg: Annotated[
         Path | None,
-        typer.Option("--svg", metavar="FILE", help="Write a drawing of the first node to a file."),
+        output_option("--svg", text="Write a drawing of the first node to a file."),
     ] = None,
     apply: Annotated[
         Path | None,
@@ -68,7 +69,6 @@ def topo(
 
     Example: dslaunch topo cluster.yaml
     """
-    options.check_writable("--svg", svg)
     if apply:
         load_cluster(apply)
     if cluster is not None:

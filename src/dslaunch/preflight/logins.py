@@ -51,7 +51,7 @@ class Logins:
         return self._begun.pop(host)
 
     def close(self) -> None:
-        """Close the transport, and all connections that nobody has taken. Nothing waits for those
+        """Close the transport, and all connections that were not taken. Nothing waits for those
         that are being made: they are closed when they are made."""
         self._connecting.stop()
         for login in self._begun.values():
