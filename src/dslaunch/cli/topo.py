@@ -113,16 +113,20 @@ def _default_source() -> str:
 def _asked(file: Path) -> dict[str, Topology]:
     """Ask the nodes of a cluster file. Raises NodeError if none answers."""
     # imported here: recorded text needs none of it, which takes as long as to read 2,000 nodes
-    from dslaunch.preflight import checks
-    from dslaunch.preflight.check import Scope
-    from dslaunch.preflight.checks._wiring import topologies
-    from dslaunch.preflight.runner import Survey
+    from dslaunch.preflight.logins import begin_logins
 
     cluster = options.open_cluster(file)
-    asking = {name: checks.load()[name] for name in ASKING}
-    survey = Survey(Scope(cluster, cluster.nodes), asking, lambda *_: None)
-    with closing(survey):
-        survey.run()
+    with closing(begin_logins(cluster, cluster.nodes)) as logins:
+        # and this while the nodes are logged in to
+        from dslaunch.preflight import checks
+        from dslaunch.preflight.check import Scope
+        from dslaunch.preflight.checks._wiring import topologies
+        from dslaunch.preflight.runner import Survey
+
+        asking = {name: checks.load()[name] for name in ASKING}
+        survey = Survey(Scope(cluster, cluster.nodes), asking, lambda *_: None, logins)
+        with closing(survey):
+            survey.run()
     for failure in survey.failures.values():
         ui.say(f"no answer from {failure.host}: {failure.message}")
     found = topologies(survey.answers())
