@@ -15,9 +15,7 @@ from dslaunch.cli.json_option import JsonObject
 from dslaunch.cli.output_files import output_option
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import PreflightError, UsageError
-from dslaunch.preflight.baseline import compare_reports
 from dslaunch.preflight.verdict import Fitness, drain_commands, hosts_that_are
-from dslaunch.report.preflight import change_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,6 +92,9 @@ class PreflightOutput(Struct, frozen=True):
         self._write_reports(report, judged.checks)
         self._print(report)
         if judged.before is not None:
+            from dslaunch.preflight.baseline import compare_reports
+            from dslaunch.report.preflight import change_rows
+
             changed = compare_reports(judged.before, report)
             ui.say("\n".join(change_rows(changed, ui.width())))
             if changed and self.fail_on_change:

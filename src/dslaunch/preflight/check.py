@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, MutableMapping
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -14,8 +14,10 @@ from dslaunch.json_text import json_text
 from dslaunch.launch.job import Job
 from dslaunch.preflight.unanswered import UnansweredError as UnansweredError
 from dslaunch.preflight.unanswered import UnansweredReason, reason_of
-from dslaunch.protocol.survey import Answer, Identity
 from dslaunch.pysource.imports import Imports
+
+if TYPE_CHECKING:
+    from dslaunch.protocol.survey import Answer, Identity
 
 Level = Literal["fail", "warn", "unknown", "info", "skip", "pass"]
 """`unknown`: it was not answered, and is never shown as passed."""

@@ -39,7 +39,7 @@ class NodeRecording(Struct, frozen=True):
     clock: tuple[float, float] | None
     """How far its clock is ahead, and by how much that may be wrong. Seconds."""
     seconds: float
-    """From the connection's start to the last answer."""
+    """From the start of the program on it to the last answer."""
     noise: str = ""
     """What the login shell wrote before anything was asked."""
 
