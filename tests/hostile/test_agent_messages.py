@@ -177,7 +177,7 @@ class Scripted:
         if changed is not None and changed[0] == "hello":
             greeting = changed[1].value
         try:
-            self.hello.set_result(parse(HELLO, greeting))
+            self.hello.set_result(parse(HELLO, greeting).kept())
         except InvalidAnswer as error:
             self.hello.set_exception(self._lost(error))
 

@@ -32,6 +32,8 @@ class Lines:
     """Splits one stream. Of a progress bar it yields a state per second, and the last one as a
     line."""
 
+    __slots__ = ("_buffer", "_shown")
+
     def __init__(self) -> None:
         self._buffer = b""
         self._shown = 0.0
