@@ -18,7 +18,7 @@ from dslaunch.cli.options import Exclude, Include, Label, Nodes
 from dslaunch.cli.preflight_output import PreflightOutput, PreflightResult
 from dslaunch.cli.run_options import JobOptions, job_on
 from dslaunch.cluster.select import Selection, select
-from dslaunch.errors import DslaunchError, UsageError
+from dslaunch.errors import DslaunchError, SelectionError, UsageError
 from dslaunch.preflight.check_selection import CheckSelection, purposes, tier_of, unknown
 
 if TYPE_CHECKING:
@@ -270,12 +270,12 @@ def _judged(
 
 
 def _same_nodes(scope: Scope, known_good: Recording | None, baseline: Path | None) -> None:
-    """Raise UsageError for a baseline of another cluster."""
+    """Raise SelectionError for a baseline of another cluster."""
     if known_good is None:
         return
     then = {node.host for node in known_good.scope.nodes}
     if not then & {node.host for node in scope.nodes}:
-        raise UsageError(f"--baseline {baseline}: no answers of these nodes")
+        raise SelectionError(f"--baseline {baseline}: no answers of these nodes")
 
 
 def _begin_logins(cluster: Cluster, allocation: Allocation | None) -> Logins:

@@ -15,7 +15,7 @@ from tests.checks.recorded import HELLO
 from dslaunch.cli import preflight as command
 from dslaunch.cli.signatures import with_option_groups
 from dslaunch.cluster.load import parse_cluster
-from dslaunch.errors import ConfigError, NodeFailure, UsageError
+from dslaunch.errors import ConfigError, NodeFailure, SelectionError, UsageError
 from dslaunch.launch.job import Job
 from dslaunch.preflight.check import Scope
 from dslaunch.preflight.recording import NodeRecording, Recording
@@ -53,7 +53,7 @@ def test_a_baseline_that_is_none_is_known_before_nodes_are_asked() -> None:
 
 def test_a_baseline_of_other_nodes_is_known_before_nodes_are_asked() -> None:
     Path("other.yaml").write_text("nodes: [{host: other, slots: 1}]\n")
-    with pytest.raises(UsageError, match=r"--baseline saved\.json: "):
+    with pytest.raises(SelectionError, match=r"--baseline saved\.json: "):
         preflight(file=Path("other.yaml"), baseline=Path("saved.json"))
 
 
@@ -197,7 +197,7 @@ def test_saved_answers_for_a_launcher_that_is_not_installed_here_are_judged(
 
 def test_saved_answers_of_another_cluster_are_refused() -> None:
     Path("other.yaml").write_text("nodes: [{host: other, slots: 1}]\n")
-    with pytest.raises(UsageError, match=r"other\.yaml"):
+    with pytest.raises(SelectionError, match=r"other\.yaml"):
         preflight(file=Path("other.yaml"), saved=Path("saved.json"))
 
 
