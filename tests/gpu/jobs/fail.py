@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import triton
-import triton.language
+import triton.language as tl
 from torch import nn
 from torch.utils.cpp_extension import load_inline
 from torch.utils.data import DataLoader, Dataset
@@ -91,7 +91,7 @@ def token() -> None:
 @triton.jit  # type: ignore[untyped-decorator]
 def store_at(target: Any, offset: int) -> None:
     """Write at a distance from an address: a kernel."""
-    triton.language.store(target + offset, 1.0)
+    tl.store(target + offset, 1.0)
 
 
 def address() -> None:
