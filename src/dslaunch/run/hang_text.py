@@ -29,6 +29,7 @@ _ABOUT: Mapping[HangCode, str] = {
     HangCode.BUSY: "{who} {has} not entered it and {computes}{where}",
     HangCode.NOT_ENTERED: "{who} {has} not entered it{meanwhile}{where}",
     HangCode.GPU: "{gpus}; {who} {is_}{inside}",
+    HangCode.GPU_BUSY: "the GPU of {who} has not begun it{where}",
     HangCode.NETWORK: "all have entered it and it does not complete{pairs}",
     HangCode.ONE_WAY: "every rank is in it, and none in its counterpart",
     HangCode.RENDEZVOUS: "more ranks are expected, or ranks have different master addresses",
@@ -71,8 +72,11 @@ _HINTS: Mapping[HangCode, str] = {
     HangCode.MISMATCH: "all ranks must call the same collectives in the same order with equal "
     "sizes; look for a condition that depends on the rank or its data, fewer batches, and an "
     "exception that is caught; DistributedDataParallel calls broadcast and all_reduce itself",
+    HangCode.GPU_BUSY: "look for a kernel before it that does not end, or takes long: "
+    "CUDA_LAUNCH_BLOCKING=1 makes the line that starts it wait",
     HangCode.NETWORK: "check the network between the nodes: `dslaunch preflight --tier deep`, "
-    "firewalls, NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME",
+    "firewalls, NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; with --env TORCH_NCCL_ENABLE_TIMING=1, "
+    "GPUs that have not begun it are named too",
     HangCode.GPU: "check the node with `nvidia-smi` and `dslaunch preflight`, drain it, and reset "
     "the GPU or reboot the node; look up the number in NVIDIA's Xid catalog",
     HangCode.ONE_WAY: "let one rank of each pair receive first while the other one sends, or use "
