@@ -40,7 +40,7 @@ from dslaunch.run.status import recorded_nodes
 from dslaunch.slurm.lint import lint_script
 from dslaunch.slurm.output import Layout, OutputReader
 from dslaunch.slurm.scontrol import fields_of
-from tests import many_nodes
+from tests import dgx_nodes, many_nodes
 from tests.growth import Work, grows, result_within
 from tests.hostile import patterns
 from tests.unit.report.recorded_runs import events_of, record
@@ -266,9 +266,12 @@ def test_a_question_in_a_recording_is_compared_in_time(pattern: str) -> None:
     result_within(LIMIT, lambda: recorded(key, {"value": names}))
 
 
-def test_recorded_answers_are_judged_in_proportion_to_the_nodes() -> None:
+@pytest.mark.parametrize("recording", [many_nodes.recording, dgx_nodes.recording])
+def test_recorded_answers_are_judged_in_proportion_to_the_nodes(
+    recording: Callable[[int], Recording],
+) -> None:
     checks = built_in()
-    assert not grows(lambda nodes: partial(judge, many_nodes.recording(nodes), checks), 40)
+    assert not grows(lambda nodes: partial(judge, recording(nodes), checks), 40)
 
 
 def test_failed_calls_of_all_nodes_are_explained_in_time() -> None:

@@ -14,6 +14,7 @@ import typer
 
 from dslaunch.cli import options, ui
 from dslaunch.cli.json_option import Json
+from dslaunch.cli.output_files import output_option
 from dslaunch.cli.positional import FILE_ENDINGS, two_files
 from dslaunch.cluster.load import load_cluster, read_text
 from dslaunch.errors import ConfigError, DslaunchError, UsageError
@@ -49,7 +50,7 @@ def topo(
     json: Json = False,
     svg: Annotated[
         Path | None,
-        typer.Option("--svg", metavar="FILE", help="Write a drawing of the first node to a file."),
+        output_option("--svg", text="Write a drawing of the first node to a file."),
     ] = None,
     apply: Annotated[
         Path | None,
@@ -68,7 +69,6 @@ def topo(
 
     Example: dslaunch topo cluster.yaml
     """
-    options.check_writable("--svg", svg)
     if apply:
         load_cluster(apply)
     if cluster is not None:
@@ -111,16 +111,20 @@ def _default_source() -> str:
 def _asked(file: Path) -> dict[str, Topology]:
     """Ask the nodes of a cluster file. Raises NodeError if none answers."""
     # imported here: recorded text needs none of it, which takes as long as to read 2,000 nodes
-    from dslaunch.preflight import checks
-    from dslaunch.preflight.check import Scope
-    from dslaunch.preflight.checks._wiring import topologies
-    from dslaunch.preflight.runner import Survey
+    from dslaunch.preflight.logins import begin_logins
 
     cluster = options.open_cluster(file)
-    asking = {name: checks.load()[name] for name in ASKING}
-    survey = Survey(Scope(cluster, cluster.nodes), asking, lambda *_: None)
-    with closing(survey):
-        survey.run()
+    with closing(begin_logins(cluster, cluster.nodes)) as logins:
+        # and this while the nodes are logged in to
+        from dslaunch.preflight import checks
+        from dslaunch.preflight.check import Scope
+        from dslaunch.preflight.checks._wiring import topologies
+        from dslaunch.preflight.runner import Survey
+
+        asking = {name: checks.load()[name] for name in ASKING}
+        survey = Survey(Scope(cluster, cluster.nodes), asking, lambda *_: None, logins)
+        with closing(survey):
+            survey.run()
     for failure in survey.failures.values():
         ui.say(f"no answer from {failure.host}: {failure.message}")
     found = topologies(survey.answers())

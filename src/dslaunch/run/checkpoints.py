@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import posixpath
 import secrets
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from dslaunch.cluster.failures import folded
 from dslaunch.cluster.model import Allocation
 from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import Checkpoint, Copy, find
 from dslaunch.deepspeed.placement import check_world, needed, rank_map, ranks_place
-from dslaunch.errors import ErrorCode, NodeError, NodeFailure, PlanError, PreflightError, UsageError
+from dslaunch.errors import (
+    ConfigError,
+    ErrorCode,
+    NodeError,
+    NodeFailure,
+    PlanError,
+    PreflightError,
+    Problem,
+    UsageError,
+)
 from dslaunch.json_text import json_text
 from dslaunch.plural import first_few
 from dslaunch.protocol.checkpoints import Survey
@@ -40,7 +52,27 @@ class Holdings(Struct, frozen=True):
     """CheckpointStore -> the directory's absolute path there."""
     checkpoints: list[Checkpoint]
     failures: Mapping[str, NodeFailure]
-    """The nodes that did not answer."""
+    """The nodes that did not answer, or cannot read the directory."""
+    missing: frozenset[str] = frozenset()
+    """The nodes on which the directory does not exist."""
+
+    def check_readable(self, directory: str, *, may_be_missing: bool) -> None:
+        """Raise ConfigError if the directory cannot be read on any node that answered, and
+        NodeError if none answered. `may_be_missing`: whether it need not exist."""
+        if self.paths.keys() - self.missing or (self.missing and may_be_missing):
+            return
+        missing = [NodeFailure(host, "checkpoint", _error_text("ENOENT")) for host in self.missing]
+        here = [each for each in self.failures.values() if each.kind == "checkpoint"]
+        unreadable = folded([*missing, *here])
+        if not unreadable:
+            raise NodeError(tuple(self.failures.values()))
+        raise ConfigError(
+            tuple(
+                Problem(directory, 0, 0, "", f"{each.message} on {fold(each.hosts)}", "unreadable")
+                for each in unreadable
+            ),
+            hint=ErrorCode.NO_CHECKPOINT.hint,
+        )
 
 
 def look(places: Sequence[NodeStore], reached: ReachedNodes, directory: str) -> Holdings:
@@ -61,14 +93,29 @@ def _holdings(
     offsets: Mapping[str, float],
     failures: Mapping[str, NodeFailure],
 ) -> Holdings:
-    itself = _refuse_one_checkpoint(told)
-    usable = {host: survey for host, survey in told.items() if host not in itself}
+    unusable = {**_refuse_one_checkpoint(told), **_unreadable(told)}
+    usable = {host: survey for host, survey in told.items() if host not in unusable}
     return Holdings(
         {place.name: place for place in places},
         {host: survey.path for host, survey in usable.items()},
         find(usable, offsets),
-        {**failures, **itself},
+        {**failures, **unusable},
+        frozenset(host for host, survey in usable.items() if survey.missing),
     )
+
+
+def _unreadable(told: Mapping[str, Survey]) -> dict[str, NodeFailure]:
+    """Return failures of nodes that have the directory but cannot read it."""
+    return {
+        host: NodeFailure(host, "checkpoint", _error_text(survey.unreadable))
+        for host, survey in told.items()
+        if survey.unreadable is not None and not survey.missing
+    }
+
+
+def _error_text(name: str) -> str:
+    """Return the text of an error of the system by its name, which a node may have made up."""
+    return os.strerror(getattr(errno, name)) if name in errno.errorcode.values() else "unreadable"
 
 
 def _refuse_one_checkpoint(told: Mapping[str, Survey]) -> dict[str, NodeFailure]:

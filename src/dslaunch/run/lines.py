@@ -91,7 +91,7 @@ def _last_states(lines: bytes) -> bytes:
     """Return several lines, each in its last state."""
     if b"\r" not in lines:
         return lines
-    # line ends of Windows, and of programs that write to a terminal of their own
+    # line ends of Windows, and of programs that write to a pseudo-terminal
     text = lines.replace(b"\r\n", b"\n").removesuffix(b"\r")
     return b"\n".join(map(last_state, text.split(b"\n"))) if b"\r" in text else text
 

@@ -80,7 +80,11 @@ def test_force_replaces_the_file(dslaunch: Dslaunch):
         pytest.param(["--hosts", "n[1-"], "brackets", id="bad-fold"),
         pytest.param(["--ssh-config", "/dev/null"], "no `Host` entry", id="empty-config"),
         pytest.param(["--slurm-env"], "SLURM_JOB_NODELIST", id="outside-slurm"),
-        pytest.param(["--hosts", "a", "-o", "no/dir.yaml"], "no/dir.yaml: No such", id="no-dir"),
+        pytest.param(
+            ["--hosts", "a", "-o", "no/dir.yaml"],
+            "no/dir.yaml: directory no not found",
+            id="no-dir",
+        ),
         pytest.param(["--hosts", "a", "--slots", "0"], "--slots", id="no-slots"),
     ],
 )

@@ -55,11 +55,6 @@ def test_an_exception_whose_message_has_megabytes_is_kept_with_what_came_before_
     assert outcome.ending == "gpu-memory"
     begins = [line[:9].strip() for line in outcome.last_lines]
     assert begins == ["Traceback", 'File "t', "torch.Out", "the last"]
-        "Traceback (most re",
-        '  File "train.py",',
-        "torch.OutOfMemoryE",
-        "the last line",
-    ]
 
 
 def test_few_lines_are_all_kept() -> None:
