@@ -55,10 +55,11 @@ class Lines:
             yield self._block(_last_states(whole))
         if b"\r" in self._buffer:
             yield from self._redrawn(now)
-        while len(self._buffer) > LONGEST:
-            piece, self._buffer = self._buffer[:LONGEST], self._buffer[LONGEST:]
-            yield self._block(piece)
+        begun = max(len(self._buffer) - 1, 0) // LONGEST * LONGEST
+        for at in range(0, begun, LONGEST):
+            yield self._block(self._buffer[at : at + LONGEST])
             self._is_split = True
+        self._buffer = self._buffer[begun:]
 
     def rest(self) -> Iterator[Block]:
         """Yield the rest without a newline at the end of the stream."""
