@@ -18,13 +18,13 @@ RECORDED = Path(__file__).with_name("recorded_hangs.jsonl")
 HEAD = """
 ## Over NCCL on a GPU
 
-Four nodes that share one NVIDIA H200 ({versions}; {date}): each has a host identity of its own
+Four nodes that share one NVIDIA H200 ({versions}; {date}): each has its own host identity
 (`NCCL_HOSTID`), so that NCCL connects their ranks by the network, as on four machines.
 `--hang-timeout 10`; the rank that hangs is 3. Of 21 ways to hang, 20 were judged right by rules
 that had never met NCCL. The one that was not is the kernel below: which GPU has not begun a
 collective is known only where `TORCH_NCCL_ENABLE_TIMING=1` is set, and the rule for it
 (`gpu-busy`), made afterwards, has not run on a GPU. A broadcast from different ranks does not hang
-over NCCL: the ranks get different values and go on.
+over NCCL: the ranks get different values and continue.
 
 | the rank | code | waited | dslaunch |
 |---|---|---|---|
