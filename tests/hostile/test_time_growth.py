@@ -274,6 +274,12 @@ def test_recorded_answers_are_judged_in_proportion_to_the_nodes(
     assert not grows(lambda nodes: partial(judge, recording(nodes), checks), 40)
 
 
+@pytest.mark.parametrize("check", ["net.bandwidth", "net.mesh", "ssh.mesh", "dns.resolve"])
+def test_measurements_between_nodes_are_judged_in_proportion_to_the_nodes(check: str) -> None:
+    checks = {check: built_in()[check]}
+    assert not grows(lambda nodes: partial(judge, dgx_nodes.recording(nodes, check), checks), 250)
+
+
 def test_failed_calls_of_all_nodes_are_explained_in_time() -> None:
     refused = CallFailure.parse("connection refused")
 

@@ -187,19 +187,19 @@ def test_the_directory_of_one_checkpoint_is_not_what_is_asked_for(call: Call) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "code", "message"),
     [
-        (("ls", "c.yaml", "a", "b"), "expected 1 directory"),
-        (("gather", "c.yaml", "out", "--tag", "step9", "--to", "x"), "step9"),
-        (("consolidate", "--to", "x"), "no directory given"),
-        (("consolidate", "c.yaml", "out", "--to", "x", "--on", "node9"), "--on node9"),
+        (("ls", "c.yaml", "a", "b"), 2, "expected 1 directory"),
+        (("consolidate", "--to", "x"), 2, "no directory given"),
+        (("gather", "c.yaml", "out", "--tag", "step9", "--to", "x"), 3, "step9"),
+        (("consolidate", "c.yaml", "out", "--to", "x", "--on", "node9"), 3, "--on node9"),
     ],
 )
-def test_what_cannot_be_meant_is_a_usage_error(
-    call: Call, words: tuple[str, ...], message: str
+def test_a_wrong_command_line_and_what_it_names_have_their_codes(
+    call: Call, words: tuple[str, ...], code: int, message: str
 ) -> None:
     error = refusal(call, *words)
-    assert (error.exit_code, message in error.message) == (2, True)
+    assert (error.exit_code, message in error.message) == (code, True)
 
 
 def test_an_interpreter_without_deepspeed_is_said_so(call: Call, tmp_path: Path) -> None:
@@ -250,6 +250,19 @@ def test_the_directory_of_the_cluster_file_may_not_exist_yet(call: Call, home: P
     done = call("ls", "c.yaml")
     assert (done.exit_code, done.stdout) == (0, f"no checkpoints in {home}/later\n")
     assert refusal(call, "verify", "c.yaml").error_code is ErrorCode.NO_CHECKPOINT
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nowhere", "nowhere: No such file or directory"),
+        ("c.yaml", "c.yaml: Not a directory"),
+        ("node1:/nowhere", "node1:/nowhere: No such file or directory on node1"),
+    ],
+)
+def test_a_source_that_cannot_be_read_is_an_error(call: Call, source: str, message: str) -> None:
+    refused = refusal(call, "spread", "c.yaml", "out", "--from", source)
+    assert (refused.exit_code, refused.message) == (3, message)
 
 
 def test_a_directory_without_checkpoints_is_an_error_of_its_own(call: Call, home: Path) -> None:

@@ -215,6 +215,7 @@ def spread(
             if from_ is not None:
                 place, path = stack.enter_context(one_place(from_, holdings.places))
                 source = look_here(place, path)
+                source.check_readable(from_, may_be_missing=False)
             chosen = choose(source.checkpoints, tag, from_ or directory)
             _say_which(chosen, tag)
             check_apart(reached, directory)

@@ -13,7 +13,7 @@ from dslaunch.cli.options import find_cluster, open_cluster
 from dslaunch.cli.positional import FILE_ENDINGS, two_files
 from dslaunch.cli.usage_errors import empty_value
 from dslaunch.cluster.nodeset import fold
-from dslaunch.errors import NodeError, UsageError
+from dslaunch.errors import NodeError, SelectionError, UsageError
 from dslaunch.run.checkpoint_stores import LocalStore, open_places
 from dslaunch.run.checkpoints import look
 from dslaunch.run.follow import nothing_reached
@@ -102,9 +102,9 @@ def only(stack: contextlib.ExitStack, cluster: Cluster, host: str) -> Checkpoint
 
 
 def node_named(cluster: Cluster, host: str) -> Node:
-    """Return the node of this name. Raises UsageError."""
+    """Return the node of this name. Raises SelectionError."""
     for node in cluster.nodes:
         if node.host == host:
             return node
     known = fold(each.host for each in cluster.nodes)
-    raise UsageError(f"--on {host}: not in cluster {cluster.name}", hint=f"nodes: {known}")
+    raise SelectionError(f"--on {host}: not in cluster {cluster.name}", hint=f"nodes: {known}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -15,13 +15,14 @@ from dslaunch.cli.cluster_option import DEFAULT_FILE, FILE_VARIABLE, default_clu
 from dslaunch.cli.cluster_option import ClusterOption as ClusterOption
 from dslaunch.cli.file_trust import check_trusted
 from dslaunch.cli.positional import own_first
-from dslaunch.errors import SelectionError, UsageError
+from dslaunch.errors import ConfigError, SelectionError, UsageError
 from dslaunch.registry import LAUNCHERS, TRANSPORTS
 from dslaunch.run.timeouts import LONGEST_TIMEOUT
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
 
+Value = TypeVar("Value")
 # everything after the first word that is not an option belongs to that word
 SCRIPT_LAST = {"allow_interspersed_args": False}
 
@@ -221,6 +222,25 @@ def allocated(path: Path | None) -> Cluster:
             raise
         cluster = None
     return api.allocated(cluster)
+
+
+def of_each(
+    files: Sequence[Path], read: Callable[[Path], Value]
+) -> tuple[list[Value], ConfigError | None]:
+    """Return what `read` returns for each file, and one error for all files for which it raises
+    ConfigError; None: for no file."""
+    found: list[Value] = []
+    errors: list[ConfigError] = []
+    for file in files:
+        try:
+            found.append(read(file))
+        except ConfigError as error:
+            errors.append(error)
+    if not errors:
+        return found, None
+    problems = tuple(problem for error in errors for problem in error.problems)
+    hints = dict.fromkeys(error.hint for error in errors if error.hint)
+    return found, ConfigError(problems, hint="\n".join(hints) or None)
 
 
 def read_text(path: Path, most: int | None = None) -> str:

@@ -17,8 +17,9 @@ from dslaunch.cli.collection import without_collection
 from dslaunch.cli.options import Exclude, Include, Label, Nodes
 from dslaunch.cli.preflight_output import PreflightOutput, PreflightResult
 from dslaunch.cli.run_options import JobOptions, job_on
+from dslaunch.cluster.nodeset import fold
 from dslaunch.cluster.select import Selection, select
-from dslaunch.errors import DslaunchError, UsageError
+from dslaunch.errors import DslaunchError, SelectionError, UsageError
 from dslaunch.preflight.check_selection import CheckSelection, purposes, tier_of, unknown
 
 if TYPE_CHECKING:
@@ -243,13 +244,25 @@ class PreflightRequest(Struct, frozen=True):
 
         facts = read(saved)
         cluster = facts.scope.cluster if self.file is None else options.open_cluster(self.file)
-        return scoped_again(
+        everywhere = self.which == Selection()
+        scoped = scoped_again(
             facts,
             cluster=cluster,
-            allocation=None if self.which == Selection() else select(cluster, self.which),
+            allocation=None if everywhere else select(cluster, self.which),
             purposes=self.wanted.purposes,
             launcher=self.launcher,
         )
+        if everywhere and self.file is not None:
+            _say_left_out(cluster, scoped.scope)
+        return scoped
+
+
+def _say_left_out(cluster: Cluster, scope: Scope) -> None:
+    """Print which nodes of a cluster file are not judged, since they were not recorded."""
+    judged = {node.host for node in scope.nodes}
+    left_out = [node.host for node in cluster.nodes if node.host not in judged]
+    if left_out:
+        ui.say(f"not judged, since the recording was made without them: {fold(left_out)}")
 
 
 def _known_good(baseline: Path | None) -> Recording | None:
@@ -270,12 +283,12 @@ def _judged(
 
 
 def _same_nodes(scope: Scope, known_good: Recording | None, baseline: Path | None) -> None:
-    """Raise UsageError for a baseline of another cluster."""
+    """Raise SelectionError for a baseline of another cluster."""
     if known_good is None:
         return
     then = {node.host for node in known_good.scope.nodes}
     if not then & {node.host for node in scope.nodes}:
-        raise UsageError(f"--baseline {baseline}: no answers of these nodes")
+        raise SelectionError(f"--baseline {baseline}: no answers of these nodes")
 
 
 def _begin_logins(cluster: Cluster, allocation: Allocation | None) -> Logins:

@@ -133,7 +133,7 @@ class Survey(Sent):
     """The checkpoints below a directory of one node."""
 
     path: AbsolutePath
-    unreadable: Short | None
+    unreadable: Short | None = None
     """The name of the error with which the directory cannot be opened, such as `ENOENT`."""
     checkpoints: Annotated[Several[Part], Field(max_length=MOST_CHECKPOINTS)]
     latest: Table[Root]

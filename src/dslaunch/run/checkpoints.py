@@ -23,13 +23,14 @@ from dslaunch.errors import (
     PlanError,
     PreflightError,
     Problem,
-    UsageError,
+    SelectionError,
 )
 from dslaunch.json_text import json_text
 from dslaunch.plural import first_few
 from dslaunch.protocol.checkpoints import Survey
 from dslaunch.protocol.queries import DIRECTORIES, MARK, MARKS, UNMARK
 from dslaunch.run.checkpoint_stores import (
+    HERE,
     LONG,
     CheckpointStore,
     NodeStore,
@@ -68,11 +69,16 @@ class Holdings(Struct, frozen=True):
             raise NodeError(tuple(self.failures.values()))
         raise ConfigError(
             tuple(
-                Problem(directory, 0, 0, "", f"{each.message} on {fold(each.hosts)}", "unreadable")
+                Problem(directory, 0, 0, "", f"{each.message}{_on(each.hosts)}", "unreadable")
                 for each in unreadable
             ),
             hint=ErrorCode.NO_CHECKPOINT.hint,
         )
+
+
+def _on(hosts: tuple[str, ...]) -> str:
+    """Return ` on n[1-2]`; empty for this machine."""
+    return "" if hosts == (HERE,) else f" on {fold(hosts)}"
 
 
 def look(places: Sequence[NodeStore], reached: ReachedNodes, directory: str) -> Holdings:
@@ -121,12 +127,12 @@ def _error_text(name: str) -> str:
 def _refuse_one_checkpoint(told: Mapping[str, Survey]) -> dict[str, NodeFailure]:
     """Return failures of nodes on which the directory itself is a checkpoint, unlike on others.
 
-    Raises UsageError if it is one on all nodes with a checkpoint.
+    Raises SelectionError if it is one on all nodes with a checkpoint.
     """
     found = {host: survey for host, survey in told.items() if survey.checkpoints}
     itself = [h for h, s in found.items() if any(part.tag == "." for part in s.checkpoints)]
     if itself and len(itself) == len(found):
-        raise UsageError(
+        raise SelectionError(
             f"{found[itself[0]].path} is the directory of a single checkpoint",
             hint="use its parent directory, which has the file `latest`, and select it with --tag",
         )

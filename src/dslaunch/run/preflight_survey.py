@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from dslaunch.cluster.model import Allocation, Cluster
-from dslaunch.errors import UsageError
+from dslaunch.errors import SelectionError
 from dslaunch.launch.job import Job
 from dslaunch.preflight import checks
 from dslaunch.preflight.check import Check, Scope, Tier
@@ -96,7 +96,7 @@ def scoped_again(
 ) -> Recording:
     """Return recorded answers that are to be judged by another cluster file, for some of the nodes,
     for further purposes or another launcher. None: as recorded. A node that is new in the cluster
-    file has no recorded answer. Raises UsageError."""
+    file has no recorded answer. Raises SelectionError."""
     scope = facts.scope
     cluster = cluster or scope.cluster
     recorded = {*facts.nodes, *facts.failures}
@@ -107,7 +107,7 @@ def scoped_again(
         nodes = tuple(placement.node for placement in allocation.placements)
     if not any(node.host in recorded for node in nodes):
         file = cluster.source.file if cluster.source else cluster.name
-        raise UsageError(f"the recording has no answers of the nodes of {file}")
+        raise SelectionError(f"the recording has no answers of the nodes of {file}")
     scope = replace(scope, cluster=cluster, nodes=nodes, purposes=scope.purposes | purposes)
     if launcher is not None:
         LAUNCHERS.require(launcher)

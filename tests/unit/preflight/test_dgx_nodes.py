@@ -48,3 +48,11 @@ def test_nodes_without_a_fault_are_fit(report: Report) -> None:
 
 def test_every_check_has_an_answer(report: Report) -> None:
     assert {finding.check for finding in report.findings if finding.level == "unknown"} == set()
+
+
+def test_the_nodes_whose_network_is_slow_are_found_and_not_their_partners() -> None:
+    facts = dgx_nodes.recording(NODES, "net.bandwidth")
+    report = judge(facts, {"net.bandwidth": built_in()["net.bandwidth"]})
+    slow = [f for f in report.findings if f.level == "fail"]
+    number = dgx_nodes.FAULTS.index("slow Ethernet") + 1
+    assert [finding.hosts for finding in slow] == [(dgx_nodes.host(number),)]

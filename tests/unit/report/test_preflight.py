@@ -92,9 +92,19 @@ def test_color_adds_nothing_but_color() -> None:
 
 
 def test_a_cluster_is_fit_unless_something_failed() -> None:
-    assert summary(report(WARNED, PASSED)).endswith(": fit to train on")
-    unknown = summary(report(WARNED, UNKNOWN, PASSED))
+    answering = replace(FACTS, scope=replace(SCOPE, nodes=SCOPE.nodes[:3]), failures={})
+    assert summary(Report(answering, (WARNED, PASSED))).endswith(": fit to train on")
+    unknown = summary(Report(answering, (WARNED, UNKNOWN, PASSED)))
     assert unknown.endswith(": fit to train on, as far as is known")
+
+
+def test_a_cluster_is_not_fit_if_no_check_was_answered_on_a_node() -> None:
+    answering = replace(FACTS, scope=replace(SCOPE, nodes=SCOPE.nodes[:3]), failures={})
+    judged = Report(answering, (UNKNOWN, replace(PASSED, hosts=("node2", "node3"))))
+    assert not judged.fit
+    assert summary(judged).endswith(": NOT fit to train on")
+    *_, verdicts = rows(judged, None, every=False, color=False)
+    assert verdicts == "unknown: node1 (1)   fit: node[2-3] (2)"
 
 
 def test_json_holds_all_findings() -> None:
