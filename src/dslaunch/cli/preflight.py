@@ -17,6 +17,7 @@ from dslaunch.cli.collection import without_collection
 from dslaunch.cli.options import Exclude, Include, Label, Nodes
 from dslaunch.cli.preflight_output import PreflightOutput, PreflightResult
 from dslaunch.cli.run_options import JobOptions, job_on
+from dslaunch.cluster.nodeset import fold
 from dslaunch.cluster.select import Selection, select
 from dslaunch.errors import DslaunchError, SelectionError, UsageError
 from dslaunch.preflight.check_selection import CheckSelection, purposes, tier_of, unknown
@@ -243,13 +244,25 @@ class PreflightRequest(Struct, frozen=True):
 
         facts = read(saved)
         cluster = facts.scope.cluster if self.file is None else options.open_cluster(self.file)
-        return scoped_again(
+        everywhere = self.which == Selection()
+        scoped = scoped_again(
             facts,
             cluster=cluster,
-            allocation=None if self.which == Selection() else select(cluster, self.which),
+            allocation=None if everywhere else select(cluster, self.which),
             purposes=self.wanted.purposes,
             launcher=self.launcher,
         )
+        if everywhere and self.file is not None:
+            _say_left_out(cluster, scoped.scope)
+        return scoped
+
+
+def _say_left_out(cluster: Cluster, scope: Scope) -> None:
+    """Print which nodes of a cluster file are not judged, since they were not recorded."""
+    judged = {node.host for node in scope.nodes}
+    left_out = [node.host for node in cluster.nodes if node.host not in judged]
+    if left_out:
+        ui.say(f"not judged, since the recording was made without them: {fold(left_out)}")
 
 
 def _known_good(baseline: Path | None) -> Recording | None:

@@ -129,9 +129,9 @@ class PreflightOutput(Struct, frozen=True):
         """Print names or commands for scripts; nothing if no node has the verdict."""
         if self.drain:
             lines = list(drain_commands(report.verdicts))
-            unreachable = hosts_that_are(report.verdicts, Fitness.UNKNOWN)
-            if unreachable:
-                ui.say(f"not drained, since they did not answer: {fold(unreachable)}")
+            unknown = hosts_that_are(report.verdicts, Fitness.UNKNOWN)
+            if unknown:
+                ui.say(f"not drained, since no check got an answer: {fold(unknown)}")
         elif self.list_fit:
             lines = [fold(hosts_that_are(report.verdicts, Fitness.FIT))]
         else:

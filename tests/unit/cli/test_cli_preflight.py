@@ -66,8 +66,17 @@ def test_a_change_from_the_baseline_ends_with_its_own_code_where_that_is_asked()
     with pytest.raises(typer.Exit) as left:
         preflight(**paths, only=only, fail_on_change=True)  # type: ignore[arg-type]
     assert left.value.exit_code == 4
-    same = {"saved": Path("saved.json"), "baseline": Path("saved.json")}
-    preflight(**same, only=["py.interpreter"], fail_on_change=True)  # type: ignore[arg-type]
+    same = {"saved": Path("now.json"), "baseline": Path("now.json")}
+    preflight(**same, only=only, fail_on_change=True)  # type: ignore[arg-type]
+
+
+def test_nodes_without_any_answer_to_a_check_are_not_fit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(typer.Exit) as left:
+        preflight(saved=Path("saved.json"), only=["py.interpreter"])
+    assert left.value.exit_code == 4
+    assert capsys.readouterr().out.splitlines()[-1] == "unknown: n[1-2] (2)"
 
 
 def test_a_launcher_that_does_not_exist_is_refused() -> None:
@@ -193,6 +202,26 @@ def test_saved_answers_for_a_launcher_that_is_not_installed_here_are_judged(
     assert "warn" in levels(capsys, None)
     with pytest.raises(UsageError, match="`torchrum`"):
         preflight(saved=Path("saved.json"), launcher="torchrum")
+
+
+def test_nodes_that_were_left_out_of_the_recording_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scope = replace(ANSWERS.scope, nodes=CLUSTER.nodes[:1])
+    part = replace(ANSWERS, scope=scope, nodes={"n1": ANSWERS.nodes["n1"]})
+    Path("part.json").write_text(part.as_json(), "utf-8")
+    preflight(file=Path("cluster.yaml"), saved=Path("part.json"), only=["clock.skew"])
+    without = "not judged, since the recording was made without them: n2\n"
+    assert capsys.readouterr().err == without
+
+
+def test_nodes_that_are_new_in_the_cluster_file_have_no_answer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("larger.yaml").write_text(TEXT.replace("n[1-2]", "n[1-3]"))
+    with suppress(typer.Exit):
+        preflight(file=Path("larger.yaml"), saved=Path("saved.json"), only=["clock.skew"])
+    assert "n3: no recorded answer" in capsys.readouterr().out
 
 
 def test_saved_answers_of_another_cluster_are_refused() -> None:

@@ -24,10 +24,11 @@ from dslaunch.preflight.check import (
 from dslaunch.preflight.checks import built_in, net_bandwidth, net_mesh
 from dslaunch.preflight.checks._machine import address
 from dslaunch.preflight.flow import FAULT, RunningFlow, findings_of, judged
-from dslaunch.preflight.judge import REACHED, judge
+from dslaunch.preflight.judge import judge
 from dslaunch.preflight.logins import Logins
 from dslaunch.preflight.recording import NodeRecording, Recording, read
 from dslaunch.preflight.runner import Survey
+from dslaunch.preflight.verdict import REACHED
 from dslaunch.protocol.survey import Answer
 
 TEXT = "nodes: [{host: 'n[1-3]', slots: 1}]\n"
