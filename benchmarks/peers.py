@@ -6,7 +6,7 @@ Most run `true` on every node. Each round runs every program once. For each: the
 seconds on the wall, and of the best round the processor time, peak memory and bytes sent of the
 machine that it was started on, and the processor time of all nodes. The last columns divide the
 seconds by those of clush with curve25519, which runs `true`, and which starts Python twice. A
-preflight does that too, for its own program and as the job does it: it cannot take less.
+preflight does that where the job's interpreter is not the one that runs its own program.
 
 dslaunch and Paramiko agree on curve25519 with the nodes; ssh of OpenSSH 9.0 to 9.9 prefers
 sntrup761x25519, which costs several times the processor time of the whole login. `--kex` sets

@@ -13,6 +13,7 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import Cluster
 from dslaunch.launch.job import Job
 from dslaunch.launch.plan import plan_to_json
+from dslaunch.preflight.alike import AnswersByHost
 from dslaunch.preflight.check import Asked, Check, Scope
 from dslaunch.preflight.checks import built_in
 from dslaunch.preflight.flow import RunningCheck
@@ -118,7 +119,8 @@ def _answer(
         nodes = {
             host: NodeRecording(_hello(host, 0), own, None, 0.0) for host, own in answers.items()
         }
-        running.answered(node_answers(Recording(scope, START, nodes, {})))
+        facts = Recording(scope, START, nodes, {})
+        running.answered(AnswersByHost(node_answers(facts), complete=False))
 
 
 def _add(answers: dict[str, Any], case: Case, asked: Asked, at: int) -> None:

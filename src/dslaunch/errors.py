@@ -3,7 +3,7 @@
 DslaunchError                1  the run failed
 ├── UsageError               2  the command line is wrong
 ├── ConfigError              3  a file is wrong; carries every problem found in it
-├── SelectionError           3  include/exclude, counts or labels select nothing sensible
+├── SelectionError           3  what is selected, such as nodes or a checkpoint, is not there
 ├── PlanError                3  cluster, job and facts do not fit together
 ├── PreflightError           4  a gate check failed
 ├── NodeError                5  nodes could not be reached; carries one failure per node
@@ -119,7 +119,7 @@ class ConfigError(DslaunchError):
 
 
 class SelectionError(DslaunchError):
-    """The selection of nodes and slots is wrong or empty."""
+    """What is selected does not exist: nodes, slots, labels, a checkpoint."""
 
     exit_code = 3
     class_code = ErrorCode.SELECTION

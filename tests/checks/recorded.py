@@ -25,8 +25,9 @@ from dslaunch.cluster.model import SecretSource
 from dslaunch.launch.job import Job
 from dslaunch.preflight.check import Asked, Check, Finding, Flow, NodeAnswers, Scope
 from dslaunch.preflight.flow import RunningCheck
-from dslaunch.preflight.judge import REACHED, judge
+from dslaunch.preflight.judge import judge
 from dslaunch.preflight.recording import NodeRecording, Recording
+from dslaunch.preflight.verdict import REACHED
 from dslaunch.pysource.imports import Imports
 
 Table = Mapping[str, Any]

@@ -14,8 +14,9 @@ from dslaunch.launch.job import Job
 from dslaunch.preflight.check import LEVELS, NodeAnswers, Question, Scope
 from dslaunch.preflight.checks import built_in
 from dslaunch.preflight.flow import RunningCheck
-from dslaunch.preflight.judge import REACHED, judge
+from dslaunch.preflight.judge import judge
 from dslaunch.preflight.recording import NodeRecording, Recording
+from dslaunch.preflight.verdict import REACHED
 from tests.checks.recorded import HELLO, job_with
 
 CHECKS = built_in()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.machine import LISTED, LOOK, VERSIONS, Device, Machine, output_of
+from tests.gpu.machine import LISTED, LOOK, Device, Machine, output_of, versions
 
 SEEN = pytest.StashKey[str]()
 """What the machine has, in words."""
@@ -39,9 +39,8 @@ def devices(pytestconfig: pytest.Config) -> tuple[Device, ...]:
 def described(found: tuple[Device, ...]) -> str:
     """Return the GPUs and the versions of what uses them, as one line."""
     driver = output_of(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
-    versions = output_of([sys.executable, "-c", VERSIONS])
     names = ", ".join(f"{count} x {name}" for name, count in Counter(d.name for d in found).items())
-    return f"{names}; driver {(driver or '?').splitlines()[0]}; {(versions or '?').strip()}"
+    return f"{names}; driver {(driver or '?').splitlines()[0]}; {versions()}"
 
 
 def pytest_terminal_summary(

@@ -29,8 +29,8 @@ LISTED = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
 CLUSTER = """\
 name: gpu
 transport: local
-nodes: [{host: HOSTS, slots: SLOTS}]
 storage: {workdir: work, checkpoints: work/checkpoints}
+nodes:
 """
 
 
@@ -54,6 +54,11 @@ def output_of(command: list[str]) -> str | None:
     except OSError:
         return None
     return None if done.returncode else done.stdout
+
+
+def versions() -> str:
+    """Return the versions of torch, CUDA and NCCL, as one line."""
+    return (output_of([sys.executable, "-c", VERSIONS]) or "?").strip()
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,22 @@ class Machine:
 
     def describe(self, slots: int, hosts: str = HOST) -> None:
         """Write the cluster file; several hosts are this machine several times."""
-        text = CLUSTER.replace("SLOTS", str(slots)).replace("HOSTS", repr(hosts))
+        self._describe([f"{{host: '{hosts}', slots: {slots}}}"])
+
+    def describe_shared(self, nodes: int) -> None:
+        """Write a cluster file with nodes of one slot each, whose ranks share the first GPU.
+
+        NCCL refuses two ranks on one GPU of a host. With a host identity for each node it connects
+        them by the network, as it connects real nodes (NCCL's documentation, NCCL_HOSTID).
+        """
+        own = "env: {NCCL_HOSTID: HOST, NCCL_SOCKET_IFNAME: lo}"
+        names = [f"node{number}" for number in range(1, nodes + 1)]
+        self._describe(
+            [f"{{host: {name}, slots: 1, {own.replace('HOST', name)}}}" for name in names]
+        )
+
+    def _describe(self, nodes: list[str]) -> None:
+        text = CLUSTER + "".join(f"  - {node}\n" for node in nodes)
         (self.directory / "cluster.yaml").write_text(text)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
@@ -109,7 +129,7 @@ class Machine:
         """Run a job to its end, whatever that is."""
         (self.directory / job.name).write_text(job.read_text())
         process = self.start("run", "--json", *options, "cluster.yaml", job.name, *args)
-        output, errors = process.communicate(timeout=540)
+        output, errors = process.communicate(timeout=180)
         events = [json.loads(line) for line in output.splitlines()]
         outcomes = [event for event in events if event["kind"] == "outcome"]
         assert outcomes, errors + output

@@ -98,7 +98,7 @@ def test_a_process_that_uses_gpus_is_found(machine: Machine, holder: subprocess.
         capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     if str(holder.pid) in listed:  # not in a container with process numbers of its own
-        assert any(str(holder.pid) in finding["found"] for finding in findings)
+        assert any(str(holder.pid) in finding["fix"] for finding in findings)
 
 
 def test_topo_reads_the_matrix_whole(machine: Machine, devices: tuple[Device, ...]) -> None:

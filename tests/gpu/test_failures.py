@@ -39,6 +39,41 @@ def test_the_reason_of_a_cuda_error_is_reported(
     assert run.outcome["exit_code"] != 0
 
 
+@pytest.mark.parametrize(
+    ("how", "ending"),
+    [
+        ("token", "device-assert"),
+        ("address", "gpu-error"),
+        ("fork", "cuda-fork"),
+        ("devices", "mixed-devices"),
+        ("backend", "backend-device"),
+        ("architecture", "no-kernel"),
+    ],
+)
+def test_a_mistake_with_gpus_is_named(machine: Machine, how: str, ending: str) -> None:
+    run = machine.run(FAIL, how)
+    assert run.outcome["ending"] == ending, run.text
+
+
+@pytest.mark.parametrize(("how", "exit_code"), [("error", 1), ("killed", 137)])
+def test_a_rank_that_fails_is_the_cause_although_nccl_fails_on_the_others(
+    machine: Machine, how: str, exit_code: int
+) -> None:
+    machine.describe_shared(2)
+    run = machine.run(FAIL, how)
+    assert (run.outcome["cause"]["host"], run.outcome["cause"]["rank"]) == ("node2", 1), run.text
+    assert run.outcome["exit_code"] == exit_code
+
+
+def test_a_timeout_of_nccl_is_reported_with_its_message(machine: Machine) -> None:
+    machine.describe_shared(2)
+    # PyTorch waits four times this long before it ends the rank
+    run = machine.run(FAIL, "timeout", options=("--env", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC=500"))
+    assert run.outcome["ending"] == "nccl-timeout", run.text
+    assert run.outcome["cause"]["rank"] == 0
+    assert any("timeout" in line for line in run.outcome["last_lines"]), run.outcome["last_lines"]
+
+
 def test_a_rank_without_any_gpu_is_reported(machine: Machine) -> None:
     hidden = ("--env", "CUDA_VISIBLE_DEVICES=")
     run = machine.run(FAIL, "hidden", options=hidden)

@@ -61,6 +61,18 @@ def test_training_on_gpus_gives_the_losses_of_one_cpu(
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_training_on_two_nodes_gives_the_losses_of_one_cpu(
+    machine: Machine, losses_on_cpu: list[float], launcher: str
+) -> None:
+    machine.describe_shared(2)
+    run = machine.run(EXAMPLES / "train_ddp.py", "--check", options=("-l", launcher))
+    assert run.outcome["exit_code"] == 0, run.text
+    ranks = re.findall(r"rank (\d+) of (\d+) on \S+, (cuda:\d+)", run.text)
+    assert sorted(ranks) == [("0", "2", "cuda:0"), ("1", "2", "cuda:0")]
+    assert losses(run.text) == pytest.approx(losses_on_cpu, rel=1e-3)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_chosen_slot_is_the_gpu_that_its_rank_sees(
     machine: Machine, devices: tuple[Device, ...], launcher: str
 ) -> None:
@@ -74,10 +86,13 @@ def test_a_chosen_slot_is_the_gpu_that_its_rank_sees(
     assert run.values("uuid") == [devices[last].uuid]
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_a_zero_checkpoint_gives_the_weights_that_were_trained(
-    machine: Machine, stage: int
+    machine: Machine, stage: int, nodes: int
 ) -> None:
+    if nodes > 1:
+        machine.describe_shared(nodes)
     run = machine.run(JOBS / "zero.py", str(stage))
     assert_trained(run)
     machine.call("checkpoint", "verify", "cluster.yaml")

@@ -21,6 +21,7 @@ from dslaunch.preflight.check import LEVELS, Check, Scope
 from dslaunch.preflight.checks import built_in
 from dslaunch.preflight.flow import FAULT
 from dslaunch.preflight.judge import Report, judge
+from dslaunch.preflight.logins import Logins
 from dslaunch.preflight.recording import Recording
 from dslaunch.preflight.runner import Survey
 from dslaunch.report.junit import as_junit
@@ -55,7 +56,8 @@ class Recorded:
         """Ask nodes that send this, and judge them as the command does."""
         nodes = {host: ScriptedNode(sent[host], self.sent[host]) for host in sent}
         transport = ScriptedTransport(nodes)
-        survey = Survey(self.scope, {self.name: self.check}, lambda *_: None, transport)
+        logins = Logins(transport, self.scope.nodes, at_once=len(nodes))
+        survey = Survey(self.scope, {self.name: self.check}, lambda *_: None, logins)
         answered = survey.run()
         facts = Recording(self.scope, 0.0, answered, survey.failures, self.here)
         return survey, judge(facts, {self.name: self.check})

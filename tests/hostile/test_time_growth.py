@@ -31,7 +31,9 @@ from dslaunch.preflight.unanswered import CallFailure
 from dslaunch.protocol.name_patterns import MOST_PATTERNS
 from dslaunch.protocol.survey import recorded
 from dslaunch.report.junit import as_junit
-from dslaunch.report.preflight import rows
+from dslaunch.report.markdown import as_markdown
+from dslaunch.report.page import as_page
+from dslaunch.report.preflight import as_json, rows
 from dslaunch.run.endings import diagnose
 from dslaunch.run.events import Line
 from dslaunch.run.lines import Lines, printable
@@ -40,7 +42,7 @@ from dslaunch.run.status import recorded_nodes
 from dslaunch.slurm.lint import lint_script
 from dslaunch.slurm.output import Layout, OutputReader
 from dslaunch.slurm.scontrol import fields_of
-from tests import many_nodes
+from tests import dgx_nodes, many_nodes
 from tests.growth import Work, grows, result_within
 from tests.hostile import patterns
 from tests.unit.report.recorded_runs import events_of, record
@@ -266,9 +268,18 @@ def test_a_question_in_a_recording_is_compared_in_time(pattern: str) -> None:
     result_within(LIMIT, lambda: recorded(key, {"value": names}))
 
 
-def test_recorded_answers_are_judged_in_proportion_to_the_nodes() -> None:
+@pytest.mark.parametrize("recording", [many_nodes.recording, dgx_nodes.recording])
+def test_recorded_answers_are_judged_in_proportion_to_the_nodes(
+    recording: Callable[[int], Recording],
+) -> None:
     checks = built_in()
-    assert not grows(lambda nodes: partial(judge, many_nodes.recording(nodes), checks), 40)
+    assert not grows(lambda nodes: partial(judge, recording(nodes), checks), 40)
+
+
+@pytest.mark.parametrize("check", ["net.bandwidth", "net.mesh", "ssh.mesh", "dns.resolve"])
+def test_measurements_between_nodes_are_judged_in_proportion_to_the_nodes(check: str) -> None:
+    checks = {check: built_in()[check]}
+    assert not grows(lambda nodes: partial(judge, dgx_nodes.recording(nodes, check), checks), 250)
 
 
 def test_failed_calls_of_all_nodes_are_explained_in_time() -> None:
@@ -306,6 +317,19 @@ def test_names_with_several_numbers_are_folded_in_time(numbers: int) -> None:
 
 def test_names_with_one_number_are_folded_in_time() -> None:
     assert not grows(lambda count: partial(fold, [f"n{i:06}" for i in range(0, count, 2)]), 2_000)
+
+
+@pytest.mark.parametrize("show", [as_junit, as_json, as_markdown, lambda r: as_page(r, {})])
+def test_another_result_on_each_node_is_shown_in_time(show: Callable[[Report], object]) -> None:
+    def shown(count: int) -> Work:
+        cluster = many_nodes.cluster(count)
+        results = tuple(
+            Finding("fail", f"{number} s late", hosts=(node.host,), check="a.clock")
+            for number, node in enumerate(cluster.nodes)
+        )
+        return partial(show, Report(Recording(Scope(cluster, cluster.nodes), 0.0, {}, {}), results))
+
+    assert not grows(shown, 500)
 
 
 def test_findings_of_many_nodes_are_shown_in_time() -> None:

@@ -15,7 +15,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from dslaunch.cli.checkpoint import APP
-from dslaunch.errors import DslaunchError, ErrorCode
+from dslaunch.errors import ConfigError, DslaunchError, ErrorCode
 
 NODES = """\
 name: two
@@ -187,23 +187,19 @@ def test_the_directory_of_one_checkpoint_is_not_what_is_asked_for(call: Call) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "code", "message"),
     [
-        (("ls", "c.yaml", "a", "b"), "expected 1 directory"),
-        (
-            ("gather", "c.yaml", "nowhere", "--to", "x"),
-            "no DeepSpeed checkpoint found below work/nowhere",
-        ),
-        (("gather", "c.yaml", "out", "--tag", "step9", "--to", "x"), "step9"),
-        (("consolidate", "--to", "x"), "no directory given"),
-        (("consolidate", "c.yaml", "out", "--to", "x", "--on", "node9"), "--on node9"),
+        (("ls", "c.yaml", "a", "b"), 2, "expected 1 directory"),
+        (("consolidate", "--to", "x"), 2, "no directory given"),
+        (("gather", "c.yaml", "out", "--tag", "step9", "--to", "x"), 3, "step9"),
+        (("consolidate", "c.yaml", "out", "--to", "x", "--on", "node9"), 3, "--on node9"),
     ],
 )
-def test_what_cannot_be_meant_is_a_usage_error(
-    call: Call, words: tuple[str, ...], message: str
+def test_a_wrong_command_line_and_what_it_names_have_their_codes(
+    call: Call, words: tuple[str, ...], code: int, message: str
 ) -> None:
     error = refusal(call, *words)
-    assert (error.exit_code, message in error.message) == (2, True)
+    assert (error.exit_code, message in error.message) == (code, True)
 
 
 def test_an_interpreter_without_deepspeed_is_said_so(call: Call, tmp_path: Path) -> None:
@@ -213,3 +209,64 @@ def test_an_interpreter_without_deepspeed_is_said_so(call: Call, tmp_path: Path)
     (tmp_path / "bare").chmod(0o755)
     error = refusal(call, "consolidate", "all", "--to", "w", "--python", str(tmp_path / "bare"))
     assert (error.exit_code, "DeepSpeed" in error.message) == (6, True)
+
+
+# ---------------------------------------------------------------- directories that are none
+
+
+@pytest.mark.parametrize(
+    "words", [("ls",), ("prune", "--keep", "2"), ("verify",), ("gather", "--to", "gathered")]
+)
+def test_a_named_directory_that_no_node_has_is_an_error(call: Call, words: tuple[str, ...]) -> None:
+    refused = refusal(call, *words, "c.yaml", "outt")
+    assert (refused.exit_code, refused.hint) == (3, ErrorCode.NO_CHECKPOINT.hint)
+    assert refused.message.endswith("/outt: No such file or directory on node[1-3]")
+
+
+def test_what_is_no_directory_is_an_error(call: Call, home: Path) -> None:
+    (home / "node1/work/out/file").write_text("")
+    refused = refusal(call, "ls", "c.yaml", "out/file")
+    assert refused.exit_code == 3
+    assert isinstance(refused, ConfigError)
+    assert {problem.message for problem in refused.problems} == {
+        "Not a directory on node1",
+        "No such file or directory on node[2-3]",
+    }
+
+
+def test_a_directory_that_one_node_has_is_listed_with_the_nodes_that_cannot_read_it(
+    call: Call, home: Path
+) -> None:
+    (home / "node3/work").mkdir(parents=True, exist_ok=True)
+    (home / "node3/work/out").write_text("a file where the others have a directory")
+    done = call("ls", "c.yaml", "out")
+    assert "step7" in done.stdout
+    assert "node3: Not a directory" in done.stderr
+
+
+def test_the_directory_of_the_cluster_file_may_not_exist_yet(call: Call, home: Path) -> None:
+    later = NODES.replace("workdir: work", f"checkpoints: {home}/later")
+    Path("c.yaml").write_text(later)
+    done = call("ls", "c.yaml")
+    assert (done.exit_code, done.stdout) == (0, f"no checkpoints in {home}/later\n")
+    assert refusal(call, "verify", "c.yaml").error_code is ErrorCode.NO_CHECKPOINT
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nowhere", "nowhere: No such file or directory"),
+        ("c.yaml", "c.yaml: Not a directory"),
+        ("node1:/nowhere", "node1:/nowhere: No such file or directory on node1"),
+    ],
+)
+def test_a_source_that_cannot_be_read_is_an_error(call: Call, source: str, message: str) -> None:
+    refused = refusal(call, "spread", "c.yaml", "out", "--from", source)
+    assert (refused.exit_code, refused.message) == (3, message)
+
+
+def test_a_directory_without_checkpoints_is_an_error_of_its_own(call: Call, home: Path) -> None:
+    (home / "node1/work/empty").mkdir()
+    assert call("ls", "c.yaml", "empty").stdout == "no checkpoints in work/empty\n"
+    refused = refusal(call, "gather", "c.yaml", "empty", "--to", "x")
+    assert refused.error_code is ErrorCode.NO_CHECKPOINT

@@ -57,12 +57,14 @@ def test_a_command_that_only_loads_a_cluster_file_makes_no_validators(arguments:
 @pytest.mark.parametrize(
     ("module", "not_needed"),
     [
+        ("dslaunch.cli.preflight", {"pydantic", "dslaunch.preflight.judge"}),
+        ("dslaunch.preflight.logins", {"pydantic", "dslaunch.transport.wire"}),
         ("dslaunch.run.launch", {"pydantic", "dslaunch.run.session"}),
         ("dslaunch.run.inquired", {"dslaunch.run.events", "dslaunch.run.outcome"}),
         ("dslaunch.run.start", {"dslaunch.protocol.rehearsal", "dslaunch.run.supervisor"}),
     ],
 )
-def test_a_run_imports_what_it_needs_when_it_needs_it(module: str, not_needed: set[str]) -> None:
+def test_what_takes_long_is_imported_when_it_is_needed(module: str, not_needed: set[str]) -> None:
     command = [sys.executable, "-c", f"import {module}, sys; print(*sys.modules)"]
     done = subprocess.run(command, text=True, capture_output=True, timeout=300, check=True)
     assert not_needed & set(done.stdout.split()) == set()

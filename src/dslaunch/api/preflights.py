@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from dslaunch.api.arguments import PathText, directory, several
@@ -40,13 +41,16 @@ def preflight(
     """
     from dslaunch.launch.job import Job
     from dslaunch.preflight.judge import judge
+    from dslaunch.preflight.logins import begin_logins
     from dslaunch.run.preflight_survey import ask_nodes, preflight_scope
 
     if job is None:
         job = Job.on(cluster) if has_job(cluster) else Job.on(cluster, "")
     wanted = _checks(tier, only, skip, purposes)
     scope, checks = preflight_scope(cluster, allocation, job, wanted, directory(cwd))
-    return judge(ask_nodes(scope, checks, tier, on_progress), checks)
+    with closing(begin_logins(cluster, scope.nodes)) as logins:
+        answered = ask_nodes(scope, checks, tier, on_progress, logins=logins)
+    return judge(answered, checks)
 
 
 @plugin_faults()

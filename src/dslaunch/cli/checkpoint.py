@@ -25,6 +25,7 @@ from dslaunch.cli.checkpoint_directories import (
 from dslaunch.cli.json_option import Json
 from dslaunch.cli.options import ClusterOption, open_cluster
 from dslaunch.cli.run_options import SelectionOptions
+from dslaunch.cli.signatures import with_option_groups
 from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import choose, shared, to_prune
 from dslaunch.deepspeed.placement import check_world, lacking
@@ -111,6 +112,7 @@ def ls(
 
 
 @APP.command()
+@with_option_groups
 def verify(
     *,
     words: Words = None,
@@ -177,6 +179,7 @@ def gather(
 
 
 @APP.command()
+@with_option_groups
 def spread(
     *,
     words: Words = None,
@@ -199,13 +202,20 @@ def spread(
         own = which.of(cluster).hosts if from_ else [node.host for node in cluster.nodes]
         return {*own, (from_ or "").partition(":")[0]}
 
-    with all_nodes(words, needed, file=file) as (cluster, directory, holdings, reached):
+    target = from_ is not None
+    with all_nodes(words, needed, file=file, is_target=target) as (
+        cluster,
+        directory,
+        holdings,
+        reached,
+    ):
         allocation = which.of(cluster)
         with contextlib.ExitStack() as stack:
             source = holdings
             if from_ is not None:
                 place, path = stack.enter_context(one_place(from_, holdings.places))
                 source = look_here(place, path)
+                source.check_readable(from_, may_be_missing=False)
             chosen = choose(source.checkpoints, tag, from_ or directory)
             _say_which(chosen, tag)
             check_apart(reached, directory)

@@ -13,7 +13,7 @@ from dslaunch.cli.options import find_cluster, open_cluster
 from dslaunch.cli.positional import FILE_ENDINGS, two_files
 from dslaunch.cli.usage_errors import empty_value
 from dslaunch.cluster.nodeset import fold
-from dslaunch.errors import NodeError, UsageError
+from dslaunch.errors import NodeError, SelectionError, UsageError
 from dslaunch.run.checkpoint_stores import LocalStore, open_places
 from dslaunch.run.checkpoints import look
 from dslaunch.run.follow import nothing_reached
@@ -43,13 +43,6 @@ def split(words: list[str] | None, cluster: Path | None) -> tuple[Path | None, s
     return file, given[0] if given else None
 
 
-def opened(words: list[str] | None, file: Path | None) -> tuple[Cluster, str]:
-    """Return the cluster, and the directory on its nodes."""
-    file, directory = split(words, file)
-    cluster = open_cluster(find_cluster(file))
-    return cluster, on_nodes(cluster, directory)
-
-
 def on_nodes(cluster: Cluster, directory: str | None) -> str:
     """Return the directory on the nodes; a relative one starts at the working directory there."""
     workdir = cluster.storage.workdir or str(Path.cwd())
@@ -66,18 +59,25 @@ def all_nodes(
     needed: Callable[[Cluster], Container[str]] | None = None,
     *,
     file: Path | None = None,
+    is_target: bool = False,
 ) -> Iterator[tuple[Cluster, str, Holdings, ReachedNodes]]:
     """Yield the cluster, the directory, what its nodes have there, and the connections to them.
 
     `needed` returns the hosts to connect to: an unreachable node that is not needed costs no time.
+    A directory that the words name must exist on one node, unless it `is_target`; that of the
+    cluster file is made by the first run. Raises ConfigError, NodeError.
     """
-    cluster, directory = opened(words, file)
+    file, named = split(words, file)
+    cluster = open_cluster(find_cluster(file))
+    directory = on_nodes(cluster, named)
     hosts = [node.host for node in cluster.nodes] if needed is None else needed(cluster)
     asked = [node for node in cluster.nodes if node.host in hosts]
     with open_places(cluster, asked) as (places, reached):
         if not places:
             raise nothing_reached(reached, directory)
-        yield cluster, directory, look(places, reached, directory), reached
+        holdings = look(places, reached, directory)
+        holdings.check_readable(directory, may_be_missing=named is None or is_target)
+        yield cluster, directory, holdings, reached
 
 
 @contextlib.contextmanager
@@ -102,9 +102,9 @@ def only(stack: contextlib.ExitStack, cluster: Cluster, host: str) -> Checkpoint
 
 
 def node_named(cluster: Cluster, host: str) -> Node:
-    """Return the node of this name. Raises UsageError."""
+    """Return the node of this name. Raises SelectionError."""
     for node in cluster.nodes:
         if node.host == host:
             return node
     known = fold(each.host for each in cluster.nodes)
-    raise UsageError(f"--on {host}: not in cluster {cluster.name}", hint=f"nodes: {known}")
+    raise SelectionError(f"--on {host}: not in cluster {cluster.name}", hint=f"nodes: {known}")

@@ -1,8 +1,9 @@
-"""`--cluster` for every command whose argument is the cluster file."""
+"""The default cluster file, and `--cluster` for every command whose argument is the file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -13,17 +14,30 @@ from typer.models import ArgumentInfo
 from dslaunch.cli.positional import FILE_ENDINGS, two_files
 from dslaunch.cli.signatures import parameters_of, take
 
+DEFAULT_FILE = "cluster.yaml"
+FILE_VARIABLE = "DSLAUNCH_CLUSTER"
+NAME = "--cluster"
 ARGUMENT = "file"
 """The name of the parameter for the cluster file."""
 ClusterOption = Annotated[
     Path | None,
     typer.Option(
-        "--cluster",
+        NAME,
         "-c",
         metavar="FILE",
         help="Cluster file, instead of the argument.",
     ),
 ]
+
+
+def default_cluster(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the cluster file where none is given: `$DSLAUNCH_CLUSTER`, else ./cluster.yaml.
+
+    None: there is neither.
+    """
+    if environ.get(FILE_VARIABLE):
+        return Path(environ[FILE_VARIABLE])
+    return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).is_file() else None
 
 
 def _options(cluster_option: ClusterOption = None) -> None:

@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from dslaunch.cli.cluster_option import with_cluster_option
 from dslaunch.cli.foreign_options import own_name
 from dslaunch.cli.log_options import with_log_options
+from dslaunch.cli.output_files import check_replaces_no_input
 from dslaunch.cli.positional import FILE_ENDINGS
 from dslaunch.cli.signatures import with_option_groups
 from dslaunch.errors import UsageError
@@ -186,7 +187,8 @@ class Careful(TyperCommand):
         return super().shell_complete(ctx, incomplete)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. Raises UsageError for an option with an empty value."""
+        """Run the command. Raises UsageError for an option with an empty value, and for a file
+        that it would both read and write."""
         empty = [
             parameter.opts[0]
             for parameter in self.params
@@ -198,6 +200,7 @@ class Careful(TyperCommand):
             from dslaunch.cli.usage_errors import empty_value
 
             raise empty_value(*empty)
+        check_replaces_no_input(ctx)
         return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -129,9 +129,12 @@ def lint(
         nodes=known.nodes,
         ignore=ignored,
     )
-    found = [_lint(file, context, fix=fix) for file in files]
+    found, unreadable = options.of_each(files, lambda file: _lint(file, context, fix=fix))
     remarks = [remark for each in found for remark in each.kept]
-    show(remarks, wanted, sum(each.ignored for each in found))
+    if found:
+        show(remarks, wanted, sum(each.ignored for each in found))
+    if unreadable is not None:
+        raise unreadable
     if fails(remarks, strict=strict):
         raise typer.Exit(ConfigError.exit_code)
 
@@ -203,7 +206,12 @@ def diff(
 
     Example: dslaunch config diff ds_zero2.json ds_zero3.json
     """
-    a, b = (parse(options.read_text(file), str(file)) for file in (first, second))
+    configs, wrong = options.of_each(
+        (first, second), lambda file: parse(options.read_text(file), str(file))
+    )
+    if wrong is not None:
+        raise wrong
+    a, b = configs
     found = differences(a, b, table(version))
     if as_json:
         ui.data([to_builtins(each) for each in found])

@@ -10,6 +10,7 @@ import typer
 
 from dslaunch.cli import ui
 from dslaunch.cli.json_option import JsonList
+from dslaunch.cli.output_files import STDOUT, output_option
 from dslaunch.deepspeed import initial_config
 
 
@@ -38,8 +39,8 @@ def init(
     ] = "/local_nvme",
     output: Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Write to a file; - is standard output."
+        output_option(
+            "--output", "-o", text="Write to a file; - is standard output.", or_stdout=True
         ),
     ] = Path("-"),
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
@@ -49,7 +50,7 @@ def init(
     Example: dslaunch config init --stage 2 --offload cpu --precision bf16 --for hf
     """
     text = initial_config.text(initial_config.purpose(stage, offload, precision, target, nvme_path))
-    if str(output) == "-":
+    if str(output) == STDOUT:
         ui.document(text)
     else:
         ui.write_new(output, text, "--output", force=force)

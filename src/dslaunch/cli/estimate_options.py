@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from msgspec import Struct
 
+from dslaunch.cli.output_files import output_option
 from dslaunch.cli.training_nodes import FactsFile, hardware_of
 from dslaunch.cluster.select import Selection
 from dslaunch.errors import ErrorCode, UsageError
@@ -129,14 +130,14 @@ Inside = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON; sizes are in bytes.")]
-Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write a chart to a file.")]
+Svg = Annotated[Path | None, output_option("--svg", text="Write a chart to a file.")]
 Html = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="Write an HTML page with chart and tables."),
+    output_option("--html", text="Write an HTML page with chart and tables."),
 ]
 Write = Annotated[
     Path | None,
-    typer.Option("--write", metavar="FILE", help="Write the recommended DeepSpeed config."),
+    output_option("--write", text="Write the recommended DeepSpeed config."),
 ]
 Target = Annotated[
     str,

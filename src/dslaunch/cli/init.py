@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import ui
+from dslaunch.cli.output_files import STDOUT, output_option
 from dslaunch.cluster import discover
 from dslaunch.errors import UsageError
 from dslaunch.lint.user_text import read_file
@@ -58,8 +59,8 @@ def init(
     ] = None,
     output: Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Write to a file; - is standard output."
+        output_option(
+            "--output", "-o", text="Write to a file; - is standard output.", or_stdout=True
         ),
     ] = Path("cluster.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
@@ -83,7 +84,7 @@ def init(
         text = _partition(partition, slots)
     else:
         text = cluster_yaml(_discover(hostfile, hosts, ssh_config, slurm_env, slots))
-    if str(output) == "-":
+    if str(output) == STDOUT:
         ui.document(text)
     else:
         ui.write_new(output, text, "--output", force=force)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dslaunch.cli.output_files import output_option
 from dslaunch.cli.signatures import parameters_of, take
 
 Verbose = Annotated[
@@ -24,9 +25,7 @@ Verbose = Annotated[
 ]
 LogFile = Annotated[
     Path | None,
-    typer.Option(
-        "--log-file", metavar="FILE", help="Append the log of -vv to a file, as JSON lines."
-    ),
+    output_option("--log-file", text="Append the log of -vv to a file, as JSON lines."),
 ]
 
 

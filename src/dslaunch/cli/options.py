@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from dslaunch import api
+from dslaunch.cli.cluster_option import DEFAULT_FILE, FILE_VARIABLE, default_cluster
 from dslaunch.cli.cluster_option import ClusterOption as ClusterOption
 from dslaunch.cli.file_trust import check_trusted
 from dslaunch.cli.positional import own_first
-from dslaunch.errors import SelectionError, UsageError
+from dslaunch.errors import ConfigError, SelectionError, UsageError
 from dslaunch.registry import LAUNCHERS, TRANSPORTS
 from dslaunch.run.timeouts import LONGEST_TIMEOUT
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
 
-DEFAULT_FILE = "cluster.yaml"
-FILE_VARIABLE = "DSLAUNCH_CLUSTER"
+Value = TypeVar("Value")
 # everything after the first word that is not an option belongs to that word
 SCRIPT_LAST = {"allow_interspersed_args": False}
 
@@ -190,21 +188,21 @@ HangTimeout = Annotated[
 
 
 def find_cluster(path: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the cluster file: as given, else `$DSLAUNCH_CLUSTER`, else ./cluster.yaml.
+    """Return the cluster file: as given, else the default.
 
     Raises UsageError if no file is found, ConfigError if others control ./cluster.yaml.
     """
     if path is not None:
         return path
-    if environ.get(FILE_VARIABLE):
-        return Path(environ[FILE_VARIABLE])
-    if Path(DEFAULT_FILE).is_file():
-        check_trusted(Path(DEFAULT_FILE))
-        return Path(DEFAULT_FILE)
-    raise UsageError(
-        f"no cluster file: none given, ${FILE_VARIABLE} not set, ./{DEFAULT_FILE} not found",
-        hint="create one with `dslaunch init`",
-    )
+    default = default_cluster(environ)
+    if default is None:
+        raise UsageError(
+            f"no cluster file: none given, ${FILE_VARIABLE} not set, ./{DEFAULT_FILE} not found",
+            hint="create one with `dslaunch init`",
+        )
+    if not environ.get(FILE_VARIABLE):
+        check_trusted(default)
+    return default
 
 
 def open_cluster(path: Path | None) -> Cluster:
@@ -226,6 +224,25 @@ def allocated(path: Path | None) -> Cluster:
     return api.allocated(cluster)
 
 
+def of_each(
+    files: Sequence[Path], read: Callable[[Path], Value]
+) -> tuple[list[Value], ConfigError | None]:
+    """Return what `read` returns for each file, and one error for all files for which it raises
+    ConfigError; None: for no file."""
+    found: list[Value] = []
+    errors: list[ConfigError] = []
+    for file in files:
+        try:
+            found.append(read(file))
+        except ConfigError as error:
+            errors.append(error)
+    if not errors:
+        return found, None
+    problems = tuple(problem for error in errors for problem in error.problems)
+    hints = dict.fromkeys(error.hint for error in errors if error.hint)
+    return found, ConfigError(problems, hint="\n".join(hints) or None)
+
+
 def read_text(path: Path, most: int | None = None) -> str:
     """Return the text of a user's file, line ends unchanged; `-` is standard input.
 
@@ -243,33 +260,3 @@ def read_bytes(path: Path, most: int) -> bytes:
     if str(path) != "-":
         return user_text.read_bytes(path, most)
     return user_text.bounded(sys.stdin.buffer, str(path), most)
-
-
-def check_not_cluster_file(option: str, path: Path | None, cluster: Cluster) -> None:
-    """Raise UsageError if the file of an option is the cluster file, which it would replace."""
-    if path is None or cluster.source is None:
-        return
-    with contextlib.suppress(OSError):
-        if path.samefile(cluster.source.file):
-            raise UsageError(f"{option} {path}: this is the cluster file", hint="name another file")
-
-
-def check_writable(option: str, path: Path | None) -> None:
-    """Raise UsageError if the file of an option cannot be written; checked before minutes of work.
-
-    Nothing is created or changed.
-    """
-    if path is None:
-        return
-    try:
-        if path.is_dir():
-            why = os.strerror(errno.EISDIR)
-        elif not path.parent.is_dir():
-            why = f"directory {path.parent} not found"
-        elif os.access(path if path.exists() else path.parent, os.W_OK):
-            return
-        else:
-            why = os.strerror(errno.EACCES)
-    except OSError as error:
-        why = error.strerror or str(error)
-    raise UsageError(f"{option} {path}: {why}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,21 +17,18 @@ from dslaunch.cli.collection import without_collection
 from dslaunch.cli.options import Exclude, Include, Label, Nodes
 from dslaunch.cli.preflight_output import PreflightOutput, PreflightResult
 from dslaunch.cli.run_options import JobOptions, job_on
+from dslaunch.cluster.nodeset import fold
 from dslaunch.cluster.select import Selection, select
-from dslaunch.errors import DslaunchError, UsageError
+from dslaunch.errors import DslaunchError, SelectionError, UsageError
 from dslaunch.preflight.check_selection import CheckSelection, purposes, tier_of, unknown
-from dslaunch.preflight.checks import job_rehearsal
-from dslaunch.preflight.judge import judge
-from dslaunch.preflight.recording import read
-from dslaunch.report.preflight import ProgressLine, explanation
-from dslaunch.run.preflight_survey import ask_nodes, checks_again, preflight_scope, scoped_again
-from dslaunch.run.timeouts import REHEARSAL_DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dslaunch.cluster.model import Allocation, Cluster
     from dslaunch.launch.decisions import Decision
     from dslaunch.preflight.check import Check, Scope, Tier
+    from dslaunch.preflight.logins import Logins
     from dslaunch.preflight.recording import Recording
     from dslaunch.run.request import RunRequest
 
@@ -164,6 +162,7 @@ def preflight(
 def _explained(name: str | None) -> str:
     """Return the list of checks, or the explanation of one."""
     from dslaunch.preflight import checks
+    from dslaunch.report.preflight import explanation
 
     known = checks.load()
     if name is None:
@@ -201,13 +200,20 @@ class PreflightRequest(Struct, frozen=True):
             cluster, self.script, self.arguments, how, command="preflight --script", fallback=""
         )
         known_good = _known_good(baseline)
-        scope, checks = preflight_scope(cluster, allocation, job, self.wanted, Path.cwd())
-        _same_nodes(scope, known_good, baseline)
-        rehearses = self.script is not None and job_rehearsal.NAME in checks
-        if rehearses and not (self.slurm or self.transport):
-            api.check_not_scheduled(cluster, os.environ)
-        facts = _ask(scope, checks, self.wanted.tier)
+        with closing(_begin_logins(cluster, allocation)) as logins:
+            # what takes long is imported while the nodes are logged in to
+            from dslaunch.preflight.checks import job_rehearsal
+            from dslaunch.run.preflight_survey import preflight_scope
+
+            scope, checks = preflight_scope(cluster, allocation, job, self.wanted, Path.cwd())
+            _same_nodes(scope, known_good, baseline)
+            rehearses = self.script is not None and job_rehearsal.NAME in checks
+            if rehearses and not (self.slurm or self.transport):
+                api.check_not_scheduled(cluster, os.environ)
+            facts = _ask(scope, checks, self.wanted.tier, logins)
         if rehearses:
+            from dslaunch.run.timeouts import REHEARSAL_DEFAULTS
+
             request = api.run_request(
                 cluster, job, allocation, preflight=False, timeouts=REHEARSAL_DEFAULTS
             )
@@ -216,6 +222,8 @@ class PreflightRequest(Struct, frozen=True):
 
     def again(self, saved: Path, baseline: Path | None) -> PreflightResult:
         """Return the result for saved answers. Raises DslaunchError."""
+        from dslaunch.run.preflight_survey import checks_again
+
         with without_collection():
             known_good = _known_good(baseline)
             facts = self._facts(saved)
@@ -231,44 +239,74 @@ class PreflightRequest(Struct, frozen=True):
             raise UsageError(
                 "--slurm and --transport need the nodes", hint="remove them, or remove --from"
             )
+        from dslaunch.preflight.recording import read
+        from dslaunch.run.preflight_survey import scoped_again
+
         facts = read(saved)
         cluster = facts.scope.cluster if self.file is None else options.open_cluster(self.file)
-        return scoped_again(
+        everywhere = self.which == Selection()
+        scoped = scoped_again(
             facts,
             cluster=cluster,
-            allocation=None if self.which == Selection() else select(cluster, self.which),
+            allocation=None if everywhere else select(cluster, self.which),
             purposes=self.wanted.purposes,
             launcher=self.launcher,
         )
+        if everywhere and self.file is not None:
+            _say_left_out(cluster, scoped.scope)
+        return scoped
+
+
+def _say_left_out(cluster: Cluster, scope: Scope) -> None:
+    """Print which nodes of a cluster file are not judged, since they were not recorded."""
+    judged = {node.host for node in scope.nodes}
+    left_out = [node.host for node in cluster.nodes if node.host not in judged]
+    if left_out:
+        ui.say(f"not judged, since the recording was made without them: {fold(left_out)}")
 
 
 def _known_good(baseline: Path | None) -> Recording | None:
-    return None if baseline is None else read(baseline)
+    if baseline is None:
+        return None
+    from dslaunch.preflight.recording import read
+
+    return read(baseline)
 
 
 def _judged(
     facts: Recording, checks: Mapping[str, Check], known_good: Recording | None
 ) -> PreflightResult:
+    from dslaunch.preflight.judge import judge
+
     before = None if known_good is None else judge(known_good, checks)
     return PreflightResult(checks, judge(facts, checks), before)
 
 
 def _same_nodes(scope: Scope, known_good: Recording | None, baseline: Path | None) -> None:
-    """Raise UsageError for a baseline of another cluster."""
+    """Raise SelectionError for a baseline of another cluster."""
     if known_good is None:
         return
     then = {node.host for node in known_good.scope.nodes}
     if not then & {node.host for node in scope.nodes}:
-        raise UsageError(f"--baseline {baseline}: no answers of these nodes")
+        raise SelectionError(f"--baseline {baseline}: no answers of these nodes")
 
 
-def _ask(scope: Scope, checks: Mapping[str, Check], tier: Tier) -> Recording:
-    """Ask the nodes, with a progress line on a terminal."""
+def _begin_logins(cluster: Cluster, allocation: Allocation | None) -> Logins:
+    """Begin to log in to the nodes, and say how if that is worth knowing."""
     from dslaunch import transport
+    from dslaunch.preflight.logins import asked_nodes, begin_logins
 
-    choice = transport.choose(scope.cluster.transport, scope.cluster)
+    choice = transport.choose(cluster.transport, cluster)
     if choice.notable:
         ui.say(f"transport: {choice.name} ({choice.why})")
+    return begin_logins(cluster, asked_nodes(cluster, allocation), choice)
+
+
+def _ask(scope: Scope, checks: Mapping[str, Check], tier: Tier, logins: Logins) -> Recording:
+    """Ask the nodes, with a progress line on a terminal."""
+    from dslaunch.report.preflight import ProgressLine
+    from dslaunch.run.preflight_survey import ask_nodes
+
     progress = ProgressLine(scope, sys.stderr, live=sys.stderr.isatty())
     detours: list[Decision] = []
     try:
@@ -277,7 +315,7 @@ def _ask(scope: Scope, checks: Mapping[str, Check], tier: Tier) -> Recording:
             checks,
             tier,
             progress.note,
-            choice=choice,
+            logins=logins,
             on_measurement=progress.begin_measurement,
             on_detours=detours.extend,
         )

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import Struct
 
-from dslaunch.cli import options, ui
+from dslaunch.cli import ui
 from dslaunch.cli.json_option import JsonObject
+from dslaunch.cli.output_files import output_option
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import PreflightError, UsageError
-from dslaunch.preflight.baseline import compare_reports
 from dslaunch.preflight.verdict import Fitness, drain_commands, hosts_that_are
-from dslaunch.report.preflight import change_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,17 +24,15 @@ if TYPE_CHECKING:
     from dslaunch.preflight.judge import Report
     from dslaunch.preflight.recording import Recording
 
-Save = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write the answers of the nodes to a file.")
-]
+Save = Annotated[Path | None, output_option(text="Write the answers of the nodes to a file.")]
 FailOnChange = Annotated[
     bool,
     typer.Option("--fail-on-change", help="Exit with code 4 also for changes from --baseline."),
 ]
 Verbose = Annotated[bool, typer.Option("--all", "-a", help="Show passed checks too.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown, for an issue.")]
-Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML to a file.")]
-Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page to a file.")]
+Junit = Annotated[Path | None, output_option(text="Write JUnit XML to a file.")]
+Html = Annotated[Path | None, output_option(text="Write an HTML page to a file.")]
 ListFit = Annotated[
     bool, typer.Option("--list-fit", help="Print only the folded names of the fit nodes.")
 ]
@@ -86,8 +83,6 @@ class PreflightOutput(Struct, frozen=True):
         chosen = [option for option, given in forms.items() if given]
         if len(chosen) > 1:
             raise UsageError(f"{' and '.join(chosen)}: use one of them")
-        for option in ("save", "junit", "html"):
-            options.check_writable(f"--{option}", getattr(self, option))
 
     def write(self, judged: PreflightResult) -> None:
         """Write the files and print the report. Raises Exit with code 4 if a check failed."""
@@ -97,6 +92,9 @@ class PreflightOutput(Struct, frozen=True):
         self._write_reports(report, judged.checks)
         self._print(report)
         if judged.before is not None:
+            from dslaunch.preflight.baseline import compare_reports
+            from dslaunch.report.preflight import change_rows
+
             changed = compare_reports(judged.before, report)
             ui.say("\n".join(change_rows(changed, ui.width())))
             if changed and self.fail_on_change:
@@ -131,9 +129,9 @@ class PreflightOutput(Struct, frozen=True):
         """Print names or commands for scripts; nothing if no node has the verdict."""
         if self.drain:
             lines = list(drain_commands(report.verdicts))
-            unreachable = hosts_that_are(report.verdicts, Fitness.UNKNOWN)
-            if unreachable:
-                ui.say(f"not drained, since they did not answer: {fold(unreachable)}")
+            unknown = hosts_that_are(report.verdicts, Fitness.UNKNOWN)
+            if unknown:
+                ui.say(f"not drained, since no check got an answer: {fold(unknown)}")
         elif self.list_fit:
             lines = [fold(hosts_that_are(report.verdicts, Fitness.FIT))]
         else:

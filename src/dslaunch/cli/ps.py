@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -13,15 +12,10 @@ from msgspec.structs import replace
 
 from dslaunch import api
 from dslaunch.cli import options, ui
+from dslaunch.cli.cluster_option import default_cluster
 from dslaunch.cli.json_option import JsonList
 from dslaunch.cli.moments import moment
-from dslaunch.cli.options import (
-    DEFAULT_FILE,
-    FILE_VARIABLE,
-    ClusterFile,
-    find_cluster,
-    open_cluster,
-)
+from dslaunch.cli.options import ClusterFile, find_cluster, open_cluster
 from dslaunch.errors import ErrorCode, UsageError
 from dslaunch.report.status import run_rows
 from dslaunch.run.run_selection import RunSelection
@@ -147,6 +141,6 @@ def state_of(text: str) -> State:
 
 def _cluster(file: Path | None) -> Cluster | None:
     """Return the cluster of the given or default file, if there is one."""
-    if file is not None or os.environ.get(FILE_VARIABLE) or Path(DEFAULT_FILE).is_file():
+    if file is not None or default_cluster() is not None:
         return open_cluster(find_cluster(file))
     return None

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dslaunch import api
 from dslaunch.cli import options, ui
+from dslaunch.cli.output_files import output_option
 from dslaunch.cli.positional import FILE_ENDINGS
 from dslaunch.cli.run_options import JobOptions, SelectionOptions, read_job
 from dslaunch.errors import UsageError
@@ -35,7 +36,7 @@ Address = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write to a file."),
+    output_option("--output", "-o", text="Write to a file; - is standard output.", or_stdout=True),
 ]
 CONTEXT = options.SCRIPT_LAST
 
@@ -66,7 +67,6 @@ def render(
     check_format(name)
     how = replace(how, launcher=how.launcher or _launcher_of(name))
     asked = read_job(rest, how, command="render", file=file, slurm=slurm, fallback="train.py")
-    options.check_not_cluster_file("--output", output, asked.cluster)
     rendered = api.render(
         name,
         asked.cluster,

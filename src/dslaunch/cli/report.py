@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from dslaunch import api
 from dslaunch.cli import lookup, ui
 from dslaunch.cli.collection import without_collection
-from dslaunch.cli.options import check_writable
+from dslaunch.cli.output_files import STDOUT, output_option
 from dslaunch.run.rehearsal_result import recorded_verdict
 
 if TYPE_CHECKING:
@@ -23,11 +21,11 @@ def report(
     file: lookup.ClusterOfRun = None,
     output: Annotated[
         Path | None,
-        typer.Option(
+        output_option(
             "--output",
             "-o",
-            metavar="FILE",
-            help="Write the page to this file; - is standard output (default: RUN.html).",
+            text="Write the page to this file; - is standard output (default: RUN.html).",
+            or_stdout=True,
         ),
     ] = None,
 ) -> None:
@@ -40,13 +38,10 @@ def report(
     """
     from dslaunch.report.run_page import run_page
 
-    is_printed = output is not None and str(output) == "-"
-    if not is_printed:
-        check_writable("--output", output)
     with without_collection():
         details = api.run_details(lookup.find(run, file))
         page = run_page(details, _rehearsal(details))
-    if is_printed:
+    if str(output) == STDOUT:
         ui.document(page)
     else:
         ui.write(output or Path(f"{details.name}.html"), page, "--output", errors="replace")

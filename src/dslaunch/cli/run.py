@@ -25,6 +25,7 @@ from dslaunch.cli import (
 )
 from dslaunch.cli.json_option import JsonEvents
 from dslaunch.cli.options import Words
+from dslaunch.cli.output_files import output_option
 from dslaunch.cli.run_options import (
     JobOptions,
     SelectionOptions,
@@ -69,7 +70,7 @@ Restarts = Annotated[
 ]
 Result = Annotated[
     Path | None,
-    typer.Option("--result", metavar="FILE", help="Write the outcome to a JSON file."),
+    output_option("--result", text="Write the outcome to a JSON file."),
 ]
 Notice = Annotated[
     Literal["USR1", "USR2"] | None,
@@ -166,7 +167,6 @@ class EndOptions(Struct, frozen=True):
 
     def checked(self, *, detach: bool) -> RunEnd:
         """Return what is done with the outcome. Raises UsageError."""
-        options.check_writable("--result", self.result)
         notifications.check_launcher_stays(
             "--metrics", given=self.metrics is not None, detach=detach
         )

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from dslaunch.cli import interruption, notifications, options, run_views, script_options, ui
 from dslaunch.cli.json_option import JsonEvents
+from dslaunch.cli.output_files import output_option
 from dslaunch.cli.run_options import JobOptions, SelectionOptions, read_job
 from dslaunch.errors import DslaunchError, PlanError, UsageError
 from dslaunch.terminal import one_line
@@ -63,7 +64,12 @@ Template = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write the batch script to a file."),
+    output_option(
+        "--output",
+        "-o",
+        text="Write the batch script to a file; - is standard output.",
+        or_stdout=True,
+    ),
 ]
 MinNodes = Annotated[
     int | None,
@@ -159,7 +165,6 @@ def slurm(
     asked = read_job(words, how, command="slurm", file=cluster)
     if sum((render or output is not None, check, detach)) > 1:
         raise UsageError("--render (or --output), --check and --detach exclude each other")
-    options.check_not_cluster_file("--output", output, asked.cluster)
     notifications.check_launcher_stays("--notify", given=bool(notify), detach=detach)
     request = SlurmRequest(
         selection=which.selection,

@@ -53,11 +53,14 @@ def slurm_lint(
     wanted = form(as_json=as_json, sarif=sarif, github=github)
     ignored = ignored_rules(ignore, rules().names)
     _say_unchecked()
-    verdicts = [_judged(file, fix, ignored) for file in files]
+    verdicts, unreadable = options.of_each(files, lambda file: _judged(file, fix, ignored))
     remarks = [remark for verdict in verdicts for remark in verdict.remarks]
-    show(remarks, wanted, sum(verdict.ignored for verdict in verdicts))
+    if verdicts:
+        show(remarks, wanted, sum(verdict.ignored for verdict in verdicts))
     if wanted == "text":
         _show_good_practice([remark for verdict in verdicts for remark in verdict.good_practice])
+    if unreadable is not None:
+        raise unreadable
     if fails(remarks, strict=strict):
         sys.exit(ConfigError.exit_code)
 

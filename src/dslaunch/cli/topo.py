@@ -14,9 +14,10 @@ import typer
 
 from dslaunch.cli import options, ui
 from dslaunch.cli.json_option import Json
+from dslaunch.cli.output_files import output_option
 from dslaunch.cli.positional import FILE_ENDINGS, two_files
 from dslaunch.cluster.load import load_cluster, read_text
-from dslaunch.errors import ConfigError, DslaunchError, UsageError
+from dslaunch.errors import ConfigError, DslaunchError, Problem, SelectionError, UsageError
 from dslaunch.report import topology as report
 from dslaunch.report.topology_svg import drawing
 from dslaunch.topology import nccl
@@ -26,6 +27,8 @@ from dslaunch.topology.comparison import compare
 from dslaunch.topology.recorded_text import texts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dslaunch.lint import Remark
     from dslaunch.topology.advice_codes import Advice
     from dslaunch.topology.model import Topology
@@ -49,7 +52,7 @@ def topo(
     json: Json = False,
     svg: Annotated[
         Path | None,
-        typer.Option("--svg", metavar="FILE", help="Write a drawing of the first node to a file."),
+        output_option("--svg", text="Write a drawing of the first node to a file."),
     ] = None,
     apply: Annotated[
         Path | None,
@@ -68,7 +71,6 @@ def topo(
 
     Example: dslaunch topo cluster.yaml
     """
-    options.check_writable("--svg", svg)
     if apply:
         load_cluster(apply)
     if cluster is not None:
@@ -91,7 +93,7 @@ def topo(
         _draw(by_host, svg)
     if apply:
         _apply(apply, advice)
-    _none_read(by_host)
+    _check_one_read(by_host, () if is_cluster else files)
 
 
 def _default_source() -> str:
@@ -111,16 +113,20 @@ def _default_source() -> str:
 def _asked(file: Path) -> dict[str, Topology]:
     """Ask the nodes of a cluster file. Raises NodeError if none answers."""
     # imported here: recorded text needs none of it, which takes as long as to read 2,000 nodes
-    from dslaunch.preflight import checks
-    from dslaunch.preflight.check import Scope
-    from dslaunch.preflight.checks._wiring import topologies
-    from dslaunch.preflight.runner import Survey
+    from dslaunch.preflight.logins import begin_logins
 
     cluster = options.open_cluster(file)
-    asking = {name: checks.load()[name] for name in ASKING}
-    survey = Survey(Scope(cluster, cluster.nodes), asking, lambda *_: None)
-    with closing(survey):
-        survey.run()
+    with closing(begin_logins(cluster, cluster.nodes)) as logins:
+        # and this while the nodes are logged in to
+        from dslaunch.preflight import checks
+        from dslaunch.preflight.check import Scope
+        from dslaunch.preflight.checks._wiring import topologies
+        from dslaunch.preflight.runner import Survey
+
+        asking = {name: checks.load()[name] for name in ASKING}
+        survey = Survey(Scope(cluster, cluster.nodes), asking, lambda *_: None, logins)
+        with closing(survey):
+            survey.run()
     for failure in survey.failures.values():
         ui.say(f"no answer from {failure.host}: {failure.message}")
     found = topologies(survey.answers())
@@ -131,18 +137,24 @@ def _asked(file: Path) -> dict[str, Topology]:
 
 def _read(files: list[str]) -> dict[str, Topology]:
     """Read each node's file. Raises UsageError for two of one name, ConfigError."""
-    read_part = cache(lambda part: read(answers_in(part)))  # equal nodes print equal texts
-    found: dict[str, Topology] = {}
+    by_host: dict[str, Path] = {}
     for file in files:
         host = "stdin" if file == "-" else Path(file).stem
-        if host in found:
+        if host in by_host:
             raise UsageError(
                 f"{file}: second file for node {host}",
                 hint="name each file like its node, for example node01.txt",
             )
-        for name, part in _parts(_text(file)).items():
-            found[f"{host}-{name}" if name else host] = read_part(part)
-    return found
+        by_host[host] = Path(file)
+    found, unreadable = options.of_each(list(by_host.values()), _text)
+    if unreadable is not None:
+        raise unreadable
+    read_part = cache(lambda part: read(answers_in(part)))  # equal nodes print equal texts
+    return {
+        f"{host}-{name}" if name else host: read_part(part)
+        for host, text in zip(by_host, found, strict=True)
+        for name, part in _parts(text).items()
+    }
 
 
 def _parts(text: str) -> dict[str, str]:
@@ -153,10 +165,10 @@ def _parts(text: str) -> dict[str, str]:
     return {name: part for name, part in parts.items() if "GPU" in part} or {"": text}
 
 
-def _text(file: str) -> str:
+def _text(file: Path) -> str:
     """Return recorded output; invalid bytes are replaced. Raises ConfigError."""
     try:
-        found = options.read_bytes(Path(file), LARGEST)
+        found = options.read_bytes(file, LARGEST)
     except ConfigError as error:
         hint = "name a file with the output of `nvidia-smi topo -m`, or a cluster file"
         raise ConfigError(error.problems, hint=hint) from None
@@ -164,12 +176,17 @@ def _text(file: str) -> str:
     return found.decode(encoding, "replace")
 
 
-def _none_read(by_host: dict[str, Topology]) -> None:
-    """Raise DslaunchError if none of the texts has a matrix."""
+def _check_one_read(by_host: dict[str, Topology], files: Sequence[str]) -> None:
+    """Raise an error if none of the texts has a matrix: ConfigError for files."""
     troubles = [topology.trouble for topology in by_host.values() if topology.trouble]
-    if len(troubles) == len(by_host):
-        hints = dict.fromkeys(trouble.hint for trouble in troubles if trouble.hint)
-        raise DslaunchError("no topology matrix found", hint="\n".join(hints) or None)
+    if len(troubles) < len(by_host):
+        return
+    why = "no topology matrix found"
+    hint = "\n".join(dict.fromkeys(each.hint for each in troubles if each.hint)) or None
+    if not files:
+        raise DslaunchError(why, hint=hint)
+    problems = tuple(Problem(file, 0, 0, "", why, rule="no-matrix") for file in files)
+    raise ConfigError(problems, hint=hint)
 
 
 def _settings(by_host: dict[str, Topology]) -> tuple[Remark, ...]:
@@ -185,7 +202,7 @@ def _slots(file: Path, by_host: dict[str, Topology]) -> tuple[Advice, ...]:
     listed = {node.host: node.slots for node in load_cluster(file).nodes}
     unknown = [host for host in by_host if host not in listed]
     if unknown:
-        raise UsageError(
+        raise SelectionError(
             f"{file}: unknown nodes: {', '.join(unknown)}",
             hint="name the recorded files like the nodes, for example node01.txt",
         )

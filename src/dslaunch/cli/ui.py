@@ -50,9 +50,9 @@ def data(value: object, *, indent: int | None = 2) -> None:
 def document(text: str, output: Path | None = None) -> None:
     """Print a text for programs, such as a batch script: exact, except on a terminal.
 
-    With `output`, write it to that file instead. Raises UsageError.
+    With `output`, write it to that file instead, unless it is `-`. Raises UsageError.
     """
-    if output is None:
+    if output is None or str(output) == "-":
         _print(visible(text) if sys.stdout.isatty() else text)
     else:
         write(output, text, "--output", errors="surrogateescape")

@@ -10,9 +10,10 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from dslaunch.cli import ui
+from dslaunch.cli.cluster_option import DEFAULT_FILE, FILE_VARIABLE, ClusterOption
 from dslaunch.cli.json_option import JsonObject
 from dslaunch.cli.lint_output import Github, Ignore, Sarif, Strict, form, ignored_rules, show
-from dslaunch.cli.options import DEFAULT_FILE, FILE_VARIABLE, ClusterOption, find_cluster
+from dslaunch.cli.options import find_cluster
 from dslaunch.cli.positional import two_files
 from dslaunch.cluster.load import check_names, parse, read_text
 from dslaunch.cluster.mistakes import MistakeCode

@@ -14,7 +14,7 @@ from dslaunch.cluster.model import MOST_SLOTS
 from dslaunch.cluster.names import host_fault
 from dslaunch.cluster.nodeset import InvalidNodeSet, expand
 from dslaunch.cluster.slurm_variables import gpus_per_node, node_lists
-from dslaunch.errors import ErrorCode, UsageError
+from dslaunch.errors import ErrorCode, SelectionError, UsageError
 from dslaunch.notes import Note, NoteCode, note
 
 DEFAULT_SLOTS = 8
@@ -67,7 +67,8 @@ def from_hosts(folded: str, slots: int | None) -> Discovered:
 
 
 def from_ssh_config(text: str, slots: int | None, file: str | None = None) -> Discovered:
-    """Return the `Host` entries of an ssh_config that look like nodes. Raises UsageError.
+    """Return the `Host` entries of an ssh_config that look like nodes. Raises SelectionError
+    if there are none, and UsageError.
 
     Excluded are patterns, jump hosts, hosts whose user is `git`, and second names of a machine
     (same HostName and port). `file` is the path of an ssh_config other than the user's; ssh needs
@@ -93,7 +94,7 @@ def from_ssh_config(text: str, slots: int | None, file: str | None = None) -> Di
         if first != name:
             notes.append(note(DiscoveryNote.OTHER_NAME, host=name, first=first))
     if not machines:
-        raise UsageError.coded(ErrorCode.NO_SSH_HOSTS)
+        raise SelectionError.coded(ErrorCode.NO_SSH_HOSTS)
     if any(key == "include" for _, key, _ in settings):
         notes.append(note(DiscoveryNote.INCLUDES_NOT_READ))
     return Discovered(

@@ -19,7 +19,7 @@ from dslaunch.deepspeed.shards import (
     parse_name,
     partition_name,
 )
-from dslaunch.errors import ErrorCode, UsageError
+from dslaunch.errors import ErrorCode, SelectionError
 from dslaunch.protocol.checkpoints import MOST_SHARDS, File, Header, Part, Survey
 
 OFFLOADED = "offloaded_tensors"
@@ -270,22 +270,22 @@ def _header(parts: Sequence[Part]) -> Header:
 def choose(checkpoints: Sequence[Checkpoint], tag: str | None, where: str) -> Checkpoint:
     """Return the checkpoint of that tag or name; by default the newest complete one.
 
-    Raises UsageError with the available ones.
+    Raises SelectionError with the available ones.
     """
     there = tuple(checkpoint.name for checkpoint in checkpoints[-10:])
     if not checkpoints:
-        raise UsageError.coded(ErrorCode.NO_CHECKPOINT, path=where)
+        raise SelectionError.coded(ErrorCode.NO_CHECKPOINT, path=where)
     if tag is not None:
         alike = [c for c in checkpoints if tag in (c.name, c.tag, c.root)]
         if len(alike) == 1:
             return alike[0]
         if not alike:
-            raise UsageError.coded(ErrorCode.UNKNOWN_CHECKPOINT, name=tag, checkpoints=there)
+            raise SelectionError.coded(ErrorCode.UNKNOWN_CHECKPOINT, name=tag, checkpoints=there)
         matches = tuple(c.name for c in alike)
-        raise UsageError.coded(ErrorCode.AMBIGUOUS_CHECKPOINT, name=tag, matches=matches)
+        raise SelectionError.coded(ErrorCode.AMBIGUOUS_CHECKPOINT, name=tag, matches=matches)
     whole = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
     if not whole:
-        raise UsageError.coded(ErrorCode.NO_COMPLETE_CHECKPOINT, path=where, checkpoints=there)
+        raise SelectionError.coded(ErrorCode.NO_COMPLETE_CHECKPOINT, path=where, checkpoints=there)
     return whole[-1]
 
 

@@ -431,6 +431,8 @@ def _entry(entry: "Dict[str, Any]", start: str) -> "Dict[str, Any]":
         "completed": bool(entry["retired"]) or entry["state"] == "completed",
         "p2p": bool(entry["is_p2p"]),
     }
+    if entry.get("time_discovered_started_ns"):
+        told["started"] = True
     root = _CALLS.root_of(operation, entry["time_created_ns"])
     if root is not None:
         told["root"] = root

@@ -9,6 +9,7 @@ Other users may be able to write in the directory: links below it are reported, 
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import json
 import os
@@ -69,11 +70,21 @@ def survey(argument: Answer) -> Answer:
     above, name = os.path.split(top)
     return {
         "path": top,
+        "unreadable": _why_unreadable(top),
         "checkpoints": found,
         "latest": {root: tag for root, tag in latest.items() if tag is not None},
         # the rank map that a run wrote beside the directory (deepspeed/placement.py)
         "ranks": _json(_text(above, f".dslaunch-ranks.{name}.json")),
     }
+
+
+def _why_unreadable(top: str) -> Optional[str]:
+    """Return the name of the error with which a directory cannot be opened, such as `ENOENT`."""
+    try:
+        with beneath.opened(top):
+            return None
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, "EIO")
 
 
 class _Looking:

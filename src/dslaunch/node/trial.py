@@ -8,7 +8,7 @@ import os
 import select
 import time
 
-from dslaunch.node import installed, paths, processes
+from dslaunch.node import installed, paths, processes, same_python
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
@@ -38,25 +38,26 @@ def run(told: Answer, home: str) -> Answer:
 
     Returns `code` (None: it exceeded the time and was killed), `out`, `err`, and `report`: what was
     written to the file that REPORT names. `tidy` also ends processes that detached themselves. A
-    missing working directory would be created by the run, empty; `/` replaces it. Raises OSError if
-    the program cannot be started; its `filename` is the program.
+    missing working directory would be created by the run, empty; `/` replaces it. `python_at`: the
+    word of `argv` with the interpreter that runs `installed`, if what stands before it only starts
+    it. Raises OSError if the program cannot be started; its `filename` is the program.
     """
     environment = {**os.environ, **told["env"]}
     cwd = os.path.join(home, told["cwd"])
+    cwd = cwd if os.path.isdir(cwd) else "/"
     report, ours = os.pipe()
     out, outs = os.pipe()
     err, errs = os.pipe()
     os.set_inheritable(ours, True)
     words = {**environment, REPORT: f"/dev/fd/{ours}", INSTALLED: _text_of_installed()}
     pipes = {report: b"", out: b"", err: b""}
+    argv = [paths.expanded(word, words) for word in told["argv"]]
+    python = argv[told["python_at"] :] if "python_at" in told else []
     try:
-        child = Program(
-            [paths.expanded(word, words) for word in told["argv"]],
-            environment,
-            cwd=cwd if os.path.isdir(cwd) else "/",
-            out=outs,
-            err=errs,
-        )
+        if python and same_python.is_same(python[0], environment):
+            child = Program(same_python.start(python, environment, cwd, outs, errs, report=ours))
+        else:
+            child = Program.spawned(argv, environment, cwd=cwd, out=outs, err=errs)
     except OSError:
         _close(*pipes)
         raise
@@ -88,14 +89,20 @@ class Program:
     """A program in its own process group. `subprocess` could start it too, and would take a node
     longer to import than the program to run."""
 
-    def __init__(
-        self, argv: List[str], environment: Dict[str, str], cwd: str, out: int, err: int
-    ) -> None:
-        """`out`, `err`: where it writes to. Raises OSError if it cannot be started."""
+    def __init__(self, pid: int) -> None:
+        """`pid`: the process, a child of this one."""
+        self.pid = pid
+
+    @classmethod
+    def spawned(
+        cls, argv: List[str], environment: Dict[str, str], cwd: str, out: int, err: int
+    ) -> Program:
+        """Start a program. `out`, `err`: where it writes to. Raises OSError if it cannot be
+        started."""
         here = os.open(".", os.O_PATH)
         try:
             os.chdir(cwd)
-            self.pid = os.posix_spawn(
+            pid = os.posix_spawn(
                 _executable(argv[0], environment),
                 argv,
                 environment,
@@ -110,6 +117,7 @@ class Program:
         finally:
             os.fchdir(here)
             os.close(here)
+        return cls(pid)
 
     def has_ended(self) -> bool:
         """Return whether it has ended. Its status is left where it is: until `end` takes it, no

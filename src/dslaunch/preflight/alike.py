@@ -2,19 +2,30 @@
 
 Most of ten thousand nodes give a check the same answers, so it judges groups of nodes, by the
 answers of the first node of each. If it reads an answer that is not the same on all nodes of a
-group, the group is divided by that answer, and the parts are judged instead. If it reads what only
-one node has, such as a name or a clock, the nodes are judged one by one.
+group, the group is divided by that answer, and the parts are judged instead. Many answers have
+serial numbers, temperatures or counters in them, so that they differ on all nodes: a check reads a
+part of such an answer (`NodeAnswers.part`), and the group is divided by this part. If a check reads
+what only one node has, such as a name or a clock, the nodes are judged one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NoReturn, TypeVar, cast
 
 from msgspec.structs import replace
 
-from dslaunch.preflight.check import Asked, DifferError, NodeAnswers, NodeKind, Nodes, Question
+from dslaunch.preflight.check import (
+    Asked,
+    DifferError,
+    NodeAnswers,
+    NodeKind,
+    Nodes,
+    Question,
+    Read,
+    UnansweredError,
+)
 from dslaunch.protocol.survey import Answer
 
 R = TypeVar("R")
@@ -28,9 +39,10 @@ class NodeGroup:
         self.parsed: dict[Callable[..., Any], Any] = {}
         """What checks have made of the answers that all of the nodes have in common."""
         self._nodes = nodes
-        self._parts: dict[str, tuple[NodeGroup, ...]] = {}
-        """By question; empty: all have the same answer. A group that named itself here, or what
-        names it, would be left to the garbage collector, with the answers of all its nodes."""
+        self._parts: dict[str | Read, tuple[NodeGroup, ...]] = {}
+        """By question, or what is read of the answers; empty: it is the same on all nodes. A group
+        that named itself here, or what names it, would be left to the garbage collector, with the
+        answers of all its nodes."""
 
     @property
     def first(self) -> NodeAnswers:
@@ -41,11 +53,36 @@ class NodeGroup:
         """Whether the nodes have different answers to the question with this key."""
         return len(self.parts(key)) > 1
 
-    def parts(self, key: str) -> tuple[NodeGroup, ...]:
-        """Return the groups with equal answers to a question. All checks share them."""
-        if key not in self._parts:
-            self._parts[key] = self._divided(key)
-        return self._parts[key] or (self,)
+    def part(self, read: Read) -> Hashable:
+        """Return what a function makes of the answers of each node. Raises DifferError if that is
+        not the same for all, UnansweredError."""
+        if len(self.parts(read)) > 1:
+            raise DifferError(read)
+        return self.first.once(read)
+
+    def parts(self, by: str | Read | None) -> tuple[NodeGroup, ...]:
+        """Return the groups with equal answers to a question, by its key, or of whose answers a
+        function makes equal values; None: a group for each node. All checks share them."""
+        if by is None:
+            return tuple(NodeGroup((node,)) for node in self._nodes)
+        if by not in self._parts:
+            self._parts[by] = self._divided(by) if isinstance(by, str) else self._divided_by(by)
+        return self._parts[by] or (self,)
+
+    def answers(self, asked: dict[str, Question], limits: Mapping[str, float]) -> NodeAnswers:
+        """Return what the nodes have in common, with a check's names of questions and its limits.
+        Using more raises DifferError."""
+        return replace(
+            self.first,
+            node=cast(Any, _OF_ONE_NODE),
+            hello=cast(Any, _OF_ONE_NODE),
+            clock=cast(Any, _OF_ONE_NODE),
+            asked=asked,
+            limits=limits,
+            parsed=self.parsed,
+            group=self,
+            common=self.first.kind,
+        )
 
     @cached_property
     def _recorded(self) -> list[Mapping[str, Answer]]:
@@ -65,6 +102,37 @@ class NodeGroup:
         if len(by_answer) == 1:
             return ()
         return tuple(NodeGroup(tuple(nodes)) for nodes in by_answer.values())
+
+    def _divided_by(self, read: Read) -> tuple[NodeGroup, ...]:
+        """Return the groups of whose answers a function makes equal values; empty: all."""
+        values = dict(self._values(read))
+        if len(set(values.values())) == 1:
+            return ()
+        by_value: dict[Hashable, list[NodeAnswers]] = {}
+        for node in self._nodes:
+            by_value.setdefault(values[node.host], []).append(node)
+        return tuple(NodeGroup(tuple(nodes)) for nodes in by_value.values())
+
+    def _values(self, read: Read) -> Iterator[tuple[str, Hashable]]:
+        """Yield what a function makes of the answers of each node, once of equal answers."""
+        groups = [self]
+        while groups:
+            group = groups.pop()
+            try:
+                value = group._value(read)
+            except DifferError as differ:
+                groups += group.parts(differ.by)
+                continue
+            for host in group.hosts:
+                yield host, value
+
+    def _value(self, read: Read) -> Hashable:
+        """Return what a function makes of the answers of all nodes, or why there is no answer."""
+        a = self.first if len(self.hosts) == 1 else self.answers({}, {})
+        try:
+            return a.once(read)
+        except UnansweredError as error:
+            return UnansweredError, error.reason, str(error)
 
 
 def _compared(answer: Answer | None) -> object:
@@ -136,18 +204,7 @@ class CheckAnswers(Mapping[str, NodeAnswers]):
 
     def of_group(self, group: NodeGroup) -> NodeAnswers:
         """Return what the nodes of a group have in common. Using more raises DifferError."""
-        first = group.first
-        return replace(
-            first,
-            node=cast(Any, _OF_ONE_NODE),
-            hello=cast(Any, _OF_ONE_NODE),
-            clock=cast(Any, _OF_ONE_NODE),
-            asked=self._names(group.hosts[0]),
-            limits=self._limits,
-            parsed=group.parsed,
-            differs=group.differs,
-            common=first.kind,
-        )
+        return group.answers(self._names(group.hosts[0]), self._limits)
 
     def _names(self, host: str) -> dict[str, Question]:
         names: dict[str, Question] = {}
@@ -187,10 +244,10 @@ def judge_alike(nodes: Nodes, work: Callable[[NodeAnswers], R]) -> list[tuple[tu
         try:
             found.append((group.hosts, work(nodes.of_group(group))))
         except DifferError as differ:
-            if differ.key is None:
+            if differ.by is None:
                 found += [((host,), work(nodes[host])) for host in group.hosts]
             else:
-                groups += group.parts(differ.key)
+                groups += group.parts(differ.by)
     by_first = {hosts[0]: (hosts, result) for hosts, result in found}
     return [by_first[host] for host in nodes if host in by_first]
 

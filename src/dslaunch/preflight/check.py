@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, MutableMapping
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -14,8 +14,10 @@ from dslaunch.json_text import json_text
 from dslaunch.launch.job import Job
 from dslaunch.preflight.unanswered import UnansweredError as UnansweredError
 from dslaunch.preflight.unanswered import UnansweredReason, reason_of
-from dslaunch.protocol.survey import Answer, Identity
 from dslaunch.pysource.imports import Imports
+
+if TYPE_CHECKING:
+    from dslaunch.protocol.survey import Answer, Identity
 
 Level = Literal["fail", "warn", "unknown", "info", "skip", "pass"]
 """`unknown`: it was not answered, and is never shown as passed."""
@@ -145,16 +147,32 @@ PURPOSES = {
 
 
 T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
+Read = Callable[["NodeAnswers"], Hashable]
+"""Makes a value of answers, which it looks up by their questions: checks name these differently."""
 
 
 class DifferError(Exception):
     """A check reads something in which nodes differ that are judged together."""
 
-    def __init__(self, key: str | None = None) -> None:
-        """`key`: of a question to which they have different answers; None: what only one
-        node has, such as a name."""
-        super().__init__(key)
-        self.key = key
+    def __init__(self, by: str | Read | None = None) -> None:
+        """`by`: the key of a question to which they have different answers, or a function that
+        makes different values of their answers; None: what only one node has, such as a name."""
+        super().__init__(by)
+        self.by = by
+
+
+class AnswersOfGroup(Protocol):
+    """What several nodes have answered that are judged together."""
+
+    def differs(self, key: str) -> bool:
+        """Return whether their answers to a question differ, by its key."""
+        ...
+
+    def part(self, read: Read) -> Any:
+        """Return what a function makes of the answers of each of them. Raises DifferError if that
+        is not the same for all, UnansweredError."""
+        ...
 
 
 class NodeKind(Struct, frozen=True):
@@ -212,8 +230,8 @@ class NodeAnswers(Struct):
     """What the login shell printed before anything was asked."""
     parsed: dict[Callable[..., Any], Any] = field(default_factory=dict)
     """The results of `once`; all checks of a node share them."""
-    differs: Callable[[str], bool] | None = None
-    """Of several nodes: whether their answers to a question differ, by its key."""
+    group: AnswersOfGroup | None = None
+    """Of several nodes: what they have answered."""
     common: NodeKind | None = None
     """Of several nodes: their kind."""
 
@@ -253,7 +271,7 @@ class NodeAnswers(Struct):
         return "value" in (self._answer(question) or _NOTHING)
 
     def _answer(self, question: Question) -> Answer | None:
-        if self.differs is not None and self.differs(question.key):
+        if self.group is not None and self.group.differs(question.key):
             raise DifferError(question.key)
         return self.recorded.get(question.key)
 
@@ -269,11 +287,20 @@ class NodeAnswers(Struct):
         found: T = self.parsed[parse]
         return found
 
+    def part(self, read: Callable[[NodeAnswers], H]) -> H:
+        """Return what a function makes of the node's answers, such as one column of a table, as
+        `once` does. Nodes for which this is equal are judged together, however else their answers
+        differ. Raises UnansweredError."""
+        if self.group is None:
+            return self.once(read)
+        found: H = self.group.part(read)
+        return found
+
     def named(
         self, asked: MutableMapping[str, Question], limits: Mapping[str, float]
     ) -> NodeAnswers:
         """Return the same answers with a check's names of questions and its limits."""
-        return replace(self, asked=asked, limits=limits, differs=None, common=None)
+        return replace(self, asked=asked, limits=limits, group=None, common=None)
 
     def from_here(self, question: Question) -> Any:
         """This machine's own answer to a question of `here`. Raises UnansweredError."""

@@ -15,10 +15,9 @@ from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.preflight.chained import DONE, then
 from dslaunch.preflight.check import Question
+from dslaunch.preflight.logins import Login
 from dslaunch.preflight.recording import NodeRecording
 from dslaunch.protocol import survey
-from dslaunch.transport import program
-from dslaunch.transport.base import Transport
 from dslaunch.transport.future import Future
 from dslaunch.transport.wire import LostError, Wire
 
@@ -51,20 +50,20 @@ class Conversation(Struct):
     given_up: Future[None] = field(default_factory=Future)
     """Done when the answers are not needed any more."""
 
-    def open(self, transport: Transport | None) -> None:
-        """Connect, and start the program that answers. Raises LostError."""
-        self.began = time.monotonic()
-        if self.of_run:
-            return
-        assert transport is not None
-        try:
-            self._check_wanted()
-            connection = transport.connect(self.node)
-            self.wire = Wire(self.node, connection, most=MOST_BYTES)
-            self._check_wanted()
-            self.wire.start(program.text("survey", {}))
-        except NodeError as error:
-            raise LostError(error.failures[0]) from None
+    def open(self, login: Future[Login]) -> Future[None]:
+        """Listen to the program that answers once it has been started; the future is done then, or
+        raises LostError."""
+
+        def listen(done: Login) -> Future[None]:
+            self.wire = Wire(self.node, done.connection, most=MOST_BYTES)
+            if self.given_up.done():
+                self.close()
+                raise LostError(NodeFailure(self.node.host, "lost", "given up", self._hint))
+            self.began = done.started.began
+            self.wire.listen_to(done.started)
+            return DONE
+
+        return then(login, listen, _lost)
 
     def ask(self, questions: Iterable[Question]) -> None:
         """Ask questions, and wait for the answers until they are given up. Raises LostError."""
@@ -153,12 +152,6 @@ class Conversation(Struct):
     def _give_up(self) -> None:
         self.given_up.set_result(None)
 
-    def _check_wanted(self) -> None:
-        """Raise LostError if the conversation was closed meanwhile."""
-        if self.given_up.done():
-            self.close()
-            raise LostError(NodeFailure(self.node.host, "lost", "given up", self._hint))
-
     @property
     def _hint(self) -> str:
         return f"try it by hand: `{self.by_hand}`"
@@ -168,3 +161,8 @@ class Conversation(Struct):
         if not isinstance(error, LostError):
             return error
         return LostError(replace(error.failure, hint=error.failure.hint or self._hint))
+
+
+def _lost(error: BaseException) -> BaseException:
+    """Return an error of a login as that of a conversation."""
+    return LostError(error.failures[0]) if isinstance(error, NodeError) else error

@@ -17,11 +17,9 @@ from dslaunch.preflight.alike import AnswersByHost
 from dslaunch.preflight.check import LEVELS, Check, Finding, Level, NodeAnswers, Scope
 from dslaunch.preflight.flow import findings_of
 from dslaunch.preflight.recording import NodeRecording, Recording
-from dslaunch.preflight.verdict import NodeVerdict, node_verdicts
+from dslaunch.preflight.verdict import REACHED, Fitness, NodeVerdict, node_verdicts
 from dslaunch.terminal import cut
 
-REACHED = "ssh.connect"
-"""The finding of every node, whether it answered at all. Not a file: nothing can be asked."""
 LONGEST = 2000
 """Characters of a part of a finding, which may quote a node."""
 
@@ -43,8 +41,9 @@ class Report(Struct, frozen=True, dict=True):
 
     @property
     def fit(self) -> bool:
-        """Whether nothing failed."""
-        return not self.count("fail")
+        """Whether nothing failed, and something is known about each node."""
+        unknown = any(verdict.fitness is Fitness.UNKNOWN for verdict in self.verdicts)
+        return not self.count("fail") and not unknown
 
     @cached_property
     def verdicts(self) -> tuple[NodeVerdict, ...]:

@@ -15,12 +15,19 @@ _SCRIPT = (
 )
 LOG = Question("run", {"shell": _SCRIPT}, 10)
 """The node's uptime and, after `log`, its lines: of all its time, or of a day of the journal."""
+_LINES = re.compile(r"^log\n+(?=[^\n])", re.MULTILINE)
 _UPTIME = re.compile(r"^uptime (\d+(?:\.\d+)?)$", re.MULTILINE)
 
 
 def log(a: NodeAnswers) -> str:
     """Return what was kept of the log. Raises UnansweredError if it may not be read."""
-    return kept(a.value(LOG)["out"])
+    return a.part(_log)
+
+
+def _log(a: NodeAnswers) -> str:
+    text = kept(a.value(LOG)["out"])
+    # nodes without lines are alike, however long they have been up
+    return text if _LINES.search(text) else ""
 
 
 def kept(text: str) -> str:

@@ -53,8 +53,10 @@ def tcp(nodes: Nodes) -> PairMatrix | None:
 def bandwidth(nodes: Nodes) -> PairMatrix | None:
     """How fast TCP is from node to node; None if it was not measured, or is more than can be
     read."""
-    rates, errors = measured(nodes) if nodes else ({}, {})
-    if not rates or len(nodes) > MOST:
+    if not nodes or len(nodes) > MOST:
+        return None
+    rates, errors = measured(nodes)
+    if not rates:
         return None
     best = max(*rates.values(), 1.0)
     cells = {pair: speed(rate) for pair, rate in rates.items()} | dict.fromkeys(errors, "✗")

@@ -39,7 +39,7 @@ class NodeRecording(Struct, frozen=True):
     clock: tuple[float, float] | None
     """How far its clock is ahead, and by how much that may be wrong. Seconds."""
     seconds: float
-    """From the connection's start to the last answer."""
+    """From the start of the program on it to the last answer."""
     noise: str = ""
     """What the login shell wrote before anything was asked."""
 
@@ -211,7 +211,7 @@ class SharedAnswers:
     nodes with the same values together."""
 
     def __init__(self) -> None:
-        self._by_text: dict[tuple[str, str], Answer] = {}
+        self._by_value: dict[tuple[str, bytes], Answer] = {}
         self._by_identity: dict[tuple[str, int], tuple[Any, Answer]] = {}
         """Most values are one object already, of nodes that were just asked (`KnownAnswers`). Each
         value is kept: otherwise another one could get its identity."""
@@ -222,7 +222,7 @@ class SharedAnswers:
             return answer
         value = answer["value"]
         if (key, id(value)) not in self._by_identity:
-            one = self._by_text.setdefault((key, repr(value)), answer)
+            one = self._by_value.setdefault((key, survey.packed(value)), answer)
             self._by_identity[key, id(value)] = value, one
         _, shared = self._by_identity[key, id(value)]
         return shared
@@ -259,7 +259,7 @@ def _written(
 def read(path: Path) -> Recording:
     """Read recorded facts. Raises ConfigError with the place of what is not as it was written."""
     try:
-        data = parsed(_text(path))
+        data = parsed(_content(path))
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise InvalidValue(f"expected an object with `format` {FORMAT}")
         data = _checked_by_name(_NodeOfFile, data, "nodes")
@@ -285,8 +285,8 @@ def _checked_by_name(kind: type[Struct], data: dict[str, Any], name: str) -> dic
     return {**data, name: values}
 
 
-def _text(path: Path) -> str:
-    """The file's text; of a device there might be no end. Raises ConfigError."""
+def _content(path: Path) -> bytes:
+    """The file's bytes; of a device there might be no end. Raises ConfigError."""
     try:
         if path.exists() and not path.is_file():
             raise _unreadable(path, "not a regular file")
@@ -294,11 +294,9 @@ def _text(path: Path) -> str:
         if size > MOST_BYTES:
             why = f"file too large: {size:,} bytes, expected at most {MOST_BYTES:,}"
             raise _unreadable(path, why)
-        return path.read_text("utf-8")
+        return path.read_bytes()
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
-    except UnicodeDecodeError:
-        raise _unreadable(path, "not recorded results: not UTF-8 text") from None
 
 
 def _unreadable(path: Path, why: str, line: int = 0, column: int = 0) -> ConfigError:

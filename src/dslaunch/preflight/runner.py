@@ -12,7 +12,6 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from dslaunch import log
-from dslaunch import transport as transports
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
 from dslaunch.preflight.alike import AnswersByHost
@@ -28,13 +27,14 @@ from dslaunch.preflight.check import (
 )
 from dslaunch.preflight.conversation import Conversation
 from dslaunch.preflight.flow import RunningCheck
+from dslaunch.preflight.logins import Logins, log_in
 from dslaunch.preflight.measurement import Measurement, OnMeasurement
 from dslaunch.preflight.recording import NodeRecording, SharedAnswers
 from dslaunch.protocol.survey import Answer, KnownAnswers
-from dslaunch.transport.base import Channel, Transport
+from dslaunch.transport.base import Channel
 from dslaunch.transport.classify import from_error
 from dslaunch.transport.fulfill import fulfill
-from dslaunch.transport.future import Future
+from dslaunch.transport.future import Future, done_with, wait_for
 from dslaunch.transport.process import ProcessChannel
 from dslaunch.transport.wire import LostError
 
@@ -50,11 +50,7 @@ Tell = Callable[[str, str], None]
 
 
 class Here:
-    """This machine as a node, without a connection."""
-
-    def connect(self, node: Node) -> Here:
-        """Return itself: there is no connection."""
-        return self
+    """The connection to this machine, which needs none."""
 
     def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
         """Run a shell line."""
@@ -73,16 +69,16 @@ class Survey:
         scope: Scope,
         checks: Mapping[str, Check],
         tell: Tell,
-        transport: Transport | None = None,
+        logins: Logins | None = None,
         talks: Mapping[str, Conversation] | None = None,
         on_measurement: OnMeasurement = lambda measurement: None,
     ) -> None:
-        """`transport`: by default the cluster's. `talks`: conversations that need none."""
+        """`logins`: of all nodes, which the caller closes after the survey; or `talks`:
+        conversations over connections of others."""
         self.scope, self.checks, self.tell = scope, checks, tell
         self.on_measurement = on_measurement
-        self.transport = transport
+        self.logins = logins
         if talks is None:
-            self.transport = transport or transports.get(scope.cluster.transport, scope.cluster)
             known = KnownAnswers()
             talks = {
                 node.host: Conversation(node, scope.by_hand(node), known=known)
@@ -101,68 +97,64 @@ class Survey:
         first questions."""
         running = [RunningCheck(name, check, self.scope) for name, check in self.checks.items()]
         first = [check.pending for check in running if check.pending is not None]
-        workers = min(self.scope.cluster.connected_at_once, len(self.talks))
-        pool = ThreadPoolExecutor(max_workers=workers + 1)  # and one for this machine
         questions_here = [
             question
             for each in first
             for question in each.here.values()
             if question.kind not in NOT_ASKED_OF_NODES
         ]
-        own = pool.submit(self._ask_here, questions_here)
-        try:
-            self._first_round(pool, first)
-            self._go_on(running)
-            self._further(running)
-            self._round(lambda talk: talk.measure_clock(), longest=0.0)
-            wait([own], _longest(questions_here) + GRACE)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        own = self._begin_here(questions_here)
+        self._first_round(first)
+        self._go_on(running)
+        self._further(running)
+        self._round(lambda talk: talk.measure_clock(), longest=0.0)
+        wait_for([own], _longest(questions_here) + GRACE)
         recorded = {host: talk.recording() for host, talk in self.talks.items()}
         shared = SharedAnswers()
         return {host: shared.of(node) for host, node in recorded.items() if node is not None}
 
     def close(self) -> None:
         """Let every node clean up, and hang up."""
-        # a second pool: the workers of the first may all be waiting to connect
         talks = [self.own, *(talk for talk in self.talks.values() if not talk.of_run)]
         closer = ThreadPoolExecutor(max_workers=len(talks))
         wait([closer.submit(talk.end) for talk in talks], FAREWELL)
         closer.shutdown(wait=False)
-        if self.transport is not None:
-            self.transport.close()
+
+    def _begin_here(self, asked: Sequence[Question]) -> Future[None]:
+        """Ask this machine in the background; the future is done when its answers are kept."""
+        if not asked:
+            return DONE
+        done: Future[None] = Future()
+        work = partial(fulfill, done, partial(self._ask_here, asked))
+        threading.Thread(target=work, daemon=True).start()
+        return done
 
     def _ask_here(self, asked: Sequence[Question]) -> None:
         """Ask this machine what checks ask of it, by a program as on the nodes."""
-        if not asked:
-            return
+        login = done_with(log_in(self.own.node, Here()))
         try:
-            self.own.open(Here())
+            self.own.open(login).result()
             self.own.ask(asked)
         except LostError as error:
             self.here = {q.key: {"error": str(error)} for q in asked}
         else:
             self.here = self.own.answers
 
-    def _first_round(self, pool: ThreadPoolExecutor, rounds: Sequence[Round]) -> None:
+    def _first_round(self, rounds: Sequence[Round]) -> None:
         """Connect to every node, and ask it the first questions of all checks."""
         asked = {host: _of_host(host, [each.asked for each in rounds]) for host in self.talks}
         last = {host: _of_host(host, [each.last for each in rounds]) for host in self.talks}
         longest = max((_longest(questions) for questions in asked.values()), default=0.0)
 
         def begin(talk: Conversation) -> Future[None]:
-            return self._begin(pool, talk, asked[talk.node.host], last[talk.node.host])
+            return self._begin(talk, asked[talk.node.host], last[talk.node.host])
 
         self._round(begin, longest)
 
     def _begin(
-        self,
-        pool: ThreadPoolExecutor,
-        talk: Conversation,
-        asked: list[Question],
-        last: list[Question],
+        self, talk: Conversation, asked: list[Question], last: list[Question]
     ) -> Future[None]:
-        """Connect in one of the pool's threads, and ask."""
+        """Ask a node as soon as its program has been started."""
 
         def ask(opened: None) -> Future[None]:
             self.tell(talk.node.host, "connected")
@@ -173,9 +165,8 @@ class Survey:
             return DONE
 
         opened = DONE
-        if not talk.of_run:
-            opened = Future()
-            pool.submit(fulfill, opened, partial(talk.open, self.transport))
+        if self.logins is not None:
+            opened = talk.open(self.logins.take(talk.node.host))
         return then(then(opened, ask), end)
 
     def _further(self, running: Sequence[RunningCheck]) -> None:

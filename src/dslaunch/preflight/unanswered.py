@@ -6,10 +6,12 @@ Recorded answers hold texts: of Linux (strerror(3)), of Python, and of the progr
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dslaunch.protocol.survey import Ran
+if TYPE_CHECKING:
+    from dslaunch.protocol.survey import Ran
 
 
 class UnansweredReason(Enum):

@@ -12,16 +12,19 @@ from dslaunch.cluster.nodeset import fold
 from dslaunch.launch.command import LONGEST_ARGUMENT, quote
 from dslaunch.preflight.check import Finding
 
+REACHED = "ssh.connect"
+"""The finding of every node, whether it answered at all. Not a file: nothing can be asked."""
+
 
 class Fitness(StrEnum):
     """Whether a node can be used for training."""
 
     FIT = "fit"
-    """It answered, and no check failed on it."""
+    """It answered checks, and none failed on it."""
     UNFIT = "unfit"
     """A check failed on it."""
     UNKNOWN = "unknown"
-    """It did not answer: it is not fit, and nothing is known against it."""
+    """It did not answer, or none of its checks: it is not fit, and nothing is known against it."""
 
 
 class NodeVerdict(Struct, frozen=True):
@@ -40,19 +43,31 @@ def node_verdicts(
 
     `answered`: the hosts that answered. `findings`: those of all checks.
     """
+    findings = tuple(findings)
     failed: dict[str, list[str]] = {}
     for finding in findings:
         if finding.level == "fail" and not finding.of_job:
             for host in finding.hosts:
                 failed.setdefault(host, []).append(finding.check)
+    known = set(answered) - _all_unknown(findings)
     return tuple(
-        _verdict(host, tuple(dict.fromkeys(failed.get(host, ()))), answered=host in answered)
+        _verdict(host, tuple(dict.fromkeys(failed.get(host, ()))), known=host in known)
         for host in hosts
     )
 
 
-def _verdict(host: str, checks: tuple[str, ...], *, answered: bool) -> NodeVerdict:
-    if not answered:
+def _all_unknown(findings: Sequence[Finding]) -> set[str]:
+    """Return the hosts with unknown results and no other: that a node answers at all, and what is
+    skipped on it, says nothing about it."""
+    unknown = {host for each in findings if each.level == "unknown" for host in each.hosts}
+    for each in findings:
+        if unknown and each.level not in ("unknown", "skip") and each.check != REACHED:
+            unknown.difference_update(each.hosts)
+    return unknown
+
+
+def _verdict(host: str, checks: tuple[str, ...], *, known: bool) -> NodeVerdict:
+    if not known:
         return NodeVerdict(host, Fitness.UNKNOWN, checks)
     fitness = Fitness.UNFIT if checks else Fitness.FIT
     return NodeVerdict(host, fitness, checks)
@@ -67,7 +82,7 @@ def drain_commands(verdicts: Iterable[NodeVerdict]) -> Iterator[str]:
     """Yield shell lines that drain the unfit nodes in SLURM, one for nodes with equal reasons that
     fit into an argument.
 
-    Nodes that did not answer are not drained: SLURM notices by itself if they are down.
+    Unknown nodes are not drained: SLURM notices by itself if they are down.
     """
     groups: dict[tuple[str, ...], list[str]] = {}
     for verdict in verdicts:

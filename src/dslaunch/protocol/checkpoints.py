@@ -133,10 +133,17 @@ class Survey(Sent):
     """The checkpoints below a directory of one node."""
 
     path: AbsolutePath
+    unreadable: Short | None = None
+    """The name of the error with which the directory cannot be opened, such as `ENOENT`."""
     checkpoints: Annotated[Several[Part], Field(max_length=MOST_CHECKPOINTS)]
     latest: Table[Root]
     """Root -> the tag that its `latest` names."""
     ranks: Annotated[RankMap | None, BeforeValidator(_rank_map)]
+
+    @property
+    def missing(self) -> bool:
+        """Return whether the directory does not exist."""
+        return self.unreadable == "ENOENT"
 
     @model_validator(mode="after")
     def check(self) -> Survey:

@@ -54,6 +54,7 @@ class SentCollective(Sent):
     tensors: Count = 0
     dtypes: Annotated[Several[Name], Field(max_length=MOST_DIMENSIONS)] = ()
     entered: Time
+    started: bool = False
     completed: bool
     p2p: bool = False
     root: MemberRank | None = None

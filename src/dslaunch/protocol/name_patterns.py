@@ -1,7 +1,8 @@
 """Names that a question asks for by patterns: files in /sys, variables of the environment.
 
 The patterns of a recording may be chosen by another user. A regular expression of them could take
-days, so each name is compared in a time that grows with its length only.
+days, so each name is compared in a time that grows with its length only. Thousands of nodes send
+the same names, so each is compared once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from dslaunch.protocol.values import InvalidAnswer
 
 MOST_PATTERNS = 100
 """Patterns with a `*` of one question, at most."""
+MOST_KNOWN = 4096
+"""Compared names of one question that are kept, at most."""
+LONGEST_KNOWN = 256
+"""Characters of such a name, at most: a node may send names of thousands."""
 _STANDS_FOR = re.compile(r"[^/\x00-\x1f\x7f]*")
 """What a `*` stands for: neither a `/` nor a control character."""
 
@@ -28,9 +33,22 @@ class NamePatterns:
         """The texts between the `*` of each pattern."""
         if len(self._parts) > MOST_PATTERNS:
             raise InvalidAnswer(f"more than {MOST_PATTERNS} patterns were asked for")
+        self._known: dict[str, bool] = {}
+        """Compared names -> whether they are meant."""
+
+    @property
+    def known(self) -> int:
+        """Return how many compared names are kept."""
+        return len(self._known)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._names or any(_fits(name, parts) for parts in self._parts)
+        known = self._known.get(name)
+        if known is not None:
+            return known
+        is_meant = name in self._names or any(_fits(name, parts) for parts in self._parts)
+        if len(name) <= LONGEST_KNOWN and len(self._known) < MOST_KNOWN:
+            self._known[name] = is_meant
+        return is_meant
 
 
 def _fits(name: str, parts: list[str]) -> bool:

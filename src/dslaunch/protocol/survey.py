@@ -375,11 +375,17 @@ def _packed(sent: object) -> bytes | None:
     if not isinstance(sent, dict) or "value" not in sent or "error" in sent:
         return None
     try:
-        # the format without references: with them, equal values may be written differently
-        packed = marshal.dumps(sent["value"], 2)
+        found = packed(sent["value"])
     except ValueError:  # nested too deeply
         return None
-    return packed if len(packed) <= LARGEST_KNOWN else None
+    return found if len(found) <= LARGEST_KNOWN else None
+
+
+def packed(value: Any) -> bytes:
+    """Return a value of JSON as bytes that are equal for equal values only. Raises ValueError for
+    one that is nested too deeply."""
+    # the format without references: with them, equal values may be written differently
+    return marshal.dumps(value, 2)
 
 
 def answer(kind: str, argument: object, sent: object) -> Answer:

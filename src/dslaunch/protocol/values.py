@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import posixpath
 import re
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -121,6 +122,8 @@ def _absolute_path(value: str) -> str:
 @lru_cache(maxsize=1 << 14)
 def _address(value: str) -> str:
     """Accept an IP address. That of one node is in the answers of a dozen others."""
+    if _is_ipv4(value):
+        return value
     try:
         ipaddress.ip_address(value)
     except ValueError:
@@ -129,6 +132,15 @@ def _address(value: str) -> str:
     if percent and not _INTERFACE.fullmatch(zone):
         raise ValueError("not an IP address: its zone is no network interface")
     return value
+
+
+def _is_ipv4(value: str) -> bool:
+    """Return whether a value is an IPv4 address, in a tenth of the time that `ipaddress` needs:
+    thousands of nodes have a dozen each."""
+    try:
+        return socket.inet_ntop(socket.AF_INET, socket.inet_pton(socket.AF_INET, value)) == value
+    except (OSError, ValueError):  # ValueError: a NUL character, or a lone surrogate
+        return False
 
 
 def _matching(pattern: re.Pattern[str], meaning: str) -> AfterValidator:

@@ -14,7 +14,7 @@ from dslaunch.preflight.judge import Report
 from dslaunch.preflight.overview import overview
 from dslaunch.preflight.verdict import Fitness, hosts_that_are
 from dslaunch.render.templates import render_page
-from dslaunch.report.preflight import summary
+from dslaunch.report.preflight import readable, summary
 from dslaunch.report.topology import alike
 from dslaunch.report.topology_svg import drawing
 from dslaunch.topology.model import Topology
@@ -87,7 +87,7 @@ class Grid(Struct, frozen=True):
 def as_page(report: Report, checks: Mapping[str, Check]) -> str:
     """Return the page."""
     when = datetime.fromtimestamp(report.facts.time, UTC)
-    entries = entries_of(report.findings)
+    entries = entries_of(readable(report.findings))
     groups = groups_of(report, entries)
     shown = overview(report)
     names = sorted({finding.check for finding in report.findings})
@@ -135,24 +135,24 @@ def groups_of(report: Report, entries: Sequence[Entry]) -> tuple[NodeGroup, ...]
         for host in entry.finding.hosts:
             if host in by_host:
                 by_host[host].append(entry)
-    hosts_of: dict[tuple[str, ...], list[str]] = {}
-    for host, own in by_host.items():
-        hosts_of.setdefault(tuple(entry.anchor for entry in own), []).append(host)
-    fitness = {verdict.host: verdict.fitness for verdict in report.verdicts}
+    hosts_of: dict[tuple[Fitness, tuple[str, ...]], list[str]] = {}
+    for verdict in report.verdicts:
+        anchors = tuple(entry.anchor for entry in by_host[verdict.host])
+        hosts_of.setdefault((verdict.fitness, anchors), []).append(verdict.host)
     groups = [
         NodeGroup(
             hosts=fold(hosts),
             count=len(hosts),
-            fitness=fitness[hosts[0]],
+            fitness=fitness,
             entries=tuple(by_host[hosts[0]]),
         )
-        for hosts in hosts_of.values()
+        for (fitness, _), hosts in hosts_of.items()
     ]
     return tuple(sorted(groups, key=_severity_of_group))
 
 
 def _severity_of_group(group: NodeGroup) -> tuple[bool, int]:
-    """Return a key that sorts nodes that did not answer first, then by the worst finding."""
+    """Return a key that sorts unknown nodes first, then by the worst finding."""
     answered = group.fitness is not Fitness.UNKNOWN
     levels = [LEVELS.index(entry.level) for entry in group.entries]
     return answered, min(levels, default=len(LEVELS))

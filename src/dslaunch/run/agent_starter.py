@@ -7,13 +7,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from dslaunch import log
 from dslaunch.errors import NodeError, NodeFailure
-from dslaunch.transport.fulfill import fulfill
+from dslaunch.transport.connecting import Connecting
 from dslaunch.transport.future import Future
 
 if TYPE_CHECKING:
@@ -52,18 +51,14 @@ class AgentStarter:
     ) -> None:
         """Begin to connect. With `join`, find the agents that are running instead of starting
         new ones."""
-        self._transport, self._join = transport, join
+        self._join = join
         self._make_agent, self._make_session = make_agent, make_session
-        workers = max(1, min(fanout, len(nodes)))
         self._closed = threading.Event()
         self._greeted: deque[str] = deque()
-        self.begun: dict[str, Future[Session]] = {node.host: Future() for node in nodes}
+        self._connecting = Connecting(transport, nodes, fanout, self._begin)
+        self.begun: dict[str, Future[Session]] = self._connecting.begun
         """Done as soon as that node is connected and its agent started; a NodeError if it cannot
         be reached."""
-        self._waiting = deque(nodes)
-        for number in range(workers):
-            name = f"starter_{number}"
-            threading.Thread(target=self._begin_nodes, name=name, daemon=True).start()
         threading.Thread(target=self._ping, args=(ping_interval,), name="ping", daemon=True).start()
 
     def wait(
@@ -107,30 +102,15 @@ class AgentStarter:
         """Close all sessions at once. Connections that are being made are closed when they are
         made; nothing waits for them."""
         self._closed.set()
-        while (node := self._next_node()) is not None:
-            self.begun[node.host].set_exception(_not_needed(node))
+        self._connecting.stop()
         ready = [future for future in self.begun.values() if future.done()]
         close_all([future.result() for future in ready if _succeeded(future)])
         for future in set(self.begun.values()) - set(ready):
             future.add_done_callback(_close_session)
 
-    def _begin_nodes(self) -> None:
-        """Begin one node after the other, until none is left."""
-        while (node := self._next_node()) is not None:
-            fulfill(self.begun[node.host], partial(self._begin, node))
+    def _begin(self, node: Node, connection: Connection) -> Session:
+        from dslaunch.run import agent_program  # while other nodes are connected to
 
-    def _next_node(self) -> Node | None:
-        with suppress(IndexError):  # there are no more
-            return self._waiting.popleft()
-        return None
-
-    def _begin(self, node: Node) -> Session:
-        from dslaunch.run import agent_program  # while the first nodes are connected to
-
-        connection = self._transport.connect(node)
-        if self._closed.is_set():
-            connection.close()
-            raise _not_needed(node)
         agent = self._make_agent(node)
         # before the session is made, which a launcher that has just been started imports first:
         # that takes longer than the login, and the agent can start meanwhile
@@ -172,10 +152,6 @@ def close_all(sessions: Sequence[Session]) -> None:
 def _close_each(sessions: Sequence[Session]) -> None:
     for session in sessions:
         session.close()
-
-
-def _not_needed(node: Node) -> NodeError:
-    return NodeError((NodeFailure(node.host, "lost", "no longer needed"),))
 
 
 def _succeeded(begun: Future[Session]) -> bool:

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import posixpath
 import secrets
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from dslaunch.cluster.failures import folded
 from dslaunch.cluster.model import Allocation
 from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import Checkpoint, Copy, find
 from dslaunch.deepspeed.placement import check_world, needed, rank_map, ranks_place
-from dslaunch.errors import ErrorCode, NodeError, NodeFailure, PlanError, PreflightError, UsageError
+from dslaunch.errors import (
+    ConfigError,
+    ErrorCode,
+    NodeError,
+    NodeFailure,
+    PlanError,
+    PreflightError,
+    Problem,
+    SelectionError,
+)
 from dslaunch.json_text import json_text
 from dslaunch.plural import first_few
 from dslaunch.protocol.checkpoints import Survey
 from dslaunch.protocol.queries import DIRECTORIES, MARK, MARKS, UNMARK
 from dslaunch.run.checkpoint_stores import (
+    HERE,
     LONG,
     CheckpointStore,
     NodeStore,
@@ -40,7 +53,32 @@ class Holdings(Struct, frozen=True):
     """CheckpointStore -> the directory's absolute path there."""
     checkpoints: list[Checkpoint]
     failures: Mapping[str, NodeFailure]
-    """The nodes that did not answer."""
+    """The nodes that did not answer, or cannot read the directory."""
+    missing: frozenset[str] = frozenset()
+    """The nodes on which the directory does not exist."""
+
+    def check_readable(self, directory: str, *, may_be_missing: bool) -> None:
+        """Raise ConfigError if the directory cannot be read on any node that answered, and
+        NodeError if none answered. `may_be_missing`: whether it need not exist."""
+        if self.paths.keys() - self.missing or (self.missing and may_be_missing):
+            return
+        missing = [NodeFailure(host, "checkpoint", _error_text("ENOENT")) for host in self.missing]
+        here = [each for each in self.failures.values() if each.kind == "checkpoint"]
+        unreadable = folded([*missing, *here])
+        if not unreadable:
+            raise NodeError(tuple(self.failures.values()))
+        raise ConfigError(
+            tuple(
+                Problem(directory, 0, 0, "", f"{each.message}{_on(each.hosts)}", "unreadable")
+                for each in unreadable
+            ),
+            hint=ErrorCode.NO_CHECKPOINT.hint,
+        )
+
+
+def _on(hosts: tuple[str, ...]) -> str:
+    """Return ` on n[1-2]`; empty for this machine."""
+    return "" if hosts == (HERE,) else f" on {fold(hosts)}"
 
 
 def look(places: Sequence[NodeStore], reached: ReachedNodes, directory: str) -> Holdings:
@@ -61,25 +99,40 @@ def _holdings(
     offsets: Mapping[str, float],
     failures: Mapping[str, NodeFailure],
 ) -> Holdings:
-    itself = _refuse_one_checkpoint(told)
-    usable = {host: survey for host, survey in told.items() if host not in itself}
+    unusable = {**_refuse_one_checkpoint(told), **_unreadable(told)}
+    usable = {host: survey for host, survey in told.items() if host not in unusable}
     return Holdings(
         {place.name: place for place in places},
         {host: survey.path for host, survey in usable.items()},
         find(usable, offsets),
-        {**failures, **itself},
+        {**failures, **unusable},
+        frozenset(host for host, survey in usable.items() if survey.missing),
     )
+
+
+def _unreadable(told: Mapping[str, Survey]) -> dict[str, NodeFailure]:
+    """Return failures of nodes that have the directory but cannot read it."""
+    return {
+        host: NodeFailure(host, "checkpoint", _error_text(survey.unreadable))
+        for host, survey in told.items()
+        if survey.unreadable is not None and not survey.missing
+    }
+
+
+def _error_text(name: str) -> str:
+    """Return the text of an error of the system by its name, which a node may have made up."""
+    return os.strerror(getattr(errno, name)) if name in errno.errorcode.values() else "unreadable"
 
 
 def _refuse_one_checkpoint(told: Mapping[str, Survey]) -> dict[str, NodeFailure]:
     """Return failures of nodes on which the directory itself is a checkpoint, unlike on others.
 
-    Raises UsageError if it is one on all nodes with a checkpoint.
+    Raises SelectionError if it is one on all nodes with a checkpoint.
     """
     found = {host: survey for host, survey in told.items() if survey.checkpoints}
     itself = [h for h, s in found.items() if any(part.tag == "." for part in s.checkpoints)]
     if itself and len(itself) == len(found):
-        raise UsageError(
+        raise SelectionError(
             f"{found[itself[0]].path} is the directory of a single checkpoint",
             hint="use its parent directory, which has the file `latest`, and select it with --tag",
         )

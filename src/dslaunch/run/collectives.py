@@ -20,6 +20,17 @@ from dslaunch.run.asked import Asked
 from dslaunch.run.session import Session
 from dslaunch.run.waits import FileLock, Frame
 
+_FUNCTIONS: Mapping[str, str] = {
+    "all_reduce_barrier": "barrier",
+    "_all_gather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "_broadcast_oop": "broadcast",
+    "_reduce_oop": "reduce",
+    "allreduce_coalesced": "all_reduce_coalesced",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
+}
+"""Functions of `torch.distributed` for which NCCL's recorder has another name (torch 2.11,
+ProcessGroupNCCL.cpp; those of gloo have their own names)."""
 OF_NODE = 2 / 3
 """The part of a timeout that a node has for its ranks; the rest is for the way back."""
 
@@ -60,6 +71,8 @@ class Collective(Struct, frozen=True):
     entered: float
     """Seconds since the epoch by the launcher's clock."""
     completed: bool
+    started: bool = False
+    """Whether the GPU is known to have begun it. Only NCCL tells, with TORCH_NCCL_ENABLE_TIMING."""
     sizes: tuple[tuple[int, ...], ...] = ()
     """Of the first 8 input tensors."""
     tensors: int = 0
@@ -262,10 +275,11 @@ def _collective(sent: SentCollective, offset: float) -> Collective:
     return Collective(
         group=sent.group,
         seq=sent.seq,
-        operation=sent.operation,
+        operation=_FUNCTIONS.get(sent.operation, sent.operation),
         backend=sent.backend,
         entered=sent.entered - offset,
         completed=sent.completed,
+        started=sent.started,
         sizes=sent.sizes,
         tensors=sent.tensors,
         dtypes=sent.dtypes,

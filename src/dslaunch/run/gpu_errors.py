@@ -12,7 +12,7 @@ from dslaunch.protocol.survey import Ran
 from dslaunch.run.hang_verdict import GpuError, HangCode, HangVerdict
 from dslaunch.run.rank_views import RankView
 
-_OF_RANKS = frozenset({HangCode.BUSY, HangCode.NOT_ENTERED})
+_OF_RANKS = frozenset({HangCode.BUSY, HangCode.NOT_ENTERED, HangCode.GPU_BUSY})
 _OF_NO_RANK = frozenset({HangCode.NETWORK, HangCode.SLOW, HangCode.UNKNOWN})
 """Codes that only say what is seen of a hang: an error of a GPU explains them. A rank that waits
 for its GPU computes, or is in a call that does not return."""

@@ -23,6 +23,12 @@ class GroupWait(Struct, frozen=True):
     """The members that have not."""
 
     @property
+    def not_begun(self) -> list[int]:
+        """Return the members whose GPUs have not begun it, while those of others have."""
+        begun = {rank for rank, entry in self.entered.items() if entry.started}
+        return sorted(self.entered.keys() - begun) if begun else []
+
+    @property
     def began(self) -> float:
         """Return when its first member entered it, in seconds since the epoch."""
         return min(entry.entered for entry in self.entered.values())

@@ -99,6 +99,11 @@ def _all_have_entered(situation: Situation) -> HangVerdict:
     """Return the verdict for a collective that all members have entered equally. Members of other
     groups may wait for them."""
     each = next((each for each in situation.waits if not each.missing), situation.waits[0])
+    not_begun = [situation.views[rank] for rank in each.not_begun]
+    if not_begun:
+        ranks = tuple(view.source for view in not_begun)
+        verdict = HangVerdict(HangCode.GPU_BUSY, ranks=ranks, place=place_of(not_begun[0]))
+        return _waited_for(situation, verdict, each)
     hosts = {situation.views[rank].host for rank in each.entered}
     code = HangCode.NETWORK if len(hosts) > 1 else HangCode.UNKNOWN
     return _waited_for(situation, HangVerdict(code), each)

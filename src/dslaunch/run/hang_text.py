@@ -29,6 +29,7 @@ _ABOUT: Mapping[HangCode, str] = {
     HangCode.BUSY: "{who} {has} not entered it and {computes}{where}",
     HangCode.NOT_ENTERED: "{who} {has} not entered it{meanwhile}{where}",
     HangCode.GPU: "{gpus}; {who} {is_}{inside}",
+    HangCode.GPU_BUSY: "the GPU of {who} has not begun it{where}",
     HangCode.NETWORK: "all have entered it and it does not complete{pairs}",
     HangCode.ONE_WAY: "every rank is in it, and none in its counterpart",
     HangCode.RENDEZVOUS: "more ranks are expected, or ranks have different master addresses",
@@ -71,8 +72,11 @@ _HINTS: Mapping[HangCode, str] = {
     HangCode.MISMATCH: "all ranks must call the same collectives in the same order with equal "
     "sizes; look for a condition that depends on the rank or its data, fewer batches, and an "
     "exception that is caught; DistributedDataParallel calls broadcast and all_reduce itself",
+    HangCode.GPU_BUSY: "look for a kernel before it that does not end, or takes long: "
+    "CUDA_LAUNCH_BLOCKING=1 makes the line that starts it wait",
     HangCode.NETWORK: "check the network between the nodes: `dslaunch preflight --tier deep`, "
-    "firewalls, NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME",
+    "firewalls, NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; with --env TORCH_NCCL_ENABLE_TIMING=1, "
+    "GPUs that have not begun it are named too",
     HangCode.GPU: "check the node with `nvidia-smi` and `dslaunch preflight`, drain it, and reset "
     "the GPU or reboot the node; look up the number in NVIDIA's Xid catalog",
     HangCode.ONE_WAY: "let one rank of each pair receive first while the other one sends, or use "
@@ -216,7 +220,6 @@ def _is_about_groups(verdict: HangVerdict) -> bool:
 def _side(side: Side, verdict: HangVerdict) -> str:
     verb = "is" if len(side.ranks) == 1 else "are"
     same = len({each.operation for each in verdict.sides}) < len(verdict.sides)
-    has_sizes = any(each.sizes for each in verdict.sides)
     groups = {each.group for each in verdict.sides if each.group}
     what = side.operation
     if side.peer is not None:
@@ -226,7 +229,7 @@ def _side(side: Side, verdict: HangVerdict) -> str:
         what += f" of group {side.group}"
     elif side.root is not None and side.operation in _ROOTED:
         what += f" with {_ROOTED[side.operation]}={side.root}"
-    elif same and has_sizes:
+    elif same and side.sizes:
         what += f" of {_tensors(side)}"
     hosts = {rank: host for host, rank in verdict.ranks}
     on = fold(hosts[rank] for rank in side.ranks) if set(side.ranks) <= hosts.keys() else ""
@@ -244,7 +247,7 @@ def _tensors(side: Side) -> str:
         for dtype, sizes in zip(dtypes, side.sizes[:MOST_SIZES], strict=False)
     ]
     more = ["..."] if len(side.sizes) > MOST_SIZES else []
-    return ", ".join([*shown, *more]) or "no tensors"
+    return ", ".join([*shown, *more])
 
 
 def place_text(place: Place | None) -> str:

@@ -47,6 +47,9 @@ class HangCode(StrEnum):
     """No rank waits for another one: all compute, or wait for something outside of the run."""
     GPU = "gpu"
     """A GPU has reported a hardware error, and nothing else explains the hang."""
+    GPU_BUSY = "gpu-busy"
+    """A rank has entered the collective, and its GPU has not begun it: an earlier kernel does not
+    end. It is known where TORCH_NCCL_ENABLE_TIMING is set."""
     UNKNOWN = "unknown"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ Status = Literal["ok", "failed", "interrupted"]
 MOST_AWAITED = 4
 """Ranks that a failed one may have waited for; if there are more, none of them is probable."""
 SHOWN_LINES = 10
+_NATIVE_FRAME = re.compile(r"frame #\d{1,4}: ")
 """Lines of the last output that are shown."""
 
 
@@ -226,10 +228,16 @@ def _failed(
         ending=found.code,
         ending_values=found.values,
         hint=found.advice,
-        last_lines=tuple(last_lines.get(_source(cause), [])[-SHOWN_LINES:]),
+        last_lines=_without_native_frames(last_lines.get(_source(cause), []))[-SHOWN_LINES:],
         alike=tuple(sorted(alike, key=_rank_of)),
         secondary=tuple(_secondary(e, why) for e in others if _source(e) not in alike),
     )
+
+
+def _without_native_frames(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the lines without the stack that PyTorch prints below an exception of native code:
+    some thirty lines, in front of which the reason is."""
+    return tuple(line for line in lines if not _NATIVE_FRAME.match(line))
 
 
 def _with_process(cause: Event, history: History) -> Event:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from dslaunch import transport
 from dslaunch.cluster.model import Allocation, Cluster
-from dslaunch.errors import UsageError
+from dslaunch.errors import SelectionError
 from dslaunch.launch.job import Job
 from dslaunch.preflight import checks
 from dslaunch.preflight.check import Check, Scope, Tier
 from dslaunch.preflight.check_selection import CheckSelection
+from dslaunch.preflight.logins import Logins, asked_nodes
 from dslaunch.preflight.measurement import OnMeasurement
 from dslaunch.preflight.recording import Recording
 from dslaunch.preflight.runner import Survey
@@ -26,10 +26,10 @@ from dslaunch.run.detours import detour_decisions
 from dslaunch.run.job_files import JobFiles, find_source, script_imports
 from dslaunch.run.job_program import located
 from dslaunch.run.view import ignore
+from dslaunch.transport.base import detours_of
 
 if TYPE_CHECKING:
     from dslaunch.launch.decisions import Decision
-    from dslaunch.transport.ssh.choice import Choice
 
 ABOUT_LOGINS = ("ssh.client", "shell.login", "shell.noise")
 """Checks of the login of a session."""
@@ -44,12 +44,8 @@ def preflight_scope(
     wanted: CheckSelection,
     cwd: Path,
 ) -> tuple[Scope, dict[str, Check]]:
-    """Return what is asked of which nodes, and the checks. Without an allocation spares are asked
-    too, which may be needed one day. Raises UsageError, PlanError."""
+    """Return what is asked of which nodes, and the checks. Raises UsageError, PlanError."""
     known = checks.load()
-    nodes = cluster.nodes
-    if allocation is not None:
-        nodes = tuple(placement.node for placement in allocation.placements)
     job = located(job, cwd)
     LAUNCHERS.get(job.launcher)
     workdir = cluster.storage.workdir or str(cwd)
@@ -57,7 +53,7 @@ def preflight_scope(
     directories = dict.fromkeys([workdir, cluster.storage.checkpoints or workdir])
     scope = Scope(
         cluster=cluster,
-        nodes=nodes,
+        nodes=asked_nodes(cluster, allocation),
         job=job,
         purposes=wanted.purposes,
         directories=tuple(directories),
@@ -100,7 +96,7 @@ def scoped_again(
 ) -> Recording:
     """Return recorded answers that are to be judged by another cluster file, for some of the nodes,
     for further purposes or another launcher. None: as recorded. A node that is new in the cluster
-    file has no recorded answer. Raises UsageError."""
+    file has no recorded answer. Raises SelectionError."""
     scope = facts.scope
     cluster = cluster or scope.cluster
     recorded = {*facts.nodes, *facts.failures}
@@ -111,7 +107,7 @@ def scoped_again(
         nodes = tuple(placement.node for placement in allocation.placements)
     if not any(node.host in recorded for node in nodes):
         file = cluster.source.file if cluster.source else cluster.name
-        raise UsageError(f"the recording has no answers of the nodes of {file}")
+        raise SelectionError(f"the recording has no answers of the nodes of {file}")
     scope = replace(scope, cluster=cluster, nodes=nodes, purposes=scope.purposes | purposes)
     if launcher is not None:
         LAUNCHERS.require(launcher)
@@ -135,19 +131,17 @@ def ask_nodes(
     tier: Tier,
     tell: OnProgress,
     *,
-    choice: Choice | None = None,
+    logins: Logins,
     on_measurement: OnMeasurement = ignore,
     on_detours: Callable[[tuple[Decision, ...]], object] = ignore,
 ) -> Recording:
-    """Ask the nodes, and return what they answer. `choice` is how they are reached; `on_detours` is
-    called with what did not go as intended."""
-    choice = choice or transport.choose(scope.cluster.transport, scope.cluster)
-    opened = transport.make(choice.name, scope.cluster, scope.nodes)
-    survey = Survey(scope, checks, tell, opened, on_measurement=on_measurement)
+    """Ask the nodes that are logged in to, and return what they answer. `on_detours` is called with
+    what did not go as intended."""
+    survey = Survey(scope, checks, tell, logins, on_measurement=on_measurement)
     began = time.time()
     with closing(survey):
         nodes = survey.run()
-    on_detours(detour_decisions(opened.detours()))
+    on_detours(detour_decisions(detours_of(logins.transport)))
     return Recording(
         scope=scope,
         time=began,

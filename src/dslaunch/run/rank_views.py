@@ -80,11 +80,13 @@ def rank_views(
         for key, processes in ranks.items():
             rank = int(key)
             seen = [_process(each) for each in processes[: MOST_WORKERS + 1]]
+            process = seen[0] if seen else None
+            record = records.get(rank)
             found[rank] = RankView(
                 rank=rank,
                 host=host,
-                record=records.get(rank),
-                process=seen[0] if seen else None,
+                record=record if record is None else _with_unreturned_call(record, process),
+                process=process,
                 children=tuple(seen[1:]),
             )
     for (host, number), (code, signal) in ended.items():
@@ -93,6 +95,23 @@ def rank_views(
                 rank=number, host=host, exit_code=code, signal=signal, ended=True
             )
     return dict(sorted(found.items()))
+
+
+def _with_unreturned_call(record: RankRecord, process: Process | None) -> RankRecord:
+    """Return the record with its last collective as not completed if the call has not returned.
+
+    A call of NCCL returns when the GPU has been told what to do, so that one which is seen inside
+    still connects the ranks of its group. PyTorch takes it for completed then: it asks an event
+    which has not been recorded yet (torch 2.11, FlightRecorder::update_state).
+    """
+    last = max(record.entries, key=lambda entry: entry.entered, default=None)
+    if last is None or not last.completed or last.backend != "nccl" or process is None:
+        return record
+    innermost = process.frames[0] if process.frames else None
+    if innermost is None or innermost.function != last.operation:
+        return record
+    entries = [replace(each, completed=False) if each is last else each for each in record.entries]
+    return replace(record, entries=tuple(entries))
 
 
 def _process(told: Mapping[str, Any]) -> Process:

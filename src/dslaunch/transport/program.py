@@ -38,6 +38,7 @@ import sys
 if sys.version_info < (3, 8):
     sys.stderr.write("Python 3.8 or newer is needed, this is " + sys.version.split()[0])
     sys.exit({old})
+at_start = frozenset(sys.modules)
 import gc, marshal, zlib
 from _frozen_importlib_external import MAGIC_NUMBER
 from _frozen_importlib import ModuleSpec
@@ -45,6 +46,7 @@ gc.disable()
 packed_texts, packed_codes = [sys.stdin.buffer.read(size) for size in {sizes!r}]
 same = MAGIC_NUMBER == {magic!r} and sys.implementation.name == {kind!r}
 class SentModules:
+    at_start = at_start
     codes = marshal.loads(zlib.decompress(packed_codes)) if same else {{}}
     texts = marshal.loads(packed_texts)
     def text(name):
@@ -72,8 +74,8 @@ more than all questions of a preflight. What a module imports only where it is u
 alone, and compiled there: few runs need it, and all would send it. The garbage collector would walk
 all that is being imported, again and again. `importlib.util` would take as long to import as all
 modules of a preflight (see node/paths.py), and `importlib` itself imports `warnings`: what is
-needed of it is taken from modules that CPython and PyPy have imported. The call of `main`
-follows."""
+needed of it is taken from modules that CPython and PyPy have imported. `at_start`: the modules that
+Python has imported itself; see `node/same_python.py`. The call of `main` follows."""
 _PACKAGES = ("dslaunch", "dslaunch.node")
 _IMPORT = re.compile(
     r"^(?P<indent> *)from (?:dslaunch\.node\b\.?|\.)(?P<module>\w*) import "

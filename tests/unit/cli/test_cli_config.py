@@ -137,6 +137,21 @@ def test_a_file_that_is_wrong_has_code_3_and_says_where(words: tuple[str, ...], 
     assert done.exception.message.startswith(said)
 
 
+def test_all_files_that_cannot_be_read_are_named_after_the_findings_in_the_others() -> None:
+    write('{"bfloat16": {}}')
+    done = config("lint", "gone.json", "ds.json", ".")
+    assert isinstance(done.exception, ConfigError)
+    assert [problem.file for problem in done.exception.problems] == [".", "gone.json"]
+    assert done.stdout == config("lint", "ds.json").stdout
+
+
+def test_both_files_of_a_comparison_are_read_before_it_fails() -> None:
+    write("{", "broken.json")
+    done = config("diff", "gone.json", "broken.json")
+    assert isinstance(done.exception, ConfigError)
+    assert [problem.file for problem in done.exception.problems] == ["broken.json", "gone.json"]
+
+
 def test_explain_prints_text_or_data() -> None:
     assert "type: int" in config("explain", "zero_optimization.stage").stdout
     (facts,) = json.loads(config("explain", "zero_optimization.stage", "--json").stdout)

@@ -78,9 +78,12 @@ def test_force_replaces_the_file(dslaunch: Dslaunch):
         pytest.param(["--local", "--hosts", "a"], "got --hosts and --local", id="two-sources"),
         pytest.param(["--hosts", ""], "empty", id="empty-name"),
         pytest.param(["--hosts", "n[1-"], "brackets", id="bad-fold"),
-        pytest.param(["--ssh-config", "/dev/null"], "no `Host` entry", id="empty-config"),
         pytest.param(["--slurm-env"], "SLURM_JOB_NODELIST", id="outside-slurm"),
-        pytest.param(["--hosts", "a", "-o", "no/dir.yaml"], "no/dir.yaml: No such", id="no-dir"),
+        pytest.param(
+            ["--hosts", "a", "-o", "no/dir.yaml"],
+            "no/dir.yaml: directory no not found",
+            id="no-dir",
+        ),
         pytest.param(["--hosts", "a", "--slots", "0"], "--slots", id="no-slots"),
     ],
 )
@@ -91,6 +94,11 @@ def test_what_cannot_be_is_code_2_and_writes_nothing(
     assert (done.returncode, done.stdout) == (2, "")
     assert found in done.stderr
     assert not (directory / "cluster.yaml").exists()
+
+
+def test_an_ssh_config_without_nodes_is_an_error_of_a_file(dslaunch: Dslaunch):
+    done = dslaunch("init", "--ssh-config", "/dev/null")
+    assert (done.returncode, "no `Host` entry" in done.stderr) == (3, True)
 
 
 def test_a_hostfile_that_is_no_text_is_an_error_of_a_file(dslaunch: Dslaunch):

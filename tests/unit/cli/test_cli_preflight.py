@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -16,7 +15,7 @@ from tests.checks.recorded import HELLO
 from dslaunch.cli import preflight as command
 from dslaunch.cli.signatures import with_option_groups
 from dslaunch.cluster.load import parse_cluster
-from dslaunch.errors import ConfigError, NodeFailure, UsageError
+from dslaunch.errors import ConfigError, NodeFailure, SelectionError, UsageError
 from dslaunch.launch.job import Job
 from dslaunch.preflight.check import Scope
 from dslaunch.preflight.recording import NodeRecording, Recording
@@ -47,21 +46,6 @@ def a_cluster_that_must_not_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     Path("saved.json").write_text(ANSWERS.as_json(), "utf-8")
 
 
-@pytest.mark.parametrize("option", ["save", "junit", "html"])
-def test_a_file_that_cannot_be_written_is_known_before_nodes_are_asked(option: str) -> None:
-    with pytest.raises(UsageError, match=f"--{option} nowhere/f: "):
-        preflight(**{option: Path("nowhere/f")})  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=f"--{option} .*: Is a directory"):
-        preflight(**{option: Path.cwd()})  # type: ignore[arg-type]
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_without_permission_is_known_before_nodes_are_asked() -> None:
-    Path("locked").mkdir(0o500)
-    with pytest.raises(UsageError, match="--save locked/f: Permission denied"):
-        preflight(save=Path("locked/f"))
-
-
 def test_a_baseline_that_is_none_is_known_before_nodes_are_asked() -> None:
     with pytest.raises(ConfigError, match=r"none\.json: No such file"):
         preflight(baseline=Path("none.json"))
@@ -69,7 +53,7 @@ def test_a_baseline_that_is_none_is_known_before_nodes_are_asked() -> None:
 
 def test_a_baseline_of_other_nodes_is_known_before_nodes_are_asked() -> None:
     Path("other.yaml").write_text("nodes: [{host: other, slots: 1}]\n")
-    with pytest.raises(UsageError, match=r"--baseline saved\.json: "):
+    with pytest.raises(SelectionError, match=r"--baseline saved\.json: "):
         preflight(file=Path("other.yaml"), baseline=Path("saved.json"))
 
 
@@ -82,8 +66,17 @@ def test_a_change_from_the_baseline_ends_with_its_own_code_where_that_is_asked()
     with pytest.raises(typer.Exit) as left:
         preflight(**paths, only=only, fail_on_change=True)  # type: ignore[arg-type]
     assert left.value.exit_code == 4
-    same = {"saved": Path("saved.json"), "baseline": Path("saved.json")}
-    preflight(**same, only=["py.interpreter"], fail_on_change=True)  # type: ignore[arg-type]
+    same = {"saved": Path("now.json"), "baseline": Path("now.json")}
+    preflight(**same, only=only, fail_on_change=True)  # type: ignore[arg-type]
+
+
+def test_nodes_without_any_answer_to_a_check_are_not_fit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(typer.Exit) as left:
+        preflight(saved=Path("saved.json"), only=["py.interpreter"])
+    assert left.value.exit_code == 4
+    assert capsys.readouterr().out.splitlines()[-1] == "unknown: n[1-2] (2)"
 
 
 def test_a_launcher_that_does_not_exist_is_refused() -> None:
@@ -211,9 +204,29 @@ def test_saved_answers_for_a_launcher_that_is_not_installed_here_are_judged(
         preflight(saved=Path("saved.json"), launcher="torchrum")
 
 
+def test_nodes_that_were_left_out_of_the_recording_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scope = replace(ANSWERS.scope, nodes=CLUSTER.nodes[:1])
+    part = replace(ANSWERS, scope=scope, nodes={"n1": ANSWERS.nodes["n1"]})
+    Path("part.json").write_text(part.as_json(), "utf-8")
+    preflight(file=Path("cluster.yaml"), saved=Path("part.json"), only=["clock.skew"])
+    without = "not judged, since the recording was made without them: n2\n"
+    assert capsys.readouterr().err == without
+
+
+def test_nodes_that_are_new_in_the_cluster_file_have_no_answer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("larger.yaml").write_text(TEXT.replace("n[1-2]", "n[1-3]"))
+    with suppress(typer.Exit):
+        preflight(file=Path("larger.yaml"), saved=Path("saved.json"), only=["clock.skew"])
+    assert "n3: no recorded answer" in capsys.readouterr().out
+
+
 def test_saved_answers_of_another_cluster_are_refused() -> None:
     Path("other.yaml").write_text("nodes: [{host: other, slots: 1}]\n")
-    with pytest.raises(UsageError, match=r"other\.yaml"):
+    with pytest.raises(SelectionError, match=r"other\.yaml"):
         preflight(file=Path("other.yaml"), saved=Path("saved.json"))
 
 

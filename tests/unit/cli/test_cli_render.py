@@ -94,7 +94,7 @@ def test_an_output_that_cannot_be_written_is_code_2(dslaunch: Dslaunch):
     done = dslaunch("render", "include", "c.yaml", "--output", "no/such")
     assert (done.returncode, done.stderr) == (
         2,
-        "error: --output no/such: No such file or directory\n",
+        "error: --output no/such: directory no not found\n",
     )
 
 

@@ -163,6 +163,29 @@ def test_what_cannot_be_read_is_a_line_of_words(
     assert (done.returncode, done.stderr) == (3, f"error: x.sbatch: {said}\n")
 
 
+def test_all_files_that_cannot_be_read_are_named_after_the_findings_in_the_others(
+    script: Path, directory: Path, dslaunch: Dslaunch
+) -> None:
+    (directory / "binary").write_bytes(b"\xff\xfe")
+    files = ("gone.sbatch", script.name, "binary")
+    done = dslaunch("slurm", "lint", *files)
+    assert done.returncode == 3
+    assert done.stdout == dslaunch("slurm", "lint", script.name).stdout
+    assert done.stderr == (
+        "error: binary: not UTF-8 text\nerror: gone.sbatch: No such file or directory\n"
+    )
+    found = json.loads(dslaunch("slurm", "lint", "--json", *files).stdout)
+    assert {each["file"] for each in found} == {script.name}
+
+
+def test_a_good_script_does_not_hide_one_that_cannot_be_read(
+    directory: Path, dslaunch: Dslaunch
+) -> None:
+    (directory / "good.sbatch").write_text("#!/bin/bash\necho\n")
+    assert dslaunch("slurm", "lint", "good.sbatch").returncode == 0
+    assert dslaunch("slurm", "lint", "good.sbatch", "gone").returncode == 3
+
+
 def test_a_text_without_end_is_not_read_to_the_end(dslaunch: Dslaunch) -> None:
     done = dslaunch("slurm", "lint", "/dev/zero")
     assert (done.returncode, "at most 4,194,304 bytes" in done.stderr) == (3, True)

@@ -17,7 +17,7 @@ from dslaunch.cluster.discover import (
 )
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.slurm_variables import run_lengths
-from dslaunch.errors import UsageError
+from dslaunch.errors import SelectionError, UsageError
 from dslaunch.notes import note
 from dslaunch.render.cluster_file import cluster_yaml
 
@@ -114,13 +114,13 @@ def test_what_was_left_out_of_the_ssh_config_is_noted() -> None:
 
 @pytest.mark.parametrize("text", ["", "Host *", "Host github.com\nUser git"])
 def test_an_ssh_config_without_nodes_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="no `Host` entry"):
+    with pytest.raises(SelectionError, match="no `Host` entry"):
         from_ssh_config(text, 8)
 
 
 @given(st.text() | st.text(alphabet='Host User=ab*?!"\n\t ,:@'))
 def test_no_ssh_config_raises_anything_but_usage_errors(text: str) -> None:
-    with contextlib.suppress(UsageError):
+    with contextlib.suppress(SelectionError, UsageError):
         assert from_ssh_config(text, 8).nodes
 
 

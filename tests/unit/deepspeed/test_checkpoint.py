@@ -20,7 +20,7 @@ from dslaunch.deepspeed.shards import (
     parse_name,
     partition_name,
 )
-from dslaunch.errors import ErrorCode, PlanError, UsageError
+from dslaunch.errors import ErrorCode, PlanError, SelectionError
 from dslaunch.protocol.checkpoints import RankMap, answer_type
 from dslaunch.protocol.values import parse
 
@@ -202,11 +202,11 @@ def test_the_newest_complete_one_is_chosen_and_a_tag_where_it_is_given() -> None
     assert choose(three(newest_whole=True), None, "d").tag == "s3"
     assert choose(three(newest_whole=False), None, "d").tag == "s2"
     assert choose(three(newest_whole=False), "s3", "d").tag == "s3"
-    with pytest.raises(UsageError) as unknown:
+    with pytest.raises(SelectionError) as unknown:
         choose(three(newest_whole=True), "s9", "d")
     assert unknown.value.error_code is ErrorCode.UNKNOWN_CHECKPOINT
     assert unknown.value.values["name"] == "s9"
-    with pytest.raises(UsageError) as none:
+    with pytest.raises(SelectionError) as none:
         choose([], None, "d")
     assert none.value.error_code is ErrorCode.NO_CHECKPOINT
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 
-from tests import many_nodes
+import pytest
+from tests import dgx_nodes, many_nodes
 from tests.checks.recorded import HELLO
 
 from dslaunch.cluster.load import parse_cluster
@@ -83,8 +84,64 @@ def test_a_check_that_raises_for_some_answers_judges_the_others() -> None:
     assert list(nodes.values()) == [["n1", "n3"]]
 
 
-def test_groups_of_nodes_are_judged_like_their_nodes_one_by_one() -> None:
-    facts = many_nodes.recording(60)
+def first_digit(a: NodeAnswers) -> str:
+    """A part of an answer in which nodes are equal whose answers differ."""
+    return str(a.value(MEMORY)["/memory"][0])
+
+
+def test_nodes_whose_answers_differ_are_judged_together_by_the_part_that_a_check_reads() -> None:
+    calls = []
+
+    def by_part(a: NodeAnswers) -> Iterable[Finding]:
+        digit = a.part(first_digit)
+        calls.append(digit)
+        return [Finding("warn", digit)]
+
+    answers = [{MEMORY.key: {"value": {"/memory": text}}} for text in ("12", "13", "80", "14")]
+    assert found(judged(by_part, asked), *answers) == {"1": ["n1", "n2", "n4"], "8": ["n3"]}
+    assert sorted(calls) == ["1", "8"]
+
+
+def test_a_part_of_equal_answers_is_read_once() -> None:
+    calls = []
+
+    def size(a: NodeAnswers) -> int:
+        calls.append(a.value(MEMORY))
+        return len(a.value(MEMORY))
+
+    def by_size(a: NodeAnswers) -> Iterable[Finding]:
+        return [Finding("warn", str(a.part(size)))]
+
+    answers = [ENOUGH, FEW, {**ENOUGH, SWAP.key: {"error": "no"}}, dict(FEW)]
+    assert found(judged(by_size, asked), *answers) == {"1": ["n1", "n2", "n3", "n4"]}
+    assert len(calls) < len(answers)
+
+
+def test_nodes_without_the_answer_that_a_part_is_of_are_judged_together() -> None:
+    def by_part(a: NodeAnswers) -> Iterable[Finding]:
+        return [Finding("warn", a.part(first_digit))]
+
+    missing: dict[str, Answer] = {MEMORY.key: {"error": "no such file"}}
+    nodes = found(judged(by_part, asked), FEW, missing, ENOUGH, missing, {})
+    expected = {"1": ["n1"], "8": ["n3"], "no such file": ["n2", "n4"], "not asked": ["n5"]}
+    assert nodes == expected
+
+
+def test_a_part_that_names_the_node_is_read_of_each() -> None:
+    def name(a: NodeAnswers) -> str:
+        return a.host
+
+    def by_name(a: NodeAnswers) -> Iterable[Finding]:
+        return [Finding("warn", a.part(name))]
+
+    assert found(judged(by_name, asked), FEW, FEW) == {"n1": ["n1"], "n2": ["n2"]}
+
+
+@pytest.mark.parametrize("recording", [many_nodes.recording, dgx_nodes.recording])
+def test_groups_of_nodes_are_judged_like_their_nodes_one_by_one(
+    recording: Callable[[int], Recording],
+) -> None:
+    facts = recording(60)
     together = node_answers(facts)
     one_by_one = dict(node_answers(facts))
     for name, check in built_in().items():

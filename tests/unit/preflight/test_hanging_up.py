@@ -14,10 +14,11 @@ from dslaunch.node import frames
 from dslaunch.preflight import runner
 from dslaunch.preflight.check import Scope
 from dslaunch.preflight.conversation import MOST_BYTES, Conversation
+from dslaunch.preflight.logins import Logins, log_in
 from dslaunch.protocol.survey import SURVEYED
 from dslaunch.transport.base import End
 from dslaunch.transport.channel import PushChannel
-from dslaunch.transport.future import wait_for
+from dslaunch.transport.future import done_with
 from dslaunch.transport.wire import LEAVE_TIMEOUT, LostError
 
 
@@ -72,8 +73,9 @@ class Fake(PushChannel):
 
 
 def conversation(transport: Fake) -> Conversation:
-    talk = Conversation(Node("n", (0,)))
-    talk.open(transport)
+    node = Node("n", (0,))
+    talk = Conversation(node)
+    talk.open(done_with(log_in(node, transport))).result()
     transport.done.clear()
     return talk
 
@@ -121,19 +123,21 @@ def test_a_node_that_has_answered_is_not_busy() -> None:
 
 
 def test_what_is_still_to_be_connected_when_it_ends_is_not_or_is_closed_again() -> None:
-    nodes = "nodes: [{host: 'n[1-6]', slots: 1}]\nssh: {fanout: 2}\n"
+    nodes = "nodes: [{host: 'n[1-6]', slots: 1}]\n"
     cluster = parse_cluster(nodes, "c.yaml")
     transport = Fake(connects=False)
-    survey = runner.Survey(Scope(cluster, cluster.nodes), {}, lambda *_: None, transport)
-    with ThreadPoolExecutor(2) as pool:
-        begun = [survey._begin(pool, talk, [], []) for talk in survey.talks.values()]
+    logins = Logins(transport, cluster.nodes, at_once=2)
+    survey = runner.Survey(Scope(cluster, cluster.nodes), {}, lambda *_: None, logins)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(survey.run)
         assert {transport.connecting.get(timeout=300) for _ in range(2)} == {"n1", "n2"}
         survey.close()
+        logins.close()
         transport.may_connect.set()
-        wait_for(begun, 60)
+        assert asking.result(60) == {}
     assert [transport.done.count(word) for word in ("connect", "start")] == [2, 0]
     assert transport.done.count("close") >= 2
-    assert all(isinstance(each.exception(), LostError) for each in begun)
+    assert set(survey.failures) == {f"n{number}" for number in range(1, 7)}
 
 
 def test_a_node_whose_answers_are_too_many_in_all_is_lost() -> None:

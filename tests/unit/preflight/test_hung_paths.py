@@ -11,8 +11,9 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.node import questions, survey
 from dslaunch.preflight.check import Scope
 from dslaunch.preflight.checks import built_in
-from dslaunch.preflight.judge import REACHED, judge
+from dslaunch.preflight.judge import judge
 from dslaunch.preflight.recording import NodeRecording, Recording
+from dslaunch.preflight.verdict import REACHED
 
 WORK = "/tmp/a-mount-that-hangs"
 HUNG = f'path "{WORK}"'

@@ -11,8 +11,10 @@ import pytest
 from dslaunch.cluster.model import Node
 from dslaunch.preflight.check import Question
 from dslaunch.preflight.conversation import Conversation
+from dslaunch.preflight.logins import log_in
 from dslaunch.preflight.runner import Here
 from dslaunch.transport.base import Channel
+from dslaunch.transport.future import done_with
 from dslaunch.transport.login_shell import NOISE_KEPT
 from dslaunch.transport.process import ProcessChannel
 from dslaunch.transport.wire import LostError
@@ -27,17 +29,15 @@ class Login(Here):
     def __init__(self, startup: str) -> None:
         self.startup = startup
 
-    def connect(self, node: Node) -> Login:
-        return self
-
     def start(self, line: str, text: Sequence[bytes] = ()) -> Channel:
         return ProcessChannel(["/bin/sh", "-c", f"{self.startup}\n{line}"], text=text)
 
 
 def asked(startup: str, *questions: Question) -> Conversation:
     """A conversation of one round; one that does not end in time is an error."""
-    talk = Conversation(Node("localhost", (0,)))
-    talk.open(Login(startup))
+    node = Node("localhost", (0,))
+    talk = Conversation(node)
+    talk.open(done_with(log_in(node, Login(startup)))).result()
     pool = ThreadPoolExecutor(1)
     try:
         pool.submit(talk.ask, questions).result(timeout=BOUND)

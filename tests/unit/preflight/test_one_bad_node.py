@@ -24,9 +24,11 @@ from dslaunch.preflight.check import (
 from dslaunch.preflight.checks import built_in, net_bandwidth, net_mesh
 from dslaunch.preflight.checks._machine import address
 from dslaunch.preflight.flow import FAULT, RunningFlow, findings_of, judged
-from dslaunch.preflight.judge import REACHED, judge
+from dslaunch.preflight.judge import judge
+from dslaunch.preflight.logins import Logins
 from dslaunch.preflight.recording import NodeRecording, Recording, read
 from dslaunch.preflight.runner import Survey
+from dslaunch.preflight.verdict import REACHED
 from dslaunch.protocol.survey import Answer
 
 TEXT = "nodes: [{host: 'n[1-3]', slots: 1}]\n"
@@ -153,7 +155,8 @@ def test_a_check_that_cannot_say_what_follows_is_noted() -> None:
     honest = {"hello": HELLO, "answers": {}, "clock": None}
     transport = ScriptedTransport({node.host: ScriptedNode(honest, honest) for node in SCOPE.nodes})
     check = replace(CHECKS["shell.umask"], flow=flow)
-    survey = Survey(SCOPE, {"a.bad": check}, lambda *_: None, transport)
+    logins = Logins(transport, SCOPE.nodes, at_once=3)
+    survey = Survey(SCOPE, {"a.bad": check}, lambda *_: None, logins)
     assert set(survey.run()) == {"n1", "n2", "n3"}
     assert survey.faults == ["UnansweredError"]
 

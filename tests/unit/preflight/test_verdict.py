@@ -33,6 +33,16 @@ def test_a_node_is_unfit_if_a_check_failed_and_unknown_if_it_did_not_answer() ->
     ) == VERDICTS
 
 
+def test_a_node_is_unknown_if_none_of_its_checks_was_answered() -> None:
+    answered = Finding("pass", "answered", hosts=HOSTS, check="ssh.connect")
+    no_result = Finding("unknown", "no answer within 5 s", hosts=("n1", "n2"), check="gpu.count")
+    not_needed = Finding("skip", "one node", hosts=HOSTS, check="net.mesh")
+    all_well = Finding("pass", "resolves", hosts=("n2",), check="dns.resolve")
+    verdicts = node_verdicts(HOSTS, HOSTS, (answered, no_result, not_needed, all_well))
+    assert hosts_that_are(verdicts, Fitness.UNKNOWN) == ("n1",)
+    assert hosts_that_are(verdicts, Fitness.FIT) == ("n2", "n3", "n4")
+
+
 def test_hosts_are_selected_by_their_verdicts() -> None:
     assert hosts_that_are(VERDICTS, Fitness.FIT) == ("n1",)
     assert hosts_that_are(VERDICTS, Fitness.UNFIT, Fitness.UNKNOWN) == ("n2", "n3", "n4")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 import pytest
@@ -141,3 +142,22 @@ def test_an_address_has_no_zone_that_is_no_interface(zone: str) -> None:
     parse(adapter_of(Address), "fe80::1%eth0")
     with pytest.raises(InvalidAnswer):
         parse(adapter_of(Address), f"fe80::1%{zone}")
+
+
+NUMBERS = st.lists(
+    st.sampled_from(["0", "1", "01", "255", "256", "", "-1", "0x1", " 1"]), max_size=5
+)
+
+
+@given(st.one_of(NUMBERS.map(".".join), st.ip_addresses().map(str), st.text(max_size=20)))
+def test_an_address_is_what_pythons_own_module_takes_for_one(text: str) -> None:
+    try:
+        ipaddress.ip_address(text)
+        is_address = "%" not in text
+    except ValueError:
+        is_address = False
+    if is_address:
+        assert parse(adapter_of(Address), text) == text
+    elif "%" not in text:
+        with pytest.raises(InvalidAnswer):
+            parse(adapter_of(Address), text)

@@ -765,3 +765,46 @@ def test_only_ranks_that_have_not_completed_an_operation_wait_in_it() -> None:
         entry["completed"] = True
     verdict = verdict_of(told)
     assert (verdict.code, verdict.waiting) == (HangCode.NETWORK, (0, 1, 2))
+
+
+def over_nccl(entries: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
+    """Return ranks that have all entered a collective, as NCCL's recorder tells, with further
+    fields of some ranks."""
+    told = changed("not-entered")
+    told["collectives"]["3"] = copy.deepcopy(told["collectives"]["0"])
+    told["stacks"]["3"] = copy.deepcopy(told["stacks"]["0"])
+    for rank, answer in told["collectives"].items():
+        last = max(answer["told"]["entries"], key=lambda entry: entry["entered"])
+        last.update(backend="nccl", **entries.get(rank, {}))
+    return told
+
+
+def test_a_gpu_that_has_not_begun_what_the_others_have_is_what_they_wait_for() -> None:
+    begun = {"started": True}
+    verdict = verdict_of(over_nccl({"0": begun, "1": begun, "2": begun}))
+    assert (verdict.code, verdict.ranks) == (HangCode.GPU_BUSY, (("node2", 3),))
+    assert verdict.waiting == (0, 1, 2)
+
+
+def test_without_the_begin_of_any_collective_no_gpu_is_named() -> None:
+    assert verdict_of(over_nccl({})).code is HangCode.NETWORK
+
+
+@pytest.mark.parametrize(("innermost", "is_in_it"), [("all_reduce", True), ("train", False)])
+def test_a_call_of_nccl_that_has_not_returned_is_not_complete(
+    innermost: str, is_in_it: bool
+) -> None:
+    """It connects the ranks of the group still; PyTorch takes it for completed."""
+    told = over_nccl({rank: {"completed": True} for rank in "0123"})
+    process = told["stacks"]["3"][0]
+    main = next(thread for thread in process["threads"] if thread["main"])
+    main["frames"][0]["function"] = innermost
+    record = seen(told)[3].record
+    assert record is not None
+    assert (record.current is not None) == is_in_it
+
+
+def test_collectives_of_nccl_have_the_names_of_their_functions() -> None:
+    told = over_nccl({"3": {"operation": "all_reduce_barrier"}})
+    sides = verdict_of(told).sides
+    assert [side.operation for side in sides] == ["barrier", "all_reduce"]

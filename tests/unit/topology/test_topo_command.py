@@ -12,7 +12,7 @@ from tests.unit.topology.printed import BRIDGED, H100, topo_m
 from typer.testing import CliRunner, Result
 
 from dslaunch.cli.topo import LARGEST, topo
-from dslaunch.errors import ConfigError, DslaunchError, UsageError
+from dslaunch.errors import ConfigError, SelectionError, UsageError
 
 CLUSTER = "nodes:\n  - host: n[1-2]  # both\n    slots: 8\n"
 
@@ -102,7 +102,7 @@ def test_nodes_that_the_cluster_does_not_have_are_an_error(two: list[Path], tmp_
     file = tmp_path / "c.yaml"
     file.write_text(CLUSTER.replace("n[1-2]", "m[1-2]"))
     done = call(*two, "--apply", file)
-    assert isinstance(done.exception, UsageError)
+    assert isinstance(done.exception, SelectionError)
     assert "n1, n2" in done.exception.message
 
 
@@ -110,6 +110,13 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path):
     done = call(tmp_path / "n1.txt")
     assert isinstance(done.exception, ConfigError)
     assert [problem.rule for problem in done.exception.problems] == ["unreadable"]
+
+
+def test_all_files_that_cannot_be_read_are_named(two: list[Path], tmp_path: Path):
+    done = call(tmp_path / "n8.txt", *two, tmp_path / "n9.txt")
+    assert isinstance(done.exception, ConfigError)
+    assert [Path(each.file).name for each in done.exception.problems] == ["n8.txt", "n9.txt"]
+    assert done.stdout == ""
 
 
 def test_two_files_of_one_name_are_an_error(two: list[Path], tmp_path: Path):
@@ -120,8 +127,8 @@ def test_two_files_of_one_name_are_an_error(two: list[Path], tmp_path: Path):
 
 def test_where_nothing_could_be_read_it_fails_and_says_why():
     done = call(stdin=b"\x00\xff no matrix \xfe")
-    assert isinstance(done.exception, DslaunchError)
-    assert done.exception.message == "no topology matrix found"
+    assert isinstance(done.exception, ConfigError)
+    assert done.exception.message == "-: no topology matrix found"
     assert done.stdout.startswith("stdin: unknown: ")
 
 
@@ -147,5 +154,5 @@ def test_a_broken_matrix_is_refused_with_the_reason(tmp_path: Path):
     broken = [line[at : at + 40] for line in text.split("\n") for at in range(0, len(line), 40)]
     (tmp_path / "n1.txt").write_text("\n".join(broken))
     done = call(tmp_path / "n1.txt")
-    assert isinstance(done.exception, DslaunchError)
+    assert isinstance(done.exception, ConfigError)
     assert "n1: unknown: " in done.stdout

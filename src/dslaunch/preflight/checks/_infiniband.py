@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from dslaunch.preflight.check import Asked, NodeAnswers, Scope
+from dslaunch.preflight.check import Asked, NodeAnswers, Scope, UnansweredError
 from dslaunch.preflight.checks._wiring import PORTS
 
 _PORT = re.compile(r"^/sys/class/infiniband/([^/]+)/ports/(\d{1,9})/(?:counters/)?(\w+)$")
@@ -83,14 +85,27 @@ def devices(a: NodeAnswers) -> dict[str, Device]:
     return a.once(_devices)
 
 
+def files(a: NodeAnswers) -> dict[str, str]:
+    """The kernel's files of the node's RDMA devices, without counters: these differ from node to
+    node, and say nothing of the devices. Raises UnansweredError."""
+    return dict(a.part(_files))
+
+
+def _files(a: NodeAnswers) -> tuple[tuple[str, str], ...]:
+    return tuple(each for each in a.value(PORTS).items() if "/counters/" not in each[0])
+
+
 def _devices(a: NodeAnswers) -> dict[str, Device]:
     ports: dict[str, dict[int, dict[str, str]]] = {}
     fields: dict[str, dict[str, str]] = {}
-    for path, text in a.value(PORTS).items():
-        if at := _PORT.match(path):
-            ports.setdefault(at[1], {}).setdefault(int(at[2]), {})[at[3]] = text
-        elif of := _DEVICE.match(path):
-            fields.setdefault(of[1], {})[of[2]] = text.strip()
+    for path, text in files(a).items():
+        at = _place(path)
+        if at is None:
+            continue
+        if at.port is None:
+            fields.setdefault(at.device, {})[at.field] = text.strip()
+        else:
+            ports.setdefault(at.device, {}).setdefault(at.port, {})[at.field] = text
     return {
         name: Device(
             name,
@@ -99,6 +114,25 @@ def _devices(a: NodeAnswers) -> dict[str, Device]:
         )
         for name in sorted({*ports, *fields}, key=natural)
     }
+
+
+class _Place(NamedTuple):
+    """What a file of the kernel is about."""
+
+    device: str
+    port: int | None
+    """None: it is about the device."""
+    field: str
+
+
+@lru_cache(maxsize=4096)
+def _place(path: str) -> _Place | None:
+    """Return what a file is about; None: it is of another kind. All nodes have the same paths."""
+    if of_port := _PORT.match(path):
+        return _Place(of_port[1], int(of_port[2]), of_port[3])
+    if of_device := _DEVICE.match(path):
+        return _Place(of_device[1], None, of_device[2])
+    return None
 
 
 def in_use(a: NodeAnswers) -> bool:
@@ -121,7 +155,10 @@ def ports(a: NodeAnswers) -> tuple[Port, ...]:
 
 def reported_ports(a: NodeAnswers) -> tuple[Port, ...] | None:
     """All ports of the node; None: it did not report them."""
-    return ports(a) if a.answered(PORTS) else None
+    try:
+        return ports(a)
+    except UnansweredError:
+        return None
 
 
 def named(names: Iterable[str]) -> str:

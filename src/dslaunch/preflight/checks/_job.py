@@ -54,6 +54,7 @@ _REPORT_WORD: Word = (Var("DSLAUNCH_REPORT"),)
 _INSTALLED_WORD: Word = (Var("DSLAUNCH_INSTALLED"),)
 """The text of `node/installed.py`, which a node has; see `node/trial.py`."""
 _STAGES = 'echo activated >"$0"; command -v "$1" >"$0"; exec "$@"'
+_STAGED: tuple[Word, ...] = ("/bin/sh", "-c", _STAGES, _REPORT_WORD)
 """Runs after the activate line, in place of the launcher, and reports each step that succeeded."""
 
 
@@ -148,10 +149,12 @@ def _question(scope: Scope) -> Question:
 
 def _installed_told(scope: Scope, node: Node, seconds: float) -> dict[str, Any]:
     asks = (interpreter(node), "-c", _INSTALLED_WORD, _REPORT_WORD, *scope.once(_wanted))
-    staged = Command(("/bin/sh", "-c", _STAGES, _REPORT_WORD, *asks))
+    staged = Command((*_STAGED, *asks))
     env = _variables(scope, node.host)
     told = _told(scope, node, staged, env, seconds=seconds)
-    if node.activate:
+    if not node.activate:
+        told["python_at"] = len(_STAGED)
+    else:
         uses = used(node.activate)
         told["look"] = [*files_of(scope, uses), *CONDA_FILES, *MODULE_FILES]
         told["words"] = list(uses.commands)

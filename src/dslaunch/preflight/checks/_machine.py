@@ -148,11 +148,10 @@ def _address(a: NodeAnswers) -> str | None:
     interfaces: list[HeldAddress] = a.found(INTERFACES) or []
     own = [i for i in interfaces if i["up"] and not i["loopback"]]
     physical = [i["address"] for i in own if not i["name"].startswith(VIRTUAL)]
-    real = [text for text in physical if _of_one_machine(text)]
     named = (a.found(resolve(a.scope).of[a.host]) or {}).get(a.host, [])
-    good = [text for text in named if text in real]
-    v4 = [text for text in real if ":" not in text]
-    return next(iter([*good, *v4, *real]), None)
+    good = [text for text in named if text in physical]
+    v4 = [text for text in physical if ":" not in text]
+    return next(filter(_of_one_machine, [*good, *v4, *physical]), None)
 
 
 @cache

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from functools import cache
 
 from msgspec import Struct
 
@@ -28,8 +29,8 @@ from dslaunch.preflight.check import (
     UnansweredError,
     skipped,
 )
+from dslaunch.preflight.checks._query import Column, Columns, Tables, columns, read
 from dslaunch.preflight.checks._query import NvidiaGpu as NvidiaGpu
-from dslaunch.preflight.checks._query import Tables, read
 from dslaunch.preflight.flow import Ask, Compare, NodeFlow, NodeJudge, each
 from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.terminal import printable
@@ -159,12 +160,55 @@ def _drivers(a: NodeAnswers) -> Counter[str | None]:
 
 
 def gpus(a: NodeAnswers) -> tuple[NvidiaGpu, ...]:
-    """The node's GPUs. Raises UnansweredError."""
-    return a.once(_tables).gpus
+    """The node's GPUs. Of several nodes that are judged together, their GPUs in the fields that a
+    check reads: serial numbers and temperatures differ on all. Raises UnansweredError."""
+    if a.group is None:
+        return a.once(_tables).gpus
+    indices = a.part(_indices)
+    return tuple(NvidiaGpu(index, _CommonFields(a, at)) for at, index in enumerate(indices))
 
 
 def _tables(a: NodeAnswers) -> Tables:
     return read(a.value(QUERY)["out"])
+
+
+def _indices(a: NodeAnswers) -> tuple[int, ...]:
+    return tuple(gpu.index for gpu in a.once(_tables).gpus)
+
+
+def _columns(a: NodeAnswers) -> Columns:
+    return columns(a.once(_tables).gpus)
+
+
+@cache
+def _column(name: str) -> Callable[[NodeAnswers], Column | None]:
+    """Return what reads a field of each GPU; None: no GPU has it."""
+    return lambda a: a.once(_columns).get(name)
+
+
+class _CommonFields(Mapping[str, str]):
+    """The fields of one GPU of several nodes. To read one in which the GPUs of the nodes differ
+    raises DifferError."""
+
+    def __init__(self, a: NodeAnswers, at: int) -> None:
+        self._a, self._at = a, at
+
+    def __getitem__(self, name: str) -> str:
+        column = self._a.part(_column(name))
+        text = column[self._at] if column is not None else None
+        if text is None:
+            raise KeyError(name)
+        return text
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._a.part(_titles) if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _titles(a: NodeAnswers) -> tuple[str, ...]:
+    return tuple(a.once(_columns))
 
 
 # ---------------------------------------------------------------- a driver that is not up
@@ -193,7 +237,7 @@ class Driver(Enum):
 
 def driver(a: NodeAnswers) -> Driver:
     """Return whether nvidia-smi works; `gpu.driver-up` reports what is wrong."""
-    return a.once(_driver)
+    return a.part(_driver)
 
 
 def _driver(a: NodeAnswers) -> Driver:
@@ -204,6 +248,10 @@ def _driver(a: NodeAnswers) -> Driver:
 
 def trouble(a: NodeAnswers) -> Finding | None:
     """Return what is wrong with the driver of a node with GPUs; None: nothing."""
+    return a.part(_trouble)
+
+
+def _trouble(a: NodeAnswers) -> Finding | None:
     if not has_driver(a):
         found = f"{counted(pci_gpus(a), 'GPU')} on the PCI bus, but no NVIDIA driver"
         fix = "install the NVIDIA driver; after a kernel update check `dkms status`"

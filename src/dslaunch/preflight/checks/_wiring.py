@@ -26,7 +26,7 @@ PORTS = Question(
 
 def topology(a: NodeAnswers) -> Topology:
     """The node's wiring. Raises UnansweredError."""
-    return a.once(_topology)
+    return a.part(_topology)
 
 
 def _topology(a: NodeAnswers) -> Topology:

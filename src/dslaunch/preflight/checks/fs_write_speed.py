@@ -18,6 +18,7 @@ from dslaunch.preflight.check import (
     UnansweredError,
 )
 from dslaunch.preflight.checks._measure import limits, rate_of, slow, span, speed
+from dslaunch.preflight.unanswered import UnansweredReason
 
 NAME = "fs.write-speed"
 LIMITS: Mapping[str, float] = {"size": 256, "warn": 0.5, "fail": 0.1, "growth": 1.2}
@@ -75,12 +76,20 @@ def _compare(nodes: Nodes) -> Iterator[Finding]:
     alone: dict[str, float] = {}
     together: dict[str, float] = {}
     errors: dict[str, str] = {}
+    missing: dict[str, None] = {}
     for host, a in nodes.items():
         for all_at_once, question in _asked(a, several=len(nodes) > 1):
             try:
                 (together if all_at_once else alone)[host] = rate_of(a, question)
             except UnansweredError as error:
-                errors[host] = str(error).lower()
+                if a.reason(question) is UnansweredReason.MISSING:
+                    missing[host] = None
+                else:
+                    errors[host] = str(error).lower()
+    if missing:
+        path = _path(next(iter(nodes.values())).scope)
+        words = f"{path} does not exist yet: a run creates it"
+        yield Finding("skip", words, hosts=tuple(missing))
     for host, why in errors.items():
         yield Finding("unknown", f"no measurement: {why}", hosts=(host,))
     if together:

@@ -33,7 +33,9 @@ ROUNDS = 3
 """In each, every node sends to one other and receives from one other: no link carries two."""
 BYTES = 256 << 20
 SECONDS = 2.0
-Rates = dict[tuple[str, str], float]
+Pair = tuple[str, str]
+"""A sender and its receiver."""
+Rates = dict[Pair, float]
 
 
 def _partners(scope: Scope) -> list[dict[str, str]]:
@@ -55,41 +57,54 @@ def _question(nodes: Nodes, host: str, to: str) -> Question | None:
     return Question("send_rate", told, 3 * SECONDS + 5)
 
 
+def _questions(nodes: Nodes, partners: Mapping[str, str]) -> dict[Pair, Question]:
+    """Return what the nodes are asked in a round, without those that cannot take part."""
+    asked = {pair: _question(nodes, *pair) for pair in partners.items()}
+    return {pair: question for pair, question in asked.items() if question is not None}
+
+
 def _flow(scope: Scope) -> Flow:
     nodes = yield Round.of_all(scope, ask(scope))
     partners = _partners(scope)
+    sent: dict[Pair, Question] = {}
     for number, told in enumerate(partners, 1):
-        questions = {host: _question(nodes, host, to) for host, to in told.items()}
-        asked = {host: {f"send{number}": q} for host, q in questions.items() if q is not None}
+        questions = _questions(nodes, told)
+        asked = {host: {f"send{number}": question} for (host, _), question in questions.items()}
         nodes = yield Round(asked, alone=True, further=len(partners) - number)
-    return _compare(nodes)
+        sent |= questions
+    return _compare(nodes, sent)
 
 
-def measured(nodes: Nodes) -> tuple[Rates, dict[tuple[str, str], str]]:
+def measured(nodes: Nodes) -> tuple[Rates, dict[Pair, str]]:
     """Bytes per second by sender and receiver; and why there are none."""
+    partners = _partners(next(iter(nodes.values())).scope)
+    sent = {
+        pair: question for told in partners for pair, question in _questions(nodes, told).items()
+    }
+    return _rates(nodes, sent)
+
+
+def _rates(nodes: Nodes, sent: Mapping[Pair, Question]) -> tuple[Rates, dict[Pair, str]]:
     rates: Rates = {}
-    errors: dict[tuple[str, str], str] = {}
-    for partners in _partners(next(iter(nodes.values())).scope):
-        for host, to in partners.items():
-            question = _question(nodes, host, to)
-            if question is None:
-                continue
-            try:
-                rates[host, to] = rate_of(nodes[host], question)
-            except UnansweredError as error:
-                errors[host, to] = str(error)
+    errors: dict[Pair, str] = {}
+    for pair, question in sent.items():
+        try:
+            rates[pair] = rate_of(nodes[pair[0]], question)
+        except UnansweredError as error:
+            errors[pair] = str(error)
     return rates, errors
 
 
-def _compare(nodes: Nodes) -> Iterator[Finding]:
+def _compare(nodes: Nodes, sent: Mapping[Pair, Question]) -> Iterator[Finding]:
     if len(next(iter(nodes.values())).scope.nodes) < 2:
         yield Finding("skip", "one node", hosts=tuple(nodes))
         return
-    rates, errors = measured(nodes)
+    rates, errors = _rates(nodes, sent)
     for (host, to), why in errors.items():
         yield Finding("unknown", f"no data sent to {to}: {why.lower()}", hosts=(host,))
-    for host in [h for h in nodes if not any(h in pair for pair in (*rates, *errors))]:
-        yield Finding("unknown", "not reached by the other nodes", hosts=(host,))
+    taking_part = {host for pair in sent for host in pair}
+    left_out = tuple(host for host in nodes if host not in taking_part)
+    yield Finding("unknown", "not reached by the other nodes", hosts=left_out)
     if rates:
         yield from _judge(rates, next(iter(nodes.values())))
 
@@ -127,7 +142,7 @@ def _best(rates: Rates, end: int) -> dict[str, float]:
 
 def _slow_pairs(
     rates: Rates, limit: Mapping[str, float], middle: float
-) -> Iterator[tuple[tuple[str, str], Level]]:
+) -> Iterator[tuple[Pair, Level]]:
     """Pairs that no slow node explains."""
     named = {f"{host} {to}": (host, to) for host, to in rates}
     for name, level in slow({name: rates[pair] for name, pair in named.items()}, limit, middle):

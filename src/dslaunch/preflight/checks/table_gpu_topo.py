@@ -98,7 +98,7 @@ def _fabric_service(a: NodeAnswers) -> Iterator[Finding]:
 
 
 def _gpu_nvlink(a: NodeAnswers) -> Iterator[Finding]:
-    status = nvlink_status(without_uuids(a.value(nvidia.NVLINK)["out"]))
+    status = nvlink_status(a.part(_nvlink_status))
     found = status.gpus
     if not any(found.values()):
         yield _without_nvlink(a, status)
@@ -126,6 +126,10 @@ def _gpu_nvlink(a: NodeAnswers) -> Iterator[Finding]:
         yield passed(f"{most} NVLinks active" if most else "no NVLink bridge")
 
 
+def _nvlink_status(a: NodeAnswers) -> str:
+    return without_uuids(a.value(nvidia.NVLINK)["out"])
+
+
 def _without_nvlink(a: NodeAnswers, status: NvlinkStatus) -> Finding:
     names = [gpu.name for gpu in nvidia.gpus(a)]
     if status.mig:
@@ -142,7 +146,7 @@ def _should_be_active(name: str, active: int, most: int) -> bool:
 
 
 def _gpu_nvlink_errors(a: NodeAnswers) -> Iterator[Finding]:
-    found = nvlink_errors(without_uuids(a.value(nvidia.NVLINK_ERRORS)["out"]))
+    found = nvlink_errors(a.part(_nvlink_errors))
     if not found:
         yield skipped("not reported by these GPUs or this driver")
         return
@@ -153,6 +157,10 @@ def _gpu_nvlink_errors(a: NodeAnswers) -> Iterator[Finding]:
             errors = max(of[link] for link in bad)
             words = f"GPU {gpu}: NVLink {nvidia.listed(bad)}: {errors} {kind.lower()} errors"
             yield Finding("warn", words, "few")
+
+
+def _nvlink_errors(a: NodeAnswers) -> str:
+    return without_uuids(a.value(nvidia.NVLINK_ERRORS)["out"])
 
 
 TOLD = 3

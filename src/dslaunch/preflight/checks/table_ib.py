@@ -134,7 +134,7 @@ def _flow_ib_link_flap(a: NodeAnswers) -> NodeFlow:
 
 def _ib_link_flap(a: NodeAnswers) -> Iterator[Finding]:
     found = infiniband.devices(a)
-    nets = {path.split("/")[-2] for path in a["ports"] if "/device/net/" in path}
+    nets = {path.split("/")[-2] for path in infiniband.files(a) if "/device/net/" in path}
     counts = {
         name: times
         for name, times in flaps(kernel_log.log(a), a.limits["hours"]).items()

@@ -97,6 +97,8 @@ def _default_route(text: str) -> str:
 
 
 def _link_local(text: str) -> bool:
+    if ":" not in text:
+        return text.startswith("169.254.")  # RFC 3927
     try:
         return ipaddress.ip_address(text).is_link_local
     except ValueError:

@@ -35,12 +35,15 @@ def _ranks(scope: Scope) -> int:
 def _nofile(a: NodeAnswers) -> Iterator[Finding]:
     soft, hard = a["limits"]["NOFILE"]
     ranks = a.scope.once(_ranks)
-    least = a.limits["many"] if ranks > 64 else a.limits["fail"]
     words = f"{soft} open files" + (f" (at most {hard})" if hard != soft and hard > 0 else "")
     if soft < 0:
         yield passed("no limit")
-    elif soft < least:
-        yield Finding("fail", words, f"at least {least:g}")
+    elif soft < a.limits["fail"]:
+        yield Finding("fail", words, f"at least {a.limits['fail']:g}")
+    elif ranks > 64 and 0 <= hard < a.limits["many"]:
+        # the rank with many peers is that of NCCL's root, which raises its soft limit to the hard
+        # one (NCCL, src/bootstrap.cc, `setFilesLimit`)
+        yield Finding("fail", words, f"a hard limit of at least {a.limits['many']:g}")
     elif soft < a.limits["warn"] * ranks:
         yield Finding("warn", words, f"{a.limits['warn'] * ranks:g} for {ranks} ranks")
     elif soft < a.limits["usual"]:
@@ -127,12 +130,15 @@ CHECKS = {
             "sshd and slurmd"
         ),
         see="ulimit -n; ulimit -Hn",
-        source="NCCL documentation, troubleshooting: file descriptors; setrlimit(2)",
+        source=(
+            "NCCL documentation, troubleshooting: file descriptors; NCCL, src/bootstrap.cc; "
+            "setrlimit(2)"
+        ),
         flow=judged(_nofile, lambda scope: {"limits": LIMITS}),
         limits={"fail": 256, "many": 4096, "warn": 16, "usual": 1024},
         limits_mean=(
-            "open files needed by every rank; those with more than 64 ranks; per rank, below which "
-            "it warns; and at any size, below which it warns"
+            "open files needed by every rank; the hard limit needed with more than 64 ranks; per "
+            "rank, below which it warns; and at any size, below which it warns"
         ),
     ),
     "lim.nproc": Check(

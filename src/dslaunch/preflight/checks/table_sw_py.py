@@ -36,9 +36,15 @@ LONGEST = 8192
 _TOOLKIT_VERSIONS = (
     re.compile(r'"cuda"\s*:\s*\{[^{}]*?"version"\s*:\s*"(\d+\.\d+)', re.DOTALL),
     re.compile(r"CUDA Version (\d+\.\d+)"),
+    re.compile(r"^Cuda compilation tools, release (\d+\.\d+),", re.MULTILINE),
 )
-"""As version.json and version.txt have it."""
+"""As version.json and version.txt have it, and as nvcc prints it."""
 TOOLKIT = Question("read", ["/usr/local/cuda/version.json", "/usr/local/cuda/version.txt"])
+NVCC = "/usr/local/cuda/bin/nvcc"
+COMPILER = Question("run", {"argv": [NVCC, "--version"]}, 10)
+"""For toolkits of which only the compiler's package is installed: they have neither file (seen with
+NVIDIA's Debian packages of CUDA 13.0). DeepSpeed asks the compiler alone (0.19,
+op_builder/builder.py, installed_cuda_version)."""
 
 INTERCHANGEABLE: Mapping[str, tuple[int, ...]] = {
     "10": (0, 1, 2),
@@ -49,11 +55,11 @@ INTERCHANGEABLE: Mapping[str, tuple[int, ...]] = {
 toolkit 12.7."""
 
 
-def toolkit(files: Mapping[str, str]) -> str:
-    """The toolkit's version, as `12.4`; empty if none is installed where most are."""
-    text = "\n".join(files.values())[:LONGEST]
+def toolkit_version(text: str) -> str:
+    """The toolkit's version, as `12.4`, by what its files or its compiler say; empty if none is
+    installed where most are."""
     for form in _TOOLKIT_VERSIONS:
-        found = form.search(text)
+        found = form.search(text[:LONGEST])
         if found is not None:
             return found[1]
     return ""
@@ -89,15 +95,20 @@ def _ask_sw_cuda_toolkit(scope: Scope) -> AskedOfAll:
     return {**job.ask(scope), "nvidia": NVIDIA, "toolkit": TOOLKIT}
 
 
-def _sw_cuda_toolkit(a: NodeAnswers) -> Iterator[Finding]:
+def _flow_sw_cuda_toolkit(a: NodeAnswers) -> NodeFlow:
     if not a["nvidia"]:
-        yield skipped("no NVIDIA GPU")
-        return
+        return [skipped("no NVIDIA GPU")]
     found = job.installed(a)
     if found is None:
-        yield skipped(job.NOT_ENTERED)
-        return
-    there, wanted = toolkit(a["toolkit"]), of_torch(found)
+        return [skipped(job.NOT_ENTERED)]
+    there = toolkit_version("\n".join(a["toolkit"].values()))
+    if not there:
+        a = yield {"compiler": COMPILER}
+        there = toolkit_version(a.value(COMPILER)["out"])
+    return _sw_cuda_toolkit(there, of_torch(found))
+
+
+def _sw_cuda_toolkit(there: str, wanted: str) -> Iterator[Finding]:
     if there and wanted:
         yield _toolkit_finding(there, wanted)
     elif there:
@@ -119,7 +130,6 @@ def _toolkit_finding(there: str, wanted: str) -> Finding:
     return passed(f"CUDA toolkit {there} is compatible with torch")
 
 
-NVCC = "/usr/local/cuda/bin/nvcc"
 LIBAIO = "/usr/include/libaio.h"
 TOOLS = Question("present", ["nvcc", NVCC, "c++", "ninja", LIBAIO])
 NEEDS = {"offload": ("cpu_adam",), "zero-infinity": ("async_io", "cpu_adam")}
@@ -399,7 +409,7 @@ CHECKS = {
         ),
         see="nvcc --version; python -c 'import torch; print(torch.version.cuda)'",
         source="DeepSpeed 0.19.8 op_builder/builder.py (cuda_minor_mismatch_ok)",
-        flow=judged(_sw_cuda_toolkit, _ask_sw_cuda_toolkit),
+        flow=each(_flow_sw_cuda_toolkit, _ask_sw_cuda_toolkit),
     ),
     "sw.deepspeed-ops": Check(
         title="DeepSpeed kernels are prebuilt or can be built",
