@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-
 LEAST_PARENTS = 2
-"""Nodes that are divided among parents have this many, so that one replaces the other if it is lost."""
+"""Of nodes that are divided among parents: one that is lost leaves another."""
 
 
 class TreeShape(Struct, frozen=True):
