@@ -1,27 +1,32 @@
 """What a run of many nodes costs the machine that it is started from.
 
-    python -m benchmarks.many_nodes [NODES...]
+    python -m benchmarks.many_nodes [NODES...] [--lines N...]
 
-A virtual cluster with real sshd; one rank per node. Two tables:
+A virtual cluster with real sshd; one rank per node.
 
-- whole runs, quiet and talkative: seconds until the first rank spoke, until all had spoken, and to
-  the end, and the launcher's processor time and peak memory;
-- each phase of a run (`launch_phases.py`): processor time, memory and bytes per node, and the
-  exponent with which the processor time grows from the smallest to the largest number of nodes.
+- Whole runs, quiet and talkative: seconds until the first rank spoke, until all had spoken, and to
+  the end, and the launcher's processor time and peak memory.
+- The phases of a run (`launch_phases.py`): a table each of processor time, memory, bytes and
+  seconds on the wall, by the number of nodes. The last column is the power of the number of nodes
+  with which a cost grows, by least squares through all sizes: 1.0 is in proportion to them.
 
 What others cost on as many nodes: `peers.py`.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
+import statistics
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.testbed.vcluster import VirtualCluster
 
+from benchmarks.launch_phases import IDLE_PHASE
 from benchmarks.virtual_nodes import DSLAUNCH, PYTHON, cluster_text, metered, used, virtual_nodes
 
 JOB = """\
@@ -34,24 +39,28 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def main() -> None:
     """One cluster of the largest size; all measurements of each size on it."""
-    sizes = sorted(int(word) for word in sys.argv[1:]) or [16, 64]
+    parser = argparse.ArgumentParser(description="See the docstring of this module.")
+    parser.add_argument("nodes", nargs="*", type=int, default=[16, 64])
+    parser.add_argument("--lines", nargs="*", type=int, default=[10, 5000, 50000])
+    chosen = parser.parse_args()
+    sizes = sorted(chosen.nodes)
     with virtual_nodes(max(sizes)) as cluster:
         cluster.put("control", "/root/p/job.py", JOB)
         for size in sizes:
             text = cluster_text(size, python=PYTHON, launcher="direct", storage={"workdir": "work"})
             cluster.put("control", f"/root/p/c{size}.yaml", text)
-        whole_runs(cluster, sizes)
+        whole_runs(cluster, sizes, chosen.lines)
         phases(cluster, sizes)
 
 
 # ---------------------------------------------------------------- whole runs
 
 
-def whole_runs(cluster: VirtualCluster, sizes: list[int]) -> None:
-    """Print one row for each number of nodes and of lines."""
+def whole_runs(cluster: VirtualCluster, sizes: list[int], numbers: list[int]) -> None:
+    """Print one row for each number of nodes, and of lines that each rank prints."""
     print(f"{'':24}{'first':>7}{'all':>7}{'end':>7}{'CPU s':>8}{'CPU ms/node':>13}{'peak MiB':>10}")
     for size in sizes:
-        for lines in (10, 5000, 50000):
+        for lines in numbers:
             measure(cluster, size, lines)
 
 
@@ -82,16 +91,43 @@ def measure(cluster: VirtualCluster, size: int, lines: int) -> None:
 # ---------------------------------------------------------------- phases
 
 
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A kind of cost, and how it is printed."""
+
+    title: str
+    scale: float
+    """From seconds or bytes to the printed unit."""
+    per_node: bool = True
+
+
+QUANTITIES = (
+    Quantity("CPU, ms per node", 1e3),
+    Quantity("wall time, s", 1.0, per_node=False),
+    Quantity("memory, KiB per node", 1 / 1024),
+    Quantity("traffic, kB per node", 1e-3),
+)
+"""In the order of what `launch_phases.py` prints."""
+
+
 def phases(cluster: VirtualCluster, sizes: list[int]) -> None:
-    """Print one row for each phase, with columns for each number of nodes."""
+    """Print a table of each kind of cost, with a row for each phase."""
     found = {size: measured_phases(cluster, size) for size in sizes}
-    columns = [f"{f'{size}: CPU ms':>13}{'wall s':>8}{'KiB':>7}{'kB sent':>9}" for size in sizes]
-    heads = "".join(columns)
-    print(f"\n{'per node':24}{heads}{'growth':>8}")
-    for name in found[sizes[0]]:
-        columns = [_columns(found[size][name], size) for size in sizes]
-        growth = exponent(sizes, [found[size][name][0] for size in sizes])
-        print(f"{name:24}{''.join(columns)}{growth:>8}")
+    for position, quantity in enumerate(QUANTITIES):
+        print(f"\n{quantity.title:28}{''.join(f'{size:>9}' for size in sizes)}{'growth':>8}")
+        for name in found[sizes[0]]:
+            costs = [found[size][name][position] for size in sizes]
+            print_costs(name, quantity, sizes, costs)
+        active = [name for name in found[sizes[0]] if name != IDLE_PHASE]
+        totals = [sum(found[size][name][position] for name in active) for size in sizes]
+        print_costs("all but the pause", quantity, sizes, totals)
+
+
+def print_costs(name: str, quantity: Quantity, sizes: list[int], costs: list[float]) -> None:
+    """Print a row: a cost by the number of nodes."""
+    divisors = sizes if quantity.per_node else [1] * len(sizes)
+    shown = [cost * quantity.scale / by for cost, by in zip(costs, divisors, strict=True)]
+    print(f"{name:28}{''.join(f'{value:9.2f}' for value in shown)}{exponent(sizes, costs):>8}")
 
 
 def measured_phases(cluster: VirtualCluster, size: int) -> dict[str, list[float]]:
@@ -104,16 +140,12 @@ def measured_phases(cluster: VirtualCluster, size: int) -> dict[str, list[float]
     return {name: values for name, *values in json.loads(done.stdout)}
 
 
-def _columns(measured: list[float], size: int) -> str:
-    cpu, wall, kept, sent = measured
-    return f"{cpu / size * 1e3:13.2f}{wall:8.2f}{kept / size / 1024:7.0f}{sent / size / 1e3:9.1f}"
-
-
 def exponent(sizes: list[int], costs: list[float]) -> str:
     """Return the power of the nodes with which a cost grows: 1.0 is in proportion to them."""
-    if len(sizes) < 2 or min(costs[0], costs[-1]) <= 0:
+    if len(sizes) < 2 or min(costs) <= 0:
         return "-"
-    return f"{math.log(costs[-1] / costs[0]) / math.log(sizes[-1] / sizes[0]):.2f}"
+    logarithms = [[math.log(each) for each in values] for values in (sizes, costs)]
+    return f"{statistics.linear_regression(*logarithms).slope:.2f}"
 
 
 if __name__ == "__main__":

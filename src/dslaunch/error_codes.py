@@ -290,6 +290,23 @@ class ErrorCode(StrEnum):
         "an argument to {limit} bytes",
         "use --launcher torchrun, or `dslaunch render torchrun`",
     )
+    PDSH_COMMAND_TOO_LONG = (
+        "pdsh-command-too-long",
+        "launcher `deepspeed`: the command that pdsh passes to each of {nodes} nodes has {size} "
+        "bytes, and Linux limits it to {limit} bytes",
+        "use --launcher torchrun, or `dslaunch render torchrun`",
+    )
+    ARGUMENT_TOO_LONG = (
+        "argument-too-long",
+        "argument {number} of the job has {size} bytes, and Linux limits an argument to {limit} "
+        "bytes",
+        "write it to a file, and pass the file's name",
+    )
+    VARIABLE_TOO_LONG = (
+        "variable-too-long",
+        "variable {name} with its value has {size} bytes, and Linux limits it to {limit} bytes",
+        "write the value to a file, and pass the file's name",
+    )
     INCLUDE_TOO_LONG = (
         "include-too-long",
         "--include for {nodes} nodes has {size} bytes, and Linux limits an argument to {limit} "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -43,6 +43,15 @@ def json_text(
         return write(value)
     except ValueError:  # rare, so that the values of most texts are visited once
         return write(_finite(value, default))
+
+
+def json_lines_of(texts: Sequence[str]) -> str:
+    """Return texts as JSON strings, each in a line: many take a tenth of the time of one by one."""
+    return _ONE_PER_LINE.encode(texts)[1:-1]
+
+
+_ONE_PER_LINE = json.JSONEncoder(separators=("\n", ": "))
+"""Line feeds within a text are escaped."""
 
 
 @lru_cache(maxsize=32)

@@ -60,6 +60,7 @@ VERDICTS = (
     replace(WAITING, code=HangCode.LOCK, lock=FileLock(LOCK.file)),
     replace(WAITING, code=HangCode.DATALOADER, workers=2),
     replace(WAITING, code=HangCode.BUSY),
+    replace(WAITING, code=HangCode.GPU_BUSY),
     replace(WAITING, code=HangCode.MISMATCH, sides=(ODD, MOST)),
     replace(WAITING, code=HangCode.MISMATCH, sides=(replace(ODD, operation="barrier"), MOST)),
     replace(WAITING, code=HangCode.MISMATCH, sides=(replace(ODD, group="pair"), MOST)),

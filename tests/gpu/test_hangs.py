@@ -7,57 +7,21 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.gpu.hangs import CASES, NODES, Case
 from tests.gpu.machine import JOBS, versions
 
 if TYPE_CHECKING:
     from tests.gpu.machine import Machine
 
 pytestmark = pytest.mark.gpu
-NODES = 4
-LAST = ["node4", 3]
 RECORD = "DSLAUNCH_HANGS"
 """Names a file to which each case adds a line of JSON, for docs/reference/hangs.md."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A way to hang, and what must be said of it."""
-
-    how: str
-    code: str
-    operation: str = "all_reduce"
-    """What the others are in."""
-    function: str = ""
-    """Where the rank that they wait for is; "": not asserted."""
-    last_alone: bool = True
-    """Whether the last rank is the one that is named; else all of them."""
-    options: tuple[str, ...] = ()
-
-
-CASES = (
-    Case("not-entered", "not-entered", function="save_checkpoint"),
-    Case("busy", "busy", function="compute"),
-    Case("lock", "lock", function="lock"),
-    Case("dataloader", "dataloader", function="load"),
-    Case("stopped", "stopped"),
-    Case("exited", "dead"),
-    Case("kernel", "gpu-busy", options=("--env", "TORCH_NCCL_ENABLE_TIMING=1")),
-    Case("barrier", "mismatch", function="evaluate"),
-    Case("operation", "mismatch"),
-    Case("order", "mismatch", function="main"),
-    Case("sizes", "mismatch"),
-    Case("gather", "mismatch", function="gather_metrics"),
-    Case("receive", "one-way", operation="recv", function="main", last_alone=False),
-    Case("sharded", "not-entered", "all_gather_into_tensor", "save_checkpoint"),
-    Case("uneven", "mismatch", "all_gather_into_tensor", "evaluate"),
-)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.how)
@@ -71,7 +35,7 @@ def test_a_hang_over_nccl_names_the_rank_that_the_others_wait_for(
     hang = run.outcome["reason"]["hang"]
     assert hang["code"] == case.code, hang
     everybody = [[f"node{rank + 1}", rank] for rank in range(NODES)]
-    assert hang["ranks"] == ([LAST] if case.last_alone else everybody)
+    assert hang["ranks"] == (everybody[-1:] if case.last_alone else everybody)
     if case.last_alone:
         assert (hang["operation"], hang["waiting"]) == (case.operation, [0, 1, 2])
     if case.function:
@@ -83,9 +47,9 @@ def test_a_hang_over_nccl_names_the_rank_that_the_others_wait_for(
         row = {
             "date": datetime.now(UTC).date().isoformat(),
             "how": case.how,
-            "code": hang["code"],
             "versions": versions(),
-            "said": run.outcome["message"],
+            "seconds": round(run.outcome["reason"]["seconds"], 1),
+            "hang": hang,
         }
         with Path(os.environ[RECORD]).open("a") as file:
             file.write(json.dumps(row) + "\n")

@@ -31,7 +31,9 @@ from dslaunch.preflight.unanswered import CallFailure
 from dslaunch.protocol.name_patterns import MOST_PATTERNS
 from dslaunch.protocol.survey import recorded
 from dslaunch.report.junit import as_junit
-from dslaunch.report.preflight import rows
+from dslaunch.report.markdown import as_markdown
+from dslaunch.report.page import as_page
+from dslaunch.report.preflight import as_json, rows
 from dslaunch.run.endings import diagnose
 from dslaunch.run.events import Line
 from dslaunch.run.lines import Lines, printable
@@ -315,6 +317,19 @@ def test_names_with_several_numbers_are_folded_in_time(numbers: int) -> None:
 
 def test_names_with_one_number_are_folded_in_time() -> None:
     assert not grows(lambda count: partial(fold, [f"n{i:06}" for i in range(0, count, 2)]), 2_000)
+
+
+@pytest.mark.parametrize("show", [as_junit, as_json, as_markdown, lambda r: as_page(r, {})])
+def test_another_result_on_each_node_is_shown_in_time(show: Callable[[Report], object]) -> None:
+    def shown(count: int) -> Work:
+        cluster = many_nodes.cluster(count)
+        results = tuple(
+            Finding("fail", f"{number} s late", hosts=(node.host,), check="a.clock")
+            for number, node in enumerate(cluster.nodes)
+        )
+        return partial(show, Report(Recording(Scope(cluster, cluster.nodes), 0.0, {}, {}), results))
+
+    assert not grows(shown, 500)
 
 
 def test_findings_of_many_nodes_are_shown_in_time() -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dslaunch.node import collectives, processes, rank_hooks, stacks
+from tests.gpu.hangs import RECORDED, section
 from tests.testbed import further_hangs
 from tests.testbed.reported_hangs import REPORTED, Reported, cells
 
@@ -303,7 +304,8 @@ nodes with 16 ranks each, and rank {odd_of_64} hangs. Beside it is what PyTorch 
 ranks, when the timeout of its process groups is over: 30 minutes with gloo and 10 with NCCL by
 default, here {timeout} s.
 
-Nothing of this has run on GPUs with NCCL. `gpu` has been tested with recorded kernel logs.
+With NCCL, less has been tried: [see below](#over-nccl-on-a-gpu). `gpu` has been tested with
+recorded kernel logs.
 
 | the rank | code | after, 8 ranks | after, 64 ranks | dslaunch | PyTorch alone |
 |---|---|---|---|---|---|
@@ -361,7 +363,8 @@ def page(rows: list[dict[str, Any]], found: dict[str, str]) -> str:
     cases = [case for case in (*CASES, NETWORK, FORMING) if case.how in by_how]
     table = "".join(_row(by_how[case.how], of_64.get(case.how), found) for case in cases)
     further = further_hangs.section(further_hangs.recorded())
-    return head + table + _reported(rows) + further
+    over_nccl = section(RECORDED.read_text("utf-8").splitlines())
+    return head + table + _reported(rows) + further + over_nccl
 
 
 def _reported(rows: list[dict[str, Any]]) -> str:

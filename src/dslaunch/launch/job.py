@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from dslaunch.cluster.model import Cluster, JobDefaults, Pairs, SecretSource
 from dslaunch.errors import ErrorCode, UsageError
-from dslaunch.launch.command import Word
+from dslaunch.launch.command import LONGEST_ARGUMENT, Word
 from dslaunch.registry import LAUNCHERS
 
 Kind = Literal["script", "module", "command"]
@@ -87,6 +87,7 @@ class Job(Struct, frozen=True):
         # `env_from` may match the secrets, whose values must not be in a file
         for secret in cluster.secrets:
             variables.pop(secret.name, None)
+        _check_lengths(args, variables | overrides)
         return cls(
             program=program,
             args=tuple(args),
@@ -123,6 +124,22 @@ def _check_texts(args: Sequence[str], env: Mapping[str, str]) -> None:
         if not isinstance(value, str):
             raise UsageError.coded(
                 ErrorCode.NOT_A_STRING, where=where, value=repr(value), written=repr(str(value))
+            )
+
+
+def _check_lengths(args: Sequence[str], env: Mapping[str, str]) -> None:
+    """Raise UsageError for what no process can be started with; execve(2), MAX_ARG_STRLEN."""
+    for number, text in enumerate(args, 1):
+        size = len(os.fsencode(text))
+        if size > LONGEST_ARGUMENT:
+            raise UsageError.coded(
+                ErrorCode.ARGUMENT_TOO_LONG, number=number, size=size, limit=LONGEST_ARGUMENT
+            )
+    for name, value in env.items():
+        size = len(os.fsencode(f"{name}={value}"))
+        if size > LONGEST_ARGUMENT:
+            raise UsageError.coded(
+                ErrorCode.VARIABLE_TOO_LONG, name=name, size=size, limit=LONGEST_ARGUMENT
             )
 
 

@@ -34,6 +34,8 @@ class AgentClient:
         """Whether the client closed the connection, and not the agent."""
         self.ssh = ""
         """The SSH connection that it came by; see `peer`."""
+        self.reconnecting = False
+        """Whether it has announced itself as the launcher of the run, which holds it later."""
         self.closed_limit: Optional[float] = None
         """Seconds that it has to reconnect once it is known to have exited."""
         self._decoder = frames.Decoder()

@@ -82,6 +82,7 @@ class Requests:
     def do_coming(self, client: AgentClient, message: frames.Message) -> None:
         """Note that the launcher is reconnecting, and restart its reconnect timeout."""
         client.ssh = message.get("ssh", "")
+        client.reconnecting = True
         self._agent.holder.note_contact()
 
     def do_clock(self, client: AgentClient, message: frames.Message) -> None:
@@ -126,7 +127,8 @@ class Requests:
     def do_stop(self, client: AgentClient, message: frames.Message) -> None:
         """End the processes; notify the launcher if another client requested it."""
         agent = self._agent
-        if client is not agent.holder.client and not agent.done:
+        is_launcher = client is agent.holder.client or client.reconnecting
+        if not is_launcher and not agent.done:
             agent.say({"event": "stopping", "rank": frames.NO_RANK, "by": message.get("by")})
         agent.end(message["grace"], message.get("why") or "asked to stop")
 

@@ -9,6 +9,7 @@ from typing import TextIO
 from dslaunch.json_text import json_text
 from dslaunch.launch.plan import Plan
 from dslaunch.report.event_text import event_text
+from dslaunch.report.json_lines import json_lines
 from dslaunch.report.output_stream import OutputStream, leave_if_unread
 from dslaunch.run.events import Event, Line, LineBlock
 from dslaunch.run.outcome import Outcome
@@ -28,8 +29,7 @@ class JsonView(View):
 
     def block(self, block: LineBlock) -> None:
         """Print lines of output."""
-        objects = ({"kind": "output"} | line.as_data() for line in block)
-        self.out.write("".join(f"{json_text(each)}\n" for each in objects))
+        self.out.write(json_lines(block, {"kind": "output"}))
 
     @property
     def unseen(self) -> bool:

@@ -66,7 +66,7 @@ def _result(findings: Sequence[Finding]) -> Level:
 
 def _case(cluster: str, check: str, result: Level, findings: Sequence[Finding]) -> str:
     decisive = [each for each in findings if each.level == result and result in _ELEMENTS]
-    others = [each for each in findings if each not in decisive]
+    others = [each for each in findings if each.level != result or not decisive]
     elements = []
     if decisive:
         message = "; ".join(map(_message, decisive))

@@ -54,10 +54,11 @@ class PrefixedLines:
         """Return a line of one rank, or of the launcher of a node."""
         return f"{self._prefix(line)}{self._content(line)}"
 
-    def block(self, block: LineBlock) -> str:
-        """Return several lines of one rank, each with the prefix and a newline."""
+    def block(self, block: LineBlock, before: str = "") -> str:
+        """Return several lines of one rank, each with the prefix and a newline. `before`: what is
+        before each prefix."""
         text = block.text if self.color else without_color(block.text)
-        prefix = self._prefix(block)
+        prefix = f"{before}{self._prefix(block)}"
         following = f"\n{prefix}"
         return f"{prefix}{text.replace(chr(10), following)}\n"
 

@@ -11,9 +11,10 @@ from typing import TextIO
 from dslaunch.errors import DslaunchError
 from dslaunch.json_text import json_text
 from dslaunch.report.folding import WINDOW, FoldedLine, LineFolder
+from dslaunch.report.json_lines import json_lines
 from dslaunch.report.line_prefix import PrefixedLines, all_of
 from dslaunch.report.output_stream import OutputStream, leave_if_unread
-from dslaunch.run.events import Event, Line
+from dslaunch.run.events import Event, Line, LineBlock
 from dslaunch.run.view import View
 
 
@@ -69,6 +70,16 @@ class LogView(View):
                 self.folder.add(line, self._now)
         check_written(self.out)
 
+    def block(self, block: LineBlock) -> None:
+        """Print lines of a rank that were written together; raises as `line`."""
+        if self.folder is not None:
+            super().block(block)
+            return
+        with self._lock:
+            text = self.lines.block(block, before=self._when(block.time))
+            self.out.write(text, colors=self.lines.color)
+        check_written(self.out)
+
     def event(self, event: Event) -> None:
         """Do nothing: only output is printed."""
 
@@ -103,11 +114,11 @@ class LogView(View):
         """Write lines at once."""
         if not texts:
             return
-        shown = "".join(f"{self._when(line)}{text}\n" for line, text in texts)
+        shown = "".join(f"{self._when(line.time)}{text}\n" for line, text in texts)
         self.out.write(shown, colors=self.lines.color)
 
-    def _when(self, line: Line) -> str:
-        return f"{utc(line.time)} " if self.timestamps else ""
+    def _when(self, time: float) -> str:
+        return f"{utc(time)} " if self.timestamps else ""
 
 
 class JsonLogView(View):
@@ -121,6 +132,11 @@ class JsonLogView(View):
         if not line.partial:
             self.out.write(json_text(line.as_data()) + "\n")
             check_written(self.out)
+
+    def block(self, block: LineBlock) -> None:
+        """Print lines of a rank that were written together; raises as `line`."""
+        self.out.write(json_lines(block))
+        check_written(self.out)
 
     def event(self, event: Event) -> None:
         """Do nothing: only output is printed."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from dslaunch.preflight.check import Finding
 from dslaunch.preflight.judge import Report
 from dslaunch.report.node_list import listed_nodes
-from dslaunch.report.preflight import summary
+from dslaunch.report.preflight import readable, summary
 from dslaunch.terminal import one_line
 
 BAD = ("fail", "warn", "unknown")
@@ -21,15 +21,15 @@ _LINKED = re.compile(r"@(?=\w)|#(?=[0-9])|:(?=//)|(?i:GH-(?=[0-9])|www(?=\.))")
 def as_markdown(report: Report) -> str:
     """Return the report as Markdown."""
     when = datetime.fromtimestamp(report.facts.time, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    bad = [f for f in report.findings if f.level in BAD]
-    rest = [f for f in report.findings if f.level not in BAD]
+    findings = readable(report.findings)
+    bad = [finding for finding in findings if finding.level in BAD]
+    rest = [finding for finding in findings if finding.level not in BAD]
     name = one_line(report.scope.cluster.name).replace("`", "'")
     lines = [f"### Preflight of `{name}`, {when}", "", summary(report), ""]
     if bad:
         lines += _table(bad)
-    for finding in bad:
-        if finding.fix:
-            lines.append(f"- **{_text(finding.check)}**: {_text(finding.fix)}")
+    fixes = dict.fromkeys((finding.check, finding.fix) for finding in bad if finding.fix)
+    lines += [f"- **{_text(check)}**: {_text(fix)}" for check, fix in fixes]
     if rest:
         lines += [
             "",

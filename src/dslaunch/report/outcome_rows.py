@@ -16,10 +16,13 @@ from dslaunch.run.events import Event
 from dslaunch.run.outcome import Outcome, SecondaryFailure
 from dslaunch.run.reasons import EndCode, RankSource
 from dslaunch.run.run_directory import LOGS
-from dslaunch.terminal import one_line, without_color
+from dslaunch.terminal import cut, one_line, without_color
 
 MOST_CONSEQUENCES = 3
 """Different secondary failures that are shown."""
+LONGEST_LINE = 1000
+"""Characters that are shown of a line of the last output: one of some megabytes would hide the
+rest."""
 
 
 class RunExtent(Struct, frozen=True):
@@ -175,4 +178,5 @@ def _ranks(sources: Iterable[RankSource]) -> str:
 
 def _last_line(text: str) -> str:
     """Return a rank's output line without colors; tabs are kept."""
-    return "\t".join(map(one_line, without_color(text).split("\t")))
+    shown = cut(without_color(text), LONGEST_LINE)
+    return "\t".join(map(one_line, shown.split("\t")))

@@ -14,7 +14,7 @@ from dslaunch.preflight.judge import Report
 from dslaunch.preflight.overview import overview
 from dslaunch.preflight.verdict import Fitness, hosts_that_are
 from dslaunch.render.templates import render_page
-from dslaunch.report.preflight import summary
+from dslaunch.report.preflight import readable, summary
 from dslaunch.report.topology import alike
 from dslaunch.report.topology_svg import drawing
 from dslaunch.topology.model import Topology
@@ -87,7 +87,7 @@ class Grid(Struct, frozen=True):
 def as_page(report: Report, checks: Mapping[str, Check]) -> str:
     """Return the page."""
     when = datetime.fromtimestamp(report.facts.time, UTC)
-    entries = entries_of(report.findings)
+    entries = entries_of(readable(report.findings))
     groups = groups_of(report, entries)
     shown = overview(report)
     names = sorted({finding.check for finding in report.findings})

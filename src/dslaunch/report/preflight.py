@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.durations import elapsed_text
@@ -33,6 +34,8 @@ WORDS: Mapping[Level, str] = {
     "skip": "skip",
     "pass": "ok",
 }
+MOST_RESULTS = 8
+"""Results of one check and level that a person is shown."""
 REDRAW = 1.0
 """Seconds between two states of the progress line while nothing happens."""
 COLORS: Mapping[Level, str] = {
@@ -45,12 +48,34 @@ COLORS: Mapping[Level, str] = {
 
 def rows(report: Report, width: int | None, *, every: bool, color: bool) -> Iterator[str]:
     """Yield the findings, a summary and the verdicts; `every`: also what passed."""
-    shown = [f for f in report.findings if every or f.level not in ("pass", "skip")]
+    shown = [f for f in readable(report.findings) if every or f.level not in ("pass", "skip")]
     name = max((len(f.check) for f in shown), default=0)
     for finding in shown:
         yield from finding_rows(finding, name, width, color=color)
     yield from _wrapped(summary(report), width, "", "  ")
     yield from _wrapped(verdict_line(report), width, "", "  ")
+
+
+def readable(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings as a person can read them: of a check with another result on each of many
+    nodes, the results of the most nodes, and one finding for all others. JSON has each."""
+    of_level: dict[tuple[str, Level], list[Finding]] = {}
+    for finding in findings:
+        of_level.setdefault((finding.check, finding.level), []).append(finding)
+    few = {key: _few(several) for key, several in of_level.items()}
+    # in the order of the findings, which begin with the worst
+    return [finding for several in few.values() for finding in several]
+
+
+def _few(findings: Sequence[Finding]) -> list[Finding]:
+    if len(findings) <= MOST_RESULTS:
+        return list(findings)
+    by_number = sorted(findings, key=lambda finding: -len(finding.hosts))
+    first, others = by_number[: MOST_RESULTS - 1], by_number[MOST_RESULTS - 1 :]
+    hosts = dict.fromkeys(host for finding in others for host in finding.hosts)
+    results = counted(len(others) - 1, "other result")
+    found = f"{others[0].found}; {results} on the other nodes"
+    return [*first, replace(others[0], found=found, hosts=tuple(hosts))]
 
 
 def finding_rows(finding: Finding, name: int, width: int | None, *, color: bool) -> Iterator[str]:

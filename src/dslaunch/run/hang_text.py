@@ -220,7 +220,6 @@ def _is_about_groups(verdict: HangVerdict) -> bool:
 def _side(side: Side, verdict: HangVerdict) -> str:
     verb = "is" if len(side.ranks) == 1 else "are"
     same = len({each.operation for each in verdict.sides}) < len(verdict.sides)
-    has_sizes = any(each.sizes for each in verdict.sides)
     groups = {each.group for each in verdict.sides if each.group}
     what = side.operation
     if side.peer is not None:
@@ -230,7 +229,7 @@ def _side(side: Side, verdict: HangVerdict) -> str:
         what += f" of group {side.group}"
     elif side.root is not None and side.operation in _ROOTED:
         what += f" with {_ROOTED[side.operation]}={side.root}"
-    elif same and has_sizes:
+    elif same and side.sizes:
         what += f" of {_tensors(side)}"
     hosts = {rank: host for host, rank in verdict.ranks}
     on = fold(hosts[rank] for rank in side.ranks) if set(side.ranks) <= hosts.keys() else ""
@@ -248,7 +247,7 @@ def _tensors(side: Side) -> str:
         for dtype, sizes in zip(dtypes, side.sizes[:MOST_SIZES], strict=False)
     ]
     more = ["..."] if len(side.sizes) > MOST_SIZES else []
-    return ", ".join([*shown, *more]) or "no tensors"
+    return ", ".join([*shown, *more])
 
 
 def place_text(place: Place | None) -> str:

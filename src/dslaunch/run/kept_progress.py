@@ -19,7 +19,7 @@ from dslaunch.run.watch import Watch
 from dslaunch.transport.future import Future
 
 if TYPE_CHECKING:
-    from dslaunch.run.events import Event, Line
+    from dslaunch.run.events import Event, Line, LineBlock
     from dslaunch.run.reach import ReachedNodes
     from dslaunch.run.session import Session
     from dslaunch.run.status import RunStatus
@@ -117,6 +117,9 @@ class _Noted(View):
 
     def line(self, line: Line) -> None:
         self.progress.note(line)
+
+    def block(self, block: LineBlock) -> None:
+        self.progress.note_block(block)
 
     def event(self, event: Event) -> None:
         """Do nothing."""

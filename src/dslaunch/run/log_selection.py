@@ -14,7 +14,7 @@ from dslaunch.run.view import View
 from dslaunch.terminal import without_color
 
 if TYPE_CHECKING:
-    from dslaunch.run.events import Event, Line
+    from dslaunch.run.events import Event, Line, LineBlock
 
 
 class LogSelection(Struct, frozen=True):
@@ -44,13 +44,17 @@ class LogSelection(Struct, frozen=True):
 
     def has(self, line: Line) -> bool:
         """Return whether a line meets all conditions but `tail`."""
-        if not self.has_source(line.host, line.rank):
-            return False
-        if self.since is not None and line.time < self.since:
-            return False
-        if self.until is not None and line.time > self.until:
+        if not self.has_origin(line):
             return False
         return self.matching is None or bool(self.matching.search(without_color(line.text)))
+
+    def has_origin(self, written: Line | LineBlock) -> bool:
+        """Return whether output meets all conditions on who has written it, and when."""
+        if not self.has_source(written.host, written.rank):
+            return False
+        if self.since is not None and written.time < self.since:
+            return False
+        return self.until is None or written.time <= self.until
 
 
 EVERY_LINE = LogSelection()
@@ -113,6 +117,13 @@ class SelectedLines(View):
             self.view.line(line)
         elif not line.partial:
             self.kept.append(line)
+
+    def block(self, block: LineBlock) -> None:
+        """Show or keep lines of a rank that were written together if they are selected."""
+        if self.kept is not None or self.selection.matching is not None:
+            super().block(block)
+        elif self.selection.has_origin(block):
+            self.view.block(block)
 
     def event(self, event: Event) -> None:
         """Show an event."""

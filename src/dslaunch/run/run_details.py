@@ -15,10 +15,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dslaunch.errors import DslaunchError
-from dslaunch.run.events import Event, Line
+from dslaunch.run.events import Event, LineBlock
 from dslaunch.run.handle import RunHandle
 from dslaunch.run.json_lines import SkippedLines
-from dslaunch.run.lines import BarState, Lines, printable
+from dslaunch.run.lines import BarState, Block, Lines, printable
 from dslaunch.run.local_runs import LocalRun
 from dslaunch.run.progress_history import ProgressCollector, ProgressHistory
 from dslaunch.run.reasons import RankSource
@@ -174,15 +174,14 @@ def _read_recorded(local: LocalRun, collector: ProgressCollector) -> None:
             lines[key] = Lines()
             data = data.partition(b"\n")[2]
         sources[key] = piece.time
-        for line in lines[key].feed(data, piece.time):
-            text = line.text if isinstance(line, BarState) else line
-            collector.line(_line(key, piece.time, text))
+        for found in lines[key].feed(data, piece.time):
+            collector.block(_block(key, piece.time, found))
     for key, when in sources.items():
-        for line in lines[key].rest():
-            collector.line(_line(key, when, line))
+        for rest in lines[key].rest():
+            collector.block(_block(key, when, rest))
 
 
-def _line(key: tuple[str, int | None, int], when: float, line: bytes) -> Line:
+def _block(key: tuple[str, int | None, int], when: float, found: Block | BarState) -> LineBlock:
     host, rank, stream = key
     name: Literal["stdout", "stderr"] = "stdout" if stream == 1 else "stderr"
-    return Line(when, host, rank, name, printable(line))
+    return LineBlock(when, host, rank, name, printable(found.text))

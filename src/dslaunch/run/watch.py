@@ -11,7 +11,7 @@ from typing import Literal
 from dslaunch.node.frames import NO_RANK, Output
 from dslaunch.protocol.messages import NodeEvent
 from dslaunch.run.events import Event, Line, LineBlock
-from dslaunch.run.lines import BarState, Lines, printable, printable_block
+from dslaunch.run.lines import BarState, Block, Lines, printable
 from dslaunch.run.outcome import History, Outcome, judge
 from dslaunch.run.reasons import EndCode, EndReason, RankSource
 from dslaunch.run.run_directory import RunDirectory
@@ -90,14 +90,14 @@ class Watch:
             self._sources[host].append(source)
         self.heard[source, output.stream] = when
         if b"what():" in output.data:
-            found = _TERMINATES.findall(output.data)
-            self.terminated.update((source, printable(line)) for line in found)
+            causes = _TERMINATES.findall(output.data)
+            self.terminated.update((source, printable(line)) for line in causes)
         data = _last_lines(output.data) if self.unseen() else output.data
-        for lines in self.lines[source, output.stream].blocks(data, time.monotonic()):
-            if isinstance(lines, BarState):
-                self._bar(source, output.stream, lines, when)
+        for found in self.lines[source, output.stream].feed(data, time.monotonic()):
+            if isinstance(found, BarState):
+                self._bar(source, output.stream, found, when)
             else:
-                self._block(source, output.stream, lines, when)
+                self._block(source, output.stream, found, when)
 
     def begin_again(self) -> None:
         """Forget all events and output: another start of the same run begins."""
@@ -112,8 +112,8 @@ class Watch:
             lines = self.lines.get((source, stream))
             if lines is None:  # nothing was written there
                 continue
-            for line in lines.rest():
-                self._block(source, stream, line, self.heard[source, stream])
+            for block in lines.rest():
+                self._block(source, stream, block, self.heard[source, stream])
 
     def flush_all(self) -> None:
         """Show what is left of all streams."""
@@ -129,12 +129,21 @@ class Watch:
                 lines.insert(0, line)
         return judge(self.history, last_lines=kept)
 
-    def _block(self, source: RankSource, stream: int, lines: bytes, when: float) -> None:
-        text = printable_block(lines)
+    def _block(self, source: RankSource, stream: int, block: Block, when: float) -> None:
+        text = printable(block.text)
+        self._keep_last(source, text, continues=block.continues)
+        self.view.block(LineBlock(when, *source, _name(stream), text, self.task))
+
+    def _keep_last(self, source: RankSource, text: str, *, continues: bool) -> None:
+        """Keep the last lines. Of a line that is split only its beginning counts: an exception of
+        some megabytes would push out its own name and what came before it."""
+        if continues:
+            _, newline, text = text.partition("\n")
+            if not newline:
+                return
         last = self.last[source]
         last.extend(text.rsplit("\n", KEPT_LINES)[-KEPT_LINES:])
         del last[:-KEPT_LINES]
-        self.view.block(LineBlock(when, *source, _name(stream), text, self.task))
 
     def _bar(self, source: RankSource, stream: int, state: BarState, when: float) -> None:
         text = printable(state.text)

@@ -129,8 +129,8 @@ def evaluate() -> None:
 
 
 def broadcast() -> None:
-    """Send to the others, which reduce."""
-    dist.broadcast(torch.ones(16, device=DEVICE), src=dist.get_rank())
+    """Receive from the first rank, which reduces with the others."""
+    dist.broadcast(torch.ones(16, device=DEVICE), src=0)
 
 
 def gather_metrics() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from dslaunch.cluster.model import Cluster, JobDefaults, Node, SecretSource
 from dslaunch.errors import ErrorCode, UsageError
+from dslaunch.launch.command import LONGEST_ARGUMENT
 from dslaunch.launch.job import Job, Kind, copied
 
 NODE = Node("a", (0,))
@@ -109,3 +111,30 @@ def test_a_program_may_be_a_path() -> None:
 def test_what_is_of_another_type_is_an_error_of_usage(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Job.on(Cluster("c", (NODE,)), "train.py", **given)
+
+
+def test_the_longest_argument_can_be_executed_and_a_longer_one_is_refused() -> None:
+    cluster = Cluster("c", (NODE,))
+    longest = "x" * LONGEST_ARGUMENT
+    job = Job.on(cluster, "t.py", [longest], environ={})
+    assert job.args == (longest,)
+    subprocess.run(["/bin/true", longest], check=True)
+    with pytest.raises(OSError, match="Argument list too long"):
+        subprocess.run(["/bin/true", f"{longest}x"], check=True)
+    with pytest.raises(UsageError) as caught:
+        Job.on(cluster, "t.py", ["--a", f"{longest}x"], environ={})
+    assert caught.value.error_code is ErrorCode.ARGUMENT_TOO_LONG
+    assert (caught.value.values["number"], caught.value.values["size"]) == (2, 131072)
+
+
+def test_the_longest_variable_can_be_executed_and_a_longer_one_is_refused() -> None:
+    longest = "x" * (LONGEST_ARGUMENT - len("A="))
+    job = Job.on(Cluster("c", (NODE,), env=(("A", longest),)), "t.py", environ={})
+    assert job.env == (("A", longest),)
+    subprocess.run(["/bin/true"], env={"A": longest}, check=True)
+    with pytest.raises(OSError, match="Argument list too long"):
+        subprocess.run(["/bin/true"], env={"A": f"{longest}x"}, check=True)
+    with pytest.raises(UsageError) as caught:
+        Job.on(Cluster("c", (NODE,), env=(("A", f"{longest}x"),)), "t.py", environ={})
+    assert caught.value.error_code is ErrorCode.VARIABLE_TOO_LONG
+    assert caught.value.values["name"] == "A"

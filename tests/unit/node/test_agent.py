@@ -155,6 +155,26 @@ def test_the_reconnect_timeout_restarts_with_each_contact() -> None:
 
 
 @pytest.mark.parametrize(
+    ("says", "reported"),
+    [({"op": "coming", "ssh": ""}, []), ({"op": "ping"}, [("stopping", "alice@login1")])],
+    ids=["the launcher", "another client"],
+)
+def test_only_a_stop_that_another_client_requests_is_reported_to_the_launcher(
+    says: frames.Message, reported: list[tuple[str, str]]
+) -> None:
+    """A launcher that reconnects may request the end before it holds the run again."""
+    ours, its = socket.socketpair()
+    agent = Agent("r1", "n1", {"heartbeat": 1.0, "reconnect": 1.0}, os.getppid())
+    with ours, its:
+        client = AgentClient(its, agent)
+        agent.requests.take(client, says)
+        agent.requests.take(client, {"op": "stop", "grace": 0.0, "by": "alice@login1"})
+    events = list(frames.Decoder().feed(agent.journal.read(0)[0]))
+    stops = [event for event in events if event["event"] == "stopping"]
+    assert [(event["event"], event["by"]) for event in stops] == reported
+
+
+@pytest.mark.parametrize(
     ("told", "found"),
     [
         ("", None),

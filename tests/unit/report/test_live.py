@@ -18,7 +18,7 @@ from dslaunch.report.decision_rows import decision_rows
 from dslaunch.report.json_view import JsonView
 from dslaunch.report.line_limit import MOST_SHOWN
 from dslaunch.report.live import TerminalView, ViewOptions
-from dslaunch.report.outcome_rows import outcome_rows
+from dslaunch.report.outcome_rows import LONGEST_LINE, outcome_rows
 from dslaunch.report.status_screen import TICK
 from dslaunch.run.events import Event, Kind, Line, LineBlock
 from dslaunch.run.outcome import Outcome, SecondaryFailure
@@ -343,6 +343,16 @@ def test_a_rank_that_ended_as_the_cause_did_is_not_called_a_consequence(tmp_path
         "  failed as a consequence: rank 2 on n1: killed by SIGABRT (exit code 134), native code "
         "aborted; the last output says why"
     ]
+
+
+def test_of_a_very_long_last_line_the_beginning_is_shown(tmp_path: Path) -> None:
+    cause = Event(0.0, "exit", "n1", 0, code=1)
+    reason = EndReason(EndCode.RANK_FAILED, "n1", 0, exit_code=1)
+    last_lines = ("\x1b[31m" + "x" * 65_536, "the last one")
+    failed = Outcome("failed", 1, reason, cause, last_lines=last_lines)
+    rows = outcome_rows(failed, tmp_path, brief=False)
+    at = rows.index("  last output:")
+    assert rows[at + 1 : at + 3] == [f"    {'x' * LONGEST_LINE}...", "    the last one"]
 
 
 def test_a_full_disk_is_reported_once_and_the_run_continues(tmp_path: Path) -> None:

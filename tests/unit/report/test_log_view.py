@@ -11,7 +11,7 @@ from tests.unit.report.terminal import Terminal
 
 from dslaunch.errors import DslaunchError
 from dslaunch.report.log_view import JsonLogView, LogView
-from dslaunch.run.events import Line
+from dslaunch.run.events import Line, LineBlock
 
 
 class Broken(io.StringIO):
@@ -41,6 +41,24 @@ def test_equal_lines_of_ranks_are_folded_as_in_the_view_of_a_run() -> None:
     lines = [line("all", rank) for rank in range(3)] + [line("some", rank) for rank in (0, 2)]
     assert shown(*lines, fold=True) == ["[3 ranks]│all", "[0,2]│some"]
     assert shown(*lines) == ["n1:0│all", "n1:1│all", "n1:2│all", "n1:0│some", "n1:2│some"]
+
+
+@pytest.mark.parametrize("timestamps", [False, True])
+@pytest.mark.parametrize("fold", [False, True])
+def test_lines_that_come_together_are_printed_as_one_by_one(timestamps: bool, fold: bool) -> None:
+    block = LineBlock(0.0, "n1", 0, "stdout", "a\n\n\x1b[31mred\x1b[0m")
+    out = io.StringIO()
+    view = LogView(out, fold=fold, timestamps=timestamps)
+    view.block(block)
+    view.close()
+    assert out.getvalue().splitlines() == shown(*block, fold=fold, timestamps=timestamps)
+
+
+def test_programs_get_an_object_for_each_of_the_lines_that_come_together() -> None:
+    block = LineBlock(0.0, "n1", 0, "stdout", "a\nb")
+    out = io.StringIO()
+    JsonLogView(out).block(block)
+    assert list(map(json.loads, out.getvalue().splitlines())) == [each.as_data() for each in block]
 
 
 def test_lines_that_were_written_at_different_times_are_not_folded_however_fast_they_come() -> None:

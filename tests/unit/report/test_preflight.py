@@ -23,10 +23,13 @@ from dslaunch.preflight.recording import NodeRecording, Recording
 from dslaunch.report.junit import as_junit
 from dslaunch.report.markdown import as_markdown
 from dslaunch.report.node_list import MOST_LISTED, listed_nodes
+from dslaunch.report.page import as_page
 from dslaunch.report.preflight import (
+    MOST_RESULTS,
     ProgressLine,
     as_json,
     change_rows,
+    readable,
     rows,
     summary,
 )
@@ -80,6 +83,41 @@ def test_lines_fit_the_terminal_where_words_let_them(width: int) -> None:
     long = replace(FAILED, found="a " * 100, fix="b " * 100)
     shown = rows(report(long, WARNED), width, every=False, color=False)
     assert all(len(line) <= width for line in list(shown)[:-1])
+
+
+def late(number: int, *hosts: str) -> Finding:
+    """A result that is another one on each node."""
+    return replace(FAILED, found=f"clock {number}.1 s ahead", hosts=hosts, check="clock.skew")
+
+
+def test_of_a_check_with_another_result_on_each_node_few_are_shown() -> None:
+    hosts = [f"n{number:04}" for number in range(1, 501)]
+    every = [late(number, host) for number, host in enumerate(hosts)]
+    common = late(900, "m1", "m2")
+    shown = readable([*every, common, WARNED])
+    assert len(shown) == MOST_RESULTS + 1
+    assert shown[0] == common
+    assert shown[-2].found.endswith("; 493 other results on the other nodes")
+    assert {host for finding in shown[:-1] for host in finding.hosts} == {*hosts, "m1", "m2"}
+    assert shown[-1] == WARNED
+
+
+def test_few_results_of_a_check_are_all_shown() -> None:
+    every = [late(number, f"n{number}") for number in range(MOST_RESULTS)]
+    assert readable(every) == every
+
+
+def test_pages_grow_with_the_kinds_of_results_and_json_has_all_of_them() -> None:
+    few, many = (
+        report(*(late(number, f"n{number:05}") for number in range(count))) for count in (20, 2_000)
+    )
+    for show in (as_markdown, lambda shown: as_page(shown, {}), _as_text):
+        assert len(show(many)) < 2 * len(show(few))
+    assert len(json.loads(as_json(many))["findings"]) == 2_000
+
+
+def _as_text(shown: Report) -> str:
+    return "\n".join(rows(shown, 80, every=True, color=False))
 
 
 def test_color_adds_nothing_but_color() -> None:

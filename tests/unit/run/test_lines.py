@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.run.lines import LONGEST, BarState, Lines, printable, printable_block
-from dslaunch.terminal import without_color
+from dslaunch.run.lines import LONGEST, BarState, Block, Lines, last_state, printable
+from dslaunch.terminal import COLOR, PLAIN, UNSAFE, without_color
 
 
 def split(*pieces: bytes, now: float = 0.0) -> list[bytes]:
+    """Return the lines of a stream that arrives in pieces."""
     lines = Lines()
-    found = [line for piece in pieces for line in lines.feed(piece, now)]
-    return [*(line for line in found if isinstance(line, bytes)), *lines.rest()]
+    found = [each for piece in pieces for each in lines.feed(piece, now)]
+    blocks = [*(each for each in found if isinstance(each, Block)), *lines.rest()]
+    return [line for block in blocks for line in block.text.split(b"\n")]
 
 
 @given(
@@ -31,20 +33,17 @@ def test_lines_do_not_depend_on_how_the_bytes_were_cut(lines: list[bytes], cuts:
     st.lists(st.text(alphabet="a\r\n\x1b[m\xe9\u202e").map(str.encode), min_size=1),
     st.integers(1, 9),
 )
-def test_lines_that_come_in_blocks_are_those_that_come_one_by_one(
+def test_each_line_is_in_its_last_state_however_the_bytes_were_cut(
     pieces: list[bytes], cut: int
 ) -> None:
-    one_by_one, in_blocks = Lines(), Lines()
-    text = b"".join(pieces)
-    for at in range(0, len(text), cut):
-        single = list(one_by_one.feed(text[at : at + cut], 0))
-        several = list(in_blocks.blocks(text[at : at + cut], 0))
-        lines = [printable(line) for line in single if isinstance(line, bytes)]
-        blocks = [printable_block(block) for block in several if isinstance(block, bytes)]
-        assert [line for block in blocks for line in block.split("\n")] == lines
-        bars = [bar for bar in single if isinstance(bar, BarState)]
-        assert bars == [bar for bar in several if isinstance(bar, BarState)]
-    assert list(one_by_one.rest()) == list(in_blocks.rest())
+    text = b"".join(pieces) + b"\n"
+    lines = split(*(text[at : at + cut] for at in range(0, len(text), cut)))
+    assert lines == [last_state(line) for line in text[:-1].split(b"\n")]
+
+
+@given(st.lists(st.text(alphabet="a\t\r\x00\x1b[]31m;\x07\xe9\u202e").map(str.encode), min_size=1))
+def test_lines_are_printable_together_as_one_by_one(lines: list[bytes]) -> None:
+    assert printable(b"\n".join(lines)) == "\n".join(map(printable, lines))
 
 
 def test_a_line_without_a_newline_is_given_at_the_end() -> None:
@@ -74,8 +73,16 @@ def test_a_windows_line_end_that_arrives_in_two_pieces_is_one_line() -> None:
 
 def test_a_line_that_never_ends_is_given_in_pieces() -> None:
     lines = Lines()
-    given_ = list(lines.feed(b"x" * (3 * LONGEST + 1), 0))
-    assert [len(line) for line in given_ if isinstance(line, bytes)] == [LONGEST] * 3
+    blocks = [each for each in lines.feed(b"x" * (3 * LONGEST + 1), 0) if isinstance(each, Block)]
+    assert [len(block.text) for block in blocks] == [LONGEST] * 3
+    assert [block.continues for block in blocks] == [False, True, True]
+
+
+def test_the_rest_of_a_line_that_was_split_continues_it_and_the_next_line_does_not() -> None:
+    lines = Lines()
+    list(lines.feed(b"x" * (LONGEST + 1), 0))
+    assert list(lines.feed(b"y\nnext\n", 0)) == [Block(b"xy\nnext", continues=True)]
+    assert list(lines.feed(b"last\n", 0)) == [Block(b"last")]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +90,8 @@ def test_a_line_that_never_ends_is_given_in_pieces() -> None:
     [
         pytest.param(b"plain \xc3\xa9", "plain é", id="unicode"),
         pytest.param(b"bad \xff", "bad \ufffd", id="invalid UTF-8"),
-        pytest.param(b"\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m\x1b[0m", id="color, closed"),
+        pytest.param(b"\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m", id="color, closed"),
+        pytest.param(b"\x1b[31mred", "\x1b[31mred\x1b[0m", id="color, open"),
         pytest.param(b"\x1b[2J\x1b[Hgone", "gone", id="clear screen"),
         pytest.param(b"\x1b]0;title\x07text", "text", id="window title"),
         pytest.param(b"\x07bell\x08", "bell", id="bell and backspace"),
@@ -97,5 +105,11 @@ def test_control_characters_do_not_reach_the_terminal(raw: bytes, shown: str) ->
 
 @given(st.binary())
 def test_whatever_a_rank_writes_only_colors_are_left(data: bytes) -> None:
-    text = without_color(printable(data))
-    assert not any((c < " " and c not in "\t\n") or "\x7f" <= c <= "\x9f" for c in text)
+    assert UNSAFE.search(without_color(printable(data))) is None
+
+
+@given(st.text(alphabet="a\t\n\x00\x1b[]0;31m\x07\x9b\u202e\u2066\ufeff"))
+def test_a_line_with_a_color_ends_without_it(text: str) -> None:
+    for line in printable(text.encode()).split("\n"):
+        colors = COLOR.findall(line)
+        assert not colors or colors[-1] == PLAIN

@@ -43,6 +43,20 @@ def test_the_exception_that_ends_native_code_is_kept_before_the_stacks_after_it(
     assert watch.outcome().ending == "collective-sizes"
 
 
+def test_an_exception_whose_message_has_megabytes_is_kept_with_what_came_before_it() -> None:
+    watch = Watch(View())
+    traceback = b'Traceback (most recent call last):\n  File "train.py", line 4, in step\n'
+    message = b"torch.OutOfMemoryError: CUDA out of memory. " + b"x" * 5_000_000
+    written = traceback + message + b"\nthe last line\n"
+    for at in range(0, len(written), 65536):
+        watch.output("n1", Output(0, 2, 1.0, written[at : at + 65536]), 0.0)
+    watch.happened(Event(2.0, "exit", "n1", rank=0, code=1))
+    outcome = watch.outcome()
+    assert outcome.ending == "gpu-memory"
+    begins = [line[:9].strip() for line in outcome.last_lines]
+    assert begins == ["Traceback", 'File "t', "torch.Out", "the last"]
+
+
 def test_few_lines_are_all_kept() -> None:
     seen, unseen = View(), View()
     data = b"".join(b"line %d\n" % i for i in range(KEPT_LINES))

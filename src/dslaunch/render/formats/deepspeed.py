@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from dslaunch.launch.command import Command, Word, activated, shell_line
+from dslaunch.errors import ErrorCode, PlanError
+from dslaunch.launch.command import (
+    LONGEST_ARGUMENT,
+    Command,
+    Word,
+    activated,
+    quote,
+    shell_line,
+)
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.launch.launcher_args import check_launcher_args
 from dslaunch.launch.launchers.deepspeed import check_length, runner_world_option
@@ -14,6 +23,7 @@ from dslaunch.render.formats.include import include
 from dslaunch.render.launch import Rendered
 from dslaunch.render.launcher_lines import directory
 from dslaunch.render.notes import (
+    DEEPSPEED_EXPORTS,
     LOOPBACK,
     RenderNote,
     argument_notes,
@@ -25,10 +35,13 @@ from dslaunch.render.notes import (
 )
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.model import Node
+    from dslaunch.cluster.model import Node, Pairs
     from dslaunch.render.launch import Launch
 
 HOSTFILE = "hostfile"
+OWN_WORDS = 1024
+"""Bytes of the runner's own words: the path of its interpreter, its options, and a few exported
+variables of its environment."""
 
 
 class DeepSpeedFormat:
@@ -40,16 +53,16 @@ class DeepSpeedFormat:
         """Return the line, below a comment.
 
         Raises PlanError for a host that `--include` cannot name, and for more nodes than fit into
-        the argument in which DeepSpeed passes all of them to pdsh: with a hostfile alone, too.
+        the command in which DeepSpeed passes all of them to pdsh: with a hostfile alone, too.
         """
         # the runner hands its launcher's options on
         check_launcher_args("deepspeed", launch.job.launcher_args)
-        check_length(runner_world_option(launch.world), launch.world)
         env = tuple(
             pair
             for pair in launch.environment(launch.placements[0])
             if pair[0] != "CUDA_VISIBLE_DEVICES"
         )
+        _check_pdsh_command(launch, env)
         started = activated(command(launch), launch.placements[0].node.activate)
         line = shell_line(started, env=env, cwd=directory(launch.decided.workdir))
         notes = (
@@ -89,6 +102,25 @@ def command(launch: Launch) -> Command:
             *positional(launch.job),
         )
     )
+
+
+def _check_pdsh_command(launch: Launch, env: Pairs) -> None:
+    """Raise PlanError if a node could not start what DeepSpeed's runner passes to pdsh. The node's
+    sshd has it executed as one argument of a shell (0.19.8, launcher/multinode_runner.py)."""
+    world_option = runner_world_option(launch.world)
+    check_length(world_option, launch.world)
+    exports = [
+        f"export {name}={value};" for name, value in env if name.startswith(DEEPSPEED_EXPORTS)
+    ]
+    words = (*exports, launch.decided.workdir, world_option, *map(quote, positional(launch.job)))
+    size = len(os.fsencode(" ".join(words))) + OWN_WORDS
+    if size > LONGEST_ARGUMENT:
+        raise PlanError.coded(
+            ErrorCode.PDSH_COMMAND_TOO_LONG,
+            nodes=launch.world.node_count,
+            size=size,
+            limit=LONGEST_ARGUMENT,
+        )
 
 
 def runner(node: Node) -> tuple[Word, ...]:
