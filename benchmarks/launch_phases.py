@@ -44,6 +44,7 @@ from dslaunch.transport.future import done_with, wait_for
 TIMEOUT = 60.0
 IDLE = 2.0
 """Seconds in which nothing happens."""
+IDLE_PHASE = f"{IDLE:.0f} s without events"
 Measured = tuple[str, float, float, int, int]
 
 
@@ -120,7 +121,7 @@ def main() -> None:
             session.send(**start, notice=None)
     with meter.phase("output and events"):
         take_all(inbox, {session.host for session in sessions})
-    with meter.phase(f"{IDLE:.0f} s without events"):
+    with meter.phase(IDLE_PHASE):
         time.sleep(IDLE)
     with meter.phase("end"):
         close_all(sessions)

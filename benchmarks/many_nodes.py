@@ -26,6 +26,7 @@ from pathlib import Path
 
 from tests.testbed.vcluster import VirtualCluster
 
+from benchmarks.launch_phases import IDLE_PHASE
 from benchmarks.virtual_nodes import DSLAUNCH, PYTHON, cluster_text, metered, used, virtual_nodes
 
 JOB = """\
@@ -117,8 +118,9 @@ def phases(cluster: VirtualCluster, sizes: list[int]) -> None:
         for name in found[sizes[0]]:
             costs = [found[size][name][position] for size in sizes]
             print_costs(name, quantity, sizes, costs)
-        totals = [sum(costs[position] for costs in found[size].values()) for size in sizes]
-        print_costs("all of these", quantity, sizes, totals)
+        active = [name for name in found[sizes[0]] if name != IDLE_PHASE]
+        totals = [sum(found[size][name][position] for name in active) for size in sizes]
+        print_costs("all but the pause", quantity, sizes, totals)
 
 
 def print_costs(name: str, quantity: Quantity, sizes: list[int], costs: list[float]) -> None:

@@ -93,6 +93,8 @@ class Agent:
         """Whether a client has sent a message: one that leaves before may not have known us."""
         self.home = os.path.expanduser("~")
         self.directory: Optional[str] = None
+        self.events: Optional[run_files.EventFile] = None
+        """In the directory, once there is one."""
         self.loop = EventLoop()
         self.journal: Any = Journal()
         self.requests = Requests(self)
@@ -197,6 +199,8 @@ class Agent:
         if now - self.beaten >= min(BEAT, self.timeouts["heartbeat"] / 3):
             self.beaten = now
             self.beat()
+            if self.events is not None:
+                self.events.retry()
         self.holder.check_heartbeat()
         self.check_guardian()
         if self.abandoned():
@@ -278,8 +282,8 @@ class Agent:
         self.send_output()
         message = {"time": time.time(), **self.secrets.values(message)}
         self.journal.append(frames.MESSAGE, frames.message_body(message))
-        if self.directory is not None:
-            run_files.append_event(self.directory, message)
+        if self.events is not None:
+            self.events.add(message)
         if self.links is not None:
             self.links.note(message)
         self.publish()
@@ -322,6 +326,7 @@ class Agent:
         if self.directory is None:
             made = directories.make(self.run, self.host, self.home, lasting=self.detached)
             self.directory = made
+            self.events = run_files.EventFile(made)
             self.lock = run_files.hold(self.directory)
         return self.directory
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import List, Tuple
 
 PIECE = 256 * 1024
-MOST_UNWRITTEN = 1 << 20
-"""Bytes of messages that are kept in memory while the disk is full."""
 
 
 class Journal:
@@ -82,7 +80,7 @@ class FileJournal:
             return
         data = frames.frame(kind, body, self.last + 1)
         if not self._write(self._unwritten + data):
-            if is_output or len(self._unwritten) > MOST_UNWRITTEN:
+            if is_output or len(self._unwritten) > private.MOST_KEPT:
                 return
             self._unwritten += data
         self.last += 1

@@ -23,12 +23,14 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Iterator, Optional
+    from typing import Callable, Iterator, Optional
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _OTHERS = 0o077
 """What group and others may do."""
+MOST_KEPT = 1 << 20
+"""Bytes that are kept for a full disk, about."""
 UNMAPPED_USER = 65534
 """The owner of a file whose real one has no number here (Linux: the overflow user): of root's files
 where a user namespace knows only this user, and of what root creates on a network file system that
@@ -136,6 +138,28 @@ def append_whole(fd: int, data: bytes) -> None:
     if written < len(data):
         take_back(fd, written)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Appender:
+    """Appends to a file. What a full disk has no space for is kept, up to a limit, and appended
+    before what follows."""
+
+    def __init__(self, append: Callable[[bytes], object]) -> None:
+        """`append`: appends all of the data, or raises OSError."""
+        self._append = append
+        self._kept = b""
+
+    def add(self, data: bytes) -> None:
+        """Append data, and what is kept before it. Raises OSError for a full disk."""
+        if len(self._kept) <= MOST_KEPT:
+            self._kept += data
+        self.retry()
+
+    def retry(self) -> None:
+        """Append what is kept. Raises OSError if there is still no space."""
+        if self._kept:
+            self._append(self._kept)
+            self._kept = b""
 
 
 def take_back(fd: int, size: int) -> None:

@@ -62,10 +62,26 @@ def held(directory: str) -> bool:
     return False
 
 
-def append_event(directory: str, event: Answer) -> None:
-    """Append an event; on a full disk only this event is lost."""
-    with contextlib.suppress(OSError), private.opened(directory) as within:
-        private.append(EVENTS, json.dumps(event).encode() + b"\n", within)
+class EventFile:
+    """The events of a run in its directory. On a full disk they are written later."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._appender = private.Appender(self._append)
+
+    def add(self, event: Answer) -> None:
+        """Append an event."""
+        with contextlib.suppress(OSError):
+            self._appender.add(json.dumps(event).encode() + b"\n")
+
+    def retry(self) -> None:
+        """Append the events for which there was no space."""
+        with contextlib.suppress(OSError):
+            self._appender.retry()
+
+    def _append(self, lines: bytes) -> None:
+        with private.opened(self._directory) as within:
+            private.append(EVENTS, lines, within)
 
 
 def write(directory: str, name: str, value: Answer) -> None:

@@ -21,7 +21,7 @@ from dslaunch.report.line_prefix import PrefixedLines, all_of
 from dslaunch.report.outcome_rows import RunExtent, outcome_rows
 from dslaunch.report.status_line import RunStatusLine
 from dslaunch.report.status_screen import TICK, StatusScreen
-from dslaunch.report.stop_tracebacks import StopTracebacks
+from dslaunch.report.stop_messages import StopMessages
 from dslaunch.run.events import Event, Line, LineBlock
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.output_interval import output_interval
@@ -95,7 +95,7 @@ class TerminalView(View):
         """When the plan was made, or SLURM started the job, in seconds since the epoch."""
         self.ended: float | None = None
         """When it ended, by SLURM; None: now."""
-        self._tracebacks = StopTracebacks()
+        self._stop_messages = StopMessages()
         self._shown_at = 0.0
         """When folded lines were shown last: several at once are cheaper."""
         self._next_note = LONG_STEP
@@ -114,7 +114,7 @@ class TerminalView(View):
         """Show the lines that wait, remove the status line, and stop updating the screen."""
         with self._lock:
             self._closed.set()
-            for line in self._tracebacks.rest():
+            for line in self._stop_messages.rest():
                 self._show_line(line)
             self._flush()
             self._note_left_out()
@@ -132,7 +132,7 @@ class TerminalView(View):
                 self.status.note_line(line)
             if line.partial or not self._shows(line.rank):
                 return
-            shown = [line] if self.stopping is None else self._tracebacks.shown(line)
+            shown = [line] if self.stopping is None else self._stop_messages.shown(line)
             for each in shown:
                 self._show_line(each)
 
@@ -157,8 +157,8 @@ class TerminalView(View):
         """Show lines of a rank that arrived together, unless the run has failed."""
         with self._lock:
             is_left_out = self._leaves_out(block)
-            may_be_traceback = self.stopping is not None and block.rank is None
-            if not is_left_out and (self.folder is not None or may_be_traceback):
+            may_be_stop_message = self.stopping is not None and block.rank is None
+            if not is_left_out and (self.folder is not None or may_be_stop_message):
                 super().block(block)
                 return
             if self.screen.live:

@@ -8,6 +8,7 @@ import os
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -101,6 +102,9 @@ class RunDirectory:
         self._numbers: dict[str, int] = {}
         self._log_directory = str(directory / LOGS)
         self._events = _private(directory / EVENTS)
+        self._event_appender = private.Appender(
+            partial(private.append_whole, self._events.fileno())
+        )
         self._sources = _private(directory / SOURCES)
         self._order = _private(directory / ORDER)
 
@@ -112,9 +116,9 @@ class RunDirectory:
             self.failure = error
 
     def event(self, event: Event) -> None:
-        """Append an event."""
+        """Append an event; on a full disk it is written later."""
         try:
-            private.append_whole(self._events.fileno(), json_text(event.as_data()).encode() + b"\n")
+            self._event_appender.add(json_text(event.as_data()).encode() + b"\n")
         except OSError as error:
             self.failure = error
 
@@ -143,6 +147,10 @@ class RunDirectory:
 
     def let_go(self) -> None:
         """Close all files; what is recorded stays."""
+        try:
+            self._event_appender.retry()
+        except OSError as error:
+            self.failure = error
         for file in (self._lock, self._events, self._sources, self._order, *self._logs.values()):
             try:
                 file.close()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.full_disk import files_of_at_most
 
-from dslaunch.node import frames, run_files
+from dslaunch.node import frames, private, run_files
 from dslaunch.node.journal import FileJournal
+from dslaunch.run.events import Event
+from dslaunch.run.recorded_events import read_events
 from dslaunch.run.recorded_output import RecordedOutput
 from dslaunch.run.run_directory import ARRIVAL, RunDirectory, write_private
 
@@ -50,12 +53,64 @@ def test_a_whole_file_is_replaced_or_left_as_it_was(tmp_path: Path) -> None:
     assert path.read_text() == "before"
 
 
-def test_an_event_of_a_node_is_recorded_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
-    directory = str(tmp_path)
+STARTED, EXIT, ENDED = (
+    Event(1.0, "started", "a"),
+    Event(2.0, "exit", "a", 0),
+    Event(3.0, "ended", "a"),
+)
+
+
+@pytest.mark.parametrize("size", [0, 3, 60])
+def test_events_for_which_the_disk_has_no_space_are_recorded_later(
+    tmp_path: Path, size: int
+) -> None:
+    record = RunDirectory(tmp_path / "run")
+    with files_of_at_most(size):
+        record.event(STARTED)
+        record.event(EXIT)
+    record.event(ENDED)
+    record.let_go()
+    assert tuple(read_events(tmp_path / "run")) == (STARTED, EXIT, ENDED)
+
+
+def test_the_last_events_are_recorded_at_the_end_if_there_is_space_by_then(tmp_path: Path) -> None:
+    record = RunDirectory(tmp_path / "run")
+    with files_of_at_most(0):
+        record.event(ENDED)
+    record.let_go()
+    assert tuple(read_events(tmp_path / "run")) == (ENDED,)
+
+
+@pytest.mark.parametrize("retried", [False, True])
+def test_events_of_a_node_wait_for_space(tmp_path: Path, retried: bool) -> None:
+    events = run_files.EventFile(str(tmp_path))
     with files_of_at_most(3):
-        run_files.append_event(directory, {"event": "started"})
-    run_files.append_event(directory, {"event": "done"})
-    assert (tmp_path / run_files.EVENTS).read_text() == '{"event": "done"}\n'
+        events.add({"event": "exit"})
+    if retried:
+        events.retry()
+    else:
+        events.add({"event": "done"})
+    recorded_events = (tmp_path / run_files.EVENTS).read_text().splitlines()
+    assert recorded_events[0] == '{"event": "exit"}'
+    assert len(recorded_events) == (1 if retried else 2)
+
+
+def test_only_so_many_events_are_kept_for_a_full_disk(tmp_path: Path) -> None:
+    written: list[bytes] = []
+    is_full = True
+
+    def append(data: bytes) -> None:
+        if is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(data)
+
+    appender = private.Appender(append)
+    for _ in range(5):
+        with pytest.raises(OSError, match="space"):
+            appender.add(b"x" * private.MOST_KEPT)
+    is_full = False
+    appender.retry()
+    assert written == [b"x" * 2 * private.MOST_KEPT]
 
 
 @pytest.mark.parametrize("size", [0, 40, 60, 1000])

@@ -1,6 +1,8 @@
-"""Leave out the traceback of a launcher that was stopped, which explains nothing."""
+"""Leave out what a launcher writes because it was stopped, which explains nothing."""
 
 from __future__ import annotations
+
+import re
 
 from dslaunch.run.events import Line
 
@@ -10,11 +12,18 @@ LAST = "torch.distributed.elastic.multiprocessing.api.SignalException:"
 `_terminate_process_handler`)."""
 MOST_LINES = 200
 """Lines of a traceback that are kept until its last one."""
+_WARNING = re.compile(
+    r"torch[./]distributed[./]elastic[./].{1,200}"
+    r"(?:Received \S{1,20} death signal, shutting down workers"
+    r"|Sending process \d{1,10} closing signal \S{1,20})$"
+)
+"""torchrun's warnings that it was stopped, and that it stops each of its ranks (torch 1.9 to 2.13,
+distributed/elastic/agent/server/api.py, `run`; multiprocessing/api.py, `_close`)."""
 
 
-class StopTracebacks:
-    """Leaves out the tracebacks with which torchrun ends for a signal: after a requested stop each
-    node would show one of 25 lines."""
+class StopMessages:
+    """Leaves out what torchrun writes when it ends for a signal: after a requested stop each node
+    would show a warning for each of its ranks and a traceback of 25 lines."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], list[Line]] = {}
@@ -24,8 +33,11 @@ class StopTracebacks:
         """Return the lines that can be shown now that this one has arrived."""
         source = (line.host, line.stream)
         kept = self._kept.get(source, [])
-        is_launcher = line.rank is None
-        if not is_launcher or not (kept or line.text == FIRST):
+        if line.rank is not None:
+            return [line]
+        if _WARNING.search(line.text):
+            return []
+        if not kept and line.text != FIRST:
             return [line]
         kept.append(line)
         is_inside = line.text == FIRST or line.text.startswith(" ")
