@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import io
 import sys
 from typing import Annotated, NoReturn
@@ -59,6 +61,8 @@ def root(
 def main() -> None:
     """Run the program."""
     sys.excepthook = ui.show_traceback
+    # at its end Python looks for garbage among all that is there, several times
+    atexit.register(gc.freeze)
     for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
             # the locale may be C or Latin-1, but files and nodes have UTF-8. On standard output,
