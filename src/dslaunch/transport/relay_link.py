@@ -284,6 +284,19 @@ def _joined(frames: list[bytes]) -> Iterator[bytes]:
 class RelayedChannel(QueueingChannel):
     """A program on a child of a relay's node."""
 
+    __slots__ = (
+        "_counting",
+        "_end",
+        "_link",
+        "_number",
+        "_output_began",
+        "_output_ended",
+        "_undelivered",
+        "_unreported",
+        "_window",
+        "login",
+    )
+
     def __init__(self, link: RelayLink, number: int) -> None:
         super().__init__()
         self.login: Future[None] = Future()
