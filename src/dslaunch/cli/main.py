@@ -17,6 +17,7 @@ from dslaunch.cli.commands import ROOT_SETTINGS, Commands
 from dslaunch.cli.log_options import LogFile, Verbose
 from dslaunch.cli.positional import MoreOptions
 from dslaunch.errors import DslaunchError, UsageError
+from dslaunch.terminal import shortened
 
 app = typer.Typer(
     name="dslaunch",
@@ -95,6 +96,8 @@ def _of_any_command(error: OSError) -> DslaunchError | None:
         return DslaunchError(f"{error.filename or 'standard output'}: {error.strerror}")
     if error.errno == errno.ENOENT and error.filename is None:  # os.getcwd
         return UsageError("the current directory no longer exists", hint="run: cd")
+    if error.errno == errno.ENAMETOOLONG:
+        return UsageError(f"{shortened(str(error.filename))}: {error.strerror}")
     return None
 
 

@@ -301,7 +301,7 @@ class Session(Wire):
 
     def _rejoin(self, absence: Absence, *, join: bool) -> Joined:
         """Join the running agent over a new connection, or start one. Raises NodeError, OSError."""
-        limit = max(self._agent.heartbeat, LEAST_TRY)
+        limit = min(max(self._agent.heartbeat, LEAST_TRY), absence.time_of_a_try)
         previous_channel, previous_connection = self._channel, self._connection
         self._connection = connect_within(limit, self._transport, self._node)
         try:
