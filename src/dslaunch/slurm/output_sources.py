@@ -1,4 +1,4 @@
-"""Where the output of a job is read as it grows: a file here, or one on the job's first node."""
+"""Sources of the growing output of a job: a file here, or one on the job's first node."""
 
 from __future__ import annotations
 
