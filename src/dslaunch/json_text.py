@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,8 @@ Default = Callable[[Any], Any]
 """Makes JSON data of a value of another type."""
 LONG = 64
 """Members of an indented array or object up to which these have lines for their members."""
+MOST_KEPT = 1024
+"""Texts of members that are kept, since the members may be there again."""
 
 
 def json_text(
@@ -38,11 +40,23 @@ def json_text(
     nodes each has its line.
     """
     encoder = _encoder(compact, ascii_only, sort_keys, default)
-    write = encoder.encode if indent is None else _Indented(encoder, indent).write
+    if indent is None:
+        return _encoded(encoder, value)
+    return "".join(_Indented(encoder, indent).pieces(value))
+
+
+def json_pieces(value: object, *, indent: int, default: Default | None = None) -> Iterator[str]:
+    """Yield what `json_text` returns in pieces, for a file: the text of ten thousand nodes takes
+    more memory than all else about them. Raises TypeError as `json_text`."""
+    encoder = _encoder(compact=False, ascii_only=True, sort_keys=False, default=default)
+    return _Indented(encoder, indent).pieces(value)
+
+
+def _encoded(encoder: json.JSONEncoder, value: object) -> str:
     try:
-        return write(value)
+        return encoder.encode(value)
     except ValueError:  # rare, so that the values of most texts are visited once
-        return write(_finite(value, default))
+        return encoder.encode(_finite(value, encoder.default))
 
 
 def json_lines_of(texts: Sequence[str]) -> str:
@@ -93,63 +107,72 @@ class _Indented:
         self._keys: dict[Any, str] = {}
         """Keys as they are written: the objects of a list have the same ones."""
 
-    def write(self, value: Any, line: str = "\n") -> str:
-        """Return a value; its lines after the first begin with `line`, a line end and blanks."""
-        kind = type(value)
-        if kind is str:
-            return self._encoder.encode(value)
-        if kind is int:
-            return str(value)
+    def pieces(self, value: Any, line: str = "\n") -> Iterator[str]:
+        """Yield a value; its lines after the first begin with `line`, a line end and blanks."""
         if isinstance(value, dict):
-            return self._object(value, line)
-        if isinstance(value, list | tuple):
-            return self._array(value, line)
-        if value is None or isinstance(value, _SINGLE):
-            return self._encoder.encode(value)
-        return self.write(self._encoder.default(value), line)
+            yield from self._object(value, line)
+        elif isinstance(value, list | tuple):
+            yield from self._array(value, line)
+        elif value is None or isinstance(value, _SINGLE):
+            yield self._encode(value)
+        else:
+            yield from self.pieces(self._encoder.default(value), line)
 
-    def _object(self, value: dict[Any, Any], line: str) -> str:
+    def _encode(self, value: Any) -> str:
+        return _encoded(self._encoder, value)
+
+    def _object(self, value: dict[Any, Any], line: str) -> Iterator[str]:
         if not value:
-            return "{}"
+            yield "{}"
+            return
         inner = line + self._step
         pairs = sorted(value.items()) if self._encoder.sort_keys else value.items()
-        write = self._on_one_line() if len(value) > LONG else self.write
-        written = [
-            (self._keys.get(key) or self._key(key)) + write(each, inner) for key, each in pairs
-        ]
-        return f"{{{inner}{f',{inner}'.join(written)}{line}}}"
+        pieces = self._on_one_line() if len(value) > LONG else self.pieces
+        before = "{" + inner
+        for key, each in pairs:
+            yield before + (self._keys.get(key) or self._key(key))
+            yield from pieces(each, inner)
+            before = "," + inner
+        yield line + "}"
 
-    def _array(self, value: list[Any] | tuple[Any, ...], line: str) -> str:
-        if not value:
-            return "[]"
+    def _array(self, value: list[Any] | tuple[Any, ...], line: str) -> Iterator[str]:
         if _are_single(value):
-            return self._encoder.encode(value)
+            yield self._encode(value)
+            return
         inner = line + self._step
-        write = self._on_one_line() if len(value) > LONG else self._item
-        items = [write(each, inner) for each in value]
-        return f"[{inner}{f',{inner}'.join(items)}{line}]"
+        pieces = self._on_one_line() if len(value) > LONG else self._item
+        before = "[" + inner
+        for each in value:
+            yield before
+            yield from pieces(each, inner)
+            before = "," + inner
+        yield line + "]"
 
-    def _item(self, value: Any, line: str) -> str:
-        """Return an item of an array."""
+    def _item(self, value: Any, line: str) -> Iterator[str]:
+        """Yield an item of an array."""
         if isinstance(value, dict) and _are_single(value.values()):
-            return self._encoder.encode(value)
-        return self.write(value, line)
+            yield self._encode(value)
+        else:
+            yield from self.pieces(value, line)
 
-    def _on_one_line(self) -> Callable[[Any, str], str]:
-        """Return what writes members or items of many. One that is there several times, such as the
+    def _on_one_line(self) -> Callable[[Any, str], Iterator[str]]:
+        """Return what yields members or items of many. One that is there several times, such as the
         data of nodes that are alike, is encoded once."""
         encoded: dict[int, str] = {}
 
-        def write(value: Any, line: str) -> str:
-            if id(value) not in encoded:
-                encoded[id(value)] = self._encoder.encode(value)
-            return encoded[id(value)]
+        def pieces(value: Any, line: str) -> Iterator[str]:
+            text = encoded.get(id(value))
+            if text is None:
+                text = self._encode(value)
+                if len(encoded) < MOST_KEPT:
+                    encoded[id(value)] = text
+            yield text
 
-        return write
+        return pieces
 
     def _key(self, key: Any) -> str:
         # a number, True or None is written differently as a key
-        object_of_key = self._encoder.encode({key: 0})
+        object_of_key = self._encode({key: 0})
         text = object_of_key.removeprefix("{").removesuffix("0}")
         if isinstance(key, str):  # 1 and True are equal, but not their texts
             self._keys[key] = text

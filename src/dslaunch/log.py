@@ -60,6 +60,8 @@ def masked_values(value: Any) -> Any:
 class Log:
     """Makes the records of one module, with fields that all of them have."""
 
+    __slots__ = ("_fields", "_logger")
+
     def __init__(self, name: str, **fields: object) -> None:
         self._logger = logging.getLogger(name)
         self._fields = fields

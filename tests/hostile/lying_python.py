@@ -71,9 +71,9 @@ def take_program() -> None:
     """Read the program that is sent."""
     size = int(sys.stdin.buffer.readline())
     loader = sys.stdin.buffer.read(size).decode()
-    sizes = re.search(r"for size in \((\d+), (\d+)\)", loader)
+    sizes = re.search(r"for size in \(([0-9, ]+)\)", loader)
     assert sizes is not None
-    sys.stdin.buffer.read(int(sizes[1]) + int(sizes[2]))
+    sys.stdin.buffer.read(sum(map(int, sizes[1].split(","))))
 
 
 def message(body: bytes, size: int | None = None) -> bytes:

@@ -107,10 +107,10 @@ class ScriptedTransport:
 def program_size(text: bytes) -> int:
     """Return the length of the program that the launcher sends first; see `transport.program`."""
     length, _, loader = text.partition(b"\n")
-    sizes = re.search(rb"for size in \((\d+), (\d+)\)", loader)
+    sizes = re.search(rb"for size in \(([0-9, ]+)\)", loader)
     if sizes is None:
         return len(text) + 1
-    return len(length) + 1 + int(length) + int(sizes[1]) + int(sizes[2])
+    return len(length) + 1 + int(length) + sum(map(int, sizes[1].split(b",")))
 
 
 def _part(sent: Any, name: str) -> dict[str, Any]:

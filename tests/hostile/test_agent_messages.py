@@ -35,6 +35,7 @@ from dslaunch.protocol.queries import (
     JOURNAL,
     STACKS,
     Answers,
+    KnownValues,
     Questions,
     parse_answers,
 )
@@ -177,7 +178,7 @@ class Scripted:
         if changed is not None and changed[0] == "hello":
             greeting = changed[1].value
         try:
-            self.hello.set_result(parse(HELLO, greeting))
+            self.hello.set_result(parse(HELLO, greeting).kept())
         except InvalidAnswer as error:
             self.hello.set_exception(self._lost(error))
 
@@ -186,13 +187,13 @@ class Scripted:
         done.set_result(None)
         return done
 
-    def ask(self, questions: Questions) -> Future[Answers]:
+    def ask(self, questions: Questions, known: KnownValues | None = None) -> Future[Answers]:
         raw = {q.name: honest_answer(q.name, argument) for q, argument in questions.items()}
         if self.changed is not None and self.changed[0] in raw:
             raw[self.changed[0]] = self.changed[1].value
         answer: Future[Answers] = Future()
         try:
-            answer.set_result(parse_answers(self.host, questions, raw))
+            answer.set_result(parse_answers(self.host, questions, raw, known))
         except InvalidAnswer as error:
             answer.set_exception(self._lost(error))
         return answer

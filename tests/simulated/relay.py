@@ -163,7 +163,7 @@ class RelayedStream:
         self._arrived = bytearray()
         self._unreported = 0
         """Bytes that were read since the launcher was last told."""
-        self._window = relay_frames.WINDOW
+        self._window = relay_frames.OUTPUT_WINDOW
         """Bytes that the launcher still takes."""
         self._ended = self._closed = self._telling = False
         self._readable: Work | None = None
@@ -265,3 +265,5 @@ class RelayedStream:
         self._telling = False
         if self._readable is not None and (self._arrived or self._ended):
             self._readable()
+        if self._arrived:  # it reads a part at a time
+            self._tell()

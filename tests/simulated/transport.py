@@ -29,6 +29,8 @@ PIECE = 256 * 1024
 class SimulatedChannel(QueueingChannel):
     """The program on a node is at the other end of a socket."""
 
+    __slots__ = ("_closed", "_socket")
+
     def __init__(self, connection: socket.socket) -> None:
         super().__init__()
         self._socket = connection
@@ -88,6 +90,8 @@ class SimulatedChannel(QueueingChannel):
 
 class SimulatedConnection:
     """A node that has logged us in. Each program on it has its own login."""
+
+    __slots__ = ("_channels", "_log_in", "_unused")
 
     def __init__(self, first: socket.socket, log_in: Callable[[], socket.socket]) -> None:
         self._unused: socket.socket | None = first

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import dslaunch
 from dslaunch.cli import ui
-from dslaunch.json_text import LONG, json_literal, json_text
+from dslaunch.json_text import LONG, json_literal, json_pieces, json_text
 from dslaunch.report.json_view import JsonView
 from dslaunch.run.events import Event
 from dslaunch.run.notification import Target, notify
@@ -64,6 +64,16 @@ def joined(text: str) -> str:
     """Return indented JSON as one line."""
     lines = [line.lstrip(" ") for line in text.split("\n")]
     return "".join(f"{line} " if line.endswith(",") else line for line in lines)
+
+
+@given(VALUES)
+def test_a_text_in_pieces_is_the_same_text(value: Any) -> None:
+    assert "".join(json_pieces(value, indent=1)) == json_text(value, indent=1)
+
+
+def test_a_text_of_many_members_is_never_held_as_a_whole() -> None:
+    nodes = {f"n{number}": {"env": "x" * 1000, "rank": number} for number in range(1000)}
+    assert max(map(len, json_pieces({"nodes": nodes}, indent=1))) < 1100
 
 
 @given(VALUES)

@@ -110,7 +110,9 @@ def _discover(
     if hosts is not None:
         return discover.from_hosts(hosts, slots)
     if ssh_config is not None:
-        own = ssh_config.expanduser().resolve() == Path("~/.ssh/config").expanduser().resolve()
+        own = os.path.realpath(ssh_config.expanduser()) == os.path.realpath(
+            Path("~/.ssh/config").expanduser()
+        )
         named = None if own else str(ssh_config.expanduser().absolute())
         return discover.from_ssh_config(read_file(ssh_config.expanduser()), slots, named)
     if slurm:

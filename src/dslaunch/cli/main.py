@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import io
 import sys
 from typing import Annotated, NoReturn
@@ -15,6 +17,7 @@ from dslaunch.cli.commands import ROOT_SETTINGS, Commands
 from dslaunch.cli.log_options import LogFile, Verbose
 from dslaunch.cli.positional import MoreOptions
 from dslaunch.errors import DslaunchError, UsageError
+from dslaunch.terminal import shortened
 
 app = typer.Typer(
     name="dslaunch",
@@ -59,6 +62,8 @@ def root(
 def main() -> None:
     """Run the program."""
     sys.excepthook = ui.show_traceback
+    # at its end Python looks for garbage among all that is there, several times
+    atexit.register(gc.freeze)
     for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
             # the locale may be C or Latin-1, but files and nodes have UTF-8. On standard output,
@@ -91,6 +96,8 @@ def _of_any_command(error: OSError) -> DslaunchError | None:
         return DslaunchError(f"{error.filename or 'standard output'}: {error.strerror}")
     if error.errno == errno.ENOENT and error.filename is None:  # os.getcwd
         return UsageError("the current directory no longer exists", hint="run: cd")
+    if error.errno == errno.ENAMETOOLONG:
+        return UsageError(f"{shortened(str(error.filename))}: {error.strerror}")
     return None
 
 

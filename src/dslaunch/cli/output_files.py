@@ -107,7 +107,7 @@ def _is_same_file(first: Path, second: Path) -> bool:
     """Return whether two names are of one file. What is no file, as a terminal, is never one."""
     try:
         if not first.exists() and not second.exists():
-            return first.resolve() == second.resolve()
+            return os.path.realpath(first) == os.path.realpath(second)
         return first.is_file() and first.samefile(second)
     except (OSError, ValueError):
         return False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 
-from dslaunch.json_text import json_text, members
+from dslaunch.json_text import json_pieces, members
 
 
 class Interface(Struct, frozen=True):
@@ -99,6 +101,7 @@ class Facts(Struct, frozen=True):
         return len({n.machine for n in self.nodes}) == 1
 
 
-def facts_to_json(facts: Facts) -> str:
-    """Return facts as JSON, for a file."""
-    return json_text(facts, indent=1, default=members) + "\n"
+def facts_pieces(facts: Facts) -> Iterator[str]:
+    """Yield facts as JSON in pieces, for a file."""
+    yield from json_pieces(facts, indent=1, default=members)
+    yield "\n"

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from dslaunch.cluster.model import Allocation, Node, Pairs, Placement
-from dslaunch.json_text import json_text, members
+from dslaunch.json_text import json_pieces, members
 from dslaunch.launch.command import Command, Var
 from dslaunch.launch.decisions import Decision
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dslaunch.launch.job import Job
 
 LOG_DIRECTORY = Var("DSLAUNCH_LOGS")
@@ -126,7 +128,13 @@ def plan_to_json(plan: Plan) -> str:
     ASCII, because an argument that is not valid UTF-8 reaches Python as lone surrogates, which
     JSON can escape and UTF-8 cannot encode.
     """
-    return json_text(plan, indent=2, default=_members) + "\n"
+    return "".join(plan_pieces(plan))
+
+
+def plan_pieces(plan: Plan) -> Iterator[str]:
+    """Yield what `plan_to_json` returns in pieces, for a file."""
+    yield from json_pieces(plan, indent=2, default=_members)
+    yield "\n"
 
 
 def _members(value: Any) -> dict[str, Any]:

@@ -98,6 +98,8 @@ def pack_data(id: int, data: bytes) -> bytes:
 class Decoder:
     """Turns bytes as they arrive into whole frames."""
 
+    __slots__ = ("_buffer", "_read", "number", "size")
+
     def __init__(self, read: Callable[[bytes], Message] | None = None) -> None:
         """`read`: what reads messages; None: `read_message`."""
         self.number = 0

@@ -33,8 +33,8 @@ GRACE = 2.0
 """Seconds for programs on the children to exit after the end of their input."""
 KILL_AFTER = 1.0
 """Seconds between TERM and KILL of an ssh."""
-REPORTED_AT_ONCE = relay_frames.WINDOW // 4
-"""Bytes that are passed on before that is reported: less than a window, so no sender stops."""
+REPORTED_AT_ONCE = relay_frames.INPUT_WINDOW // 2
+"""Bytes that are passed on before that is reported: a text fits into the rest of the window."""
 
 
 def main(arguments: Dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ class Login:
         """Until when it must have logged in, on the monotonic clock."""
         self.logged_in = False
         self.too_late = False
-        self.window = relay_frames.WINDOW
+        self.window = relay_frames.OUTPUT_WINDOW
         """Bytes of output that the launcher still takes."""
         self.waiting: Deque[memoryview] = deque()
         """Input that is not written yet."""
@@ -85,7 +85,7 @@ class Login:
     def take(self, data: bytes) -> None:
         """Queue input. Raises RelayFrameError for more than the window allows."""
         self.queued += len(data)
-        if self.queued > relay_frames.WINDOW:
+        if self.queued > relay_frames.INPUT_WINDOW:
             raise relay_frames.RelayFrameError("more input than the window allows")
         self.waiting.append(memoryview(data))
 
@@ -136,7 +136,7 @@ class Relay:
             self.loop.ignore(fd)
         for login in self.logins.values():
             self._close_input(login)
-            login.window = relay_frames.WINDOW  # what it still writes is dropped
+            login.window = relay_frames.OUTPUT_WINDOW  # what it still writes is dropped
             self._watch_output(login)
         self._until_ended(GRACE)
         for login in self.logins.values():

@@ -4,7 +4,7 @@ A frame is a header (kind, channel, length of the body) and a body. Channel 0 is
 each other number is one login of the relay to a child. A child may be a relay too: the bytes of its
 own frames are data of its channel, so that a relay needs no knowledge of what is behind a child.
 
-Both directions of a channel have a window: the sender of data stops when WINDOW bytes are on their
+Both directions of a channel have a window: the sender of data stops when so many bytes are on their
 way, and continues when the receiver has passed some on. A program that reads nothing, or a launcher
 that is busy, therefore blocks its own channel only, and memory is bounded.
 
@@ -52,20 +52,25 @@ EXITED, NO_SSH, NO_LOGIN, INVALID = range(4)
 """How a login ended: ssh exited; there is no ssh; it took too long; the child's address or user is
 not valid."""
 
-WINDOW = 256 * 1024
-"""Bytes of a channel that may be on their way in one direction."""
+INPUT_WINDOW = 1 << 20
+"""Bytes of input of a channel that may be on their way. A program of ours fits twice, so that
+nothing is to be reported while thousands of nodes get theirs."""
+OUTPUT_WINDOW = 256 * 1024
+"""Bytes of output of a channel that may be on their way."""
 PIECE = 64 * 1024
 """Bytes of one DATA frame, at most."""
 STDERR_KEPT = 64 * 1024
 """Bytes of a child's error output that are kept."""
-PLACES = 256
-"""Texts that are kept for several children, each of at most PIECE bytes."""
+MOST_TEXT = 512 * 1024
+"""Bytes of a text that is kept, at most."""
+PLACES = 32
+"""Texts that are kept for several children."""
 _LIMITS = {
     OPEN: (2, 4096),
     OPENED: (0, 0),
     DATA: (1, PIECE),
     TEXT: (AMOUNT.size, AMOUNT.size),
-    DEFINE: (1, PIECE),
+    DEFINE: (1, MOST_TEXT),
     PASSED: (AMOUNT.size, AMOUNT.size),
     INPUT_ENDED: (0, 0),
     OUTPUT_ENDED: (0, 0),

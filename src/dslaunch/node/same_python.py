@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most 
 
 OF_PYTHON = "PYTHON"
 """How variables begin that Python reads at its start, unless it is isolated (`-I`)."""
-HARMLESS = ("PYTHONUNBUFFERED", "PYTHONHASHSEED")
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+HARMLESS = (NO_BYTECODE, "PYTHONHASHSEED", "PYTHONUNBUFFERED")
 """Those of them, often set, that have nothing to do with what is imported."""
 OF_LIBRARIES = ("LD_", "LC_", "LANG", "GLIBC_", "MALLOC_")
 """How variables begin that the dynamic linker and the C library read at the start of a program."""
@@ -94,6 +95,7 @@ def _import_site(argv: List[str], environment: Dict[str, str]) -> None:
     sys.meta_path.remove(loader)
     for name in {*sys.modules} - loader.at_start - OF_EVERY_START:
         del sys.modules[name]
+    sys.dont_write_bytecode = bool(environment.get(NO_BYTECODE))
     try:
         import site
 

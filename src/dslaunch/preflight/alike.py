@@ -17,13 +17,13 @@ from typing import Any, NoReturn, TypeVar, cast
 from msgspec.structs import replace
 
 from dslaunch.preflight.check import (
-    Asked,
     DifferError,
     NodeAnswers,
     NodeKind,
     Nodes,
     Question,
     Read,
+    Round,
     UnansweredError,
 )
 from dslaunch.protocol.survey import Answer
@@ -92,9 +92,9 @@ class NodeGroup:
     def _divided(self, key: str) -> tuple[NodeGroup, ...]:
         """Return the groups with equal answers to a question; empty: all answers are equal."""
         answers = [recorded.get(key) for recorded in self._recorded]
-        objects = {id(answer): answer for answer in answers}
-        if len(objects) == 1:  # so it is with most questions
+        if len(set(map(id, answers))) == 1:  # so it is with most questions
             return ()
+        objects = {id(answer): answer for answer in answers}
         compared = {number: _compared(answer) for number, answer in objects.items()}
         by_answer: dict[object, list[NodeAnswers]] = {}
         for node, answer in zip(self._nodes, answers, strict=True):
@@ -169,10 +169,8 @@ class CheckAnswers(Mapping[str, NodeAnswers]):
     Those of a node are made when they are used: most nodes are judged in their group.
     """
 
-    def __init__(
-        self, nodes: Nodes, rounds: Iterable[Mapping[str, Asked]], limits: Mapping[str, float]
-    ) -> None:
-        """`rounds`: what the check has asked, by host."""
+    def __init__(self, nodes: Nodes, rounds: Iterable[Round], limits: Mapping[str, float]) -> None:
+        """`rounds`: what the check has asked."""
         self._nodes, self._rounds, self._limits = nodes, tuple(rounds), limits
         self._made: dict[str, NodeAnswers] = {}
 
@@ -199,18 +197,26 @@ class CheckAnswers(Mapping[str, NodeAnswers]):
     @property
     def groups(self) -> tuple[NodeGroup, ...]:
         """Nodes to judge together; none if a check asks every node something else."""
-        is_same = all(len(set(map(id, asked.values()))) <= 1 for asked in self._rounds)
+        is_same = all(_has_common(each) for each in self._rounds)
         return self._nodes.kinds if isinstance(self._nodes, AnswersByHost) and is_same else ()
 
     def of_group(self, group: NodeGroup) -> NodeAnswers:
         """Return what the nodes of a group have in common. Using more raises DifferError."""
-        return group.answers(self._names(group.hosts[0]), self._limits)
+        names: dict[str, Question] = {}
+        for each in self._rounds:
+            names.update(each.asked.get(group.hosts[0], {}) if each.common is None else each.common)
+        return group.answers(names, self._limits)
 
     def _names(self, host: str) -> dict[str, Question]:
         names: dict[str, Question] = {}
-        for asked in self._rounds:
-            names.update(asked.get(host, {}))
+        for each in self._rounds:
+            names.update(each.asked.get(host, {}))
         return names
+
+
+def _has_common(asked: Round) -> bool:
+    """Return whether it is known what all nodes were asked in a round."""
+    return asked.common is not None or len(set(map(id, asked.asked.values()))) <= 1
 
 
 class _OfOneNode:

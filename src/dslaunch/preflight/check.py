@@ -247,7 +247,7 @@ class NodeAnswers(Struct):
 
     def __getitem__(self, name: str) -> Any:
         """The answer to a question. Raises UnansweredError."""
-        return self.value(self.asked[name])
+        return self.value(self._question(name))
 
     def value(self, question: Question) -> Any:
         """The answer to a question. Raises UnansweredError."""
@@ -277,7 +277,12 @@ class NodeAnswers(Struct):
 
     def has(self, name: str) -> bool:
         """Whether a question of the check has an answer."""
-        return self.answered(self.asked[name])
+        return self.answered(self._question(name))
+
+    def _question(self, name: str) -> Question:
+        if self.group is not None and name not in self.asked:
+            raise DifferError  # each of the nodes is asked another one
+        return self.asked[name]
 
     def once(self, parse: Callable[[NodeAnswers], T]) -> T:
         """Return what a function makes of the node's answers; it is called once for all checks, so
@@ -374,6 +379,8 @@ class Round(Struct, frozen=True):
     here: Asked = field(default_factory=dict)
     """Asked of the machine that dslaunch runs on, in a first round only. The answers are there
     when the findings are made; see `NodeAnswers.from_here`."""
+    common: Asked | None = None
+    """What all nodes are asked, if some questions are others for each node; None: not known."""
     last: Mapping[str, Asked] = field(default_factory=dict)
     """By host, in a first round only: what each node does when the survey ends for any reason, to
     leave nothing behind."""
@@ -384,13 +391,17 @@ class Round(Struct, frozen=True):
         own = {name: one for name, one in asked.items() if isinstance(one, QuestionPerNode)}
         # also what a plugin returns that is no question, which is found where it is checked
         same = {name: one for name, one in asked.items() if not isinstance(one, QuestionPerNode)}
-        hosts = [node.host for node in scope.nodes]
+        hosts = scope.once(_hosts)
         by_host = dict.fromkeys(hosts, same)
         if own:
             by_host = {
                 host: same | {name: one.of[host] for name, one in own.items()} for host in hosts
             }
-        return cls(by_host, here=here or {})
+        return cls(by_host, common=same, here=here or {})
+
+
+def _hosts(scope: Scope) -> tuple[str, ...]:
+    return tuple(node.host for node in scope.nodes)
 
 
 Flow = Generator[Round, Nodes, Iterable[Finding]]

@@ -8,7 +8,7 @@ over the findings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 from typing import Generic, TypeVar
@@ -276,8 +276,8 @@ class RunningCheck:
         own_limits = dict(scope.cluster.preflight.limits).get(name, ())
         self._limits = {**check.limits, **dict(own_limits)}
         self._flow = RunningFlow(check.flow(scope))
-        self._rounds: list[Mapping[str, Asked]] = []
-        """What it has asked, by host."""
+        self._rounds: list[Round] = []
+        """What it has asked."""
         self._note_round()
 
     @property
@@ -302,7 +302,7 @@ class RunningCheck:
 
     def _note_round(self) -> None:
         if self.pending is not None:
-            self._rounds.append(self.pending.asked)
+            self._rounds.append(self.pending)
 
 
 def findings_of(name: str, check: Check, scope: Scope, nodes: Nodes) -> list[Finding]:

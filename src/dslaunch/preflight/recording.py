@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
-from msgspec.structs import replace
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import ConfigError, NodeFailure, Problem, UsageError
@@ -227,9 +226,10 @@ class SharedAnswers:
         _, shared = self._by_identity[key, id(value)]
         return shared
 
-    def of(self, node: NodeRecording) -> NodeRecording:
-        """Return what a node answered, with its answers shared."""
-        return replace(node, answers={key: self.one(key, a) for key, a in node.answers.items()})
+    def share(self, answers: dict[str, Answer]) -> None:
+        """Replace the answers of a node by those for all."""
+        for key, answer in answers.items():
+            answers[key] = self.one(key, answer)
 
 
 def _written(

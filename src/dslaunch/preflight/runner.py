@@ -109,9 +109,11 @@ class Survey:
         self._further(running)
         self._round(lambda talk: talk.measure_clock(), longest=0.0)
         wait_for([own], _longest(questions_here) + GRACE)
-        recorded = {host: talk.recording() for host, talk in self.talks.items()}
         shared = SharedAnswers()
-        return {host: shared.of(node) for host, node in recorded.items() if node is not None}
+        for talk in self.talks.values():
+            shared.share(talk.answers)
+        recorded = {host: talk.recording() for host, talk in self.talks.items()}
+        return {host: node for host, node in recorded.items() if node is not None}
 
     def close(self) -> None:
         """Let every node clean up, and hang up."""

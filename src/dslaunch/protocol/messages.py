@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
+from msgspec import Struct
 from pydantic import Field, TypeAdapter
 from pydantic_core import from_json
 
@@ -50,25 +51,43 @@ class ProtocolError(Exception):
         self.found = found
 
 
-class Hello(Sent):
+class Hello(Struct, frozen=True):
     """The greeting: who the node is, and how far its agent is."""
+
+    time: float
+    started: bool
+    last: int
+    """Number of the newest frame in its journal."""
+    machine: str
+    """Equal for two nodes that share kernel and network: they are one machine."""
+    home: str
+    peer: str | None
+    """The launcher's address, as reported by the node's sshd."""
+
+
+class SentHello(Sent):
+    """The greeting as a node sends it; a model of pydantic takes 1 KiB, too much to be kept."""
 
     time: Time
     run: RunId
     started: bool
     last: Count
-    """Number of the newest frame in its journal."""
     hostname: Short
     boot: Short
     network: Short
     home: AbsolutePath
     peer: Short | None = None
-    """The launcher's address, as reported by the node's sshd."""
 
-    @property
-    def machine(self) -> str:
-        """Equal for two nodes that share kernel and network: they are one machine."""
-        return f"{self.boot} {self.network}"
+    def kept(self) -> Hello:
+        """Return what is kept of it."""
+        return Hello(
+            time=self.time,
+            started=self.started,
+            last=self.last,
+            machine=f"{self.boot} {self.network}",
+            home=self.home,
+            peer=self.peer,
+        )
 
 
 class Heartbeat(Sent):
@@ -168,7 +187,7 @@ class NodeEvent(Sent):
 
 
 Arrived = Hello | Heartbeat | Gone | Reply | NodeEvent | frames.Output
-HELLO = TypeAdapter(Hello)
+HELLO = TypeAdapter(SentHello)
 HEARTBEAT = TypeAdapter(Heartbeat)
 GONE = TypeAdapter(Gone)
 REPLY = TypeAdapter(Reply)
@@ -189,6 +208,8 @@ def read_message(body: bytes) -> frames.Message:
 
 class Incoming:
     """Parses the bytes of one agent, across all of its connections."""
+
+    __slots__ = ("_decoder", "_event_bytes", "_events", "number", "ranks")
 
     def __init__(self, ranks: range) -> None:
         """`ranks`: the ranks that the node may report."""
@@ -221,7 +242,7 @@ class Incoming:
         if "reply" in frame:
             return parse(REPLY, frame)
         if frame.get("event") == "hello":
-            return parse(HELLO, frame)
+            return parse(HELLO, frame).kept()
         if frame.get("event") == "beat":
             return parse(HEARTBEAT, frame)
         if frame.get("event") == "gone":

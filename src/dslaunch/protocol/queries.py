@@ -107,8 +107,38 @@ class Answers(Struct, frozen=True):
         return value
 
 
-def parse_answers(host: str, questions: Questions, value: object) -> Answers:
-    """Return the typed answers to some questions. Raises InvalidAnswer naming the question."""
+class KnownValues:
+    """Values that nodes have answered to the same questions: equal ones are parsed and kept once,
+    since most nodes of a cluster are alike. A value is never changed."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, int, bytes], tuple[Argument, Any]] = {}
+        """Name of a query, identity of its argument and what was sent -> the argument and the
+        valid value. The argument is kept: otherwise another one could get its identity."""
+
+    def parsed(self, query: Query[Value], argument: Argument, sent: object) -> Value:
+        """Return the typed answer, as `Query.parse` does. Raises InvalidAnswer."""
+        text = survey.packed_to_compare(sent)
+        if text is None:
+            return query.parse(argument, sent)
+        key = (query.name, id(argument), text)
+        if key in self._values:
+            known: Value = self._values[key][1]
+            return known
+        value = query.parse(argument, sent)
+        if len(self._values) < survey.MOST_KNOWN:
+            self._values[key] = argument, value
+        return value
+
+
+def parse_answers(
+    host: str, questions: Questions, value: object, known: KnownValues | None = None
+) -> Answers:
+    """Return the typed answers to some questions. Raises InvalidAnswer naming the question.
+
+    `known`: the values of other nodes that are asked the same.
+    """
+    known = known or KnownValues()
     answered = parse(_ANSWERED, value)
     values, errors = {}, {}
     for query, argument in questions.items():
@@ -119,7 +149,7 @@ def parse_answers(host: str, questions: Questions, value: object) -> Answers:
             errors[query.name] = given.error
             continue
         try:
-            values[query.name] = query.parse(argument, given.value)
+            values[query.name] = known.parsed(query, argument, given.value)
         except InvalidAnswer as error:
             raise InvalidAnswer(f"{query.name}: {error}") from None
     return Answers(host, values, errors)

@@ -41,7 +41,8 @@ from dslaunch.recorded import parsed
 from dslaunch.terminal import printable
 
 MOST_KNOWN = 2048
-"""Values that `KnownAnswers` keeps: those in which nodes differ come too, and are of no use."""
+"""Values that are compared with those of further nodes: those in which nodes differ come too, and
+are of no use."""
 LARGEST_KNOWN = 32 * 1024
 """Bytes of such a value."""
 _strict = with_config(ConfigDict(strict=True, extra="ignore", defer_build=True))
@@ -344,38 +345,39 @@ class KnownAnswers:
     since most nodes of a cluster are alike. An answer is never changed."""
 
     def __init__(self) -> None:
-        self._values: dict[tuple[str, bytes], Any] = {}
-        """Question key and what was sent -> the valid value."""
+        self._answers: dict[tuple[str, bytes], Answer] = {}
+        """Question key and the value that was sent -> the valid answer."""
 
     def answer(self, key: str, kind: str, argument: object, sent: object) -> Answer:
-        """Return the answer to the question of this key, as `answer` does."""
-        packed = _packed(sent)
-        if packed is None or not isinstance(sent, dict):
+        """Return the answer to the question of this key, as `answer` does; where the value is
+        known, with the seconds of the first node that has sent it."""
+        if not isinstance(sent, dict) or "value" not in sent or "error" in sent:
             return answer(kind, argument, sent)
-        if (key, packed) in self._values:
-            return _timed(self._values[key, packed], sent)
+        text = packed_to_compare(sent["value"])
+        if text is None:
+            return answer(kind, argument, sent)
+        known = self._answers.get((key, text))
+        if known is not None:
+            return known if _is_timed(sent) else answer(kind, argument, sent)
         found = answer(kind, argument, sent)
-        if "value" in found and len(self._values) < MOST_KNOWN:
-            self._values[key, packed] = found["value"]
+        if "value" in found and len(self._answers) < MOST_KNOWN:
+            self._answers[key, text] = found
         return found
 
 
-def _timed(value: Any, sent: Mapping[str, Any]) -> Answer:
-    """Return a known value with the seconds that this node took."""
+def _is_timed(sent: Mapping[str, Any]) -> bool:
+    """Return whether the seconds of an answer are valid, or not sent."""
     try:
-        seconds = parse(_SECONDS, sent["seconds"]) if "seconds" in sent else None
-    except InvalidAnswer as error:
-        return _invalid(str(error))
-    return {"value": value} if seconds is None else {"value": value, "seconds": seconds}
+        parse(_SECONDS, sent.get("seconds", 0.0))
+    except InvalidAnswer:
+        return False
+    return True
 
 
-def _packed(sent: object) -> bytes | None:
-    """Return the value in an answer as bytes that are equal for equal values only; None: there is
-    none, or it is too large to be kept."""
-    if not isinstance(sent, dict) or "value" not in sent or "error" in sent:
-        return None
+def packed_to_compare(value: Any) -> bytes | None:
+    """Return a value as `packed` does, to be kept for a comparison; None: it is too large."""
     try:
-        found = packed(sent["value"])
+        found = packed(value)
     except ValueError:  # nested too deeply
         return None
     return found if len(found) <= LARGEST_KNOWN else None

@@ -21,6 +21,10 @@ MOST_PATHS = 4
 """Paths that a finding names."""
 LOCAL_STORAGE = 'set "checkpoint": {"use_node_local_storage": true} in the DeepSpeed config'
 EACH_NODE = "set save_on_each_node=True, or write to shared storage"
+WEIGHTS_ONCE = (
+    "write to shared storage; with save_on_each_node=True the weights are still saved by rank 0 "
+    "alone (transformers 5.23, `should_save_on_this_rank`): copy the checkpoint to all nodes"
+)
 SHARED_STORAGE = "write to storage that all nodes share"
 
 
@@ -138,7 +142,15 @@ def _lacking(ranks: Ranks, writers: dict[str, list[RankRecords]]) -> Finding:
         return finding(FindingKind.CHECKPOINT_ON_ONE_NODE, where, path=directory, ranks=where)
     # to resume, the Trainer looks for it on all nodes
     kind = FindingKind.CHECKPOINT_INCOMPLETE
-    return finding(kind, where, path=directory, ranks=where, advice=EACH_NODE)
+    return finding(kind, where, path=directory, ranks=where, advice=_advice(first))
+
+
+def _advice(rank: RankRecords) -> str:
+    """Return what lets the Trainer of a rank resume on all nodes. DeepSpeed's engine saves the
+    weights in the shards of all ranks."""
+    trainer = rank.last(TrainerArguments)
+    has_engine = trainer is not None and trainer.arguments.get("deepspeed") is True
+    return EACH_NODE if has_engine else WEIGHTS_ONCE
 
 
 def _uses_local_storage(rank: RankRecords) -> bool:
@@ -166,7 +178,7 @@ def _planned(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     if shared is False and not each_node:
         where = ranks_text([first.rank])
         yield finding(
-            FindingKind.CHECKPOINT_INCOMPLETE, where, path=path, ranks=where, advice=EACH_NODE
+            FindingKind.CHECKPOINT_INCOMPLETE, where, path=path, ranks=where, advice=_advice(first)
         )
     if shared is True and each_node:
         where = ranks_text(rank.rank for rank in ranks)

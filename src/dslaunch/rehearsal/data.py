@@ -78,9 +78,8 @@ def apart(fingerprints: Sequence[Sequence[float]]) -> bool:
     return any(max(each) - min(each) > DIFFERS * max(map(abs, each)) for each in values)
 
 
-def same_data(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def same_data(ranks: Ranks) -> Iterator[Finding]:
     """Yield that ranks, or the workers of one, read the same samples."""
-    del rehearsed
     world = len(ranks)
     divided = any(rank.splits_model(world) for rank in ranks) or split_by_hand(ranks)
     if world > 1 and not divided:
@@ -245,9 +244,8 @@ def _inputs_differ(ranks: Ranks) -> bool:
     return bool(common) and all(len({each[key] for each in inputs}) > 1 for key in common)
 
 
-def parallel_inputs(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def parallel_inputs(ranks: Ranks) -> Iterator[Finding]:
     """Yield the ranks that divide tensors among them, and never read the same batch."""
-    del rehearsed
     by_number = {rank.rank: rank for rank in ranks}
     together = {each.members for rank in ranks for each in rank.every(TensorParallel)}
     for members in sorted(together):
@@ -259,9 +257,8 @@ def parallel_inputs(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
             yield finding(FindingKind.PARALLEL_INPUTS_DIFFER, ranks_text(members))
 
 
-def same_order(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def same_order(ranks: Ranks) -> Iterator[Finding]:
     """Yield the ranks that train on the same order in each epoch."""
-    del rehearsed
     found = []
     for rank in ranks:
         trained = {loader.number for loader in rank.trained_loaders}
@@ -316,10 +313,9 @@ def unread_parts(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
             return
 
 
-def divided_twice(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def divided_twice(ranks: Ranks) -> Iterator[Finding]:
     """Yield a data loader whose samples are divided by rank already, and that Accelerate divides
     again."""
-    del rehearsed
     prepared = [rank.every(PreparedLoader) for rank in ranks]
     for together in zip(*prepared, strict=False):
         is_divided = _knows_its_part(together) or _has_chosen_parts(together)
@@ -367,9 +363,8 @@ def _same_in_workers(rank: RankRecords) -> Iterator[Finding]:
             yield finding(FindingKind.SAME_DATA_IN_WORKERS, where, workers=loader.workers)
 
 
-def batches_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def batches_differ(ranks: Ranks) -> Iterator[Finding]:
     """Yield batch sizes and lengths that differ between ranks, or from the DeepSpeed config."""
-    del rehearsed
     where = ranks_text(rank.rank for rank in ranks)
     first = [rank.trained_loaders[:1] for rank in ranks]
     loaders = [loader for several in first for loader in several]

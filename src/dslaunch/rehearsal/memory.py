@@ -37,7 +37,7 @@ HALF = 0.5
 WORTH_TELLING = 1 << 30
 """Bytes of a GPU from which on the estimate is compared: CUDA itself uses some hundred MB."""
 FULL = 0.95
-"""Share of the memory of a node from which on it is short."""
+"""Share of the memory of a node or a GPU from which on it is short."""
 PADDING = 0.05
 """Share of the parameters that FSDP adds to divide them equally, at most."""
 HALF_TYPES = frozenset({"float16", "bfloat16"})

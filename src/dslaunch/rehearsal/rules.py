@@ -1,7 +1,7 @@
 """What is wrong with a job although it runs: one rule per kind of mistake. Pure.
 
-A rule gets the rehearsal and its ranks, and yields findings. Errors are what surely trains wrongly;
-a rule that may err yields warnings.
+A rule gets the rehearsal and its ranks, or with `of_ranks` its ranks alone, and yields findings.
+Errors are what surely trains wrongly; a rule that may err yields warnings.
 """
 
 from __future__ import annotations
@@ -52,15 +52,13 @@ from dslaunch.rehearsal.data import (
     unread_parts,
 )
 from dslaunch.rehearsal.findings import Finding, FindingKind, finding
-from dslaunch.rehearsal.memory import memory
+from dslaunch.rehearsal.memory import FULL, memory
 from dslaunch.rehearsal.ranks import RankRecords, Ranks, ranks_by
 from dslaunch.rehearsal.rendezvous import groups_differ, impossible_rendezvous
 from dslaunch.run.reasons import EndCode
 from dslaunch.run.rehearsal import Rehearsed
 
 Rule = Callable[[Rehearsed, Ranks], Iterator[Finding]]
-FULL = 0.95
-"""Share of the GPU memory from which on it is short."""
 UNWRAPPED_DIFFERS = 0.001
 """Share of the change of a parameter from which on those of layers outside of the wrapped model
 differ: the first steps of Adam depend on little more than the sign of a gradient."""
@@ -103,9 +101,8 @@ def spawns_ranks(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
             return
 
 
-def not_synchronized(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def not_synchronized(ranks: Ranks) -> Iterator[Finding]:
     """Yield that ranks have different parameters after a step, though each has all of them."""
-    del rehearsed
     world = len(ranks)
     if world < 2 or not all(_joined(rank) and _may_compare(rank, world) for rank in ranks):
         return
@@ -144,9 +141,8 @@ def _unwrapped_move_apart(ranks: Ranks, step: int) -> bool:
     return not apart(before) and _moves_apart(before, after, UNWRAPPED_DIFFERS)
 
 
-def past_engine(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def past_engine(ranks: Ranks) -> Iterator[Finding]:
     """Yield the ranks that step the optimizer of their DeepSpeed engine, which makes no step."""
-    del rehearsed
     found: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
         past = rank.last(SteppedPastEngine)
@@ -218,9 +214,8 @@ def _differ(
     )
 
 
-def models_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def models_differ(ranks: Ranks) -> Iterator[Finding]:
     """Yield that ranks have models of different sizes."""
-    del rehearsed
     if split_by_hand(ranks):
         return
     sizes = {rank.rank: _model_sizes(rank) for rank in ranks if not rank.splits_model(len(ranks))}
@@ -243,9 +238,8 @@ def _model_sizes(rank: RankRecords) -> Sequence[int]:
     return [built.parameters]
 
 
-def configs_differ(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def configs_differ(ranks: Ranks) -> Iterator[Finding]:
     """Yield that ranks got different DeepSpeed configs, apart from what they log."""
-    del rehearsed
     trained = {rank.rank: _trained_by(rank) for rank in ranks if rank.last(GivenConfig)}
     first = next(iter(trained.values()), None)
     others = [number for number, config in trained.items() if config != first]
@@ -264,9 +258,8 @@ def _trained_by(rank: RankRecords) -> object:
 # ------------------------------------------------------------ steps
 
 
-def no_update(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def no_update(ranks: Ranks) -> Iterator[Finding]:
     """Yield the ranks whose optimizer does not train the model."""
-    del rehearsed
     found: dict[tuple[FindingKind, str, int, str], list[int]] = defaultdict(list)
     for rank in ranks:
         code = _without_update(rank)
@@ -310,9 +303,8 @@ def _without_update(rank: RankRecords) -> FindingKind | None:
     return FindingKind.ROUNDED_AWAY
 
 
-def untrained(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def untrained(ranks: Ranks) -> Iterator[Finding]:
     """Yield the wrapped models that no optimizer trains."""
-    del rehearsed
 
     def models(rank: RankRecords) -> Iterator[str]:
         return (name for each in rank.every(Untrained) for name in each.models)
@@ -321,9 +313,8 @@ def untrained(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         yield finding(FindingKind.UNTRAINED, ranks_text(several), model=model)
 
 
-def left_out(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def left_out(ranks: Ranks) -> Iterator[Finding]:
     """Yield the wrapped models of which some parameters are in no optimizer."""
-    del rehearsed
     for each, several in ranks_by(ranks, lambda rank: rank.every(LeftOut)).items():
         yield finding(
             FindingKind.LEFT_OUT,
@@ -343,9 +334,8 @@ def _types(rank: RankRecords, optimizer: OptimizerBuilt) -> set[str]:
     return types
 
 
-def schedule_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def schedule_unused(ranks: Ranks) -> Iterator[Finding]:
     """Yield learning rates of 0, and schedulers that make no step."""
-    del rehearsed
     zero: dict[tuple[FindingKind, int], list[int]] = defaultdict(list)
     unused: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
@@ -379,9 +369,8 @@ OF_PREPARED = (FindingKind.SEVERAL_STEPS, FindingKind.STEPS_OF_ONE_RANK)
 """Of schedulers that Accelerate has prepared, which make a step for each rank."""
 
 
-def schedule_steps(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def schedule_steps(ranks: Ranks) -> Iterator[Finding]:
     """Yield the schedulers that make several steps in each optimizer step, and when they end."""
-    del rehearsed
     known = ranks[0].last(Schedulers)
     for use in known.schedulers if known is not None else ():
         kind = _steps_too_often(use, ranks)
@@ -447,17 +436,15 @@ def _counts_batches(use: SchedulerUse, rank: RankRecords) -> bool:
     return any(use.total % batches == 0 for batches in epochs if batches and use.total)
 
 
-def clipped_in_parts(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def clipped_in_parts(ranks: Ranks) -> Iterator[Finding]:
     """Yield the ranks that clip divided gradients by the norm of the part that they have."""
-    del rehearsed
     found = [rank.rank for rank in ranks if rank.last(ClipsParts)]
     if found:
         yield finding(FindingKind.CLIPPED_IN_PARTS, ranks_text(found))
 
 
-def clipped_scaled(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def clipped_scaled(ranks: Ranks) -> Iterator[Finding]:
     """Yield the ranks that clip gradients while they are scaled."""
-    del rehearsed
     found = [(rank.rank, clips) for rank in ranks if (clips := rank.last(ClipsScaled))]
     if found:
         where = ranks_text(rank for rank, _ in found)
@@ -465,9 +452,8 @@ def clipped_scaled(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         yield finding(FindingKind.CLIPPED_SCALED, where, norm=first.norm, scale=first.scale)
 
 
-def steps_skipped(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def steps_skipped(ranks: Ranks) -> Iterator[Finding]:
     """Yield the ranks without a step whose gradient scaler is of no help against an overflow."""
-    del rehearsed
     without = [rank for rank in ranks if not rank.steps]
     found = [(rank.rank, fell) for rank in without if (fell := rank.last(ScaleFell))]
     if found:
@@ -476,9 +462,8 @@ def steps_skipped(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         yield finding(FindingKind.STEPS_SKIPPED, where, steps=least)
 
 
-def scheduled_first(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def scheduled_first(ranks: Ranks) -> Iterator[Finding]:
     """Yield the ranks in which a scheduler makes a step before its optimizer."""
-    del rehearsed
     found = [(rank.rank, first) for rank in ranks if (first := rank.last(ScheduledFirst))]
     if found:
         _, first = found[0]
@@ -486,9 +471,8 @@ def scheduled_first(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         yield finding(FindingKind.SCHEDULED_FIRST, where, scheduler=first.scheduler)
 
 
-def broadcast_loss(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def broadcast_loss(ranks: Ranks) -> Iterator[Finding]:
     """Yield the ranks whose loss compares each value with the targets of all samples."""
-    del rehearsed
     found = [(rank.rank, loss) for rank in ranks if (loss := rank.last(BroadcastLoss))]
     if found:
         _, first = found[0]
@@ -501,9 +485,8 @@ def broadcast_loss(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         )
 
 
-def nothing_loaded(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def nothing_loaded(ranks: Ranks) -> Iterator[Finding]:
     """Yield the state dicts of which nothing was loaded."""
-    del rehearsed
     for loaded, several in ranks_by(ranks, lambda rank: rank.every(NothingLoaded)).items():
         yield finding(
             FindingKind.NOTHING_LOADED,
@@ -515,9 +498,8 @@ def nothing_loaded(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         )
 
 
-def text_is_true(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def text_is_true(ranks: Ranks) -> Iterator[Finding]:
     """Yield arguments that mean False and are True."""
-    del rehearsed
     for each, several in ranks_by(ranks, lambda rank: rank.every(TextIsTrue)).items():
         where = ranks_text(several)
         yield finding(FindingKind.TEXT_IS_TRUE, where, argument=each.argument, text=each.text)
@@ -528,9 +510,8 @@ def _engine_schedules(rank: RankRecords) -> bool:
     return engine is not None and engine.scheduler is not None
 
 
-def loss_not_finite(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def loss_not_finite(ranks: Ranks) -> Iterator[Finding]:
     """Yield the ranks whose last loss is NaN or infinite."""
-    del rehearsed
     found: dict[int, list[int]] = defaultdict(list)
     for rank in ranks:
         steps = rank.every(Step)
@@ -540,18 +521,16 @@ def loss_not_finite(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         yield finding(FindingKind.LOSS_NOT_FINITE, ranks_text(several), step=step)
 
 
-def evaluation_mode(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def evaluation_mode(ranks: Ranks) -> Iterator[Finding]:
     """Yield the ranks whose model is never in training mode."""
-    del rehearsed
     found = [rank for rank in ranks if rank.steps and all(s.evaluates for s in rank.every(Step))]
     if found:
         where = ranks_text(rank.rank for rank in found)
         yield finding(FindingKind.EVALUATION_MODE, where, steps=found[0].steps)
 
 
-def gradients_kept(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def gradients_kept(ranks: Ranks) -> Iterator[Finding]:
     """Yield the ranks that do not reset gradients between two steps."""
-    del rehearsed
     found = [rank for rank in ranks if any(step.kept for step in rank.every(Step))]
     if not found:
         return
@@ -562,9 +541,8 @@ def gradients_kept(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
     yield finding(FindingKind.GRADIENTS_KEPT, where, optimizer=name, step=first)
 
 
-def accumulation_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def accumulation_unused(ranks: Ranks) -> Iterator[Finding]:
     """Yield that gradient accumulation of Accelerate is configured, and steps do not accumulate."""
-    del rehearsed
     for rank in ranks[:1]:
         accelerator = rank.last(AcceleratorBuilt)
         steps = rank.every(Step)
@@ -577,10 +555,9 @@ def accumulation_unused(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]
             yield finding(FindingKind.ACCUMULATION_UNUSED, where, wanted=wanted, found=found)
 
 
-def accumulated_twice(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def accumulated_twice(ranks: Ranks) -> Iterator[Finding]:
     """Yield that the script calls DeepSpeed's step only every few batches, which DeepSpeed counts
     again. Several losses make more backward passes too, but not by just that factor."""
-    del rehearsed
     for rank in ranks[:1]:
         engine, steps = rank.last(Engine), rank.every(Step)
         wanted = engine.accumulation if engine is not None else 1
@@ -593,9 +570,8 @@ def accumulated_twice(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
 # ------------------------------------------------------------ resources
 
 
-def on_cpu(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def on_cpu(ranks: Ranks) -> Iterator[Finding]:
     """Yield the ranks whose parameters are on the CPU of a node with GPUs."""
-    del rehearsed
     found: dict[int, list[int]] = defaultdict(list)
     for rank in ranks:
         optimizer, step = rank.last(OptimizerBuilt), rank.last(Step)
@@ -641,9 +617,8 @@ def processors(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
             )
 
 
-def gpu_memory(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def gpu_memory(ranks: Ranks) -> Iterator[Finding]:
     """Yield the ranks whose GPU is almost full."""
-    del rehearsed
     short = []
     for rank in ranks:
         step = rank.last(Step)
@@ -662,9 +637,8 @@ def gpu_memory(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
         )
 
 
-def network(rehearsed: Rehearsed, ranks: Ranks) -> Iterator[Finding]:
+def network(ranks: Ranks) -> Iterator[Finding]:
     """Yield the hubs and trackers that ranks connect to."""
-    del rehearsed
     asked: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
         for each in rank.every(Host):
@@ -681,45 +655,50 @@ def _is_below(host: str, domains: Sequence[str]) -> bool:
     return any(host == domain or host.endswith(f".{domain}") for domain in domains)
 
 
+def of_ranks(rule: Callable[[Ranks], Iterator[Finding]]) -> Rule:
+    """Return the rule for a function that needs nothing but the ranks."""
+    return lambda _, ranks: rule(ranks)
+
+
 RULES: tuple[Rule, ...] = (
     not_distributed,
     impossible_rendezvous,
     groups_differ,
     spawns_ranks,
-    not_synchronized,
-    past_engine,
-    models_differ,
-    configs_differ,
-    no_update,
-    untrained,
-    left_out,
-    schedule_unused,
-    schedule_steps,
-    scheduled_first,
-    broadcast_loss,
-    clipped_in_parts,
-    clipped_scaled,
-    steps_skipped,
-    nothing_loaded,
-    text_is_true,
-    loss_not_finite,
-    evaluation_mode,
-    gradients_kept,
-    accumulation_unused,
-    accumulated_twice,
-    same_data,
-    parallel_inputs,
-    same_order,
+    of_ranks(not_synchronized),
+    of_ranks(past_engine),
+    of_ranks(models_differ),
+    of_ranks(configs_differ),
+    of_ranks(no_update),
+    of_ranks(untrained),
+    of_ranks(left_out),
+    of_ranks(schedule_unused),
+    of_ranks(schedule_steps),
+    of_ranks(scheduled_first),
+    of_ranks(broadcast_loss),
+    of_ranks(clipped_in_parts),
+    of_ranks(clipped_scaled),
+    of_ranks(steps_skipped),
+    of_ranks(nothing_loaded),
+    of_ranks(text_is_true),
+    of_ranks(loss_not_finite),
+    of_ranks(evaluation_mode),
+    of_ranks(gradients_kept),
+    of_ranks(accumulation_unused),
+    of_ranks(accumulated_twice),
+    of_ranks(same_data),
+    of_ranks(parallel_inputs),
+    of_ranks(same_order),
     few_samples,
     unread_parts,
-    divided_twice,
-    batches_differ,
-    on_cpu,
+    of_ranks(divided_twice),
+    of_ranks(batches_differ),
+    of_ranks(on_cpu),
     builds,
     processors,
-    gpu_memory,
+    of_ranks(gpu_memory),
     memory,
-    network,
+    of_ranks(network),
     checkpoints,
 )
 """All rules, in the order of their findings."""

@@ -74,16 +74,22 @@ def gather(
     mark, token = f".dslaunch-{secrets.token_hex(8)}", secrets.token_hex(8)
     marks = [f"{mark}-{placement.node_rank}" for placement in placements]
     claim = f"{mark}-first"
+    known = queries.KnownValues()
+    common = _common_questions(inquiry)
+    own = [
+        _own_questions(inquiry, placement, marks, claim=claim, token=token)
+        for placement in placements
+    ]
     asked = [
-        session.ask(_first_questions(inquiry, placement, marks, claim=claim, token=token))
-        for session, placement in zip(sessions, placements, strict=True)
+        session.ask({**common, **questions}, known)
+        for session, questions in zip(sessions, own, strict=True)
     ]
     first = ask_all(asked, sessions, interrupts, notify=notify)
     own_files = _own_files(inquiry, marks)
-    questions = _second_questions(inquiry, first, token)
+    common = _second_questions(inquiry, first, token)
     asked_next = [
         session.ask(
-            {queries.UNMARK: _test_files(inquiry, answers, name=name, claim=claim), **questions}
+            {queries.UNMARK: _test_files(inquiry, answers, name=name, claim=claim), **common}, known
         )
         for session, name, answers in zip(sessions, marks, first, strict=True)
     ]
@@ -150,29 +156,37 @@ def _own_files(inquiry: Inquiry, marks: Sequence[str]) -> tuple[str, ...]:
     return tuple(host for host, mark in pairs if os.path.lexists(here / mark))
 
 
-def _first_questions(
-    inquiry: Inquiry, placement: Placement, marks: list[str], *, claim: str, token: str
-) -> queries.Questions:
+def _common_questions(inquiry: Inquiry) -> queries.Questions:
+    """Return what all nodes are asked first."""
     master = inquiry.allocation.placements[0]
-    name = marks[placement.node_rank]
-    write = {"paths": inquiry.directories, "name": name}
-    first = {"paths": inquiry.directories, "name": claim, "text": name, "count": len(marks)}
     questions: dict[queries.Query[Any], Any] = {
         queries.INTERFACES: None,
         queries.GPUS: None,
         queries.ACCELERATORS: None,
         queries.RESOLVE: [master.node.host],
-        queries.INTERPRETER: placement.node.python or "python3",
         queries.DIRECTORIES: inquiry.directories,
-        queries.MARK: write,
-        queries.CLAIM: first,
     }
     if inquiry.before is not None:
         questions[queries.CLEAN] = {"run": inquiry.before, "ended": False}
     if inquiry.source is not None:
         files = {"root": inquiry.source.remote, "paths": list(_digests(inquiry))}
         questions[queries.DIGESTS] = files
-    if placement is master:
+    return questions
+
+
+def _own_questions(
+    inquiry: Inquiry, placement: Placement, marks: list[str], *, claim: str, token: str
+) -> queries.Questions:
+    """Return what a node is asked first, and others otherwise."""
+    name = marks[placement.node_rank]
+    write = {"paths": inquiry.directories, "name": name}
+    first = {"paths": inquiry.directories, "name": claim, "text": name, "count": len(marks)}
+    questions: dict[queries.Query[Any], Any] = {
+        queries.INTERPRETER: placement.node.python or "python3",
+        queries.MARK: write,
+        queries.CLAIM: first,
+    }
+    if placement is inquiry.allocation.placements[0]:
         # the token as a seed: new in each run, so that two runs seldom collide
         ports = ports_to_try(inquiry.cluster, int(token, 16))
         questions[queries.LISTEN] = {"ports": ports, "token": token}

@@ -42,6 +42,8 @@ class Lines:
     """Splits one stream. Of a progress bar it yields a state per second, and the last one as a
     line."""
 
+    __slots__ = ("_buffer", "_is_split", "_shown")
+
     def __init__(self) -> None:
         self._buffer = b""
         self._is_split = False

@@ -7,7 +7,7 @@ import fcntl
 import os
 import struct
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -37,6 +37,8 @@ MOST_LOGS = 1 << (8 - STREAM_BITS + LOW_BITS)
 """Logs of one run that `ARRIVAL` can number."""
 OPEN_LOGS = 128
 """Logs that may be open at a time, at least; with more ranks the longest unused is closed."""
+WORTH_A_WRITE = 64 * 1024
+"""Characters of a text that are written at a time, at least."""
 
 
 def numbered(name: str, count: int) -> str:
@@ -110,8 +112,12 @@ class RunDirectory:
 
     def write(self, name: str, text: str) -> None:
         """Write one whole file; it replaces that of an earlier attempt."""
+        self.write_pieces(name, (text,))
+
+    def write_pieces(self, name: str, pieces: Iterable[str]) -> None:
+        """Write one whole file, as `write` does, of a text in pieces."""
         try:
-            write_private(self.directory / name, text)
+            write_private_pieces(self.directory / name, pieces)
         except OSError as error:
             self.failure = error
 
@@ -217,11 +223,30 @@ def is_held(directory: Path) -> bool:
 
 def write_private(path: Path, text: str) -> None:
     """Write a whole private file; it replaces an existing one. Raises OSError."""
+    write_private_pieces(path, (text,))
+
+
+def write_private_pieces(path: Path, pieces: Iterable[str]) -> None:
+    """Write a whole private file, as `write_private` does, of a text in pieces."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.unlink(missing_ok=True)
     with _private(new) as file:
-        private.append_whole(file.fileno(), text.encode())
+        for text in _gathered(pieces):
+            private.append_whole(file.fileno(), text.encode())
     new.replace(path)
+
+
+def _gathered(pieces: Iterable[str]) -> Iterator[str]:
+    """Yield a text in pieces that are worth a write."""
+    gathered: list[str] = []
+    size = 0
+    for piece in pieces:
+        gathered.append(piece)
+        size += len(piece)
+        if size >= WORTH_A_WRITE:
+            yield "".join(gathered)
+            gathered, size = [], 0
+    yield "".join(gathered)
 
 
 def read_private(path: Path, most: int) -> bytes:

@@ -56,6 +56,26 @@ they are sent again over the next one."""
 class Session(Wire):
     """Speaks to one agent. Events and output go to the inbox, replies to their requests."""
 
+    __slots__ = (
+        "_absence",
+        "_agent",
+        "_began",
+        "_confirmed",
+        "_exit_by",
+        "_following",
+        "_gone",
+        "_heard_at",
+        "_holding",
+        "_inbox",
+        "_resumed",
+        "_sending",
+        "_start",
+        "_transport",
+        "_unconfirmed",
+        "hello",
+        "idle",
+    )
+
     def __init__(
         self,
         node: Node,
@@ -118,11 +138,16 @@ class Session(Wire):
 
     # ------------------------------------------------------------ speaking
 
-    def ask(self, questions: queries.Questions) -> Future[queries.Answers]:
-        """Ask the node; the future has the typed answers, or raises LostError."""
+    def ask(
+        self, questions: queries.Questions, known: queries.KnownValues | None = None
+    ) -> Future[queries.Answers]:
+        """Ask the node; the future has the typed answers, or raises LostError.
+
+        `known`: the values of other nodes that are asked the same.
+        """
 
         def parsed(reply: Reply) -> queries.Answers:
-            return queries.parse_answers(self.host, questions, reply.value)
+            return queries.parse_answers(self.host, questions, reply.value, known)
 
         asked = {query.name: argument for query, argument in questions.items()}
         self._log.info("asked", questions=list(asked))
@@ -276,7 +301,7 @@ class Session(Wire):
 
     def _rejoin(self, absence: Absence, *, join: bool) -> Joined:
         """Join the running agent over a new connection, or start one. Raises NodeError, OSError."""
-        limit = max(self._agent.heartbeat, LEAST_TRY)
+        limit = min(max(self._agent.heartbeat, LEAST_TRY), absence.time_of_a_try)
         previous_channel, previous_connection = self._channel, self._connection
         self._connection = connect_within(limit, self._transport, self._node)
         try:

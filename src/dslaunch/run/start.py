@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from dslaunch import log
 from dslaunch.launch.decisions import Decision, DecisionCode, decision
-from dslaunch.launch.facts import facts_to_json
-from dslaunch.launch.plan import plan_to_json
+from dslaunch.launch.facts import facts_pieces
+from dslaunch.launch.plan import plan_pieces
 from dslaunch.launch.planner import make_plan
 from dslaunch.run.attempt_inputs import attempt_inputs
 from dslaunch.run.detours import detour_decisions
@@ -183,8 +183,8 @@ def _recorded(controller: RunController, count: int, plan: Plan, facts: Facts) -
     record = controller.recorded(plan, count)
     for event in controller.connected:
         record.event(event)
-    record.write(numbered("plan", count), plan_to_json(plan))
-    record.write(numbered("facts", count), facts_to_json(facts))
+    record.write_pieces(numbered("plan", count), plan_pieces(plan))
+    record.write_pieces(numbered("facts", count), facts_pieces(facts))
     _log_plan(controller.run, plan)
     controller.view.plan(plan, record.directory)
     return record

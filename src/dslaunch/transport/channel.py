@@ -25,6 +25,8 @@ class PushChannel:
     A transport calls `deliver` and `tell_end` in the loop's thread, and overrides `read_on`.
     """
 
+    __slots__ = ("_receiver", "_unheard", "loop", "paused", "told")
+
     def __init__(self) -> None:
         self.loop = loop.shared()
         self.paused = False
@@ -88,6 +90,8 @@ class QueueingChannel(PushChannel):
     A transport overrides `send` and `end_input`, which may be called in any thread, and calls
     `outbox.go_on` when more can be sent.
     """
+
+    __slots__ = ("outbox",)
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,6 +30,8 @@ _BY_HAND = "`ssh {host} true | head` must print nothing and exit"
 class LoginOutput:
     """The output before our program's greeting: its beginning, and whether it is too much."""
 
+    __slots__ = ("_greeting", "_kept", "_open", "_size", "greeted", "started")
+
     def __init__(self, greeting: bytes) -> None:
         self.greeted = False
         self.started = False

@@ -12,6 +12,17 @@ class Outbox:
     What is put in by several threads is not mixed up.
     """
 
+    __slots__ = (
+        "_changing",
+        "_emptied",
+        "_ended",
+        "_finishing",
+        "_send",
+        "_unsent",
+        "_waiting",
+        "over",
+    )
+
     def __init__(self, send: Callable[[memoryview], int], ended: Callable[[], object]) -> None:
         """`send` passes some bytes on without waiting, and returns how many were taken; 0: none
         can be at the moment, and `go_on` is called later. It raises OSError if none will be taken

@@ -33,18 +33,30 @@ if TYPE_CHECKING:
 MARK = "DSLAUNCH_PROGRAM"
 """The variable that our own programs on nodes carry in their environment, and ranks do not; see
 `node/processes.py`."""
-_LOADER = """\
+_PACKAGES = ("dslaunch", "dslaunch.node")
+_BEGINNING = """\
 import sys
 if sys.version_info < (3, 8):
     sys.stderr.write("Python 3.8 or newer is needed, this is " + sys.version.split()[0])
     sys.exit({old})
 at_start = frozenset(sys.modules)
-import gc, marshal, zlib
+import marshal
 from _frozen_importlib_external import MAGIC_NUMBER
+same = MAGIC_NUMBER == {magic!r} and sys.implementation.name == {kind!r}
+text, code, packed_texts, packed_codes = [sys.stdin.buffer.read(size) for size in {sizes!r}]
+exec(marshal.loads(code) if same else text)
+from dslaunch.node.{main} import main
+gc.enable()
+"""
+"""The beginning of a program, whose modules follow it. A node whose Python has our bytecode takes
+code that is compiled already: to compile costs a node more than all questions of a preflight. What
+a module imports only where it is used is sent as text alone, and compiled there: few runs need it,
+and all would send it. `at_start`: the modules that Python has imported itself; see
+`node/same_python.py`. The call of `main` follows."""
+_LOADER = f"""\
+import gc, zlib
 from _frozen_importlib import ModuleSpec
 gc.disable()
-packed_texts, packed_codes = [sys.stdin.buffer.read(size) for size in {sizes!r}]
-same = MAGIC_NUMBER == {magic!r} and sys.implementation.name == {kind!r}
 class SentModules:
     at_start = at_start
     codes = marshal.loads(zlib.decompress(packed_codes)) if same else {{}}
@@ -53,7 +65,7 @@ class SentModules:
         return zlib.decompress(SentModules.texts[name])
     def find_spec(name, path=None, target=None):
         if name in SentModules.texts:
-            return ModuleSpec(name, SentModules, is_package=name in {packages!r})
+            return ModuleSpec(name, SentModules, is_package=name in {_PACKAGES!r})
     def create_module(spec):
         return None
     def exec_module(module):
@@ -66,17 +78,11 @@ class SentModules:
     def get_source(name):
         return SentModules.text(name).decode()
 sys.meta_path.insert(0, SentModules)
-from dslaunch.node.{main} import main
-gc.enable()
 """
-"""A node whose Python has our bytecode takes code that is compiled already: to compile costs a node
-more than all questions of a preflight. What a module imports only where it is used is sent as text
-alone, and compiled there: few runs need it, and all would send it. The garbage collector would walk
-all that is being imported, again and again. `importlib.util` would take as long to import as all
-modules of a preflight (see node/paths.py), and `importlib` itself imports `warnings`: what is
-needed of it is taken from modules that CPython and PyPy have imported. `at_start`: the modules that
-Python has imported itself; see `node/same_python.py`. The call of `main` follows."""
-_PACKAGES = ("dslaunch", "dslaunch.node")
+"""The garbage collector would walk all that is being imported, again and again. `importlib.util`
+would take as long to import as all modules of a preflight (see node/paths.py), and `importlib`
+itself imports `warnings`: what is needed of it is taken from modules that CPython and PyPy have
+imported."""
 _IMPORT = re.compile(
     r"^(?P<indent> *)from (?:dslaunch\.node\b\.?|\.)(?P<module>\w*) import "
     r"(?P<names>\([^)]*\)|[^(#\n]*)",
@@ -135,24 +141,22 @@ def prepare(main: str) -> None:
 
 
 def text(main: str, arguments: dict[str, Any]) -> tuple[bytes, ...]:
-    """Return the pieces of what the line reads: a length and a loader, and the program.
+    """Return the pieces of what the line reads: a length and the beginning, and the program.
 
     The program is a module of `dslaunch.node`, whose `main` is called with `arguments`, and the
     modules that it imports: the same objects for all nodes.
     """
     with _once:  # nodes are connected to by many threads at a time
         parts = packed_modules(main)
-        imports = _imports(main)
-    loader = imports + f"main({arguments!r})\n".encode()
-    return (b"%d\n%s" % (len(loader), loader), *parts)
+        beginning = _beginning(main) + f"main({arguments!r})\n".encode()
+    return (b"%d\n%s" % (len(beginning), beginning), *parts)
 
 
 @cache
-def _imports(main: str) -> bytes:
-    """Return the part of the loader that is the same for all nodes."""
-    return _LOADER.format(
+def _beginning(main: str) -> bytes:
+    """Return the part of the beginning that is the same for all nodes."""
+    return _BEGINNING.format(
         sizes=tuple(map(len, packed_modules(main))),
-        packages=_PACKAGES,
         magic=MAGIC_NUMBER,
         kind=sys.implementation.name,
         old=login_shell.OLD_PYTHON,
@@ -216,16 +220,22 @@ def _loader(name: str) -> SourceLoader:
 
 
 @cache
-def packed_modules(main: str) -> tuple[bytes, bytes]:
-    """Return the modules of a program by name, packed: all as source, of which a node unpacks what
-    it needs, and those that it starts with as this Python's bytecode."""
+def packed_modules(main: str) -> tuple[bytes, ...]:
+    """Return what imports the modules of a program, as source and as this Python's bytecode; and
+    the modules by name, packed: all as source, of which a node unpacks what it needs, and those
+    that it starts with as bytecode."""
     # what `import dslaunch` offers on this machine is nothing for a node
     texts = dict.fromkeys(_PACKAGES, b"")
     texts |= {_full(name): source for name, source in needed_modules(main).items()}
     codes = {name: marshal.dumps(compile("", name, mode="exec")) for name in _PACKAGES}
     codes |= {_full(name): _bytecode(name) for name in needed_modules(main, at_once=True)}
     packed_texts = {name: _packed(source) for name, source in texts.items()}
-    return marshal.dumps(packed_texts, _ANY_PYTHON), _packed(marshal.dumps(codes))
+    return (
+        _LOADER.encode(),
+        marshal.dumps(compile(_LOADER, "dslaunch/loader.py", mode="exec")),
+        marshal.dumps(packed_texts, _ANY_PYTHON),
+        _packed(marshal.dumps(codes)),
+    )
 
 
 def _bytecode(name: str) -> bytes:

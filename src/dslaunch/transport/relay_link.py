@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dslaunch.transport.base import Channel
     from dslaunch.transport.node_login import Child
 
-REPORTED_AT_ONCE = relay_frames.WINDOW // 4
+REPORTED_AT_ONCE = relay_frames.OUTPUT_WINDOW // 4
 """Bytes that were delivered before the relay may send as many more."""
 SHARED_LEAST = 4096
 """Bytes of a text that is worth to be kept by a relay."""
@@ -52,15 +52,16 @@ class LoginRefusedError(Exception):
 
 
 class SharedPiece(bytes):
-    """Input of at most PIECE bytes that several nodes get, and in which there are no secrets: a
+    """Input of at most MOST_TEXT bytes that several nodes get, and in which there are no secrets: a
     relay is sent it once, and keeps it."""
 
 
 @functools.lru_cache(maxsize=8)
 def shared_pieces(text: bytes) -> tuple[SharedPiece, ...]:
     """Return a text in pieces: the same objects for all nodes that get it."""
-    starts = range(0, len(text), relay_frames.PIECE)
-    return tuple(SharedPiece(text[start : start + relay_frames.PIECE]) for start in starts)
+    most = relay_frames.MOST_TEXT
+    starts = range(0, len(text), most)
+    return tuple(SharedPiece(text[start : start + most]) for start in starts)
 
 
 class RelayLink:
@@ -283,6 +284,19 @@ def _joined(frames: list[bytes]) -> Iterator[bytes]:
 class RelayedChannel(QueueingChannel):
     """A program on a child of a relay's node."""
 
+    __slots__ = (
+        "_counting",
+        "_end",
+        "_link",
+        "_number",
+        "_output_began",
+        "_output_ended",
+        "_undelivered",
+        "_unreported",
+        "_window",
+        "login",
+    )
+
     def __init__(self, link: RelayLink, number: int) -> None:
         super().__init__()
         self.login: Future[None] = Future()
@@ -293,7 +307,7 @@ class RelayedChannel(QueueingChannel):
         self._unreported = 0
         """Bytes that were delivered since the relay was last told."""
         self._counting = threading.Lock()
-        self._window = relay_frames.WINDOW
+        self._window = relay_frames.INPUT_WINDOW
         """Bytes of input that the relay still takes."""
         self._output_began = self._output_ended = False
         self._end: End | None = None
@@ -308,24 +322,26 @@ class RelayedChannel(QueueingChannel):
     def send(self, data: memoryview) -> int:
         """Send what the window allows; a shared piece as a whole, or not yet."""
         piece = data.obj
-        is_shared = isinstance(piece, SharedPiece)
-        size = self._take_window(len(data), whole=is_shared)
-        if size and isinstance(piece, SharedPiece):
-            self._link.send_shared(self._number, piece)
-        elif size:
-            body = bytes(data[:size])
-            self._link.send(relay_frames.frame(relay_frames.DATA, self._number, body))
+        if isinstance(piece, SharedPiece):
+            size = self._take_window(len(data), least=len(data))
+            if size:
+                self._link.send_shared(self._number, piece)
+        else:
+            size = self._take_window(min(len(data), relay_frames.PIECE), least=1)
+            if size:
+                body = bytes(data[:size])
+                self._link.send(relay_frames.frame(relay_frames.DATA, self._number, body))
         return size
 
     def end_input(self) -> None:
         """Close its standard input: everything was sent."""
         self._link.send(relay_frames.frame(relay_frames.INPUT_ENDED, self._number))
 
-    def _take_window(self, wanted: int, *, whole: bool) -> int:
-        """Return how many bytes may be sent now: with `whole` all that are wanted, or none."""
+    def _take_window(self, wanted: int, *, least: int) -> int:
+        """Return how many bytes may be sent now: at least `least`, or none."""
         with self._counting:
-            size = min(wanted, self._window, relay_frames.PIECE)
-            if whole and size < wanted:
+            size = min(wanted, self._window)
+            if size < least:
                 return 0
             self._window -= size
             return size
@@ -333,7 +349,7 @@ class RelayedChannel(QueueingChannel):
     def _widen_window(self, amount: int) -> None:
         with self._counting:
             self._window += amount
-            is_possible = self._window <= relay_frames.WINDOW
+            is_possible = self._window <= relay_frames.INPUT_WINDOW
         if not is_possible:
             raise relay_frames.RelayFrameError("more was passed on than was sent")
         self.outbox.go_on()
@@ -379,7 +395,7 @@ class RelayedChannel(QueueingChannel):
             self.login.set_result(None)
 
     def _take_output(self, data: bytes) -> None:
-        if len(self._undelivered) + self._unreported + len(data) > relay_frames.WINDOW:
+        if len(self._undelivered) + self._unreported + len(data) > relay_frames.OUTPUT_WINDOW:
             raise relay_frames.RelayFrameError("more output than the window allows")
         if not self._output_began:
             self._output_began = True

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from msgspec import Struct
+
+LEAST_PARENTS = 2
+"""Of nodes that are divided among parents: one that is lost leaves another."""
 
 
 class TreeShape(Struct, frozen=True):
@@ -33,24 +37,31 @@ class TreeShape(Struct, frozen=True):
 def tree_shape(hosts: Sequence[str], fan_out: int) -> TreeShape:
     """Return a tree in which the launcher and every node have at most `fan_out` children.
 
-    The nodes are divided into `fan_out` groups of equal size, as far as possible: neighbors in the
-    cluster file, such as the nodes of a rack, share a parent. The first node of a group is the
-    parent of the others, which are divided in the same way. So there are as few levels as the
-    fan-out allows, and all parents of a level have about the same number of children.
+    There are as few levels as the fan-out allows, and as few parents: each is one login and one
+    program more, on its node and for the launcher. Neighbors in the cluster file, such as the nodes
+    of a rack, share a parent, which comes before them. The parents of a level have about the same
+    number of nodes below them.
     """
     parents: dict[str, str | None] = dict.fromkeys(hosts)
-    _divide(hosts, fan_out, None, parents)
+    _place(hosts, fan_out, None, parents)
     with_children = set(parents.values())
     inner = tuple(host for host in parents if host in with_children)
     return TreeShape(parents, inner)
 
 
-def _divide(
+def _place(
     hosts: Sequence[str], fan_out: int, parent: str | None, parents: dict[str, str | None]
 ) -> None:
-    groups = min(fan_out, len(hosts))
-    for number in range(groups):
-        first = number * len(hosts) // groups
-        end = (number + 1) * len(hosts) // groups
-        parents[hosts[first]] = parent
-        _divide(hosts[first + 1 : end], fan_out, hosts[first], parents)
+    """Give hosts their parents, all of which are `parent` or below it."""
+    children = min(fan_out, len(hosts))
+    deeper = len(hosts) - children
+    needed = math.ceil(deeper / fan_out)
+    inner_children = min(fan_out, max(needed, LEAST_PARENTS), deeper)
+    start = 0
+    for number in range(children):
+        child, start = hosts[start], start + 1
+        parents[child] = parent
+        if number < inner_children:
+            below = (deeper + number) // inner_children  # all of them add up to `deeper`
+            _place(hosts[start : start + below], fan_out, child, parents)
+            start += below

@@ -68,6 +68,32 @@ class _Request(Struct, frozen=True):
 class Wire:
     """Starts the program on one node; sends it requests and hands out its replies."""
 
+    __slots__ = (
+        "_channel",
+        "_clock",
+        "_closing",
+        "_connection",
+        "_ended",
+        "_finished",
+        "_ids",
+        "_incoming",
+        "_late",
+        "_log",
+        "_login_limit",
+        "_loss",
+        "_most",
+        "_node",
+        "_quiet_since",
+        "_size",
+        "_stopped_reading",
+        "_waiting",
+        "_writing",
+        "host",
+        "login",
+        "loop",
+        "over",
+    )
+
     def __init__(
         self, node: Node, connection: Connection, *, most: int | None = None, **fields: str
     ) -> None:
@@ -469,6 +495,8 @@ def close_soon(channel: Channel | None, connection: Connection) -> None:
 
 class _Listener:
     """Takes what comes over one channel of a wire, which may have had others before."""
+
+    __slots__ = ("_channel", "_wire")
 
     def __init__(self, wire: Wire, channel: Channel) -> None:
         self._wire, self._channel = wire, channel

@@ -141,6 +141,12 @@ def test_a_dash_is_standard_output_or_refused_and_never_a_file(
     assert not (project / "-").exists()
 
 
+def test_a_link_to_itself_is_an_error_of_one_line(dslaunch: Callable[..., Called]) -> None:
+    Path("loop").symlink_to("loop")
+    done = dslaunch("render", "hostfile", "-o", "loop")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
 def test_a_dash_prints_what_would_be_written(dslaunch: Callable[..., Called]) -> None:
     printed = dslaunch("render", "hostfile", "-o", "-")
     assert printed.returncode == 0

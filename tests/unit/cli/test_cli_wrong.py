@@ -59,6 +59,10 @@ WRONG: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...] = (
     ((*RUN, "-m", "--no-python", "x"), 2, ("--module", "--no-python")),
     (("slurm", C, "gone.py"), 3, ("gone.py", "--workdir")),
     (("slurm", C, "tran.py"), 3, ("tran.py", "train.py")),
+    # names that no file can have
+    ((*RUN, "--dry-run", "x" * 300), 2, ("File name too long",)),
+    (("checkpoint", "consolidate", "x" * 300, "--to", "o"), 2, ("xxx", "File name too long")),
+    (("init", "--ssh-config", "loop"), 3, ("loop", "symbolic links")),
     # the choice of nodes
     *(((name, *how, "-i", text, C, "train.py"), 3, named) for name, how in (
         ("run", ("--dry-run",)), ("slurm", ("--render",))
@@ -154,7 +158,7 @@ WRONG: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...] = (
     # topo
     (("topo", "gone.txt"), 3, ("gone.txt",)),
     (("topo", "d"), 3, ("d", "directory")),
-    (("topo", "train.py"), 1, ("nvidia-smi topo -m",)),
+    (("topo", "train.py"), 3, ("nvidia-smi topo -m",)),
     # config, estimate
     (("config", "nosuch"), 2, ("nosuch",)),
     (("config", "lint"), 2, ("FILE",)),
@@ -172,7 +176,7 @@ WRONG: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...] = (
     (("checkpoint", "prune", "--keep", "1", C, ""), 2, ("DIR", "empty")),
     (("checkpoint", "consolidate", "gone", "--to", "o"), 3, ("gone", "gather")),
     (("checkpoint", "consolidate", "train.py", "--to", "o"), 3, ("train.py", "gather")),
-    (("checkpoint", "consolidate", "d", "--to", "o"), 2, ("d",)),
+    (("checkpoint", "consolidate", "d", "--to", "o"), 3, ("d",)),
     # render, init
     (("render",), 2, ("FORMAT", "torchrun")),
     (("render", "nosuch", C), 2, ("nosuch", "torchrun")),
@@ -204,6 +208,7 @@ def place(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (directory / "ds.json").write_text('{"train_batch_size": 8}')
     (directory / "wrong.json").write_text('{"zero_optimisation": {}}')
     (directory / "d").mkdir()
+    (directory / "loop").symlink_to("loop")
     with Path("/dev/null").open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         yield directory

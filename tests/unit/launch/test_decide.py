@@ -15,7 +15,7 @@ from dslaunch.launch.facts import (
     Interface,
     NodeFacts,
     PortFact,
-    facts_to_json,
+    facts_pieces,
 )  # fmt: skip
 
 LO = Interface("lo", "127.0.0.1", loopback=True)
@@ -198,4 +198,4 @@ def test_a_script_that_differs_between_nodes_is_refused() -> None:
 
 
 def test_facts_are_read_back_as_they_were_written() -> None:
-    assert json.decode(facts_to_json(facts()), type=Facts) == facts()
+    assert json.decode("".join(facts_pieces(facts())), type=Facts) == facts()

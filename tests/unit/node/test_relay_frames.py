@@ -50,7 +50,7 @@ def test_any_other_bytes_are_refused_or_waited_for_but_never_kept_without_limit(
     ("kind", "size"),
     [
         (0, 1), (99, 1), (frames.DATA, 0), (frames.DATA, frames.PIECE + 1),
-        (frames.DEFINE, frames.PIECE + 1), (frames.TEXT, 5), (frames.PASSED, 5),
+        (frames.DEFINE, frames.MOST_TEXT + 1), (frames.TEXT, 5), (frames.PASSED, 5),
         (frames.OPENED, 1), (frames.FINISHED, 4), (frames.OPEN, 5000),
     ],
 )  # fmt: skip

@@ -129,8 +129,12 @@ def test_an_interpreter_is_started_if_variables_may_make_a_difference(
     assert answer(tmp_path, "python3", **env)["out"] != "copy\n"
 
 
-@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "PYTHONUNBUFFERED"])
+@pytest.mark.parametrize(
+    "name", ["OMP_NUM_THREADS", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED", "PYTHONUNBUFFERED"]
+)
 def test_other_variables_make_no_difference(tmp_path: Path, name: str) -> None:
-    python = executable(sys.version_info.minor)
-    packages_of_user(tmp_path, sys.version_info.minor)
-    assert answer(tmp_path, python, **{name: "1"})["out"] == "copy\n"
+    minor = sys.version_info.minor
+    packages = packages_of_user(tmp_path, minor)
+    (packages / "usercustomize.py").touch()
+    assert answer(tmp_path, executable(minor), **{name: "1"})["out"] == "copy\n"
+    assert (packages / "__pycache__").exists() == (name != "PYTHONDONTWRITEBYTECODE")

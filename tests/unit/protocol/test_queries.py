@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from dslaunch.protocol.queries import ANY_PORT, LISTEN, RUNS, Answers, parse_answers
+from dslaunch.protocol.queries import (
+    ANY_PORT,
+    DIGESTS,
+    LISTEN,
+    RESOLVE,
+    RUNS,
+    Answers,
+    KnownValues,
+    parse_answers,
+)
 from dslaunch.protocol.values import InvalidAnswer
 
 STARTED = {"event": "started", "rank": 0, "pid": 7, "time": 1.7e9}
@@ -22,6 +31,23 @@ RUN: dict[str, Any] = {
     "left": [],
     "events": [STARTED],
 }
+
+
+def test_equal_values_of_nodes_that_are_asked_the_same_are_one_object() -> None:
+    known, questions = KnownValues(), {RESOLVE: ["n1"]}
+    first, second, other = (
+        parse_answers(host, questions, {"resolve": {"value": {"n1": [address]}}}, known)[RESOLVE]
+        for host, address in [("n1", "10.0.0.1"), ("n2", "10.0.0.1"), ("n3", "10.0.0.2")]
+    )
+    assert first is second
+    assert other == {"n1": ["10.0.0.2"]}
+
+
+def test_a_known_value_is_no_answer_to_another_question() -> None:
+    known, sent = KnownValues(), {"digests": {"value": {"train.py": None}}}
+    parse_answers("n1", {DIGESTS: {"paths": ["train.py"]}}, sent, known)
+    with pytest.raises(InvalidAnswer):
+        parse_answers("n1", {DIGESTS: {"paths": ["other.py"]}}, sent, known)
 
 
 def test_an_invalid_record_of_a_run_hides_no_other_run() -> None:

@@ -15,6 +15,7 @@ from dslaunch.launch.plan import NodePlan, Plan, Rendezvous
 from dslaunch.lint import Remark
 from dslaunch.protocol.rehearsal import REHEARSAL, Record
 from dslaunch.protocol.values import parse
+from dslaunch.rehearsal.checkpoints import EACH_NODE, WEIGHTS_ONCE
 from dslaunch.rehearsal.findings import Finding, FindingKind
 from dslaunch.rehearsal.judge import Gap, Rehearsal, judge_rehearsal
 from dslaunch.rehearsal.rehearse import recorded_rehearsal
@@ -982,6 +983,16 @@ def test_what_the_trainer_will_save_is_judged_before_it_is_written() -> None:
     ranks = [[*sound(0), trainer], [*sound(1), trainer]]
     assert codes(judged(*ranks, shared=False)) == {("warning", "rehearsal.checkpoint-incomplete")}
     assert judged(*ranks, shared=True).findings == ()
+
+
+@pytest.mark.parametrize(("deepspeed", "advice"), [(True, EACH_NODE), (False, WEIGHTS_ONCE)])
+def test_weights_of_the_trainer_are_on_each_node_only_with_deepspeed(
+    deepspeed: bool, advice: str
+) -> None:
+    trainer: Sent = {"kind": "trainer", "arguments": {"output_dir": "o", "deepspeed": deepspeed}}
+    judgment = judged([*sound(0), trainer], [*sound(1), trainer], shared=False)
+    (found,) = [each for each in judgment.findings if each.code.endswith("checkpoint-incomplete")]
+    assert found.hint == advice
 
 
 def test_a_state_dict_of_partitioned_parameters_is_empty() -> None:

@@ -34,6 +34,8 @@ HELLO = frames.pack_message(
         "home": "/",
     }
 )
+HEARTBEAT = 60.0
+"""Seconds: many times the time in which a node may be unreachable."""
 TRICKLES = {
     "login": login_shell.STARTED,
     "message": login_shell.STARTED
@@ -111,6 +113,32 @@ def test_a_node_that_says_a_little_again_and_again_is_lost_in_time(trickle: str)
         _, arrived = inbox.get(timeout=300)
     assert time.monotonic() - began < 300  # without a limit it trickles for ever
     assert arrived.failure.kind == "lost"
+    session.close()
+
+
+class Unanswered(Trickling):
+    """A transport whose further connections are made after all tries."""
+
+    def connect(self, node: Node) -> Link:
+        if self.connections:
+            threading.Event().wait(HEARTBEAT)
+        return super().connect(node)
+
+
+def test_a_try_to_connect_again_takes_no_longer_than_the_node_may_be_unreachable() -> None:
+    way = Unanswered(login_shell.STARTED + frames.GREETING + HELLO, b"")
+    agent = AgentStart("run", "n1", heartbeat=HEARTBEAT, reconnect=RECONNECT)
+    inbox = Inbox()
+    session = Session(NODE, way.connect(NODE), agent, inbox, way)
+    session.begin()
+    session.hello.result(60)
+    session.follow(hold=True)
+    way.go.set()
+    began = time.monotonic()
+    arrived = None
+    while not isinstance(arrived, Lost):
+        _, arrived = inbox.get(timeout=300)
+    assert time.monotonic() - began < HEARTBEAT
     session.close()
 
 

@@ -120,7 +120,7 @@ def test_input_that_a_program_does_not_read_is_kept_and_blocks_no_other(link: Re
     deaf = run(link, "exec sleep 100")
     deaf.write(bytes(5_000_000))
     assert printed(run(link, "echo other")) == b"other\n"
-    assert deaf.unsent > 5_000_000 - 2 * relay_frames.WINDOW
+    assert deaf.unsent > 5_000_000 - 2 * relay_frames.INPUT_WINDOW
     deaf.close()
     assert drained(deaf)[1].code != 0
     assert deaf.unsent == 0
@@ -139,7 +139,7 @@ def test_a_text_of_many_children_is_sent_to_the_relay_once(link: RelayLink) -> N
 
 
 def test_more_texts_than_a_relay_keeps_arrive_unchanged(link: RelayLink) -> None:
-    pieces = [os.urandom(relay_frames.PIECE) for _ in range(relay_frames.PLACES + 3)]
+    pieces = [os.urandom(relay_frames.MOST_TEXT) for _ in range(relay_frames.PLACES + 3)]
     text = b"".join([*pieces, *pieces[:5]])
     channel = run(link, "sha256sum")
     channel.write_text(text)
@@ -282,7 +282,7 @@ def test_a_relay_that_sends_anything_is_refused_or_harmless(
 def test_a_relay_that_sends_more_than_its_window_is_refused() -> None:
     channel = RelayedChannel(RelayLink(FakeChannel(Answer())), 1)
     piece = bytes(relay_frames.PIECE)
-    for _ in range(relay_frames.WINDOW // relay_frames.PIECE):
+    for _ in range(relay_frames.OUTPUT_WINDOW // relay_frames.PIECE):
         channel.take(relay_frames.DATA, piece)
     with pytest.raises(relay_frames.RelayFrameError):
         channel.take(relay_frames.DATA, b"x")

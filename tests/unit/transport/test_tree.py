@@ -240,9 +240,9 @@ def test_what_a_program_behind_a_relay_does_not_read_is_counted(
     channel = tree.connect(cluster.nodes[1]).start(
         "head -c 1000000 >/dev/null; echo; exec sleep 60"
     )
-    channel.write(bytes(3_000_000))
+    channel.write(bytes(4_000_000))
     output = ChannelOutput(channel)
     assert output.read() == b"\n"
-    taken = 1_000_000 + 2 * relay_frames.WINDOW
-    assert channel.unsent > 3_000_000 - taken
+    taken = 1_000_000 + 2 * relay_frames.INPUT_WINDOW
+    assert channel.unsent > 4_000_000 - taken
     channel.close()

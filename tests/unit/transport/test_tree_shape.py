@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
@@ -57,10 +58,25 @@ def test_as_many_nodes_as_the_fan_out_are_no_tree(count: int) -> None:
     assert set(shape.parents.values()) == {None}
 
 
+@given(COUNTS, FAN_OUTS)
+def test_two_levels_have_as_few_parents_as_possible_but_two(count: int, fan_out: int) -> None:
+    shape = shape_of(count, fan_out)
+    behind_others = sum(parent is not None for parent in shape.parents.values())
+    if all(shape.level(host) < 2 for host in shape.parents):
+        needed = math.ceil(behind_others / fan_out)
+        assert len(shape.inner) == max(needed, min(2, behind_others))
+
+
 def test_neighbors_share_a_parent() -> None:
     parents = shape_of(7, 2).parents
     assert parents == {
-        "n0": None, "n1": "n0", "n2": "n0", "n3": None, "n4": "n3", "n5": "n3", "n6": "n5"
+        "n0": None, "n1": "n0", "n2": "n0", "n3": None, "n4": "n3", "n5": "n4", "n6": "n3"
     }  # fmt: skip
-    assert shape_of(7, 2).inner == ("n0", "n3", "n5")
+    assert shape_of(7, 2).inner == ("n0", "n3", "n4")
     assert shape_of(7, 2).first_inner == ("n0", "n3")
+
+
+def test_ten_thousand_nodes_need_few_parents() -> None:
+    shape = shape_of(10_000, 32)
+    assert len(shape.first_inner) == 32
+    assert len(shape.inner) == 32 + 32 * 9

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
+from msgspec import Struct
+
 from dslaunch.launch.command import below_home, quote_in_line
 from dslaunch.preflight.check import NodeAnswers, Question, QuestionPerNode, Scope
 from dslaunch.preflight.unanswered import UnansweredReason
@@ -162,14 +164,53 @@ def _of_one_machine(text: str) -> bool:
     return not (found.is_loopback or found.is_unspecified or found.is_multicast)
 
 
-def own_interface(a: NodeAnswers) -> HeldAddress | None:
-    """The interface with the address that the other nodes dial. Raises UnansweredError."""
-    return a.once(_own_interface)
+def has_address(a: NodeAnswers) -> bool:
+    """Return whether there is an address that the other nodes can dial."""
+    return a.part(_has_address)
 
 
-def _own_interface(a: NodeAnswers) -> HeldAddress | None:
+def _has_address(a: NodeAnswers) -> bool:
+    return address(a) is not None
+
+
+class OwnInterface(Struct, frozen=True):
+    """The interface with the address that the other nodes dial. Without the address, which is
+    another one on each node, it is equal on most."""
+
+    name: str
+    up: bool
+    speed: int | None
+    """Mbit/s; None: not reported by the driver."""
+    mtu: int | None
+    """Bytes."""
+    link_local: bool
+    """Whether the address is."""
+
+
+def own_interface(a: NodeAnswers) -> OwnInterface | None:
+    """Return the interface with the address that the other nodes dial. Raises UnansweredError."""
+    return a.part(_own_interface)
+
+
+def _own_interface(a: NodeAnswers) -> OwnInterface | None:
+    interfaces: list[HeldAddress] = a.value(INTERFACES)
     mine = address(a)
-    return next((i for i in a.value(INTERFACES) if i["address"] == mine), None)
+    for held in interfaces:
+        if held["address"] == mine:
+            return OwnInterface(
+                name=held["name"],
+                up=held["up"],
+                speed=held["speed"],
+                mtu=held["mtu"],
+                link_local=_is_link_local(mine),
+            )
+    return None
+
+
+def _is_link_local(text: str) -> bool:
+    if ":" not in text:
+        return text.startswith("169.254.")  # RFC 3927
+    return ipaddress.ip_address(text).is_link_local
 
 
 def interface_of(a: NodeAnswers) -> str | None:
@@ -178,7 +219,7 @@ def interface_of(a: NodeAnswers) -> str | None:
     if given is not None or not a.answered(INTERFACES):
         return given
     own = own_interface(a)
-    return own["name"] if own else None
+    return own.name if own else None
 
 
 def mounts(text: str) -> Iterator[tuple[str, str]]:

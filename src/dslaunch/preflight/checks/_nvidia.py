@@ -213,7 +213,7 @@ def _titles(a: NodeAnswers) -> tuple[str, ...]:
 
 # ---------------------------------------------------------------- a driver that is not up
 
-_LOST = re.compile(r"\[GPU is lost\]|GPU is lost|Unable to determine the device handle")
+_LOST = ("GPU is lost", "Unable to determine the device handle")
 _CODES = {
     4: "no permission to use the GPUs",
     6: "no GPU found",
@@ -265,7 +265,7 @@ def _trouble(a: NodeAnswers) -> Finding | None:
     said = answer["out"] + "\n" + answer["err"]
     if answer["code"] == 127:
         said = "nvidia-smi: not found"
-    if answer["code"] or _LOST.search(said):
+    if answer["code"] or any(words in said for words in _LOST):
         return _complained(answer["code"], said)
     tables = a.once(_tables)
     if not tables.gpus:

@@ -52,7 +52,7 @@ def _rates(a: NodeAnswers) -> list[NodePart]:
 
 def _mtu(a: NodeAnswers) -> str | None:
     own = own_interface(a)
-    return f"MTU {own['mtu']}" if own is not None and own["mtu"] is not None else None
+    return f"MTU {own.mtu}" if own is not None and own.mtu is not None else None
 
 
 CHECKS = {

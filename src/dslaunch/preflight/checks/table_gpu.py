@@ -10,7 +10,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from dslaunch.launch.devices import NAMES
-from dslaunch.plural import counted
+from dslaunch.plural import counted, first_few
 from dslaunch.preflight import kernel_log, xid
 from dslaunch.preflight.alike import by_host
 from dslaunch.preflight.check import (
@@ -238,9 +238,8 @@ def _gpu_xid(a: NodeAnswers) -> Iterator[Finding]:
         level: Level = "fail" if xid.Xid(number, bus, None).is_of_hardware else "info"
         levels.setdefault(level, []).append(words + (f" {times} times" if times > 1 else ""))
     for level, words_of in levels.items():
-        more = f"; and {len(words_of) - XIDS_TOLD} more" if len(words_of) > XIDS_TOLD else ""
         expected = "no hardware errors" if level == "fail" else ""
-        yield Finding(level, "; ".join(words_of[:XIDS_TOLD]) + more, expected)
+        yield Finding(level, "; ".join(first_few(words_of, XIDS_TOLD)), expected)
     if "fail" not in levels:
         yield passed("no hardware errors in the kernel log")
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import Enum
 
+from dslaunch.plural import first_few
 from dslaunch.preflight.check import (
     Asked,
     Check,
@@ -201,8 +202,8 @@ def _gpu_p2p(a: NodeAnswers) -> Iterator[Finding]:
 
 def _pairs(pairs: Sequence[tuple[str, str, str]]) -> str:
     """Return pairs of GPUs with their status, the first ones in words."""
-    words = "; ".join(f"{x}-{y} {said} ({MEANING.get(said, said)})" for x, y, said in pairs[:TOLD])
-    return words + (f"; and {len(pairs) - TOLD} more" if len(pairs) > TOLD else "")
+    words = [f"{x}-{y} {said} ({MEANING.get(said, said)})" for x, y, said in pairs]
+    return "; ".join(first_few(words, TOLD))
 
 
 def _matrix(a: NodeAnswers) -> Topology:
@@ -218,9 +219,8 @@ def _topo_gpu_links(a: NodeAnswers) -> Iterator[Finding]:
     known = _matrix(a)
     missing = wiring.pairs_without_nvlink(a, known)
     if missing:
-        words = "; ".join(f"{one}-{two} is {link}" for one, two, link in missing[:TOLD])
-        more = f"; and {len(missing) - TOLD} more" if len(missing) > TOLD else ""
-        yield Finding("fail", words + more, _usual(known))
+        words = [f"{one}-{two} is {link}" for one, two, link in missing]
+        yield Finding("fail", "; ".join(first_few(words, TOLD)), _usual(known))
     elif known.status == "partial":
         raise UnansweredError(f"the matrix is incomplete: {shown(known.notes)}")
     elif len(known.gpus) < 2:

@@ -60,7 +60,7 @@ def _compare_dns_resolve(nodes: Nodes) -> Iterator[Finding]:
         )
     unknown = tuple(host for host in nodes if host not in said and host not in slow)
     yield Finding("unknown", "not asked for the nodes' names", hosts=unknown)
-    asked = {host: _others(nodes[host]) for host in said}
+    asked = {host: _others(scope, host) for host in said}
     none = _resolving_none(said, asked)
     by_name = _by_name({host: said[host] for host in said if host not in none}, asked)
     findings: list[Finding] = []
@@ -96,9 +96,9 @@ def _level(has_address: bool, *, needed: bool) -> Level:
     return "info" if has_address else "warn"
 
 
-def _others(node: NodeAnswers) -> list[str]:
+def _others(scope: Scope, host: str) -> list[str]:
     """Return the names of other nodes that a node was asked for; `host.names` judges its own."""
-    return [name for name in node.asked["names"].argument if name != node.host]
+    return [name for name in resolve(scope).of[host].argument if name != host]
 
 
 def _resolving_none(
@@ -123,9 +123,15 @@ def _by_name(
     """Return the addresses of each name on each other node that was asked for it; none where the
     name does not resolve."""
     found: dict[str, dict[str, Addresses]] = {}
+    known: dict[tuple[str, ...], Addresses] = {}
+    """Most nodes resolve a name to the same addresses: they share one set."""
     for host, names in said.items():
         for name in asked[host]:
-            found.setdefault(name, {})[host] = frozenset(names.get(name, ()))
+            listed = tuple(names.get(name, ()))
+            addresses = known.get(listed)
+            if addresses is None:
+                addresses = known[listed] = frozenset(listed)
+            found.setdefault(name, {})[host] = addresses
     return found
 
 

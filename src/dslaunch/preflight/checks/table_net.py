@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -22,8 +21,8 @@ from dslaunch.preflight.checks._machine import (
     INTERFACES,
     NVIDIA,
     VIRTUAL,
-    address,
     has_active_port,
+    has_address,
     own_interface,
     resolve,
 )
@@ -57,8 +56,8 @@ def _net_interface(a: NodeAnswers) -> Iterator[Finding]:
     if a.scope.cluster.same_machine:
         yield skipped("emulated nodes share one machine")
         return
-    mine, own = address(a), own_interface(a)
-    if mine is None:
+    own = own_interface(a)
+    if not has_address(a):
         words = "no address that other nodes can reach"
         yield Finding(
             "fail" if len(a.scope.nodes) > 1 else "info", words, "an interface that is up"
@@ -69,16 +68,16 @@ def _net_interface(a: NodeAnswers) -> Iterator[Finding]:
         yield Finding(
             "warn", words, "an address of the node: NCCL and gloo send it to the other ranks"
         )
-    elif own["name"].startswith(VIRTUAL):
+    elif own.name.startswith(VIRTUAL):
         yield Finding(
-            "warn", f"its address is on {own['name']}, a virtual interface", "a real interface"
+            "warn", f"its address is on {own.name}, a virtual interface", "a real interface"
         )
-    elif not own["up"]:
-        yield Finding("fail", f"{own['name']} is down", "up")
-    elif _link_local(mine):
-        yield Finding("warn", f"its address on {own['name']} is link-local", "a routed address")
+    elif not own.up:
+        yield Finding("fail", f"{own.name} is down", "up")
+    elif own.link_local:
+        yield Finding("warn", f"its address on {own.name} is link-local", "a routed address")
     else:
-        yield passed(f"its address is on {own['name']}")
+        yield passed(f"its address is on {own.name}")
     outward = _default_route(a["routes"].get(ROUTES.argument[0], ""))
     if outward.startswith(VIRTUAL):
         yield Finding("warn", f"the default route uses {outward}", "a real interface")
@@ -96,18 +95,9 @@ def _default_route(text: str) -> str:
     return min(found, default=(0, ""))[1]
 
 
-def _link_local(text: str) -> bool:
-    if ":" not in text:
-        return text.startswith("169.254.")  # RFC 3927
-    try:
-        return ipaddress.ip_address(text).is_link_local
-    except ValueError:
-        return False
-
-
 def _interface_name(a: NodeAnswers) -> str | None:
     own = own_interface(a)
-    return own["name"] if own is not None else None
+    return own.name if own is not None else None
 
 
 USUAL = 29500
@@ -176,11 +166,11 @@ def _net_port_range(a: NodeAnswers) -> Iterator[Finding]:
 
 def _net_speed(a: NodeAnswers) -> Iterator[Finding]:
     own = own_interface(a)
-    speed = own["speed"] if own else None
+    speed = own.speed if own else None
     if own is None or not speed:
         yield skipped("speed not reported by the driver")
         return
-    words = f"{own['name']}: {speed / 1000:g} Gbit/s"
+    words = f"{own.name}: {speed / 1000:g} Gbit/s"
     slow = len(a.scope.nodes) > 1 and bool(a["nvidia"]) and not has_active_port(a["infiniband"])
     level: Level = "warn" if speed / 1000 <= a.limits["warn"] else "info"
     if slow and speed / 1000 <= a.limits["info"]:
@@ -191,7 +181,7 @@ def _net_speed(a: NodeAnswers) -> Iterator[Finding]:
 
 def _speed(a: NodeAnswers) -> str | None:
     own = own_interface(a)
-    return f"{own['speed'] / 1000:g} Gbit/s" if own and own["speed"] else None
+    return f"{own.speed / 1000:g} Gbit/s" if own and own.speed else None
 
 
 CHECKS = {

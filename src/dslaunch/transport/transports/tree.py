@@ -62,6 +62,8 @@ _log = log.Log(__name__)
 class TreeConnection:
     """A node behind a relay. Each program on it has its own login."""
 
+    __slots__ = ("_channels", "_child", "_link", "_login_timeout", "_unused")
+
     def __init__(
         self, link: RelayLink, child: Child, login_timeout: float, first: RelayedChannel
     ) -> None:
@@ -95,6 +97,8 @@ class TreeConnection:
 class SharedConnection:
     """The connection to an inner node, which its relay and its other programs share."""
 
+    __slots__ = ("_changing", "_is_closed", "_uses", "connection")
+
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._uses: set[SharedUse] = set()
@@ -121,6 +125,8 @@ class SharedConnection:
 
 class SharedUse:
     """A connection for one of those that share it."""
+
+    __slots__ = ("_channels", "_shared")
 
     def __init__(self, shared: SharedConnection) -> None:
         self._shared = shared
