@@ -254,7 +254,8 @@ class Wire:
 
         `message`: what to send if the request is made again over another connection.
         """
-        id, future = next(self._ids), Future[Value]()
+        id = next(self._ids)
+        future: Future[Value] = Future()
         self._waiting[id] = _Request(future, parsed, time.monotonic(), message)
         return id, future
 
