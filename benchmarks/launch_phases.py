@@ -23,9 +23,9 @@ from pathlib import Path
 from dslaunch import transport
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.cluster.select import select
-from dslaunch.launch.facts import facts_to_json
+from dslaunch.launch.facts import facts_pieces
 from dslaunch.launch.job import Job
-from dslaunch.launch.plan import plan_to_json
+from dslaunch.launch.plan import plan_pieces
 from dslaunch.launch.planner import make_plan
 from dslaunch.node.frames import Output
 from dslaunch.preflight import checks
@@ -112,7 +112,8 @@ def main() -> None:
     with meter.phase("quick checks"):
         Gate(question, job, begun, Path.cwd()).passed(decided, interrupts, shipping=False)
     with meter.phase("record of plan and facts"), tempfile.TemporaryFile("w") as file:
-        file.write(plan_to_json(plan) + facts_to_json(facts))
+        file.writelines(plan_pieces(plan))
+        file.writelines(facts_pieces(facts))
     with meter.phase("start message"):
         starts = start_messages(plan, {})
         for session, node, start in zip(sessions, plan.nodes, starts, strict=True):

@@ -5,8 +5,9 @@
 Prints processor seconds and peak memory of each command for 100, 1,000 and 10,000 nodes with 8
 slots, and the growth of the processor time between the two largest sizes, less that of the
 smallest: 1.0 is linear, 2.0 quadratic. The goal: linear, and below 2 s for 10,000 nodes. The nodes
-of a run have 8 ranks each, whose events are all recorded. The answers of 10,000 nodes to a
-preflight take two minutes to make.
+of a run have 8 ranks each, whose events are all recorded. Preflights replay two recordings: in one
+most nodes answer alike; in the other, of nodes with 8 GPUs and 8 InfiniBand adapters, no two do.
+The answers of 10,000 nodes take four minutes and 3 GB of memory to make.
 """
 
 from __future__ import annotations
@@ -41,11 +42,20 @@ COMMANDS = {
     "report": f"report {RUN} -o report.html",
     "topo": "topo topologies.txt",
     "topo --json": "topo --json topologies.txt",
+    "topo --svg": "topo topologies.txt --svg topology.svg",
     "diff": f"diff {RUN} {RUN}",
-    "preflight --from": "preflight --from recorded.json",
-    "preflight --json": "preflight --from recorded.json --json",
-    "preflight --html": "preflight --from recorded.json --html page.html",
-    "preflight --junit": "preflight --from recorded.json --junit junit.xml",
+    "estimate": "estimate --params 7e9 --largest-layer 1e8 --cluster many.yaml --gpu-memory 80GB",
+    "estimate --facts": "estimate --params 7e9 --largest-layer 1e8 --facts alike.json",
+    "config lint": "config lint ds_config.json --cluster many.yaml",
+    "slurm lint": "slurm lint job.sh",
+    "preflight --from": "preflight --from alike.json",
+    "preflight --html": "preflight --from alike.json --html page.html",
+    "preflight --junit": "preflight --from alike.json --junit junit.xml",
+    "preflight, differing": "preflight --from differing.json",
+    "  --all": "preflight --from differing.json --all",
+    "  --json": "preflight --from differing.json --json",
+    "  --save": "preflight --from differing.json --save saved.json",
+    "  net.bandwidth": "preflight --from bandwidth.json",
 }
 EXPECTED = {0, 3, 4}
 """Exit codes: also of a list of nodes that is too long for an argument, and of unfit nodes."""
@@ -53,14 +63,21 @@ EXPECTED = {0, 3, 4}
 
 def prepare(directory: Path, count: int) -> None:
     """Write what the commands read."""
-    from tests import many_nodes
+    from tests import dgx_nodes, many_nodes
 
     directory.mkdir()
     (directory / "many.yaml").write_text(many_nodes.cluster_text(count))
     (directory / "hostfile").write_text(many_nodes.hostfile_text(count))
     (directory / "train.py").write_text("")
+    (directory / "ds_config.json").write_text('{"train_micro_batch_size_per_gpu": 1}')
+    (directory / "job.sh").write_text(
+        f"#!/bin/bash\n#SBATCH --nodes={count}\n#SBATCH --nodelist=n[00001-{count:05}]\n"
+        "srun torchrun --nnodes=$SLURM_NNODES train.py\n"
+    )
     (directory / "topologies.txt").write_text(many_nodes.topology_text(count))
-    many_nodes.recording(count).save(directory / "recorded.json")
+    many_nodes.recording(count).save(directory / "alike.json")
+    dgx_nodes.recording(count).save(directory / "differing.json")
+    dgx_nodes.recording(count, "net.bandwidth").save(directory / "bandwidth.json")
     runs = directory / "state" / "runs"
     runs.mkdir(mode=0o700, parents=True)
     (directory / "state").chmod(0o700)

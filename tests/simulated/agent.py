@@ -102,6 +102,7 @@ class SimulatedAgent:
         """The ranks that have not printed all of their lines."""
         self.started = self.asked = self.done = False
         self.drops_when_asked = self.draw.drops_when_asked
+        self._is_publishing = False
         self._interval, self._burst = 0.0, 1
         self._claims: dict[str, str] = {}
         self._missing: dict[int, int] = {}
@@ -174,7 +175,7 @@ class SimulatedAgent:
         self._send_output()
         message = {"time": self.time(), "event": event, "rank": rank, **more}
         self.journal.append(frames.MESSAGE, frames.message_body(message))
-        self._publish()
+        self._publish_soon()
 
     def output(self, rank: int, stream: int, text: str) -> None:
         """Take what a rank has printed; it is sent when it is due."""
@@ -184,9 +185,16 @@ class SimulatedAgent:
         for rank, stream, when, data in self.gatherer.take():
             body = frames.output_body(rank, stream, when + self.draw.clock, data)
             self.journal.append(frames.OUTPUT, body)
-        self._publish()
+        self._publish_soon()
+
+    def _publish_soon(self) -> None:
+        """Send what happens in a turn of the loop at once, as the real agent does."""
+        if not self._is_publishing:
+            self._is_publishing = True
+            self.loop.call_soon(self._publish)
 
     def _publish(self) -> None:
+        self._is_publishing = False
         if self.client is not None and self.client.sent is not None:
             self.client.write()
 

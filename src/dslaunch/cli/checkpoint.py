@@ -30,8 +30,9 @@ from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import choose, shared, to_prune
 from dslaunch.deepspeed.placement import check_world, lacking
 from dslaunch.errors import ConfigError, PreflightError, Problem, UsageError
-from dslaunch.plural import byte_count, counted
+from dslaunch.plural import byte_count, counted, first_few
 from dslaunch.report.checkpoint import as_data, detail, faults, progress_line, rows
+from dslaunch.report.node_list import listed_nodes
 from dslaunch.report.output_stream import ERASE
 from dslaunch.run.checkpoints import check_apart, look_here, read_through, require
 from dslaunch.run.checkpoints import gather as gather_all
@@ -88,6 +89,10 @@ From = Annotated[
 ]
 
 
+SHOWN_FAULTS = 20
+"""Faults of a checkpoint that a person is shown; JSON has all of them."""
+
+
 @APP.command()
 def ls(
     words: Words = None, tag: Tag = None, json: Json = False, file: ClusterOption = None
@@ -141,14 +146,15 @@ def verify(
     bare = [host for host in allocation.hosts if chosen.latest.get(host) != chosen.tag]
     if bare and not one:
         ui.say(
-            f"`latest` does not name {chosen.tag} on {', '.join(bare)}: without dslaunch, "
+            f"`latest` does not name {chosen.tag} on {listed_nodes(bare)}: without dslaunch, "
             "DeepSpeed would start from scratch or resume from another checkpoint there; "
             "`dslaunch run` and `dslaunch checkpoint spread` write `latest`"
         )
     _complain(holdings)
     if wrong:
         hint = "run `dslaunch checkpoint spread` to copy shards to the nodes that need them"
-        raise PreflightError("\n".join([f"cannot resume from {chosen.name}", *wrong]), hint=hint)
+        shown = first_few(wrong, SHOWN_FAULTS)
+        raise PreflightError("\n".join([f"cannot resume from {chosen.name}", *shown]), hint=hint)
 
 
 @APP.command()

@@ -70,6 +70,18 @@ class Checkpoint(Struct, frozen=True, dict=True):
         named = {path: parse_name(posixpath.basename(path)) for path in self.files}
         return {path: shard for path, shard in named.items() if shard is not None}
 
+    def on(self, host: str) -> Mapping[str, Copy]:
+        """Return a node's copies by path."""
+        return self._by_host.get(host, {})
+
+    @cached_property
+    def _by_host(self) -> dict[str, dict[str, Copy]]:
+        found: dict[str, dict[str, Copy]] = {}
+        for path, copies in self.files.items():
+            for copy in copies:
+                found.setdefault(copy.host, {}).setdefault(path, copy)
+        return found
+
     @property
     def is_latest(self) -> bool:
         """Return whether a node's `latest` names it."""
@@ -247,7 +259,7 @@ def _best_first(path: str, copies: Sequence[Copy]) -> tuple[Copy, ...]:
         # all nodes write their copies at almost the same time, so the first node's is as good
         newest = max(copy.saved for copy in copies)
         late = [copy for copy in copies if newest - copy.saved > SAVING]
-        first = [copy for copy in copies if copy not in late]
+        first = [copy for copy in copies if newest - copy.saved <= SAVING]
         return (*sorted(first, key=lambda c: c.broken is not None), *late)
     return tuple(sorted(copies, key=lambda c: (c.broken is not None, -c.saved)))
 

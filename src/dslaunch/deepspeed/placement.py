@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -18,6 +20,7 @@ from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import OFFLOADED, Checkpoint
 from dslaunch.deepspeed.shards import parse_name
 from dslaunch.errors import ErrorCode, PlanError
+from dslaunch.plural import listed
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation, Placement
@@ -45,25 +48,51 @@ def check_world(checkpoint: Checkpoint, ranks: int) -> None:
         )
 
 
-def needed(checkpoint: Checkpoint, placement: Placement) -> tuple[str, ...]:
-    """Return the paths of the files that a node needs."""
-    return tuple(
-        path
-        for path in dict.fromkeys((*checkpoint.contents(), *checkpoint.wanted()))
-        if _is_needed(checkpoint, path, placement)
-    )
+class _Everyone(Enum):
+    """Who reads a file that belongs to no rank."""
+
+    ALL = "all nodes"
+    FIRST = "the node of rank 0"
 
 
-def _is_needed(checkpoint: Checkpoint, path: str, placement: Placement) -> bool:
+class Readers(Struct, frozen=True):
+    """The files of a checkpoint by who reads them. There are some for each rank, and each node
+    needs those of its own ranks: it does not look at all of them."""
+
+    positions: Mapping[str, int]
+    """Paths in the order in which they are read."""
+    of: Mapping[int | _Everyone, Sequence[str]]
+    """Paths by rank."""
+
+    @classmethod
+    def of_files(cls, checkpoint: Checkpoint) -> Readers:
+        """Return who reads the files of a checkpoint."""
+        paths = list(dict.fromkeys((*checkpoint.contents(), *checkpoint.wanted())))
+        found: dict[int | _Everyone, list[str]] = {}
+        for path in paths:
+            found.setdefault(_reader(path), []).append(path)
+        return cls({path: position for position, path in enumerate(paths)}, found)
+
+    def needed(self, placement: Placement) -> tuple[str, ...]:
+        """Return the paths of the files that a node needs."""
+        who: list[int | _Everyone] = [_Everyone.ALL, *placement.ranks]
+        if placement.node_rank == 0:
+            who.append(_Everyone.FIRST)
+        paths = [path for reader in who for path in self.of.get(reader, ())]
+        return tuple(sorted(paths, key=self.positions.__getitem__))
+
+
+def _reader(path: str) -> int | _Everyone:
+    """Return the rank that reads a file."""
     name = posixpath.basename(path)
     shard = parse_name(name)
     if shard is not None:
-        return shard.kind not in ("optimizer", "partition") or shard.rank in placement.ranks
+        return shard.rank if shard.kind in ("optimizer", "partition") else _Everyone.ALL
     if f"/{OFFLOADED}/" in f"/{path}":
-        return _offloaded_rank(path) in placement.ranks
+        return _offloaded_rank(path)
     if match := _OF_RANK.fullmatch(name):
-        return int(match[1]) in placement.ranks
-    return placement.node_rank == 0 or not _WEIGHTS.fullmatch(name)
+        return int(match[1])
+    return _Everyone.FIRST if _WEIGHTS.fullmatch(name) else _Everyone.ALL
 
 
 def _offloaded_rank(path: str) -> int:
@@ -87,7 +116,7 @@ class Lacking(Struct, frozen=True):
     def __str__(self) -> str:
         lost = self.nowhere
         names = [posixpath.basename(path) for path in lost or self.shards]
-        some = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+        some = listed(names, 2)
         where = "found on no node" if lost else f"found on {fold(self.elsewhere)}"
         first, last = self.ranks.start, self.ranks[-1]
         ranks = f"ranks {first}-{last}" if last > first else f"rank {first}"
@@ -98,9 +127,10 @@ def lacking(checkpoint: Checkpoint, allocation: Allocation) -> tuple[Lacking, ..
     """Return the nodes that lack shards, with what each lacks."""
     found = []
     known = {*checkpoint.shards, *checkpoint.wanted()}
+    readers = Readers.of_files(checkpoint)
     for placement in allocation.placements:
         host = placement.node.host
-        wanted = [path for path in needed(checkpoint, placement) if path in known]
+        wanted = [path for path in readers.needed(placement) if path in known]
         missing = tuple(path for path in wanted if not _has(checkpoint, path, host))
         if missing:
             copies = {
@@ -115,12 +145,11 @@ def lacking(checkpoint: Checkpoint, allocation: Allocation) -> tuple[Lacking, ..
 
 def _has(checkpoint: Checkpoint, path: str, host: str) -> bool:
     """Return whether the node has a complete copy, the same as the one in the checkpoint."""
-    copies = checkpoint.files.get(path, ())
-    mine = next((copy for copy in copies if copy.host == host), None)
+    mine = checkpoint.on(host).get(path)
     if mine is None or mine.broken:
         return False
     shard = parse_name(posixpath.basename(path))
-    best = copies[0]
+    best = checkpoint.files[path][0]
     if shard is not None and shard.kind in ("optimizer", "partition"):
         return (mine.size, mine.mtime) == (best.size, best.mtime)
     return True

@@ -15,6 +15,7 @@ from msgspec import Struct
 from dslaunch.deepspeed.checkpoint import Checkpoint
 from dslaunch.deepspeed.placement import check_world, lacking
 from dslaunch.errors import ErrorCode, PlanError
+from dslaunch.plural import first_few
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation
@@ -38,6 +39,8 @@ RESUMING = (
     "load",
     "load_dir",
 )
+SHOWN_NODES = 20
+"""Nodes that lack shards, of those that are named."""
 NO = ("", "0", "false", "no", "none", "off")
 
 
@@ -195,7 +198,7 @@ def _problem(
         return PlanError.coded(
             ErrorCode.SHARDS_MISSING_ON_NODES,
             checkpoint=checkpoint.name,
-            lines=tuple(map(str, lacks)),
+            lines=tuple(first_few([str(lack) for lack in lacks], SHOWN_NODES)),
         )
     if checkpoint.offloaded and ranks is not None and tuple(ranks.hosts) != allocation.hosts:
         # files of local ranks have the same names on every node, so a wrong one would be loaded

@@ -133,6 +133,7 @@ class Agent:
         while not self.over():
             self.loop.turn(self.wait_timeout())
             self.tick()
+            self.publish()
             until_output = self.gatherer.wait
             if until_output is not None:
                 # not time.sleep(): Python 3.11's is refused where libfaketime shifts the clock
@@ -277,8 +278,8 @@ class Agent:
             self.requests.take(client, frame)
 
     def say(self, message: frames.Message) -> None:
-        """Record an event of the run, with the node's time, and send it to the clients that
-        follow, after all output before it."""
+        """Record an event of the run, with the node's time, after all output before it. It is sent
+        to the clients that follow with all else that happens in this turn of the loop."""
         self.send_output()
         message = {"time": time.time(), **self.secrets.values(message)}
         self.journal.append(frames.MESSAGE, frames.message_body(message))
@@ -286,10 +287,9 @@ class Agent:
             self.events.add(message)
         if self.links is not None:
             self.links.note(message)
-        self.publish()
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        """Take a piece of output, and send it now or with what follows."""
+        """Take a piece of output, which is sent in this turn of the loop or with what follows."""
         self.activity.spoke()
         self.usage.output(rank, data)
         self.gatherer.add(rank, stream, data)
@@ -297,7 +297,7 @@ class Agent:
             self.send_output()
 
     def send_output(self) -> None:
-        """Record and send what was gathered; stop reading the ranks while the launcher is far
+        """Record what was gathered, to be sent; stop reading the ranks while the launcher is far
         behind."""
         pieces = self.gatherer.take()
         if not pieces:
@@ -306,7 +306,6 @@ class Agent:
             self.journal.append(frames.OUTPUT, frames.output_body(rank, stream, when, data))
         if self.journal.waiting > JOURNAL_FULL and self.ranks:
             self.ranks.output.pause()
-        self.publish()
 
     def release(self, number: int) -> None:
         """Release the frames of the journal up to this one, and read the ranks again if their

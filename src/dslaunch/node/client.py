@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import socket
 import time
-from collections import deque
 
 from dslaunch.node import frames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Deque, Optional
+    from typing import Any, Optional
 
     from dslaunch.node.agent import Agent
 
@@ -39,11 +38,13 @@ class AgentClient:
         self.closed_limit: Optional[float] = None
         """Seconds that it has to reconnect once it is known to have exited."""
         self._decoder = frames.Decoder()
-        self._outbox: Deque[bytes] = deque([frames.GREETING])
+        self._outbox = bytearray(frames.GREETING)
+        """What is written at once: the launcher pays for each piece that arrives."""
 
     def say(self, message: frames.Message) -> None:
-        """Send a message that is for this client alone."""
-        self._outbox.append(frames.pack_message(message))
+        """Send a message that is for this client alone, after what it follows."""
+        self._fill()
+        self._outbox += frames.pack_message(message)
         self.write()
 
     def reply(self, request: int, value: Any) -> None:
@@ -64,7 +65,7 @@ class AgentClient:
         """Send what is pending and a last message, unless the client takes too long."""
         try:
             self.socket.settimeout(LAST_MESSAGE_TIMEOUT)
-            self.socket.sendall(b"".join(self._outbox) + frames.pack_message(message))
+            self.socket.sendall(self._outbox + frames.pack_message(message))
         except OSError:  # the client is gone as well
             pass
 
@@ -77,10 +78,7 @@ class AgentClient:
         """Write what can be written now, and watch for writability if more is pending."""
         try:
             while not self.closed and self._fill():
-                taken = self.socket.send(self._outbox[0])
-                rest = self._outbox.popleft()[taken:]
-                if rest:
-                    self._outbox.appendleft(rest)
+                del self._outbox[: self.socket.send(self._outbox)]
         except BlockingIOError:
             pass
         except OSError:
@@ -98,7 +96,7 @@ class AgentClient:
         """Fill the outbox from the journal; return whether anything is to be written."""
         if not self._outbox and self.sent is not None and self.sent < self.agent.journal.last:
             data, self.sent = self.agent.journal.read(self.sent)
-            self._outbox.append(data)
+            self._outbox += data
         return bool(self._outbox)
 
     def read(self) -> None:

@@ -66,7 +66,7 @@ def detail(checkpoint: Checkpoint, everyone: Sequence[str]) -> list[tuple[str, .
 
 
 def _node(checkpoint: Checkpoint, host: str) -> tuple[str, ...]:
-    mine = {p: c for p, copies in checkpoint.files.items() for c in copies if c.host == host}
+    mine = checkpoint.on(host)
     shards = {path: checkpoint.shards[path] for path in mine if path in checkpoint.shards}
     ranks = sorted({s.rank for s in shards.values() if s.kind in ("optimizer", "partition")})
     model = "-"

@@ -32,9 +32,14 @@ Python's `logging` and DeepSpeed, of Transformers' examples, of glog as in torch
 number of the process."""
 
 
+_Key = tuple[str, str, str, bool]
+
+
 class FoldedLine(Struct, eq=False):
     """A line that one or more ranks, or launchers of nodes, have written."""
 
+    key: _Key
+    """What equal lines have in common."""
     line: Line
     """As the first of them has written it."""
     arrived: float
@@ -46,9 +51,6 @@ class FoldedLine(Struct, eq=False):
     following: dict[int, FoldedLine] = field(default_factory=dict)
     """The groups with the next line of one of them, by identity; empty once it is released."""
     released: bool = False
-
-
-_Key = tuple[str, str, str, bool]
 
 
 class LineFolder:
@@ -85,10 +87,11 @@ class LineFolder:
         """Take a line that has arrived."""
         source = (line.host, line.rank)
         before = self._newest.get(source)
-        same = self._by_key.setdefault(_key(line), [])
+        key = _key(line)
+        same = self._by_key.setdefault(key, [])
         group = self._joinable(line, same, before, now)
         if group is None:
-            group = FoldedLine(line, now, 0)
+            group = FoldedLine(key, line, now, 0)
             same.append(group)
             self._append(group)
         group.sources.append(source)
@@ -139,7 +142,7 @@ class LineFolder:
         found, open_ends = {id(first): first}, [first]
         while open_ends:
             group = open_ends.pop()
-            is_last = self._by_key[_key(group.line)][-1] is group
+            is_last = self._by_key[group.key][-1] is group
             if not is_last or now - group.arrived >= self.window or len(found) > MOST_MOVED:
                 return None
             new = {key: each for key, each in group.following.items() if key not in found}
@@ -163,11 +166,10 @@ class LineFolder:
         group = self._waiting.popleft()[1]
         group.released = True
         group.following.clear()  # else each group would keep all later ones in memory
-        key = _key(group.line)
-        same = self._by_key[key]
+        same = self._by_key[group.key]
         same.pop(0)  # groups of one key leave in their order
         if not same:
-            del self._by_key[key]
+            del self._by_key[group.key]
         self._drop_moved()
         if not self._waiting:
             self._newest.clear()

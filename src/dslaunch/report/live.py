@@ -114,8 +114,7 @@ class TerminalView(View):
         """Show the lines that wait, remove the status line, and stop updating the screen."""
         with self._lock:
             self._closed.set()
-            for line in self._stop_messages.rest():
-                self._show_line(line)
+            self._show_or_fold(self._stop_messages.rest())
             self._flush()
             self._note_left_out()
             self.screen.close()
@@ -130,42 +129,47 @@ class TerminalView(View):
         with self._lock:
             if self.screen.live:
                 self.status.note_line(line)
-            if line.partial or not self._shows(line.rank):
+            if not line.partial and self._shows(line.rank):
+                self._show_lines([line])
+
+    def block(self, block: LineBlock) -> None:
+        """Show lines of a rank that arrived together, unless the run has failed."""
+        with self._lock:
+            if self.screen.live:
+                self.status.note_block(block)
+            if self._leaves_out(block) or not self._shows(block.rank):
                 return
-            shown = [line] if self.stopping is None else self._stop_messages.shown(line)
-            for each in shown:
-                self._show_line(each)
+            may_be_stop_message = self.stopping is not None and block.rank is None
+            if self.folder is not None or may_be_stop_message:
+                self._show_lines(block)
+            else:
+                target = self.screen.stream(block.stream)
+                self.screen.write(target, self.lines.block(block), colors=self.options.color)
 
     def _shows(self, rank: int | None) -> bool:
         """Return whether the output of a rank is shown now."""
         is_chosen = self.options.ranks is None or rank in self.options.ranks
         return is_chosen and not self.options.quiet and not self.ending
 
-    def _show_line(self, line: Line) -> None:
-        """Show a line, now or with equal ones."""
+    def _show_lines(self, lines: Iterable[Line]) -> None:
+        """Show lines, except what a launcher writes because it was stopped."""
+        if self.stopping is not None:
+            lines = [each for line in lines for each in self._stop_messages.shown(line)]
+        self._show_or_fold(lines)
+
+    def _show_or_fold(self, lines: Iterable[Line]) -> None:
+        """Show lines, now or with equal ones."""
         if self.folder is None:
-            target = self.screen.stream(line.stream)
-            self.screen.write(target, f"{self.lines.text(line)}\n", colors=self.options.color)
+            for line in lines:
+                target = self.screen.stream(line.stream)
+                self.screen.write(target, f"{self.lines.text(line)}\n", colors=self.options.color)
             return
         now = self.clock()
-        self.folder.add(line, now)
+        for line in lines:
+            self.folder.add(line, now)
         if now - self._shown_at >= TICK or self.folder.full:
             self._shown_at = now
             self._show(self.folder.due(now))
-
-    def block(self, block: LineBlock) -> None:
-        """Show lines of a rank that arrived together, unless the run has failed."""
-        with self._lock:
-            is_left_out = self._leaves_out(block)
-            may_be_stop_message = self.stopping is not None and block.rank is None
-            if not is_left_out and (self.folder is not None or may_be_stop_message):
-                super().block(block)
-                return
-            if self.screen.live:
-                self.status.note_block(block)
-            if not is_left_out and self._shows(block.rank):
-                target = self.screen.stream(block.stream)
-                self.screen.write(target, self.lines.block(block), colors=self.options.color)
 
     def _leaves_out(self, block: LineBlock) -> bool:
         """Return whether these lines are too many to show. Those of rank 0 never are."""

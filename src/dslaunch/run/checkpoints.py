@@ -14,7 +14,7 @@ from dslaunch.cluster.failures import folded
 from dslaunch.cluster.model import Allocation
 from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import Checkpoint, Copy, find
-from dslaunch.deepspeed.placement import check_world, needed, rank_map, ranks_place
+from dslaunch.deepspeed.placement import Readers, check_world, rank_map, ranks_place
 from dslaunch.errors import (
     ConfigError,
     ErrorCode,
@@ -250,11 +250,12 @@ def spread(
     if lost:
         raise NodeError(tuple(lost))
     contents = checkpoint.contents()
+    readers = Readers.of_files(checkpoint)
     transfers = [
         _transfer(source, contents[path], targets.places[host], targets.paths[host])
         for placement in allocation.placements
         for host in [placement.node.host]
-        for path in needed(checkpoint, placement)
+        for path in readers.needed(placement)
     ]
     progress = copy(transfers, notify)
     chosen = {host: targets.places[host] for host in allocation.hosts}
@@ -289,7 +290,7 @@ def write_ranks(
 def read_through(checkpoint: Checkpoint, holdings: Holdings) -> dict[str, dict[str, str]]:
     """Read every byte of every shard where it is; return node -> path -> why it is broken."""
     names = {
-        host: [p for p in checkpoint.shards for c in checkpoint.files[p] if c.host == host]
+        host: [path for path in checkpoint.on(host) if path in checkpoint.shards]
         for host in holdings.places
     }
     asked = {
@@ -327,9 +328,8 @@ def own_files(checkpoint: Checkpoint, host: str) -> list[str]:
     inside = f"{checkpoint.name}/"
     own_root = posixpath.basename(checkpoint.root).startswith("checkpoint-")
     inside = f"{checkpoint.root}/" if own_root else inside
-    mine = [p for p, copies in checkpoint.files.items() if any(c.host == host for c in copies)]
     latest = [posixpath.join(checkpoint.root, "latest")] if own_root else []
-    return [path for path in (*mine, *latest) if path.startswith(inside)]
+    return [path for path in (*checkpoint.on(host), *latest) if path.startswith(inside)]
 
 
 def check_apart(reached: ReachedNodes, directory: str) -> None:

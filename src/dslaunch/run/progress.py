@@ -33,6 +33,8 @@ LONGEST = 1000
 """Characters of a line that are read; records of trainings are shorter."""
 PENDING = 32
 """Lines of a rank that wait until the progress is requested; older ones are dropped."""
+MOST_READ = 1000
+"""Lines of ranks that have printed no progress which are read at a time: some 20 ms."""
 RECENT_STEPS = 20
 """Steps from whose times the time of one step is computed."""
 LARGEST_COUNT = 10**15
@@ -411,6 +413,10 @@ class RunProgress:
         """`formats`: the valid regular expressions of `Cluster.progress`."""
         self._formats = tuple(map(re.compile, formats))
         self._ranks: dict[int, _Rank] = {}
+        self._printing: set[int] = set()
+        """The ranks that have printed progress, as far as their lines were read."""
+        self._unread: dict[int, None] = {}
+        """The other ranks with lines that wait, those whose wait began first at first."""
 
     def note(self, line: Line) -> None:
         """Take a line of a rank's output."""
@@ -424,6 +430,8 @@ class RunProgress:
         if known is None:
             known = self._ranks[rank] = _Rank(ProgressReader(self._formats))
         known.pending.append((line.time, text))
+        if rank not in self._printing:
+            self._unread[rank] = None
 
     def note_block(self, block: LineBlock) -> None:
         """Take several lines of a rank's output."""
@@ -431,24 +439,35 @@ class RunProgress:
             for line in block:
                 self.note(line)
 
+    def of(self, rank: int) -> Progress | None:
+        """Return the progress of a rank; None: it has printed none."""
+        known = self._ranks.get(rank)
+        if known is None:
+            return None
+        known.read()
+        return known.progress
+
     @property
     def by_rank(self) -> dict[int, Progress]:
         """Return the progress of every rank that prints any."""
-        found = {}
-        for rank, known in sorted(self._ranks.items()):
-            known.read()
-            if known.progress is not None:
-                found[rank] = known.progress
-        return found
+        found = {rank: self.of(rank) for rank in sorted(self._ranks)}
+        return {rank: progress for rank, progress in found.items() if progress is not None}
 
     @property
     def latest(self) -> Progress | None:
-        """Return the progress of the lowest rank that prints any; None: no rank does."""
-        for _, known in sorted(self._ranks.items()):
-            known.read()
-            if known.progress is not None:
-                return known.progress
-        return None
+        """Return the progress of the lowest rank that prints any; None: no rank does.
+
+        Of ranks that have printed none so far, MOST_READ lines are read at a time: those of
+        thousands of ranks may look like progress and have none.
+        """
+        left = MOST_READ
+        while self._unread and left > 0:
+            rank = next(iter(self._unread))
+            del self._unread[rank]
+            left -= len(self._ranks[rank].pending)
+            if self.of(rank) is not None:
+                self._printing.add(rank)
+        return self.of(min(self._printing)) if self._printing else None
 
     def _has_format(self, text: str) -> bool:
         return any(pattern.search(text[:LONGEST_LINE]) for pattern in self._formats)

@@ -165,7 +165,7 @@ class UsageMonitor:
                 continue
             self._last_lines[rank] = shown
             self.progress.note(Line(reading.time, reading.host, rank, "stdout", shown))
-        progress = self.progress.by_rank.get(rank)
+        progress = self.progress.of(rank)
         if progress is not None and progress.step is not None:
             self._steps[rank] = _after(self._steps.get(rank), progress.step, reading.time)
 
@@ -179,7 +179,7 @@ class UsageMonitor:
                 host=node.host,
                 usage=usage,
                 gpu=node.gpus[at] if paired else None,
-                progress=self.progress.by_rank.get(usage.rank),
+                progress=self.progress.of(usage.rank),
                 step_seconds=step.seconds if step is not None else None,
                 last_line=self._last_lines.get(usage.rank, ""),
             )

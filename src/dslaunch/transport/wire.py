@@ -264,7 +264,8 @@ class Wire:
 
         `again`: returns what to send if the request is made again over another connection.
         """
-        id, future = next(self._ids), Future[Value]()
+        id = next(self._ids)
+        future: Future[Value] = Future()
         self._waiting[id] = _Request(future, parsed, time.monotonic(), again)
         return id, future
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.growth import Work, grows
 
 from dslaunch.cluster.model import Allocation, Node
 from dslaunch.deepspeed import resume
 from dslaunch.deepspeed.checkpoint import Checkpoint, choose, find, shared, to_prune
-from dslaunch.deepspeed.placement import check_world, lacking, needed, rank_map
+from dslaunch.deepspeed.placement import Readers, check_world, lacking, rank_map
 from dslaunch.deepspeed.shards import (
     Shard,
     model_name,
@@ -23,6 +25,8 @@ from dslaunch.deepspeed.shards import (
 from dslaunch.errors import ErrorCode, PlanError, SelectionError
 from dslaunch.protocol.checkpoints import RankMap, answer_type
 from dslaunch.protocol.values import parse
+from dslaunch.report.checkpoint import detail, faults, rows
+from dslaunch.run.checkpoints import own_files
 
 SECOND = 10**9
 
@@ -271,7 +275,8 @@ def test_files_of_the_trainer_go_where_they_are_read() -> None:
         for file in said["checkpoints"][0]["files"]:
             file["path"] = f"checkpoint-5/{file['path']}"
     surveys["a"]["checkpoints"][0]["files"] += [entry(f"checkpoint-5/{name}") for name in names]
-    one, two = (needed(only(surveys), p) for p in allocation("a", "b").placements)
+    readers = Readers.of_files(only(surveys))
+    one, two = map(readers.needed, allocation("a", "b").placements)
     of_one, of_two = (
         {path.removeprefix("checkpoint-5/") for path in some if "_states.pt" not in path}
         for some in (one, two)
@@ -402,3 +407,53 @@ def test_the_trainer_is_advised_to_save_on_each_node() -> None:
     assert resume.lacks_save_on_each_node(given, shared=False)
     assert not resume.lacks_save_on_each_node(given, shared=True)
     assert not resume.lacks_save_on_each_node((*given, "--save_on_each_node"), shared=False)
+
+
+# ---------------------------------------------------------------- many nodes
+
+
+def many_nodes(count: int) -> tuple[Checkpoint, Allocation]:
+    """A checkpoint of nodes with 8 ranks each, of which the ranks of every fourth node lack one."""
+
+    def node(number: int) -> dict[str, Any]:
+        ranks = range(8 * number + (number % 4 == 3), 8 * number + 8)
+        names = [name(rank, 0) for rank in ranks for name in (optimizer_name, partition_name)]
+        files = [entry(f"t/{name}") for name in names]
+        return survey(told(*files, stage=3, world=8 * count, parallel=1), here="t")
+
+    hosts = [f"n{number:05}" for number in range(count)]
+    slots = tuple(range(8))
+    allocation = Allocation.of([(Node(host, slots), slots) for host in hosts])
+    return only({host: node(number) for number, host in enumerate(hosts)}), allocation
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda checkpoint, nodes: lacking(checkpoint, nodes),
+        lambda checkpoint, nodes: detail(checkpoint, nodes.hosts),
+        lambda checkpoint, nodes: rows([checkpoint]),
+        lambda checkpoint, nodes: faults(checkpoint, {}, ()),
+        lambda checkpoint, nodes: [own_files(checkpoint, host) for host in nodes.hosts],
+    ],
+    ids=["lacking", "detail", "rows", "faults", "own_files"],
+)
+def test_a_checkpoint_is_judged_in_proportion_to_its_nodes(
+    work: Callable[[Checkpoint, Allocation], object],
+) -> None:
+    def judged(count: int) -> Work:
+        checkpoint, nodes = many_nodes(count)
+        return lambda: work(replace(checkpoint), nodes)  # a new one has computed nothing yet
+
+    assert not grows(judged, 40)
+
+
+def test_of_many_nodes_that_lack_shards_a_few_are_named() -> None:
+    checkpoint, nodes = many_nodes(400)
+    problem = resume.judge([checkpoint], nodes).problem
+    assert problem is not None
+    assert problem.error_code is ErrorCode.SHARDS_MISSING_ON_NODES
+    lines = problem.values["lines"]
+    assert isinstance(lines, tuple)
+    assert len(lacking(checkpoint, nodes)) == 100
+    assert lines[-1] == f"and {100 - resume.SHOWN_NODES} more"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dslaunch.run.events import Line
-from dslaunch.run.progress import Progress, ProgressReader, RunProgress
+from dslaunch.run.progress import MOST_READ, Progress, ProgressReader, RunProgress
 from dslaunch.run.progress_history import ProgressCollector
 
 HERE = Path(__file__).parent
@@ -64,6 +64,21 @@ def test_the_lowest_rank_that_prints_progress_is_the_latest() -> None:
     run.note(line("step 9 loss 1", rank=None))
     assert run.latest == Progress(step=4, loss=2.0)
     assert run.by_rank == {1: Progress(step=4, loss=2.0), 2: Progress(step=5, loss=3.0)}
+
+
+def test_the_rank_that_prints_progress_is_found_among_many_whose_lines_resemble_it() -> None:
+    run = RunProgress()
+    for rank in range(2 * MOST_READ):
+        run.note(line("a step across all shards", rank=rank))
+    run.note(line("step 5 loss 3", rank=2 * MOST_READ))
+    assert [run.latest for _ in range(3)] == [None, None, Progress(step=5, loss=3.0)]
+
+
+def test_the_progress_of_one_rank_is_read_with_that_of_no_other() -> None:
+    run = RunProgress()
+    run.note(line("step 5 loss 3", rank=1))
+    assert run.of(0) is None
+    assert run.of(1) == Progress(step=5, loss=3.0)
 
 
 def test_a_run_without_progress_has_none() -> None:
