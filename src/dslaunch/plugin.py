@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from dslaunch.render.launch import Launch, Rendered
     from dslaunch.run.known_endings import KnownEnding
     from dslaunch.slurm.script import Script
-    from dslaunch.slurm.training_commands import Reading
+    from dslaunch.slurm.training_commands import LintedScript
     from dslaunch.transport.base import (
         Channel,
         Connection,
@@ -95,7 +95,7 @@ _MODULES = {
     "PushChannel": "transport.channel",
     "QueueingChannel": "transport.channel",
     "Question": "preflight.check",
-    "Reading": "slurm.training_commands",
+    "LintedScript": "slurm.training_commands",
     "Receiver": "transport.base",
     "Remark": "lint",
     "Rendered": "render.launch",
@@ -145,6 +145,7 @@ __all__ = [
     "Launch",
     "Launcher",
     "LintedConfig",
+    "LintedScript",
     "Node",
     "NodeAnswers",
     "NodeError",
@@ -157,7 +158,6 @@ __all__ = [
     "PushChannel",
     "Question",
     "QueueingChannel",
-    "Reading",
     "Receiver",
     "Remark",
     "Rendered",

@@ -16,6 +16,12 @@ def first_few(items: Sequence[str], most: int) -> list[str]:
     return [*items[:most], *([f"and {more} more"] if more > 0 else [])]
 
 
+def listed(items: Sequence[str], most: int) -> str:
+    """Return `a, b` or, with more than `most` items, `a, b and 3 more`."""
+    more = len(items) - most
+    return ", ".join(items[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def number_range(numbers: Sequence[int]) -> str:
     """Return ascending numbers as `0-3` or `0,2,3`."""
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:

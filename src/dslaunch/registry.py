@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dslaunch.preflight.check import Check
     from dslaunch.render.formats import Format
     from dslaunch.run.known_endings import KnownEnding
-    from dslaunch.slurm.training_commands import Reading
+    from dslaunch.slurm.training_commands import LintedScript
     from dslaunch.transport.base import TransportType
 
 
@@ -418,7 +418,9 @@ CONFIG_RULES: Registry[RuleFunction[LintedConfig]] = Registry(
     noun="rule", group="dslaunch.config_rules"
 )
 """Of third parties; `deepspeed.rules` has the others."""
-SCRIPT_RULES: Registry[RuleFunction[Reading]] = Registry(noun="rule", group="dslaunch.script_rules")
+SCRIPT_RULES: Registry[RuleFunction[LintedScript]] = Registry(
+    noun="rule", group="dslaunch.script_rules"
+)
 """Of third parties; `slurm.rules` has the others."""
 ENDINGS: Registry[KnownEnding] = Registry(
     noun="known ending",

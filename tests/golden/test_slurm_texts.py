@@ -11,6 +11,7 @@ from dslaunch.cluster.discover import DiscoveryNote
 from dslaunch.notes import Note, NoteCode, Value
 from dslaunch.render.notes import RenderNote
 from dslaunch.run.outcome import Outcome
+from dslaunch.slurm.job_status import JobPhase, JobStatus
 from dslaunch.slurm.notices import JobNotice, NoticeCode, notice_text
 from dslaunch.slurm.output_evidence import Cut
 from dslaunch.slurm.partition import PartitionNote
@@ -18,7 +19,6 @@ from dslaunch.slurm.query_failures import QueryFailure
 from dslaunch.slurm.refusal import EXPLANATIONS
 from dslaunch.slurm.requeue import RequeueNote
 from dslaunch.slurm.script_mistakes import ScriptMistake
-from dslaunch.slurm.standing import JobStanding, Standing
 from dslaunch.slurm.verdict import Account, Ending, JobVerdict
 from dslaunch.slurm.verdict_text import PENDING_TEXTS, message, outcome_of, pending_text
 from dslaunch.texts import filled, parameter_names
@@ -129,14 +129,14 @@ NOW = 1_800_000_000
 
 
 def notices() -> Iterator[JobNotice]:
-    """Every notice, of every standing and every end of a start."""
-    for standing in Standing:
+    """Every notice, of every phase and every end of a start."""
+    for phase in JobPhase:
         verdict = JobVerdict(Ending.TIME_LIMIT, "12", exit_code=124)
-        ended = standing is Standing.ENDED
+        ended = phase is JobPhase.ENDED
         yield JobNotice(
-            NoticeCode.STANDING,
-            standing=JobStanding(
-                standing,
+            NoticeCode.STATUS,
+            status=JobStatus(
+                phase,
                 name="12",
                 state="SUSPENDED",
                 reason="Priority",
@@ -148,7 +148,7 @@ def notices() -> Iterator[JobNotice]:
     for cut in Cut:
         yield JobNotice(NoticeCode.REQUEUED, job="12", cut=cut)
     for code in NoticeCode:
-        if code not in (NoticeCode.STANDING, NoticeCode.REQUEUED):
+        if code not in (NoticeCode.STATUS, NoticeCode.REQUEUED):
             error = QueryFailure.NO_CONTACT.text
             yield JobNotice(code, job="12", error=error, path="/work/12.out", host="n1")
 

@@ -22,11 +22,13 @@ from dslaunch.slurm.answers import SlurmAnswerError, parse_accounting, parse_col
 from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.identity import JobId
-from dslaunch.slurm.output import Layout, OutputReader, RootCauses, Tail, task_ends
+from dslaunch.slurm.output import Layout, OutputReader
 from dslaunch.slurm.output_evidence import SLURM, Starts
+from dslaunch.slurm.output_sources import Tail
 from dslaunch.slurm.partition import parse_partition, partition_file
 from dslaunch.slurm.query_failures import QueryError, QueryFailure
 from dslaunch.slurm.refusal import parse_refusal
+from dslaunch.slurm.reported_ends import RootCauses, task_ends
 from dslaunch.slurm.scontrol import allowed_accounts, excluded_nodes, gpu_indexes
 from dslaunch.slurm.stream import Stream
 from tests.hostile.laden_text import LADEN

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dslaunch.errors import PluginError
+from dslaunch.errors import PluginError, PreflightError
 
 ROOT = Path(__file__).parents[2]
 KUBECTL = """#!/bin/sh
@@ -327,7 +327,9 @@ PART = {part}
 
 def test_a_check_that_raises_names_the_exception_and_its_line(tmp_path: Path) -> None:
     dslaunch = broken(tmp_path, {"dslaunch.checks": FAULTY_CHECK})
-    told = dslaunch("preflight", "local.yaml", "--only", "broken.check", "--json").stdout
+    only = ("--only", "broken.check", "--json")
+    # it was the only check, so that nothing is known about the nodes
+    told = dslaunch("preflight", "local.yaml", *only, code=PreflightError.exit_code).stdout
     findings = json.loads(told)["findings"]
     (found,) = {each["found"] for each in findings if each["check"] == "broken.check"}
     assert "JSONDecodeError: Expecting value" in found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.plugin import Reading, Remark, rule
+from dslaunch.plugin import LintedScript, Remark, rule
 
 
 @rule(
@@ -13,9 +13,9 @@ from dslaunch.plugin import Reading, Remark, rule
     "a job without an account",
     source="Acme's handbook, cluster",
 )
-def account(reading: Reading) -> Iterator[Remark]:
+def account(linted: LintedScript) -> Iterator[Remark]:
     """Acme's cluster bills jobs by their account."""
-    script = reading.script
+    script = linted.script
     if not script.option_text("account"):
         yield script.remark(
             rule="acme-account",

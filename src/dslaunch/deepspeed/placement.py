@@ -20,6 +20,7 @@ from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import OFFLOADED, Checkpoint
 from dslaunch.deepspeed.shards import parse_name
 from dslaunch.errors import ErrorCode, PlanError
+from dslaunch.plural import listed
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation, Placement
@@ -115,7 +116,7 @@ class Lacking(Struct, frozen=True):
     def __str__(self) -> str:
         lost = self.nowhere
         names = [posixpath.basename(path) for path in lost or self.shards]
-        some = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+        some = listed(names, 2)
         where = "found on no node" if lost else f"found on {fold(self.elsewhere)}"
         first, last = self.ranks.start, self.ranks[-1]
         ranks = f"ranks {first}-{last}" if last > first else f"rank {first}"

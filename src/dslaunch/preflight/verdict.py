@@ -59,8 +59,9 @@ def node_verdicts(
 def _all_unknown(findings: Sequence[Finding]) -> set[str]:
     """Return the hosts with unknown results and no other: that a node answers at all, and what is
     skipped on it, says nothing about it."""
-    unknown = {host for each in findings if each.level == "unknown" for host in each.hosts}
-    for each in findings:
+    of_nodes = [each for each in findings if not each.of_job]
+    unknown = {host for each in of_nodes if each.level == "unknown" for host in each.hosts}
+    for each in of_nodes:
         if unknown and each.level not in ("unknown", "skip") and each.check != REACHED:
             unknown.difference_update(each.hosts)
     return unknown

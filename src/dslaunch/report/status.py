@@ -20,9 +20,9 @@ from dslaunch.run.events import Event
 from dslaunch.run.exit_text import signal_name
 from dslaunch.run.run_state import ENDED, State
 from dslaunch.run.status import NodeStatus, RunStatus, Unknown
-from dslaunch.slurm.standing import standing_of
+from dslaunch.slurm.job_status import status_of
 from dslaunch.slurm.states import JobInfo
-from dslaunch.slurm.verdict_text import standing_reason
+from dslaunch.slurm.verdict_text import status_reason
 from dslaunch.slurm.waiting import estimated_start, start_text
 from dslaunch.terminal import one_line
 
@@ -201,7 +201,7 @@ def _job_row(info: JobInfo) -> Row:
     name = info.array_task or info.job
     now = time.time()
     start = estimated_start(info, now)
-    texts = [standing_reason(standing_of(info))]
+    texts = [status_reason(status_of(info))]
     if start is not None:
         texts.append(start_text(start, now))
     why = ", ".join(filter(None, texts))

@@ -16,13 +16,14 @@ from dslaunch.run.view import ignore
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import SlurmClient, gone
 from dslaunch.slurm.identity import JobId, seen
+from dslaunch.slurm.job_status import JobStatus, status_of
 from dslaunch.slurm.nodes import node_names
 from dslaunch.slurm.notices import JobNotice, NoticeCode
-from dslaunch.slurm.output import FarTail, Layout
+from dslaunch.slurm.output import Layout
 from dslaunch.slurm.output_evidence import Cut, OutputEvidence
+from dslaunch.slurm.output_sources import FarTail
 from dslaunch.slurm.poll_interval import PollInterval
 from dslaunch.slurm.query_failures import QueryError, QueryFailure
-from dslaunch.slurm.standing import JobStanding, standing_of
 from dslaunch.slurm.states import GONE, JobInfo
 from dslaunch.slurm.stream import Stream
 from dslaunch.slurm.verdict import EndDetails, JobVerdict, decide
@@ -63,7 +64,7 @@ class Following(Struct):
     jobs: dict[str, JobInfo] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
     """By the path of the output."""
-    told: dict[str, JobStanding] = field(default_factory=dict)
+    told: dict[str, JobStatus] = field(default_factory=dict)
     """How each job stood when it was shown last."""
     estimates: Estimates = field(default_factory=Estimates)
     unknown: QueryFailure | None = None
@@ -214,27 +215,27 @@ class Following(Struct):
         return self.streams.get(self._output_of(info)) if info.component == 0 else None
 
     def _note(self, info: JobInfo) -> None:
-        standing = standing_of(info)
+        status = status_of(info)
         stream = self._attach(info)
         if stream is not None and info.waiting:
             self._note_requeue(info, stream)
         if info.component == 0:
-            self._tell_standing(info, standing)
+            self._tell_status(info, status)
             if not info.array:
                 self.on_job(info, self._hosts(info))
         if stream is not None and info.nodes:
             stream.reader.hosts = self._hosts(info)
             self._reach(info, stream)
 
-    def _tell_standing(self, info: JobInfo, standing: JobStanding) -> None:
+    def _tell_status(self, info: JobInfo, status: JobStatus) -> None:
         """Report the state of a job if it has changed; the end of a single job is in its
         outcome."""
         start = self.estimates.update(info, time.time())
-        if self.told.get(info.job) == standing and start is None:
+        if self.told.get(info.job) == status and start is None:
             return
-        self.told[info.job] = standing
+        self.told[info.job] = status
         if info.array or not info.over:
-            self.tell(JobNotice(NoticeCode.STANDING, job=info.job, standing=standing, start=start))
+            self.tell(JobNotice(NoticeCode.STATUS, job=info.job, status=status, start=start))
 
     def _note_requeue(self, info: JobInfo, stream: Stream) -> None:
         """Report why a start ended, and discard its output: the next start is independent of it."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from dslaunch.run.events import Line
 from dslaunch.run.lines import printable
 from dslaunch.run.progress import RunProgress
-from dslaunch.slurm.output import Layout, OutputReader, Tail
+from dslaunch.slurm.output import Layout, OutputReader
+from dslaunch.slurm.output_sources import Tail
 from dslaunch.slurm.output_tail import lines_backward
 
 LINES = 50

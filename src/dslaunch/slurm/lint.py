@@ -39,12 +39,12 @@ def lint_script(
     """Check a batch script. `directory_exists` tells which directories of output files exist where
     it is submitted; `syntax` is the syntax error of bash. Rules of `ignore`, and those that
     comments in the script name, are ignored."""
-    reading = read_launches(Script(text, file, directory_exists))
-    remarks = list(rules().remarks(reading))
+    linted = read_launches(Script(text, file, directory_exists))
+    remarks = list(rules().remarks(linted))
     if syntax is not None:
-        remarks += refused(reading, syntax)
+        remarks += refused(linted, syntax)
     remarks = _once(remarks)
-    good = _once(remark for rule in GOOD_PRACTICE for remark in rule(reading))
+    good = _once(remark for rule in GOOD_PRACTICE for remark in rule(linted))
     inside = suppressions(text)
     found = screened(remarks, file=file, known=rules().names, ignore=ignore, inside=inside)
     return ScriptLint(found.kept, in_order(good), found.ignored)

@@ -7,18 +7,18 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from dslaunch.slurm.job_status import JobStatus
 from dslaunch.slurm.output_evidence import Cut
 from dslaunch.slurm.query_failures import QueryFailure
-from dslaunch.slurm.standing import JobStanding
-from dslaunch.slurm.verdict_text import CUT_TEXTS, standing_text
+from dslaunch.slurm.verdict_text import CUT_TEXTS, status_text
 from dslaunch.slurm.waiting import start_text
 
 
 class NoticeCode(StrEnum):
     """What is noticed."""
 
-    STANDING = "standing"
-    """The job stands differently, or its estimated start has changed."""
+    STATUS = "status"
+    """The status of the job, or its estimated start, has changed."""
     REQUEUED = "requeued"
     """SLURM ended a start of the job, and requeued it."""
     STATE_UNKNOWN = "state-unknown"
@@ -38,7 +38,7 @@ class JobNotice(Struct, frozen=True):
 
     code: NoticeCode
     job: str = ""
-    standing: JobStanding | None = None
+    status: JobStatus | None = None
     start: int | None = None
     """The estimated start, in Unix seconds."""
     cut: Cut | None = None
@@ -54,8 +54,8 @@ class JobNotice(Struct, frozen=True):
 
 def notice_text(notice: JobNotice, now: float | None = None) -> str:
     """Return a notice as a line for users."""
-    if notice.standing is not None:
-        text = standing_text(notice.standing)
+    if notice.status is not None:
+        text = status_text(notice.status)
         if notice.start is None:
             return text
         return f"{text}, {start_text(notice.start, time.time() if now is None else now)}"

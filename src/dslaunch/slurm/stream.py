@@ -14,9 +14,11 @@ from dslaunch.node.frames import NO_RANK, Output
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.output import Layout, OutputReader, OutputSource, RootCauses, Tail, task_ends
+from dslaunch.slurm.output import Layout, OutputReader
 from dslaunch.slurm.output_evidence import SLURM, OutputEvidence, Starts
+from dslaunch.slurm.output_sources import OutputSource, Tail
 from dslaunch.slurm.output_tail import start_of_last_lines
+from dslaunch.slurm.reported_ends import RootCauses, task_ends
 
 if TYPE_CHECKING:
     from dslaunch.run.log_selection import LogSelection

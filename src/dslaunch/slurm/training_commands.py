@@ -100,7 +100,7 @@ class TrainingCommand(Struct, frozen=True):
         return next((self.options[name] for name in names if name in self.options), None)
 
 
-class Reading(Struct, frozen=True):
+class LintedScript(Struct, frozen=True):
     """A script with its steps and training commands."""
 
     script: Script
@@ -117,7 +117,7 @@ class Reading(Struct, frozen=True):
             yield from step.inner
 
 
-def read_launches(script: Script) -> Reading:
+def read_launches(script: Script) -> LintedScript:
     """Return a script with its steps and training commands."""
     steps: list[SrunStep] = []
     launches: list[TrainingCommand] = []
@@ -133,7 +133,7 @@ def read_launches(script: Script) -> Reading:
             step = _step(command, words, at)
             steps.append(step)
             launches += _launches(script, step.program, command, step, 0)
-    return Reading(script, tuple(steps), tuple(launches), tuple(nested))
+    return LintedScript(script, tuple(steps), tuple(launches), tuple(nested))
 
 
 def _started(script: Script) -> Iterator[tuple[ShellCommand, tuple[Word, ...]]]:

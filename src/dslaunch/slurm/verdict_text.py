@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from dslaunch.run.exit_text import describe, signal_name
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode, EndReason
+from dslaunch.slurm.job_status import JobPhase, JobStatus, pending_reason
 from dslaunch.slurm.output_evidence import Cut
-from dslaunch.slurm.standing import JobStanding, Standing, pending_reason
 from dslaunch.slurm.verdict import IO_ERROR, NEVER, Account, Ending, JobVerdict, worst
 
 # ---------------------------------------------------------------- how it ended
@@ -203,22 +203,22 @@ def pending_text(reason: str) -> str:
     return reason
 
 
-def standing_reason(job: JobStanding) -> str:
+def status_reason(job: JobStatus) -> str:
     """Return why a job is pending, or how it ended; empty for other jobs."""
     if job.verdict is not None:
         return ended(job.verdict)
-    return pending_text(job.reason) if job.standing is Standing.PENDING else ""
+    return pending_text(job.reason) if job.phase is JobPhase.PENDING else ""
 
 
-def standing_text(job: JobStanding) -> str:
+def status_text(job: JobStatus) -> str:
     """Return how a job stands: `job 12 is running on n[1-2], start 2`."""
-    reason = standing_reason(job)
-    if job.standing is Standing.ENDED:
+    reason = status_reason(job)
+    if job.phase is JobPhase.ENDED:
         return f"job {job.name} {reason}"
-    if job.standing is Standing.PENDING:
+    if job.phase is JobPhase.PENDING:
         return f"job {job.name} is pending: {reason}" if reason else f"job {job.name} is pending"
-    state = job.state if job.standing is Standing.OTHER else job.standing.value
+    state = job.state if job.phase is JobPhase.OTHER else job.phase.value
     nodes = f" on {job.nodes}" if job.nodes else ""
-    restarted = job.standing is Standing.RUNNING and job.start > 1
+    restarted = job.phase is JobPhase.RUNNING and job.start > 1
     start = f", start {job.start}" if restarted else ""
     return f"job {job.name} is {state}{nodes}{start}"

@@ -43,6 +43,11 @@ def test_a_node_is_unknown_if_none_of_its_checks_was_answered() -> None:
     assert hosts_that_are(verdicts, Fitness.FIT) == ("n2", "n3", "n4")
 
 
+def test_a_job_that_was_not_rehearsed_says_nothing_about_the_nodes() -> None:
+    unknown = Finding("unknown", "not rehearsed", hosts=HOSTS, check="job.rehearsal", of_job=True)
+    assert hosts_that_are(node_verdicts(HOSTS, HOSTS, (unknown,)), Fitness.FIT) == HOSTS
+
+
 def test_hosts_are_selected_by_their_verdicts() -> None:
     assert hosts_that_are(VERDICTS, Fitness.FIT) == ("n1",)
     assert hosts_that_are(VERDICTS, Fitness.UNFIT, Fitness.UNKNOWN) == ("n2", "n3", "n4")

@@ -16,11 +16,12 @@ from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import SlurmClient
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.identity import JobId
+from dslaunch.slurm.job_status import JobPhase, JobStatus
 from dslaunch.slurm.notices import JobNotice, NoticeCode
-from dslaunch.slurm.output import SRUN_PIECE, Layout, OutputReader, RootCauses, task_ends
+from dslaunch.slurm.output import SRUN_PIECE, Layout, OutputReader
 from dslaunch.slurm.output_evidence import Cut
 from dslaunch.slurm.query_failures import QueryError, QueryFailure
-from dslaunch.slurm.standing import JobStanding, Standing
+from dslaunch.slurm.reported_ends import RootCauses, task_ends
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.stream import Stream
 from dslaunch.slurm.verdict import Ending
@@ -159,9 +160,9 @@ def test_a_job_is_followed_from_the_queue_to_its_end(tmp_path: Path) -> None:
     clock = seconds()
     assert job.to_the_end(until=lambda: False, clock=lambda: next(clock)) == (ended,)
     assert screen.lines == [("a", 0, "step 1"), ("b", 3, "step 1")]
-    assert [notice.standing for notice in told] == [
-        JobStanding(Standing.PENDING, name="12", state="PENDING", reason="Resources"),
-        JobStanding(Standing.RUNNING, name="12", state="RUNNING", nodes="a,b"),
+    assert [notice.status for notice in told] == [
+        JobStatus(JobPhase.PENDING, name="12", state="PENDING", reason="Resources"),
+        JobStatus(JobPhase.RUNNING, name="12", state="RUNNING", nodes="a,b"),
     ]
 
 
@@ -342,4 +343,4 @@ def test_an_output_that_is_not_here_is_not_sought_in_a_job_of_the_number_here() 
     stream.since = -100.0
     job.ask()
     assert stream.far is None
-    assert [notice.code for notice in told] == [NoticeCode.STANDING]
+    assert [notice.code for notice in told] == [NoticeCode.STATUS]

@@ -10,7 +10,7 @@ from dslaunch.run.outcome import Outcome
 from dslaunch.run.run_state import State
 from dslaunch.run.view import QuietView
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.output import Layout, OutputReader, task_ends
+from dslaunch.slurm.output import Layout, OutputReader
 from dslaunch.slurm.output_evidence import (
     Cut,
     LaunchError,
@@ -18,6 +18,7 @@ from dslaunch.slurm.output_evidence import (
     OutputEvidence,
     Starts,
 )
+from dslaunch.slurm.reported_ends import task_ends
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.verdict import (
     Account,

@@ -14,6 +14,7 @@ from dslaunch.deepspeed.other_programs import KeyAdvice
 from dslaunch.deepspeed.schema import Key, by_hand
 from dslaunch.lint import Edit, Level, Remark
 from dslaunch.lint.rules import rule
+from dslaunch.plural import listed
 
 ALIKE = 0.8
 """From this ratio of difflib on, a name counts as a misspelling of the other."""
@@ -76,10 +77,7 @@ def _folded(config: LintedConfig, found: list[tuple[Path, Remark]]) -> Iterator[
         yield from (remark for _, remark in found)
         return
     (path, first), names = found[0], [str(path[0]) for path, _ in found]
-    listed = ", ".join(names[:LISTED]) + (
-        f" and {len(names) - LISTED} more" * (len(names) > LISTED)
-    )
-    message = f"{len(names)} unknown keys are silently ignored: {listed}"
+    message = f"{len(names)} unknown keys are silently ignored: {listed(names, LISTED)}"
     yield config.warning("ignored-key", path, message, fix=first.fix, source=UNCHECKED)
 
 
@@ -92,8 +90,8 @@ def _gpt_neox(config: LintedConfig) -> list[str]:
 
 
 def _of_gpt_neox(config: LintedConfig, names: list[str]) -> Remark:
-    listed = ", ".join(names[:LISTED])
-    message = f"a config of GPT-NeoX; DeepSpeed ignores its own keys ({listed})"
+    own = ", ".join(names[:LISTED])
+    message = f"a config of GPT-NeoX; DeepSpeed ignores its own keys ({own})"
     return config.info(
         "gpt-neox",
         (names[0],),

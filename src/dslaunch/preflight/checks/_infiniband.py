@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from dslaunch.plural import listed
 from dslaunch.preflight.check import Asked, NodeAnswers, Scope, UnansweredError
 from dslaunch.preflight.checks._wiring import PORTS
 
@@ -163,5 +164,4 @@ def reported_ports(a: NodeAnswers) -> tuple[Port, ...] | None:
 
 def named(names: Iterable[str]) -> str:
     """Some names in words."""
-    all_of = sorted(set(names), key=natural)
-    return ", ".join(all_of[:4]) + (f" and {len(all_of) - 4} more" if len(all_of) > 4 else "")
+    return listed(sorted(set(names), key=natural), 4)

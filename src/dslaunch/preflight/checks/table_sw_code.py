@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from dslaunch.plural import listed
 from dslaunch.preflight.check import (
     Asked,
     Check,
@@ -95,10 +96,12 @@ def _flow_sw_locks(a: NodeAnswers) -> NodeFlow:
 def _sw_locks(a: NodeAnswers, place: Question) -> Iterator[Finding]:
     old = [lock["path"] for lock in a.value(place) if lock["age"] > 60 * a.limits["warn"]]
     if old:
-        more = f" and {len(old) - 1} more" if len(old) > 1 else ""
-        yield Finding("warn", f"stale lock file: {old[0]}{more}", "none", f"rm {path_word(old[0])}")
+        words = f"stale lock file: {listed(old, 1)}"
+        yield Finding("warn", words, "none", f"rm {path_word(old[0])}")
 
 
+SHOWN = 3
+"""Paths that a finding names."""
 FILES = Question("texts", ["/etc/nccl.conf", "~/.nccl.conf", "~/.deepspeed_env"], 5)
 
 
@@ -166,7 +169,7 @@ def _compare_digests(scope: Scope, said: Mapping[str, Digests]) -> Iterator[Find
     here = {path: digest for path, digest in scope.files if digest}
     hosts = tuple(said)
     if not any(digest for found in said.values() for digest in found.values()):
-        words = f"{_some([path for path, _ in scope.files])} not found"
+        words = f"{listed([path for path, _ in scope.files], SHOWN)} not found"
         level: Level = "info" if here else "fail"
         fix = "" if here else "copy the file to the node, or correct its path"
         yield Finding(level, words, fix=fix, hosts=hosts)
@@ -179,7 +182,7 @@ def _compare_digests(scope: Scope, said: Mapping[str, Digests]) -> Iterator[Find
     first = said[hosts[0]]
     are_alike = all(digests == first for digests in said.values())
     if are_alike and bad[hosts[0]]:
-        words = f"{_some(bad[hosts[0]])} differs from the file on this machine"
+        words = f"{listed(bad[hosts[0]], SHOWN)} differs from the file on this machine"
         yield Finding("info", words, hosts=hosts)
         return
     expected = "the file on this machine" if here else "as on the other nodes"
@@ -187,9 +190,11 @@ def _compare_digests(scope: Scope, said: Mapping[str, Digests]) -> Iterator[Find
         missing = [path for path in paths if said[host].get(path) is None]
         other = [path for path in paths if path not in missing]
         if missing:
-            yield Finding("fail", f"{_some(missing)}: missing", expected, hosts=(host,))
+            yield Finding("fail", f"{listed(missing, SHOWN)}: missing", expected, hosts=(host,))
         if other:
-            yield Finding("fail", f"{_some(other)}: another version", expected, hosts=(host,))
+            yield Finding(
+                "fail", f"{listed(other, SHOWN)}: another version", expected, hosts=(host,)
+            )
     words = "same code as on this machine" if here else "same code"
     yield Finding("pass", words, hosts=tuple(host for host, paths in bad.items() if not paths))
 
@@ -197,11 +202,6 @@ def _compare_digests(scope: Scope, said: Mapping[str, Digests]) -> Iterator[Find
 def _most_common(path: str, said: Mapping[str, Digests]) -> str | None:
     found = [digests.get(path) for digests in said.values() if digests.get(path)]
     return Counter(found).most_common(1)[0][0] if found else None
-
-
-def _some(paths: list[str]) -> str:
-    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    return ", ".join(paths[:3]) + more
 
 
 CHECKS = {

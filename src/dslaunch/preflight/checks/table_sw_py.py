@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from dslaunch.launch import launchers
 from dslaunch.launch.devices import NAMES
-from dslaunch.plural import counted
+from dslaunch.plural import counted, listed
 from dslaunch.preflight.check import (
     AskedOfAll,
     Check,
@@ -247,8 +247,7 @@ def _of_script(scope: Scope, found: Installed) -> Iterator[Finding]:
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return f"{', '.join(names[:4])}{more} {'is' if len(names) == 1 else 'are'}"
+    return f"{listed(names, 4)} {'is' if len(names) == 1 else 'are'}"
 
 
 def _packages(found: Installed) -> str:

@@ -18,7 +18,7 @@ from dslaunch.slurm.script import Script
 from dslaunch.slurm.script_mistakes import ScriptMistake
 from dslaunch.slurm.shell_words import Expansion, Literal, Word
 from dslaunch.slurm.states import whole_number
-from dslaunch.slurm.training_commands import Reading, TrainingCommand
+from dslaunch.slurm.training_commands import LintedScript, TrainingCommand
 
 NODE_OPTIONS = ("nnodes", "nnode", "num_machines", "num_nodes")
 SOME_NODES = {"nodelist", "nodefile", "exclude", "relative", "het-group", "jobid"}
@@ -52,10 +52,10 @@ TESTS = ("[", "[[", "test", "echo", "printf")
     "the launcher and SLURM have different numbers of nodes",
     source="stas00/ml-engineering, orchestration/slurm, mismatching nodes number",
 )
-def nodes_twice(reading: Reading) -> Iterator[Remark]:
+def nodes_twice(linted: LintedScript) -> Iterator[Remark]:
     """Find a launcher with another number of nodes than SLURM's."""
-    script = reading.script
-    for launch in reading.launches:
+    script = linted.script
+    for launch in linted.launches:
         option = launch.option(*NODE_OPTIONS)
         value = _number_of(script, option)
         source = _nodes_asked(script, launch)
@@ -126,18 +126,18 @@ def gpus_per_node(script: Script) -> tuple[int, Option] | None:
     "the launcher and SLURM have different numbers of GPUs per node",
     source=sources.GRES,
 )
-def gpus_twice(reading: Reading) -> Iterator[Remark]:
+def gpus_twice(linted: LintedScript) -> Iterator[Remark]:
     """Find a launcher that starts another number of ranks than a node has GPUs."""
-    script = reading.script
+    script = linted.script
     found = gpus_per_node(script)
-    for launch in reading.launches:
+    for launch in linted.launches:
         option = launch.option(*RANK_OPTIONS)
         ranks = _number_of(script, option)
         if not found or ranks is None or option is None or option.value is None:
             continue
         if launch.step and OWN_GPUS & launch.step.options.keys():
             continue
-        if _shares_node(reading, launch) and ranks < found[0]:
+        if _shares_node(linted, launch) and ranks < found[0]:
             continue
         gpus, asked = found
         if ranks != gpus:
@@ -158,11 +158,11 @@ def gpus_twice(reading: Reading) -> Iterator[Remark]:
             )
 
 
-def _shares_node(reading: Reading, launch: TrainingCommand) -> bool:
+def _shares_node(linted: LintedScript, launch: TrainingCommand) -> bool:
     """Return whether other launches may use the remaining GPUs of a node: several launches in the
     background, or one that selects its devices."""
     chosen = any(one.name == "CUDA_VISIBLE_DEVICES" for one in launch.command.all_assignments())
-    behind = sum(one.command.operator == "&" for one in reading.launches)
+    behind = sum(one.command.operator == "&" for one in linted.launches)
     return chosen or (launch.command.operator == "&" and behind > 1)
 
 
@@ -172,9 +172,9 @@ def _shares_node(reading: Reading, launch: TrainingCommand) -> bool:
     "a GPU training in a job that requests no GPUs",
     source=sources.GRES,
 )
-def no_gpus(reading: Reading) -> Iterator[Remark]:
+def no_gpus(linted: LintedScript) -> Iterator[Remark]:
     """Find a training with several ranks per node in a job that requests no GPUs."""
-    script = reading.script
+    script = linted.script
     asked = {name for name in script.options if name.startswith("gpu") or name in GPU_OPTIONS}
     kind = " ".join(
         script.option_text(name) for name in ("partition", "constraint", "account", "qos")
@@ -182,7 +182,7 @@ def no_gpus(reading: Reading) -> Iterator[Remark]:
     free = "exclusive" in script.options or GPU_KIND.search(kind)
     if not script.lines or "nodes" not in script.options or asked or free or script.heterogeneous:
         return
-    for launch in reading.launches:
+    for launch in linted.launches:
         ranks = launch.option(*RANK_OPTIONS)
         own = launch.step.options.keys() if launch.step else set()
         several = ranks is not None and script.constant(ranks.value) not in ("1", "0", None)
@@ -200,9 +200,9 @@ def _for_gpus(script: Script, launch: TrainingCommand) -> bool:
 
 
 @rule("two-gpu-requests", "error", "two requests for GPUs that differ", source=sources.GRES)
-def two_requests(reading: Reading) -> Iterator[Remark]:
+def two_requests(linted: LintedScript) -> Iterator[Remark]:
     """Find GPUs requested by two options that differ."""
-    script = reading.script
+    script = linted.script
     one = GPUS.fullmatch(script.option_text("gres"))
     other = GPUS.fullmatch(script.option_text("gpus-per-node"))
     if one and other and one[2] != other[2] and not script.heterogeneous:
@@ -217,10 +217,10 @@ def two_requests(reading: Reading) -> Iterator[Remark]:
     "srun starts a launcher more than once per node",
     source="bigscience, train/tr11-176B-ml; huggingface/transformers, DeepSpeed guide",
 )
-def launchers_per_node(reading: Reading) -> Iterator[Remark]:
+def launchers_per_node(linted: LintedScript) -> Iterator[Remark]:
     """Find a launcher that srun starts more than once per node."""
-    script = reading.script
-    for launch in reading.launches:
+    script = linted.script
+    for launch in linted.launches:
         too_many = _too_many(script, launch)
         if launch.launcher and launch.step and too_many is not None:
             count, nodes = too_many
@@ -268,13 +268,13 @@ def _too_many(script: Script, launch: TrainingCommand) -> tuple[int, int | None]
     "a SLURM variable that is not set in this job",
     source=sources.SBATCH_VARIABLES,
 )
-def unset_variables(reading: Reading) -> Iterator[Remark]:
+def unset_variables(linted: LintedScript) -> Iterator[Remark]:
     """Find variables that SLURM sets only with an option that the job does not use."""
-    script = reading.script
+    script = linted.script
     if not script.lines or script.heterogeneous:
         return
     found: set[str] = set()
-    for expansion in _uses(reading):
+    for expansion in _uses(linted):
         for name in expansion.names:
             wanted = SET_BY.get(name, ())
             given = any(option in script.options for option in wanted)
@@ -302,11 +302,11 @@ def _unset(script: Script, expansion: Expansion, name: str, option: str) -> Rema
 
 
 @rule("not-a-number", "error", "text where a number is expected", source=sources.GRES)
-def not_numbers(reading: Reading) -> Iterator[Remark]:
+def not_numbers(linted: LintedScript) -> Iterator[Remark]:
     """Find variables that are used as a number but are not one."""
-    script = reading.script
+    script = linted.script
     typed = re.match(r"[A-Za-z]", script.option_text("gpus-per-node"))
-    for expansion in _uses(reading):
+    for expansion in _uses(linted):
         for name in expansion.names:
             at = expansion.place + expansion.raw.index(name)
             if name == "SLURM_GPUS_PER_NODE" and typed and "%" not in expansion.raw:
@@ -324,9 +324,9 @@ def not_numbers(reading: Reading) -> Iterator[Remark]:
                 )
 
 
-def _uses(reading: Reading) -> Iterator[Expansion]:
+def _uses(linted: LintedScript) -> Iterator[Expansion]:
     """Yield uses of variables by value; not tests and output."""
-    for command in reading.texts():
+    for command in linted.texts():
         if command.name in TESTS:
             continue
         for expansion in command.expansions():

@@ -15,7 +15,7 @@ from dslaunch.slurm.grammar import FORMER, SBATCH, Option
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.script_mistakes import ScriptMistake
 from dslaunch.slurm.states import whole_number
-from dslaunch.slurm.training_commands import Reading, SrunStep
+from dslaunch.slurm.training_commands import LintedScript, SrunStep
 from dslaunch.texts import closest
 
 NEARLY = re.compile(
@@ -42,9 +42,9 @@ ITEM = re.compile(r"[A-Za-z_]\w*(=.*)?", re.DOTALL)
 
 @rule("no-shebang", "error", "the first line is not `#!`", source=sources.SBATCH)
 @rule("dos-line-breaks", "error", "DOS line ends", source=sources.SBATCH)
-def refused_files(reading: Reading) -> Iterator[Remark]:
+def refused_files(linted: LintedScript) -> Iterator[Remark]:
     """Find a first line that is not `#!`, and DOS line ends: sbatch refuses both."""
-    script = reading.script
+    script = linted.script
     if not script.text.startswith("#!"):
         yield ScriptMistake.NO_SHEBANG.found(script, 0, edits=(Edit(0, 0, "#!/bin/bash\n"),))
     ends = [match.start() for match in re.finditer("\r\n", script.text)]
@@ -66,9 +66,9 @@ def refused_files(reading: Reading) -> Iterator[Remark]:
     "a line that looks like an #SBATCH directive",
     source=sources.SBATCH,
 )
-def ignored_directives(reading: Reading) -> Iterator[Remark]:
+def ignored_directives(linted: LintedScript) -> Iterator[Remark]:
     """Find directives after the first command, and lines that only look like directives."""
-    script = reading.script
+    script = linted.script
     for line in script.late:
         yield ScriptMistake.LATE_DIRECTIVE.found(script, line.place)
     for match in NEARLY.finditer(script.text):
@@ -104,10 +104,10 @@ def _corrected(found: str) -> str:
 )
 @rule("unknown-option", "error", "an unknown option of sbatch", source=sources.SBATCH)
 @rule("stray-word", "error", "a word in a directive that is not an option", source=sources.SBATCH)
-def misread_directives(reading: Reading) -> Iterator[Remark]:
+def misread_directives(linted: LintedScript) -> Iterator[Remark]:
     """Find options that sbatch does not know, words that it cannot parse, variables that it does
     not expand."""
-    script = reading.script
+    script = linted.script
     templates = _templates(script)
     if templates:
         yield ScriptMistake.TEMPLATE.found(
@@ -200,9 +200,9 @@ def _unexpanded(script: Script, line: DirectiveLine) -> Iterator[Remark]:
 
 
 @also_reports
-def no_numbers(reading: Reading) -> Iterator[Remark]:
+def no_numbers(linted: LintedScript) -> Iterator[Remark]:
     """Find words where sbatch expects a number."""
-    script = reading.script
+    script = linted.script
     for option in (option for line in _checkable(script) for option in line.options):
         form = COUNTS.get(option.name)
         if form is None or not option.value or VARIABLE.search(option.text):
@@ -223,10 +223,10 @@ def no_numbers(reading: Reading) -> Iterator[Remark]:
     "an output directory that older SLURM versions do not create",
     source="SLURM, CHANGELOG of 23.02: directories of output files are created",
 )
-def missing_directories(reading: Reading) -> Iterator[Remark]:
+def missing_directories(linted: LintedScript) -> Iterator[Remark]:
     """Find output files whose directory does not exist, and which SLURM 22.05 and older do not
     create: the job fails without any output. File systems of other machines are not checked."""
-    script = reading.script
+    script = linted.script
     found: set[str] = set()
     for name in ("output", "error"):
         option = script.options.get(name)
@@ -260,10 +260,10 @@ def _elsewhere(script: Script, directory: str) -> bool:
     "`--export` with a list replaces the environment",
     source="SLURM, sbatch(1), --export; SmartSim pull request 104",
 )
-def exports(reading: Reading) -> Iterator[Remark]:
+def exports(linted: LintedScript) -> Iterator[Remark]:
     """Find lists in `--export` of sbatch and srun that replace the environment or lose values."""
-    script = reading.script
-    options = [script.options.get("export"), *(s.options.get("export") for s in reading.steps)]
+    script = linted.script
+    options = [script.options.get("export"), *(s.options.get("export") for s in linted.steps)]
     for option in options:
         if option is None or option.value is None or option.text in ("ALL", "NONE", "NIL"):
             continue
@@ -306,13 +306,13 @@ def _continues(items: list[str], item: str) -> bool:
     "`--gpus-per-task` hides the other GPUs of a node from a rank",
     source="NVIDIA/pyxis issue 73; Lightning issue 16828",
 )
-def gpus_per_task(reading: Reading) -> Iterator[Remark]:
+def gpus_per_task(linted: LintedScript) -> Iterator[Remark]:
     """Find `--gpus-per-task`, which hides the other GPUs of a node from a rank."""
-    script = reading.script
+    script = linted.script
     job = script.options.get("gpus-per-task")
     unbound = _sees_all_gpus(script.options)
     options = [job] if job and not unbound and tasks_per_node(script, None) != 1 else []
-    for step in reading.steps:
+    for step in linted.steps:
         own = step.options.get("gpus-per-task")
         sees_all = _sees_all_gpus(step.options)
         if own and not sees_all and tasks_per_node(script, step) != 1:
@@ -365,9 +365,9 @@ def tasks_per_node(script: Script, step: SrunStep | None) -> int | None:
     "array tasks that write the same output file",
     source=sources.SBATCH_OUTPUT,
 )
-def shared_output(reading: Reading) -> Iterator[Remark]:
+def shared_output(linted: LintedScript) -> Iterator[Remark]:
     """Find arrays whose tasks write the same file."""
-    script = reading.script
+    script = linted.script
     option = script.options.get("output")
     if "array" not in script.options or option is None or option.value is None:
         return

@@ -11,7 +11,7 @@ from dslaunch.slurm import sources
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.script_mistakes import ScriptMistake
 from dslaunch.slurm.shell_words import ShellCommand, Word
-from dslaunch.slurm.training_commands import Reading, TrainingCommand
+from dslaunch.slurm.training_commands import LintedScript, TrainingCommand
 
 LOOKS = re.compile(r"\$\?|\$\{?PIPESTATUS|\bexit\b")
 REQUEUE = re.compile(r"\bscontrol\s+requeue")
@@ -33,10 +33,10 @@ NUMBERS = {"10": "USR1", "12": "USR2", "15": "TERM", "2": "INT", "1": "HUP"}
     "a pipe hides the exit code of the training",
     source="bash(1), pipelines and pipefail",
 )
-def hidden_exit_codes(reading: Reading) -> Iterator[Remark]:
+def hidden_exit_codes(linted: LintedScript) -> Iterator[Remark]:
     """Find `srun ... | tee log` without pipefail."""
-    script = reading.script
-    for launch in reading.launches:
+    script = linted.script
+    for launch in linted.launches:
         command = launch.command
         piped = command.operator in ("|", "|&")
         if not piped or script.setting("", "pipefail", command.place):
@@ -69,12 +69,12 @@ def _reader(script: Script, command: ShellCommand) -> str:
     "a later command replaces the exit code of the training",
     source=sources.SBATCH,
 )
-def lost_exit_codes(reading: Reading) -> Iterator[Remark]:
+def lost_exit_codes(linted: LintedScript) -> Iterator[Remark]:
     """Find commands after the training, whose exit code becomes that of the job."""
-    script = reading.script
-    if not reading.launches:
+    script = linted.script
+    if not linted.launches:
         return
-    launch = reading.launches[-1]
+    launch = linted.launches[-1]
     command = launch.command
     after = _after(script, command)
     looked = any(LOOKS.search(" ".join([c.name, *c.arguments])) for c in after)
@@ -102,14 +102,14 @@ def _after(script: Script, command: ShellCommand) -> list[ShellCommand]:
 @rule(
     "wait-forgets", "warning", "`wait` without the exit code of the step", source=sources.BASH_WAIT
 )
-def background(reading: Reading) -> Iterator[Remark]:
+def background(linted: LintedScript) -> Iterator[Remark]:
     """Find steps in the background without a wait, and waits that ignore the exit code."""
-    script = reading.script
-    for launch in reading.launches:
+    script = linted.script
+    for launch in linted.launches:
         command = launch.command
         if command.operator != "&" or command.shell > 0:
             continue
-        foreground = any(one.command.operator != "&" for one in reading.launches)
+        foreground = any(one.command.operator != "&" for one in linted.launches)
         if command.depth > 0 and foreground:  # another branch runs in the foreground
             continue
         waits = [c for c in script.commands if c.name == "wait" and c.place > command.place]
@@ -117,7 +117,7 @@ def background(reading: Reading) -> Iterator[Remark]:
             yield ScriptMistake.NO_WAIT.found(script, command.place)
         elif waits and not any(wait.arguments for wait in waits) and not _asks(script, waits[-1]):
             last = waits[-1]
-            single = sum(one.command.operator == "&" for one in reading.launches) == 1
+            single = sum(one.command.operator == "&" for one in linted.launches) == 1
             jobs = sum(c.operator == "&" for c in script.commands)
             yield ScriptMistake.WAIT_FORGETS.found(
                 script,
@@ -127,9 +127,9 @@ def background(reading: Reading) -> Iterator[Remark]:
 
 
 @rule("endless-wait", "warning", "`wait` for a server that never exits", source=sources.BASH_WAIT)
-def endless_waits(reading: Reading) -> Iterator[Remark]:
+def endless_waits(linted: LintedScript) -> Iterator[Remark]:
     """Find a `wait` that also waits for a server in the background, which never exits."""
-    script = reading.script
+    script = linted.script
     servers = [
         command
         for command in script.commands
@@ -141,7 +141,7 @@ def endless_waits(reading: Reading) -> Iterator[Remark]:
     first, wait = servers[0], waits[-1]
     between = [c for c in script.commands if first.place < c.place < wait.place]
     own = {server.place for server in servers}
-    works = {one.command.place for one in reading.launches} - own
+    works = {one.command.place for one in linted.launches} - own
     if any(c.place in works for c in between) and not any(c.name in ENDS for c in between):
         yield ScriptMistake.ENDLESS_WAIT.found(
             script, wait.place, line=script.where(first.place)[0]
@@ -171,9 +171,9 @@ def _asks(script: Script, wait: ShellCommand) -> bool:
     "a job that requeues itself without limit",
     source=sources.REQUEUE,
 )
-def unbounded_restarts(reading: Reading) -> Iterator[Remark]:
+def unbounded_restarts(linted: LintedScript) -> Iterator[Remark]:
     """Find a job that requeues or resubmits itself without a limit."""
-    script = reading.script
+    script = linted.script
     bounded = "SLURM_RESTART_COUNT" in script.text
     for command in script.every_command:
         text = " ".join([command.name, *command.arguments])
@@ -190,9 +190,9 @@ def unbounded_restarts(reading: Reading) -> Iterator[Remark]:
 @rule(
     "overwritten-log", "warning", "a requeued job overwrites its log", source=sources.SBATCH_OUTPUT
 )
-def overwritten_logs(reading: Reading) -> Iterator[Remark]:
+def overwritten_logs(linted: LintedScript) -> Iterator[Remark]:
     """Find a job that may be requeued, and whose log is overwritten then."""
-    script = reading.script
+    script = linted.script
     option = script.options.get("requeue")
     requeues = any(REQUEUE.search(" ".join([c.name, *c.arguments])) for c in script.every_command)
     mode = script.option_text("open-mode")
@@ -227,38 +227,38 @@ def overwritten_logs(reading: Reading) -> Iterator[Remark]:
     "a trap that runs only after the training has ended",
     source="bash(1), signals: a trap runs when the command in the foreground has ended",
 )
-def signals(reading: Reading) -> Iterator[Remark]:
+def signals(linted: LintedScript) -> Iterator[Remark]:
     """Find signals of `--signal` that the receiver does not handle."""
-    script = reading.script
+    script = linted.script
     option = script.options.get("signal")
     match = SIGNAL.fullmatch(option.text) if option else None
     if option is None or match is None:
         return
     name = NUMBERS.get(match["name"], match["name"].removeprefix("SIG"))
     if "B" in (match["target"] or ""):
-        yield from _batch_signal(reading, option.place, name)
+        yield from _batch_signal(linted, option.place, name)
         return
-    for launch in reading.launches:
+    for launch in linted.launches:
         caught = launch.option("signals_to_handle")
         if launch.launcher and name not in ("TERM", "INT") and not (caught and name in caught.text):
-            yield _ends_launcher(reading, launch, option.place, name)
+            yield _ends_launcher(linted, launch, option.place, name)
             return
 
 
-def _ends_launcher(reading: Reading, launch: TrainingCommand, place: int, name: str) -> Remark:
+def _ends_launcher(linted: LintedScript, launch: TrainingCommand, place: int, name: str) -> Remark:
     mistake = ScriptMistake.SIGNAL_ENDS_LAUNCHER
     if launch.torch:
         mistake = ScriptMistake.SIGNAL_ENDS_TORCHRUN
-    return mistake.found(reading.script, place, signal=name, program=launch.program)
+    return mistake.found(linted.script, place, signal=name, program=launch.program)
 
 
-def _batch_signal(reading: Reading, place: int, name: str) -> Iterator[Remark]:
-    script = reading.script
+def _batch_signal(linted: LintedScript, place: int, name: str) -> Iterator[Remark]:
+    script = linted.script
     numbers = [number for number, known in NUMBERS.items() if known == name]
     names = {name, f"SIG{name}", *numbers}
     traps = [c for c in script.commands if c.name == "trap" and names & set(c.arguments)]
     if not traps:
         yield ScriptMistake.SIGNAL_WITHOUT_TRAP.found(script, place, signal=name)
-    for launch in reading.launches if traps else ():
+    for launch in linted.launches if traps else ():
         if launch.command.operator != "&" and launch.command.shell == 0:
             yield ScriptMistake.TRAP_COMES_LATE.found(script, launch.command.place, signal=name)

@@ -16,7 +16,7 @@ from dslaunch.slurm.script import Script
 from dslaunch.slurm.script_mistakes import ScriptMistake
 from dslaunch.slurm.shell_parser import expansion_commands, inner_commands
 from dslaunch.slurm.shell_words import Expansion, Literal, ShellCommand, Word
-from dslaunch.slurm.training_commands import Reading, TrainingCommand
+from dslaunch.slurm.training_commands import LintedScript, TrainingCommand
 
 ADDRESS = re.compile(r"(?i)(master|head|main)_?(addr(ess)?|node|host|ip|process_ip|node_ip)|master")
 PORT = re.compile(r"(?i)(master|rdzv|main_process)_port")
@@ -41,24 +41,24 @@ class RendezvousWord(Struct, frozen=True):
     value: Word
 
 
-def addresses(reading: Reading) -> Iterator[RendezvousWord]:
+def addresses(linted: LintedScript) -> Iterator[RendezvousWord]:
     """Return the variables and options that set the master address."""
-    return _rendezvous_words(reading, ADDRESS, ADDRESS_OPTIONS)
+    return _rendezvous_words(linted, ADDRESS, ADDRESS_OPTIONS)
 
 
-def ports(reading: Reading) -> Iterator[RendezvousWord]:
+def ports(linted: LintedScript) -> Iterator[RendezvousWord]:
     """Return the variables and options that set the master port."""
-    return _rendezvous_words(reading, PORT, PORT_OPTIONS)
+    return _rendezvous_words(linted, PORT, PORT_OPTIONS)
 
 
 def _rendezvous_words(
-    reading: Reading, variable: re.Pattern[str], options: tuple[str, ...]
+    linted: LintedScript, variable: re.Pattern[str], options: tuple[str, ...]
 ) -> Iterator[RendezvousWord]:
-    for command in reading.texts():
+    for command in linted.texts():
         for one in command.all_assignments():
             if variable.fullmatch(one.name):
                 yield RendezvousWord(one.name, one.value)
-    for launch in reading.launches:
+    for launch in linted.launches:
         for name in options:
             option = launch.option(name)
             if option is not None and option.value is not None:
@@ -76,10 +76,10 @@ def expansions_of(words: Iterable[RendezvousWord]) -> Iterator[tuple[str, Expans
     "a master address that falls back to localhost",
     source="pith-train pull request 91",
 )
-def fallbacks(reading: Reading) -> Iterator[Remark]:
+def fallbacks(linted: LintedScript) -> Iterator[Remark]:
     """Find addresses that fall back to localhost when a command fails."""
-    script = reading.script
-    for name, expansion in expansions_of(addresses(reading)):
+    script = linted.script
+    for name, expansion in expansions_of(addresses(linted)):
         if FALLBACK.search(expansion.operation) or _echoes_local(expansion):
             yield ScriptMistake.LOCALHOST_FALLBACK.found(script, expansion.place, variable=name)
 
@@ -97,12 +97,12 @@ def _echoes_local(expansion: Expansion) -> bool:
     "a master address that is different on each node",
     source=sources.TORCHRUN,
 )
-def local_masters(reading: Reading) -> Iterator[Remark]:
+def local_masters(linted: LintedScript) -> Iterator[Remark]:
     """Find localhost, or each node's own name, as the master address of several nodes."""
-    script = reading.script
+    script = linted.script
     if not script.several_nodes:
         return
-    for word in addresses(reading):
+    for word in addresses(linted):
         if LOCAL.fullmatch(word.value.constant or ""):
             yield ScriptMistake.LOCAL_MASTER.found(
                 script,
@@ -132,12 +132,12 @@ def local_masters(reading: Reading) -> Iterator[Remark]:
     "the address of the submitting host as the master address",
     source="pith-train pull request 47",
 )
-def lists_for_names(reading: Reading) -> Iterator[Remark]:
+def lists_for_names(linted: LintedScript) -> Iterator[Remark]:
     """Find a folded node list where one name is expected, and the node that called srun."""
-    script = reading.script
+    script = linted.script
     if not script.several_nodes:
         return
-    for _, expansion in expansions_of(addresses(reading)):
+    for _, expansion in expansions_of(addresses(linted)):
         if _cuts_list(expansion):
             yield ScriptMistake.NODE_LIST_AS_NAME.found(
                 script, expansion.place, first_node=FIRST_NODE
@@ -163,9 +163,9 @@ def _cuts_list(expansion: Expansion) -> bool:
     "a master address from `hostname -i` or `hostname -I`",
     source="Debian, /etc/hosts: 127.0.1.1 is the machine's own name; hostname(1)",
 )
-def own_addresses(reading: Reading) -> Iterator[Remark]:
+def own_addresses(linted: LintedScript) -> Iterator[Remark]:
     """Find `hostname --ip-address` and `hostname -I`."""
-    for _, expansion in expansions_of(addresses(reading)):
+    for _, expansion in expansions_of(addresses(linted)):
         for command in expansion_commands(expansion):
             if command.name != "hostname" or not command.arguments:
                 continue
@@ -176,13 +176,13 @@ def own_addresses(reading: Reading) -> Iterator[Remark]:
                 mistake = ScriptMistake.HOSTNAME_ADDRESS
             else:
                 continue
-            yield mistake.found(reading.script, expansion.place, option=option)
+            yield mistake.found(linted.script, expansion.place, option=option)
 
 
 @rule("broken-pipe", "warning", "`head` ends the script with a broken pipe", source=sources.HEAD)
-def broken_pipes(reading: Reading) -> Iterator[Remark]:
+def broken_pipes(linted: LintedScript) -> Iterator[Remark]:
     """Find `scontrol ... | head -n 1` if a broken pipe ends the script."""
-    script = reading.script
+    script = linted.script
     for command, other in _pipes(script):
         strict = script.setting("e", "errexit", other.place)
         strict = strict and script.setting("", "pipefail", other.place)
@@ -210,21 +210,21 @@ def _pipes(script: Script) -> Iterator[tuple[ShellCommand, ShellCommand]]:
     "a fixed master port that two jobs on one node would share",
     source="Lightning, SLURMEnvironment: a port from the job's number; stas00/ml-engineering",
 )
-def fixed_ports(reading: Reading) -> Iterator[Remark]:
+def fixed_ports(linted: LintedScript) -> Iterator[Remark]:
     """Find ports that two jobs on the same node would both use."""
-    if alone_on_nodes(reading.script):
+    if alone_on_nodes(linted.script):
         return
-    for word in ports(reading):
+    for word in ports(linted):
         if (word.value.constant or "").isdecimal():
             start, end = _range(word.value)
-            yield _fixed_port(reading, word.value.value, start, end)
-    for launch in reading.launches:
+            yield _fixed_port(linted, word.value.value, start, end)
+    for launch in linted.launches:
         endpoint = launch.option("rdzv_endpoint")
         last = endpoint.value.pieces[-1] if endpoint and endpoint.value else None
         match = re.search(r":(\d+)$", last.text) if isinstance(last, Literal) else None
         if match and isinstance(last, Literal) and not _single(launch):
             places = last.places[match.start(1) :]
-            yield _fixed_port(reading, match[1], places[0], places[-1] + 1)
+            yield _fixed_port(linted, match[1], places[0], places[-1] + 1)
 
 
 def alone_on_nodes(script: Script) -> bool:
@@ -241,10 +241,10 @@ def _range(word: Word) -> tuple[int, int]:
     return places[0], places[-1] + 1
 
 
-def _fixed_port(reading: Reading, port: str, start: int, end: int) -> Remark:
-    plain = reading.script.text[start:end] == port
+def _fixed_port(linted: LintedScript, port: str, start: int, end: int) -> Remark:
+    plain = linted.script.text[start:end] == port
     return ScriptMistake.FIXED_PORT.found(
-        reading.script,
+        linted.script,
         start,
         port=port,
         port_of_job=FROM_JOB,
@@ -263,13 +263,13 @@ def _single(launch: TrainingCommand) -> bool:
     "a master port that each node chooses itself",
     source=sources.EXPANSION,
 )
-def port_per_node(reading: Reading) -> Iterator[Remark]:
+def port_per_node(linted: LintedScript) -> Iterator[Remark]:
     """Find ports that each node chooses for itself."""
-    for _, expansion in expansions_of(ports(reading)):
+    for _, expansion in expansions_of(ports(linted)):
         random = "RANDOM" in expansion.raw or "shuf" in expansion.raw
         if random and expansion.shell > 0:
             yield ScriptMistake.PORT_PER_NODE.found(
-                reading.script, expansion.place, expansion=expansion.raw
+                linted.script, expansion.place, expansion=expansion.raw
             )
 
 
@@ -279,24 +279,24 @@ def port_per_node(reading: Reading) -> Iterator[Remark]:
     "a rendezvous id that is the same in every job",
     source="PyTorch, torchrun (elastic launch), --rdzv-id",
 )
-def rendezvous_ids(reading: Reading) -> Iterator[Remark]:
+def rendezvous_ids(linted: LintedScript) -> Iterator[Remark]:
     """Find rendezvous IDs that are the same in every job."""
-    for launch in reading.launches:
+    for launch in linted.launches:
         option = launch.option("rdzv_id")
         if not launch.torch or option is None or option.value is None or not option.value.constant:
             continue
         if launch.option("standalone") or _single(launch):
             continue
         start, end = _range(option.value)
-        plain = reading.script.text[start:end] == option.value.value
+        plain = linted.script.text[start:end] == option.value.value
         held = option.value.value.startswith("$")
-        escaped = held and reading.script.text[start - 1] == "\\"
+        escaped = held and linted.script.text[start - 1] == "\\"
         edits = (Edit(start, end, "$SLURM_JOB_ID"),) if plain and not held else ()
         edits = (Edit(start - 1, start, ""),) if plain and escaped else edits
         mistake = (
             ScriptMistake.UNEXPANDED_RENDEZVOUS_ID if held else ScriptMistake.FIXED_RENDEZVOUS_ID
         )
-        yield mistake.found(reading.script, start, value=option.value.value, edits=edits)
+        yield mistake.found(linted.script, start, value=option.value.value, edits=edits)
 
 
 @rule(
@@ -305,9 +305,9 @@ def rendezvous_ids(reading: Reading) -> Iterator[Remark]:
     "a c10d endpoint that is not the host name of the node",
     source=sources.TORCHRUN_ALIAS,
 )
-def aliases(reading: Reading) -> Iterator[Remark]:
+def aliases(linted: LintedScript) -> Iterator[Remark]:
     """Find c10d endpoints with a name that is not the host name."""
-    for launch in reading.launches:
+    for launch in linted.launches:
         backend, endpoint = launch.option("rdzv_backend"), launch.option("rdzv_endpoint")
         conf = launch.option("rdzv_conf")
         if not (backend and backend.text == "c10d" and endpoint and endpoint.value):
@@ -317,4 +317,4 @@ def aliases(reading: Reading) -> Iterator[Remark]:
         pieces = endpoint.value.pieces
         behind = pieces[1] if len(pieces) > 1 and isinstance(pieces[0], Expansion) else None
         if isinstance(behind, Literal) and behind.text[0] not in ":":
-            yield ScriptMistake.RENDEZVOUS_ALIAS.found(reading.script, endpoint.place)
+            yield ScriptMistake.RENDEZVOUS_ALIAS.found(linted.script, endpoint.place)

@@ -13,7 +13,7 @@ from dslaunch.slurm.script import Script
 from dslaunch.slurm.script_mistakes import ScriptMistake
 from dslaunch.slurm.shell_parser import expansion_commands
 from dslaunch.slurm.shell_words import Expansion, Word
-from dslaunch.slurm.training_commands import Reading, SrunStep, TrainingCommand
+from dslaunch.slurm.training_commands import LintedScript, SrunStep, TrainingCommand
 
 TORCH_OPTIONS = named(
     "nnodes nproc_per_node rdzv_backend rdzv_endpoint rdzv_id rdzv_conf standalone max_restarts "
@@ -32,10 +32,10 @@ LIST_OPTIONS = ("-w", "--nodelist", "-x", "--exclude")
     "a multi-node launcher that runs on the first node only",
     source=sources.SBATCH,
 )
-def first_node_only(reading: Reading) -> Iterator[Remark]:
+def first_node_only(linted: LintedScript) -> Iterator[Remark]:
     """Find a launcher for several nodes that runs only on the first, in the batch script."""
-    script = reading.script
-    for launch in reading.launches:
+    script = linted.script
+    for launch in linted.launches:
         alone = launch.step is None and launch.command.words[0].place == launch.place
         nodes = launch.option("nnodes", "num_machines")
         one = nodes is not None and script.constant(nodes.value) == "1"
@@ -56,10 +56,10 @@ def first_node_only(reading: Reading) -> Iterator[Remark]:
     "`deepspeed` under srun connects to the nodes by SSH itself",
     source="DeepSpeed, launcher/runner.py, --no_ssh",
 )
-def deepspeed_by_ssh(reading: Reading) -> Iterator[Remark]:
+def deepspeed_by_ssh(linted: LintedScript) -> Iterator[Remark]:
     """Find deepspeed under srun that starts the job on all nodes by SSH."""
-    script = reading.script
-    for launch in reading.launches:
+    script = linted.script
+    for launch in linted.launches:
         if launch.program != "deepspeed" or launch.step is None or not script.several_nodes:
             continue
         if not {"no_ssh", "launcher"} & launch.options.keys():
@@ -72,10 +72,10 @@ def deepspeed_by_ssh(reading: Reading) -> Iterator[Remark]:
     "launchers of several nodes without a rendezvous address",
     source=sources.TORCHRUN,
 )
-def no_rendezvous(reading: Reading) -> Iterator[Remark]:
+def no_rendezvous(linted: LintedScript) -> Iterator[Remark]:
     """Find launchers on several nodes without a rendezvous."""
-    script = reading.script
-    for launch in reading.launches:
+    script = linted.script
+    for launch in linted.launches:
         if not launch.step or not script.several_nodes or not launch.torch:
             continue
         nodes = launch.option("nnodes", "nnode")
@@ -89,10 +89,10 @@ def no_rendezvous(reading: Reading) -> Iterator[Remark]:
 
 
 @rule("no-node-rank", "error", "a static rendezvous without a node rank", source=sources.TORCHRUN)
-def static_rank(reading: Reading) -> Iterator[Remark]:
+def static_rank(linted: LintedScript) -> Iterator[Remark]:
     """Find a launcher on several nodes without a node rank."""
-    for launch in reading.launches:
-        if not launch.step or not reading.script.several_nodes:
+    for launch in linted.launches:
+        if not launch.step or not linted.script.several_nodes:
             continue
         backend = launch.option("rdzv_backend")
         dealt = backend is not None and backend.text not in ("static", "")  # c10d and its like
@@ -101,7 +101,7 @@ def static_rank(reading: Reading) -> Iterator[Remark]:
         name = "machine_rank" if accelerate else "node_rank"
         if (static or accelerate) and not launch.option(name, "rdzv_endpoint"):
             yield ScriptMistake.NO_NODE_RANK.found(
-                reading.script,
+                linted.script,
                 launch.place,
                 option=name,
                 source=sources.ACCELERATE if accelerate else sources.TORCHRUN,
@@ -114,39 +114,39 @@ def static_rank(reading: Reading) -> Iterator[Remark]:
     "a step that continues after one of its tasks failed",
     source=sources.SRUN_KILL,
 )
-def kill_on_bad_exit(reading: Reading) -> Iterator[Remark]:
+def kill_on_bad_exit(linted: LintedScript) -> Iterator[Remark]:
     """Find a step of several tasks that keeps running after one has failed."""
-    script = reading.script
+    script = linted.script
     variable = script.assigned.get("SLURM_KILL_BAD_EXIT")
     if variable and variable[-1].value.value != "0":
         return
-    for step in _training(reading):
+    for step in _training(linted):
         option = step.options.get("kill-on-bad-exit")
         chosen = option is not None
         limit = step.options["wait"].text if "wait" in step.options else "0"
-        if chosen or limit != "0" or not _several_tasks(reading, step):
+        if chosen or limit != "0" or not _several_tasks(linted, step):
             continue
         yield ScriptMistake.NO_KILL_ON_BAD_EXIT.found(
             script, step.place, edits=(Edit(step.end, step.end, " --kill-on-bad-exit=1"),)
         )
 
 
-def _training(reading: Reading) -> Iterator[SrunStep]:
+def _training(linted: LintedScript) -> Iterator[SrunStep]:
     """Yield each step that trains, once."""
     seen: set[int] = set()
-    for launch in reading.launches:
+    for launch in linted.launches:
         trains = launch.launcher or launch.program == "python"
         if trains and launch.step and launch.step.place not in seen:
             seen.add(launch.step.place)
             yield launch.step
 
 
-def _several_tasks(reading: Reading, step: SrunStep) -> bool:
+def _several_tasks(linted: LintedScript, step: SrunStep) -> bool:
     own = [step.options[name].text for name in ("nodes", "ntasks") if name in step.options]
     if own and all(value == "1" for value in own):
         return False
-    asked = (reading.script.option_text(name) for name in ("ntasks", "ntasks-per-node"))
-    return reading.script.several_nodes or any(value not in ("", "1") for value in asked)
+    asked = (linted.script.option_text(name) for name in ("ntasks", "ntasks-per-node"))
+    return linted.script.several_nodes or any(value not in ("", "1") for value in asked)
 
 
 @rule(
@@ -155,18 +155,18 @@ def _several_tasks(reading: Reading, step: SrunStep) -> bool:
     "`--cpus-per-task`, which srun of SLURM 22.05 and later does not inherit",
     source=sources.SRUN_CPUS,
 )
-def cpus_of_steps(reading: Reading) -> Iterator[Remark]:
+def cpus_of_steps(linted: LintedScript) -> Iterator[Remark]:
     """Find --cpus-per-task of the job, which srun of SLURM 22.05 and 23.02 ignores.
 
     Other releases read SLURM_CPUS_PER_TASK; only these two read SRUN_CPUS_PER_TASK instead.
     """
-    script = reading.script
+    script = linted.script
     if script.option_text(CPUS) in ("", "1") or "SRUN_CPUS_PER_TASK" in script.assigned:
         return
     bind = script.last("SLURM_CPU_BIND", len(script.text))
     if bind and bind.value.value.endswith("none"):
         return
-    for step in _training(reading):
+    for step in _training(linted):
         unbound = "cpu-bind" in step.options and step.options["cpu-bind"].text.endswith("none")
         if not unbound and not {CPUS, "cpus-per-gpu"} & step.options.keys():
             yield ScriptMistake.SRUN_CPUS.found(
@@ -182,11 +182,11 @@ def cpus_of_steps(reading: Reading) -> Iterator[Remark]:
     "a list that the shell splits into several words",
     source="bash(1), arrays: ${NAME[@]}; word splitting",
 )
-def split_lists(reading: Reading) -> Iterator[Remark]:
+def split_lists(linted: LintedScript) -> Iterator[Remark]:
     """Find a list in the value of an option that the shell splits: the second word becomes the
     program."""
-    script = reading.script
-    for step in reading.steps:
+    script = linted.script
+    for step in linted.steps:
         words = [word for word in step.command.words if word.place >= step.place]
         for before, word in pairwise(words):
             for piece in word.pieces:
@@ -232,9 +232,9 @@ def _is_node_list(word: Word) -> bool:
     "an abbreviated option of torchrun",
     source="Python, argparse, allow_abbrev; PyTorch, torch.distributed.run, --nnodes",
 )
-def abbreviations(reading: Reading) -> Iterator[Remark]:
+def abbreviations(linted: LintedScript) -> Iterator[Remark]:
     """Find abbreviated options of torchrun, such as --nnode."""
-    for launch in reading.launches:
+    for launch in linted.launches:
         if not launch.torch:
             continue
         for option in launch.options.values():
@@ -242,19 +242,19 @@ def abbreviations(reading: Reading) -> Iterator[Remark]:
             if option.name in TORCH_OPTIONS or len(meant) != 1 or len(option.given) < 4:
                 continue
             yield _abbreviation(
-                reading, launch, given=option.given, place=option.place, meant=meant[0]
+                linted, launch, given=option.given, place=option.place, meant=meant[0]
             )
 
 
 def _abbreviation(
-    reading: Reading, launch: TrainingCommand, *, given: str, place: int, meant: str
+    linted: LintedScript, launch: TrainingCommand, *, given: str, place: int, meant: str
 ) -> Remark:
     dashes = "-" in given[2:]
     full = "--" + (meant.replace("_", "-") if dashes else meant)
     end = place + len(given)
-    plain = reading.script.text[place:end] == given
+    plain = linted.script.text[place:end] == given
     return ScriptMistake.ABBREVIATED_OPTION.found(
-        reading.script,
+        linted.script,
         place,
         option=given,
         full=full,
@@ -269,8 +269,8 @@ def _abbreviation(
     "`torch.distributed.launch`, which is deprecated",
     source="PyTorch, torch.distributed.launch: deprecated in favor of torchrun",
 )
-def old_launchers(reading: Reading) -> Iterator[Remark]:
+def old_launchers(linted: LintedScript) -> Iterator[Remark]:
     """Find torch.distributed.launch."""
-    for launch in reading.launches:
+    for launch in linted.launches:
         if launch.program == "torch.distributed.launch":
-            yield ScriptMistake.OLD_LAUNCHER.found(reading.script, launch.place)
+            yield ScriptMistake.OLD_LAUNCHER.found(linted.script, launch.place)

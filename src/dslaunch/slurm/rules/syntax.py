@@ -9,15 +9,15 @@ from dslaunch.lint.rules import rule
 from dslaunch.slurm.rules.directives import PLACEHOLDER
 from dslaunch.slurm.script_mistakes import ScriptMistake
 from dslaunch.slurm.syntax import SyntaxFault
-from dslaunch.slurm.training_commands import Reading
+from dslaunch.slurm.training_commands import LintedScript
 
 ASKED = ("bash", "sh", "dash")
 """The interpreters whose scripts `bash -n` can parse."""
 
 
-def refused(reading: Reading, refusal: SyntaxFault) -> Iterator[Remark]:
+def refused(linted: LintedScript, refusal: SyntaxFault) -> Iterator[Remark]:
     """Find a syntax error of `bash -n`: the job fails when bash reaches that line."""
-    script = reading.script
+    script = linted.script
     if script.interpreter not in ASKED or script.is_template:
         return
     line = min(max(refusal.line, 1), len(script.begins))
@@ -40,8 +40,8 @@ def refused(reading: Reading, refusal: SyntaxFault) -> Iterator[Remark]:
     "the script has more expansions than the lint follows",
     source="dslaunch, slurm/script.py: MOST_EXPANDED",
 )
-def unread(reading: Reading) -> Iterator[Remark]:
+def unread(linted: LintedScript) -> Iterator[Remark]:
     """Find a script whose variables expand to more text than is checked."""
-    script = reading.script
+    script = linted.script
     if script.exhausted:
         yield ScriptMistake.NOT_READ_WHOLE.found(script, 0)

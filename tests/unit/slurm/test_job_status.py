@@ -1,11 +1,11 @@
-"""How a job stands, by SLURM's state alone."""
+"""The status of a job, by SLURM's state alone."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
-from dslaunch.slurm.standing import JobStanding, Standing, pending_reason, standing_of
+from dslaunch.slurm.job_status import JobPhase, JobStatus, pending_reason, status_of
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.verdict import Ending
 from dslaunch.slurm.verdict_text import pending_text
@@ -14,27 +14,27 @@ JOB = JobInfo("12", "RUNNING", nodes="a")
 
 
 @pytest.mark.parametrize(
-    ("job", "standing"),
+    ("job", "phase"),
     [
-        (JobInfo("12", "PENDING", "Resources"), Standing.PENDING),
-        (JOB, Standing.RUNNING),
-        (replace(JOB, flags=("COMPLETING",)), Standing.COMPLETING),
-        (JobInfo("12", "SUSPENDED"), Standing.OTHER),
-        (JobInfo("12", "TIMEOUT"), Standing.ENDED),
+        (JobInfo("12", "PENDING", "Resources"), JobPhase.PENDING),
+        (JOB, JobPhase.RUNNING),
+        (replace(JOB, flags=("COMPLETING",)), JobPhase.COMPLETING),
+        (JobInfo("12", "SUSPENDED"), JobPhase.OTHER),
+        (JobInfo("12", "TIMEOUT"), JobPhase.ENDED),
     ],
 )
-def test_a_state_is_a_standing(job: JobInfo, standing: Standing) -> None:
-    assert standing_of(job).standing is standing
+def test_a_state_is_a_phase(job: JobInfo, phase: JobPhase) -> None:
+    assert status_of(job).phase is phase
 
 
 def test_a_start_after_a_requeue_is_counted() -> None:
-    assert standing_of(replace(JOB, restarts=1)) == JobStanding(
-        Standing.RUNNING, name="12", state="RUNNING", nodes="a", start=2
+    assert status_of(replace(JOB, restarts=1)) == JobStatus(
+        JobPhase.RUNNING, name="12", state="RUNNING", nodes="a", start=2
     )
 
 
 def test_an_ended_job_has_a_verdict() -> None:
-    verdict = standing_of(JobInfo("12", "TIMEOUT")).verdict
+    verdict = status_of(JobInfo("12", "TIMEOUT")).verdict
     assert verdict is not None
     assert verdict.code is Ending.TIME_LIMIT
 

@@ -1,4 +1,4 @@
-"""How a job stands while it is pending, running or ended, by SLURM's state alone. Pure.
+"""The status of a job that is pending, running or ended, by SLURM's state alone. Pure.
 
 Its text is made in `verdict_text.py`.
 """
@@ -26,7 +26,7 @@ def pending_reason(reason: str) -> str:
     return plain.replace("requeued_held", "requeued held")
 
 
-class Standing(StrEnum):
+class JobPhase(StrEnum):
     """In which part of its life a job is."""
 
     PENDING = "pending"
@@ -37,10 +37,10 @@ class Standing(StrEnum):
     ENDED = "ended"
 
 
-class JobStanding(Struct, frozen=True):
-    """How a job, a task or a component stands, as far as SLURM's state shows it."""
+class JobStatus(Struct, frozen=True):
+    """The status of a job, a task or a component, as far as SLURM's state shows it."""
 
-    standing: Standing
+    phase: JobPhase
     name: str
     """`12`, or `12_3` of an array."""
     state: str
@@ -55,17 +55,17 @@ class JobStanding(Struct, frozen=True):
     """How it ended."""
 
 
-def standing_of(info: JobInfo) -> JobStanding:
-    """Return how a job stands."""
+def status_of(info: JobInfo) -> JobStatus:
+    """Return the status of a job."""
     name = info.array_task or info.job
     if info.waiting:
-        return JobStanding(Standing.PENDING, name, info.state, reason=info.reason)
+        return JobStatus(JobPhase.PENDING, name, info.state, reason=info.reason)
     if info.over:
         verdict = decide(
             info, observed=OutputEvidence(), root=None, after=EndDetails(), own_uid=NO_USER
         )
-        return JobStanding(Standing.ENDED, name, info.state, verdict=verdict)
-    standing = Standing.RUNNING if info.state == "RUNNING" else Standing.OTHER
+        return JobStatus(JobPhase.ENDED, name, info.state, verdict=verdict)
+    phase = JobPhase.RUNNING if info.state == "RUNNING" else JobPhase.OTHER
     if "COMPLETING" in info.flags or info.state == "COMPLETING":
-        standing = Standing.COMPLETING
-    return JobStanding(standing, name, info.state, nodes=info.nodes, start=info.restarts + 1)
+        phase = JobPhase.COMPLETING
+    return JobStatus(phase, name, info.state, nodes=info.nodes, start=info.restarts + 1)
