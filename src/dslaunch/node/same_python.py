@@ -29,6 +29,8 @@ OF_EVERY_START = frozenset(
     ("os", "os.path", "posixpath", "genericpath", "stat", "_stat", "_collections_abc", "abc")
 )
 """Modules that `site` imports: with `-S` this program has done that."""
+MOST_VARIABLES = 64 * 1024
+"""Characters of all variables: the kernel starts no program with too many (execve(2), E2BIG)."""
 FAILED = 1
 """Exit code of Python after an exception."""
 
@@ -43,15 +45,14 @@ def is_same(python: str, environment: Dict[str, str]) -> bool:
         and hasattr(installed.__loader__, "at_start")
         and (os.getuid(), os.getgid()) == (os.geteuid(), os.getegid())
         and bool(sys.executable)
+        and sum(map(len, environment.values())) < MOST_VARIABLES
         and paths.program(python, environment.get("PATH")) == sys.executable
         and not any(name.startswith(OF_PYTHON) for name in {*environment} - {*HARMLESS})
         and not any(name.startswith(OF_LIBRARIES) for name in changed)
     )
 
 
-def start(
-    argv: List[str], environment: Dict[str, str], cwd: str, out: int, err: int, report: int
-) -> int:
+def start(argv: List[str], environment: Dict[str, str], out: int, err: int, report: int) -> int:
     """Start a copy that does what the job's interpreter would: `argv` is its command line, with
     the text of `installed` and its arguments. Return the process, which has its own group.
 
@@ -63,7 +64,6 @@ def start(
         try:
             os.setpgid(0, 0)
             _redirect(out, err, report)
-            os.chdir(cwd)
             os.environ.clear()
             os.environ.update(environment)
             os.write(report, f"activated\n{sys.executable}\n".encode(errors="surrogateescape"))

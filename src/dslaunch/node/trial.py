@@ -53,16 +53,19 @@ def run(told: Answer, home: str) -> Answer:
     pipes = {report: b"", out: b"", err: b""}
     argv = [paths.expanded(word, words) for word in told["argv"]]
     python = argv[told["python_at"] :] if "python_at" in told else []
+    here = os.open(".", os.O_PATH)
     try:
+        os.chdir(cwd)
         if python and same_python.is_same(python[0], environment):
-            child = Program(same_python.start(python, environment, cwd, outs, errs, report=ours))
+            child = Program(same_python.start(python, environment, outs, errs, report=ours))
         else:
-            child = Program.spawned(argv, environment, cwd=cwd, out=outs, err=errs)
+            child = Program.spawned(argv, environment, out=outs, err=errs)
     except OSError:
         _close(*pipes)
         raise
     finally:
-        _close(ours, outs, errs)
+        os.fchdir(here)
+        _close(ours, outs, errs, here)
     late = not _listen(child, pipes, time.monotonic() + told["seconds"])
     code = child.end()
     if told.get("tidy"):
@@ -94,29 +97,21 @@ class Program:
         self.pid = pid
 
     @classmethod
-    def spawned(
-        cls, argv: List[str], environment: Dict[str, str], cwd: str, out: int, err: int
-    ) -> Program:
+    def spawned(cls, argv: List[str], environment: Dict[str, str], out: int, err: int) -> Program:
         """Start a program. `out`, `err`: where it writes to. Raises OSError if it cannot be
         started."""
-        here = os.open(".", os.O_PATH)
-        try:
-            os.chdir(cwd)
-            pid = os.posix_spawn(
-                _executable(argv[0], environment),
-                argv,
-                environment,
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, out, 1),
-                    (os.POSIX_SPAWN_DUP2, err, 2),
-                ],
-                setpgroup=0,
-                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores these
-            )
-        finally:
-            os.fchdir(here)
-            os.close(here)
+        pid = os.posix_spawn(
+            _executable(argv[0], environment),
+            argv,
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, out, 1),
+                (os.POSIX_SPAWN_DUP2, err, 2),
+            ],
+            setpgroup=0,
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores these
+        )
         return cls(pid)
 
     def has_ended(self) -> bool:

@@ -119,6 +119,7 @@ def test_a_copy_ends_as_the_interpreter_does_whose_start_up_file_exits(tmp_path:
         {"LD_LIBRARY_PATH": "/somewhere"},
         {"LC_ALL": "C"},
         {"PATH": "/nowhere"},
+        {"LONG": "x" * 70_000},
     ],
     ids=lambda env: " ".join(env),
 )

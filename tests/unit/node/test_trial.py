@@ -94,7 +94,7 @@ def test_the_number_of_a_program_is_its_own_until_its_group_was_killed() -> None
     """Another process could get the number of one whose status was taken, and be killed."""
     with Path(os.devnull).open("wb") as nowhere:
         handle = nowhere.fileno()
-        it = trial.Program.spawned(["true"], {**os.environ}, cwd="/", out=handle, err=handle)
+        it = trial.Program.spawned(["true"], {**os.environ}, out=handle, err=handle)
     with os.fdopen(os.pidfd_open(it.pid)) as handle:
         assert select.select([handle], [], [], 300)[0]
     assert it.has_ended()
