@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.errors import ConfigError, DslaunchError, NodeError, Problem, UsageError
 from dslaunch.json_text import json_text
-from dslaunch.terminal import PLAIN, colored, one_line, visible
+from dslaunch.terminal import PLAIN, colored, cut, one_line, visible
 from dslaunch.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ RED, BOLD = "\x1b[31m", "\x1b[1m"
 GAP = "  "
 EXCERPT = 100
 """Characters of a source line that are shown with a problem."""
+LONGEST_ERROR = 8192
+"""Characters of a line of an error, which may quote a word of the command line; a path has at most
+4,096."""
 NARROWEST = 12
 """Columns that a cell of a table keeps at least."""
 
@@ -147,7 +150,7 @@ def _node_errors(problem: NodeError) -> None:
 
 def _error_lines(message: str) -> None:
     for line in visible(message).splitlines():
-        _tell(f"{_paint('error:', RED)} {line}")
+        _tell(f"{_paint('error:', RED)} {cut(line, LONGEST_ERROR)}")
 
 
 def _hint_lines(hint: str | None) -> None:

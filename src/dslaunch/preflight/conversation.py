@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -65,7 +65,7 @@ class Conversation(Struct):
 
         return then(login, listen, _lost)
 
-    def ask(self, questions: Iterable[Question]) -> None:
+    def ask(self, questions: Sequence[Question]) -> None:
         """Ask questions, and wait for the answers until they are given up. Raises LostError."""
         asked = self.begin_asking(questions)
         over = threading.Event()
@@ -77,32 +77,35 @@ class Conversation(Struct):
         asked.result()
 
     def begin_asking(
-        self, questions: Iterable[Question], last: Iterable[Question] = ()
+        self, questions: Sequence[Question], last: Sequence[Question] = ()
     ) -> Future[None]:
         """Ask questions; the future is done when the answers are kept, or raises LostError.
 
         `last`: questions that the node answers at the end, also when the connection breaks.
         """
-        asked = {q.key: q for q in questions if q.key not in self.answers}
+        # most nodes are asked the same: their list is kept, and not one for each of them
+        asked = [q for q in questions if q.key not in self.answers] if self.answers else questions
         if self.hello is not None and not asked:
             return DONE
         began = time.monotonic()
-        _log.debug("asked", node=self.node.host, questions=list(asked))
-        message = {"questions": self._spelt(asked.values()), "last": self._spelt(last)}
+        _log.debug("asked", node=self.node.host, questions=[q.key for q in asked])
+
+        def make() -> dict[str, Any]:
+            return {"questions": self._spelt(asked), "last": self._spelt(last)}
 
         def keep(replied: survey.Surveyed) -> Future[None]:
             seconds = time.monotonic() - began
             _log.info("answered", node=self.node.host, questions=len(asked), seconds=seconds)
             self.hello = self.hello or replied.hello
-            for key, question in asked.items():
-                sent = replied.answers.get(key)
+            for question in asked:
+                key, sent = question.key, replied.answers.get(question.key)
                 found = self.known.answer(key, question.kind, question.argument, sent)
                 self.answers[key] = found
             self.seconds = time.monotonic() - self.began
             return DONE
 
         assert self.wire is not None
-        replied = self.wire.request("survey", survey.SURVEYED, **message)
+        replied = self.wire.request_made("survey", survey.SURVEYED, make)
         return then(replied, keep, self._explained)
 
     def measure_clock(self, trips: int = PINGS) -> Future[None]:

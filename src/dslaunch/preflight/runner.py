@@ -45,6 +45,7 @@ GRACE = 10.0
 FAREWELL = 5.0
 """Seconds for all connections to end."""
 _log = log.Log(__name__)
+_NOTHING: Asked = {}
 Tell = Callable[[str, str], None]
 """Called with a host and its stage: `connected`, `asked`, `answered`, `failed`."""
 
@@ -144,8 +145,8 @@ class Survey:
 
     def _first_round(self, rounds: Sequence[Round]) -> None:
         """Connect to every node, and ask it the first questions of all checks."""
-        asked = {host: _of_host(host, [each.asked for each in rounds]) for host in self.talks}
-        last = {host: _of_host(host, [each.last for each in rounds]) for host in self.talks}
+        asked = _of_hosts(self.talks, [each.asked for each in rounds])
+        last = _of_hosts(self.talks, [each.last for each in rounds])
         longest = max((_longest(questions) for questions in asked.values()), default=0.0)
 
         def begin(talk: Conversation) -> Future[None]:
@@ -212,7 +213,7 @@ class Survey:
     def _ask_round(self, running: Sequence[RunningCheck]) -> None:
         """Ask every node what some checks ask next, and let them continue."""
         rounds = [check.pending.asked for check in running if check.pending is not None]
-        asked = {host: _of_host(host, rounds) for host in self.talks}
+        asked = _of_hosts(self.talks, rounds)
         longest = _longest([q for questions in asked.values() for q in questions])
         if any(asked.values()):
             self._round(lambda talk: talk.begin_asking(asked[talk.node.host]), longest)
@@ -293,9 +294,20 @@ class Survey:
         threading.Thread(target=talk.close, daemon=True).start()
 
 
-def _of_host(host: str, rounds: Iterable[Mapping[str, Asked]]) -> list[Question]:
-    """Return the questions of several checks to a node."""
-    return [question for asked in rounds for question in asked.get(host, {}).values()]
+def _of_hosts(
+    hosts: Iterable[str], rounds: Sequence[Mapping[str, Asked]]
+) -> dict[str, list[Question]]:
+    """Return the questions of several checks to each node; nodes that are asked the same have one
+    list."""
+    lists: dict[tuple[int, ...], list[Question]] = {}
+    found = {}
+    for host in hosts:
+        own = [asked.get(host, _NOTHING) for asked in rounds]
+        key = tuple(map(id, own))
+        if key not in lists:
+            lists[key] = [question for asked in own for question in asked.values()]
+        found[host] = lists[key]
+    return found
 
 
 def _longest(questions: Sequence[Question]) -> float:

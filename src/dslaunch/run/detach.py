@@ -95,11 +95,11 @@ def detach(
     """
     port = prepare(sessions, plan, timeouts, control)
     link = {"address": plan.rendezvous.address, "port": port}
-    starts = start_messages(plan, secrets)
+    starts = start_messages(plan, secrets, {"link": link})
     for session, node, start in zip(sessions, plan.nodes, starts, strict=True):
         session.expect(node.ranks)
         session.follow(hold=False)
-        session.start_ranks({**start, "link": link})
+        session.start_ranks(start)
     return settle(sessions, inbox, watch)
 
 

@@ -106,7 +106,7 @@ def diagnose(lines: Sequence[str], evidence: Evidence | None = None) -> Diagnosi
     if proof is not None:
         return proof
     # torch writes the rank before each line of an exception; patterns are about the line itself
-    short = [_RANK.sub("", _bounded(line)) for line in lines]
+    short = [_RANK.sub("", ends_of(line)) for line in lines]
     begin = _last_exception_at(short)
     found_exception = cut(found.exception, _LONGEST) if found.exception else None
     exception = found_exception or last_exception(short)
@@ -155,8 +155,9 @@ def killed_while_offloading(found: Diagnosis, number: int | None) -> Diagnosis:
     return replace(told, what=found.what or told.what)
 
 
-def _bounded(line: str) -> str:
-    """Return the ends of a line: a rank may write lines of any length."""
+def ends_of(line: str) -> str:
+    """Return the ends of a line, in which known endings are searched: a rank may write lines of any
+    length."""
     short = len(line) <= 2 * _LOOKED_AT
     return line if short else f"{line[:_LOOKED_AT]} ... {line[-_LOOKED_AT:]}"
 
@@ -198,7 +199,7 @@ def last_exception(lines: Sequence[str]) -> str | None:
 
 
 def _without_rank(line: str) -> str:
-    return _RANK.sub("", _bounded(line).strip()).strip()
+    return _RANK.sub("", ends_of(line).strip()).strip()
 
 
 def _frames_above(lines: Sequence[str], at: int) -> list[str]:
@@ -209,6 +210,6 @@ def _frames_above(lines: Sequence[str], at: int) -> list[str]:
 
 def _last_exception_at(lines: Sequence[str]) -> int | None:
     for at in reversed(range(len(lines))):
-        if _EXCEPTION.match(_bounded(lines[at]).strip()):
+        if _EXCEPTION.match(ends_of(lines[at]).strip()):
             return at
     return None

@@ -76,10 +76,10 @@ def gather(
     claim = f"{mark}-first"
     known = queries.KnownValues()
     common = _common_questions(inquiry)
-    own = [
+    own = (
         _own_questions(inquiry, placement, marks, claim=claim, token=token)
         for placement in placements
-    ]
+    )
     asked = [
         session.ask({**common, **questions}, known)
         for session, questions in zip(sessions, own, strict=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.errors import NodeFailure
@@ -110,8 +111,8 @@ class Session(Wire):
         """Whether events and output were requested."""
         self._sending = threading.RLock()
         """So that a request is sent once over a connection: when it is made, or again."""
-        self._start: Mapping[str, Any] | None = None
-        """The message that starts the ranks, until the node has sent an event."""
+        self._start: Callable[[], Mapping[str, Any]] | None = None
+        """Makes the message that starts the ranks, until the node has sent an event."""
         self._resumed = False
         """Whether we have reconnected at least once."""
 
@@ -149,9 +150,11 @@ class Session(Wire):
         def parsed(reply: Reply) -> queries.Answers:
             return queries.parse_answers(self.host, questions, reply.value, known)
 
-        asked = {query.name: argument for query, argument in questions.items()}
-        self._log.info("asked", questions=list(asked))
-        return self._request("ask", parsed, questions=asked)
+        def make() -> dict[str, Any]:
+            return {"questions": {query.name: about for query, about in questions.items()}}
+
+        self._log.info("asked", questions=[query.name for query in questions])
+        return self._request("ask", parsed, make)
 
     def put(self, root: str, digests: Sequence[str], *, from_node: bool) -> tuple[int, Future[int]]:
         """Announce a tar archive that is to be unpacked below `root` on the node.
@@ -165,12 +168,13 @@ class Session(Wire):
         self._abandon_if_over()
         return id, future
 
-    def start_ranks(self, message: Mapping[str, Any]) -> None:
-        """Start the ranks; their events come to who follows."""
+    def start_ranks(self, make: Callable[[], Mapping[str, Any]]) -> None:
+        """Start the ranks; their events come to who follows. `make` returns the message, again if
+        it is sent again."""
         with self._sending:
-            self._start = message
+            self._start = make
             if self._absence is None:
-                self.send(**message)
+                self.send(**make())
 
     def send_piece(self, archive: int, piece: bytes) -> None:
         """Send a piece of an announced archive, and wait while much is unsent."""
@@ -207,13 +211,18 @@ class Session(Wire):
         return self._clock.error
 
     def _request(
-        self, operation: str, parsed: Callable[[Reply], Value], **message: Any
+        self,
+        operation: str,
+        parsed: Callable[[Reply], Value],
+        make: Callable[[], Mapping[str, Any]],
     ) -> Future[Value]:
-        repeated = {"op": operation, **message} if operation in REPEATABLE else None
+        again = None
+        if self._holding and operation in REPEATABLE:
+            again = partial(_with_operation, operation, make)
         with self._sending:
-            id, future = self._expect(parsed, repeated)
+            id, future = self._expect(parsed, again)
             if self._absence is None:
-                self.send(op=operation, id=id, **message)
+                self.send(op=operation, id=id, **make())
         self._abandon_if_over()
         return future
 
@@ -359,12 +368,12 @@ class Session(Wire):
         again."""
         unrepeatable = []
         for id, request in list(self._waiting.items()):
-            if request.message is None:
+            if request.again is None:
                 unrepeatable.append(self._waiting.pop(id).future)
             else:
-                self.send(id=id, **request.message)
+                self.send(id=id, **request.again())
         if self._start is not None:
-            self.send(**self._start)
+            self.send(**self._start())
         return unrepeatable
 
     def _loss_without_agent(self) -> NodeFailure | None:
@@ -464,3 +473,8 @@ class Session(Wire):
             if not self.hello.done():
                 self.hello.set_exception(LostError(self._loss))
             self._inbox.add(self, Lost(self._loss, self._gone))
+
+
+def _with_operation(operation: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a message with what it requests."""
+    return {"op": operation, **make()}

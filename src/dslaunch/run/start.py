@@ -183,6 +183,7 @@ def _recorded(controller: RunController, count: int, plan: Plan, facts: Facts) -
     record = controller.recorded(plan, count)
     for event in controller.connected:
         record.event(event)
+    controller.connected.clear()
     record.write_pieces(numbered("plan", count), plan_pieces(plan))
     record.write_pieces(numbered("facts", count), facts_pieces(facts))
     _log_plan(controller.run, plan)

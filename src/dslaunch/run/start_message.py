@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
@@ -11,7 +12,7 @@ from dslaunch.cluster.nodeset import fold_in_order
 from dslaunch.run.output_interval import output_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from dslaunch.launch.plan import NodePlan, Plan
     from dslaunch.run.rehearsal import RehearsalLimits
@@ -34,16 +35,19 @@ def start_ranks(
     more: dict[str, Any] = {"notice": notice}
     if rehearsal is not None:
         more["rehearsal"] = rehearsal.start_message()
-    starts = start_messages(plan, secrets)
+    starts = start_messages(plan, secrets, more)
     for session, node, start in zip(sessions, plan.nodes, starts, strict=True):
         session.expect(node.ranks)
         session.follow(hold=True)
-        session.start_ranks({**start, **more})
+        session.start_ranks(start)
 
 
-def start_messages(plan: Plan, secrets: dict[str, Secret]) -> Iterator[dict[str, Any]]:
-    """Yield the message that starts a node's processes, for each node. Secrets are in no other
-    message."""
+def start_messages(
+    plan: Plan, secrets: dict[str, Secret], more: Mapping[str, Any]
+) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Yield what makes the message that starts a node's processes, for each node: messages take
+    more memory than the plan. Secrets are in no other message. `more`: what the message of each
+    node has beside."""
     about = {
         "cluster": plan.cluster,
         "launcher": plan.launcher,
@@ -53,11 +57,15 @@ def start_messages(plan: Plan, secrets: dict[str, Secret]) -> Iterator[dict[str,
         "started": time.time(),
     }
     for node in plan.nodes:
-        yield _start_message(plan, node, secrets, about)
+        yield partial(_start_message, plan, node, secrets, about, more)
 
 
 def _start_message(
-    plan: Plan, node: NodePlan, secrets: dict[str, Secret], about: Mapping[str, Any]
+    plan: Plan,
+    node: NodePlan,
+    secrets: dict[str, Secret],
+    about: Mapping[str, Any],
+    more: Mapping[str, Any],
 ) -> dict[str, Any]:
     """`about`: what every node records of the run, for later requests."""
     return {
@@ -74,4 +82,5 @@ def _start_message(
         "master_port": plan.rendezvous.port,
         "output_interval": output_interval(plan.world_size),
         "about": {**about, "ranks": list(node.ranks)},
+        **more,
     }

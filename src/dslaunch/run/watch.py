@@ -10,6 +10,7 @@ from typing import Literal
 
 from dslaunch.node.frames import NO_RANK, Output
 from dslaunch.protocol.messages import NodeEvent
+from dslaunch.run.endings import ends_of
 from dslaunch.run.events import Event, Line, LineBlock
 from dslaunch.run.lines import BarState, Block, Lines, printable
 from dslaunch.run.outcome import History, Outcome, judge
@@ -20,7 +21,7 @@ from dslaunch.run.view import View
 UNKNOWN_USER = "an unknown user"
 """Who stopped a run, where the node does not know."""
 KEPT_LINES = 40
-"""Last lines of each rank that are kept for the diagnosis."""
+"""Last lines of each rank that are kept for the diagnosis, of long ones their ends."""
 _TERMINATES = re.compile(rb"^(?:\[rank\d{1,9}\]: ?)?\s{0,8}what\(\): .*", re.MULTILINE)
 """What native code writes of the exception that ends its process. The stacks of all threads follow,
 which are longer than the lines that are kept."""
@@ -142,7 +143,7 @@ class Watch:
             if not newline:
                 return
         last = self.last[source]
-        last.extend(text.rsplit("\n", KEPT_LINES)[-KEPT_LINES:])
+        last.extend(map(ends_of, text.rsplit("\n", KEPT_LINES)[-KEPT_LINES:]))
         del last[:-KEPT_LINES]
 
     def _bar(self, source: RankSource, stream: int, state: BarState, when: float) -> None:

@@ -61,8 +61,9 @@ class _Request(Struct, frozen=True):
     """From the reply to the answer. Raises InvalidAnswer."""
     sent: float
     """When it was sent, on the monotonic clock."""
-    message: Mapping[str, Any] | None = None
-    """What was sent; None: it cannot be sent again."""
+    again: Callable[[], Mapping[str, Any]] | None = None
+    """Makes the message again, which takes more memory than all else about it; None: it cannot be
+    sent again."""
 
 
 class Wire:
@@ -153,9 +154,7 @@ class Wire:
         self._late = self._stopped_reading = False
         self._ended = Latch()
         self._channel = channel
-        self._writing = WritingWatch(
-            channel, lambda: self._reads_nothing(channel), written=started.written
-        )
+        self._writing = WritingWatch(channel, self._reads_nothing, written=started.written)
         self._quiet_since = time.monotonic()
         self._limit_login(channel, login_shell.TIMEOUT)
         channel.listen(_Listener(self, channel))
@@ -171,7 +170,13 @@ class Wire:
     def request(self, operation: str, answer: TypeAdapter[Value], **message: Any) -> Future[Value]:
         """Send a message that is replied to; the future holds the typed reply, or raises
         LostError."""
-        return self._request(operation, lambda reply: parse(answer, reply.value), **message)
+        return self.request_made(operation, answer, lambda: message)
+
+    def request_made(
+        self, operation: str, answer: TypeAdapter[Value], make: Callable[[], Mapping[str, Any]]
+    ) -> Future[Value]:
+        """Send a message as `request` does. `make` returns it, again if it is sent again."""
+        return self._request(operation, lambda reply: parse(answer, reply.value), make)
 
     def measure_clock(self) -> Future[Clock]:
         """Find out by how much the node's clock is ahead, in one round trip."""
@@ -182,7 +187,7 @@ class Wire:
             self._clock.take(found)
             return found
 
-        return self._request("clock", parsed)
+        return self._request("clock", parsed, dict)
 
     def known_clock(self) -> Clock | None:
         """Return by how much the node's clock is ahead, as all replies say; None: not measured."""
@@ -235,10 +240,13 @@ class Wire:
         self._connection.close()
 
     def _request(
-        self, operation: str, parsed: Callable[[Reply], Value], **message: Any
+        self,
+        operation: str,
+        parsed: Callable[[Reply], Value],
+        make: Callable[[], Mapping[str, Any]],
     ) -> Future[Value]:
         id, future = self._expect(parsed)
-        self.send(op=operation, id=id, **message)
+        self.send(op=operation, id=id, **make())
         self._abandon_if_over()
         return future
 
@@ -248,15 +256,17 @@ class Wire:
             self._abandon(self._loss)
 
     def _expect(
-        self, parsed: Callable[[Reply], Value], message: Mapping[str, Any] | None = None
+        self,
+        parsed: Callable[[Reply], Value],
+        again: Callable[[], Mapping[str, Any]] | None = None,
     ) -> tuple[int, Future[Value]]:
         """Return the number of a request and the future of its answer.
 
-        `message`: what to send if the request is made again over another connection.
+        `again`: returns what to send if the request is made again over another connection.
         """
         id = next(self._ids)
         future: Future[Value] = Future()
-        self._waiting[id] = _Request(future, parsed, time.monotonic(), message)
+        self._waiting[id] = _Request(future, parsed, time.monotonic(), again)
         return id, future
 
     def _write(self, data: bytes) -> None:

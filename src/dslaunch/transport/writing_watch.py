@@ -18,18 +18,26 @@ WRITE_TIMEOUT = 10.0
 class WritingWatch:
     """Writes to a channel, and reports a program that takes nothing of what waits to be sent."""
 
-    __slots__ = ("_changing", "_channel", "_is_watching", "_on_stuck", "_timeout", "_written")
+    __slots__ = (
+        "_changing",
+        "_channel",
+        "_is_watching",
+        "_on_stuck",
+        "_taken_before",
+        "_timeout",
+        "_written",
+    )
 
     def __init__(
         self,
         channel: Channel,
-        on_stuck: Callable[[], object],
+        on_stuck: Callable[[Channel], object],
         *,
         written: int = 0,
         timeout: float = WRITE_TIMEOUT,
     ) -> None:
-        """`on_stuck`: called in the loop's thread when nothing was taken for `timeout` seconds.
-        `written`: bytes that the channel was given before."""
+        """`on_stuck`: called in the loop's thread when the channel has taken nothing for `timeout`
+        seconds. `written`: bytes that the channel was given before."""
         self._channel = channel
         self._on_stuck = on_stuck
         self._timeout = timeout
@@ -38,6 +46,8 @@ class WritingWatch:
         self._written = written
         """Bytes that the channel was given in all."""
         self._is_watching = False
+        self._taken_before = 0
+        """Bytes that the channel had taken when the timeout began."""
         self._watch()
 
     def write(self, data: bytes) -> None:
@@ -54,15 +64,15 @@ class WritingWatch:
             if self._is_watching or not unsent:
                 return
             self._is_watching = True
-            taken = self._written - unsent
-        loop.shared().call_later(self._timeout, lambda: self._look(taken))
+            self._taken_before = self._written - unsent
+        loop.shared().call_later(self._timeout, self._look)
 
-    def _look(self, taken_before: int) -> None:
+    def _look(self) -> None:
         with self._changing:
             self._is_watching = False
             unsent = self._channel.unsent
             taken = self._written - unsent
-        if unsent and taken <= taken_before:
-            self._on_stuck()
+        if unsent and taken <= self._taken_before:
+            self._on_stuck(self._channel)
         else:
             self._watch()

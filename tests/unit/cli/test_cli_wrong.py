@@ -59,7 +59,8 @@ WRONG: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...] = (
     ((*RUN, "-m", "--no-python", "x"), 2, ("--module", "--no-python")),
     (("slurm", C, "gone.py"), 3, ("gone.py", "--workdir")),
     (("slurm", C, "tran.py"), 3, ("tran.py", "train.py")),
-    # names that no file can have
+    # names that no file can have, and words that would fill the screen
+    (("schema", "x" * 100_000), 2, ("xxx...",)),
     ((*RUN, "--dry-run", "x" * 300), 2, ("File name too long",)),
     (("checkpoint", "consolidate", "x" * 300, "--to", "o"), 2, ("xxx", "File name too long")),
     (("init", "--ssh-config", "loop"), 3, ("loop", "symbolic links")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -255,7 +255,9 @@ class Replying:
     def __init__(self, reply: Any = None, error: Exception | None = None) -> None:
         self.reply, self.error = reply, error
 
-    def request(self, operation: str, answer: TypeAdapter[Any], **message: object) -> Future[Any]:
+    def request_made(
+        self, operation: str, answer: TypeAdapter[Any], make: Callable[[], object]
+    ) -> Future[Any]:
         future: Future[Any] = Future()
         try:
             if self.error is not None:

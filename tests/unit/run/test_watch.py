@@ -57,6 +57,17 @@ def test_an_exception_whose_message_has_megabytes_is_kept_with_what_came_before_
     assert begins == ["Traceback", 'File "t', "torch.Out", "the last"]
 
 
+def test_long_last_lines_of_a_rank_take_little_memory_and_keep_their_ends() -> None:
+    watch = Watch(View())
+    line = b"begin " + b"x" * 60_000 + b" end\n"
+    for _ in range(2 * KEPT_LINES):
+        watch.output("n1", Output(0, 1, 1.0, line), 0.0)
+    last = watch.last["n1", 0]
+    assert len(last) == KEPT_LINES
+    assert {(text[:5], text[-3:]) for text in last} == {("begin", "end")}
+    assert sum(map(len, last)) < 400_000
+
+
 def test_few_lines_are_all_kept() -> None:
     seen, unseen = View(), View()
     data = b"".join(b"line %d\n" % i for i in range(KEPT_LINES))

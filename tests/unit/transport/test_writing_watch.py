@@ -39,7 +39,7 @@ class Turns:
 def test_a_program_that_takes_nothing_for_the_whole_time_is_reported_once() -> None:
     stuck = threading.Semaphore(0)
     channel = Buffered()
-    watch = WritingWatch(channel, stuck.release, timeout=0.0)
+    watch = WritingWatch(channel, lambda _: stuck.release(), timeout=0.0)
     turns = Turns()
     watch.write(b"abc")
     watch.write(b"def")
@@ -50,7 +50,7 @@ def test_a_program_that_takes_nothing_for_the_whole_time_is_reported_once() -> N
 
 def test_what_was_given_to_the_channel_before_is_watched_too() -> None:
     stuck = threading.Event()
-    WritingWatch(Buffered(unsent=10), stuck.set, written=10, timeout=0.0)
+    WritingWatch(Buffered(unsent=10), lambda _: stuck.set(), written=10, timeout=0.0)
     assert stuck.wait(300)
 
 
@@ -58,7 +58,7 @@ def test_a_program_that_takes_some_is_not_reported() -> None:
     stuck = threading.Event()
     channel = Buffered()
     turns = Turns()
-    watch = WritingWatch(channel, stuck.set, timeout=0.0)
+    watch = WritingWatch(channel, lambda _: stuck.set(), timeout=0.0)
     watch.write(b"abc")
     channel.unsent = 0
     turns.go_on()

@@ -32,9 +32,14 @@ def _ranks(scope: Scope) -> int:
     return sum(len(node.slots) for node in scope.nodes if not node.spare)
 
 
+HIGHEST_LIMIT = 1 << 20
+"""Open files that Linux permits a process at most, unless fs.nr_open is raised; proc_sys_fs(5)."""
+
+
 def _nofile(a: NodeAnswers) -> Iterator[Finding]:
     soft, hard = a["limits"]["NOFILE"]
     ranks = a.scope.once(_ranks)
+    wanted = min(round(a.limits["warn"] * ranks), HIGHEST_LIMIT)
     words = f"{soft} open files" + (f" (at most {hard})" if hard != soft and hard > 0 else "")
     if soft < 0:
         yield passed("no limit")
@@ -44,8 +49,8 @@ def _nofile(a: NodeAnswers) -> Iterator[Finding]:
         # the rank with many peers is that of NCCL's root, which raises its soft limit to the hard
         # one (NCCL, src/bootstrap.cc, `setFilesLimit`)
         yield Finding("fail", words, f"a hard limit of at least {a.limits['many']:g}")
-    elif soft < a.limits["warn"] * ranks:
-        yield Finding("warn", words, f"{a.limits['warn'] * ranks:g} for {ranks} ranks")
+    elif soft < wanted:
+        yield Finding("warn", words, f"{wanted} for {ranks} ranks")
     elif soft < a.limits["usual"]:
         yield Finding("warn", words, f"{a.limits['usual']:g}, the default of Linux")
     else:
