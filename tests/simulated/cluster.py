@@ -111,7 +111,7 @@ class SimulatedCluster:
             code=launcher.returncode,
             wall=time.monotonic() - began,
             cpu=used.ru_utime + used.ru_stime,
-            peak=used.ru_maxrss / 1024,
+            peak=sampler.peak,
             output=output,
             errors=errors,
             record=records[-1] if records else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from bisect import bisect_left
@@ -34,10 +35,15 @@ class CpuSample:
 
 @dataclass(slots=True)
 class CpuSampler:
-    """Samples the processor time of a process until it has exited."""
+    """Samples the processor time of a process until it has exited, and its largest memory.
+
+    The largest memory that wait4(2) reports also counts that of the process which has started it.
+    """
 
     pid: int
     samples: list[CpuSample] = field(default_factory=list)
+    peak: float = 0.0
+    """MiB of memory, at most."""
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -52,9 +58,10 @@ class CpuSampler:
         return self.samples
 
     def _sample(self) -> None:
-        stat = Path(f"/proc/{self.pid}/stat")
+        stat, status = Path(f"/proc/{self.pid}/stat"), Path(f"/proc/{self.pid}/status")
         while (cpu := _cpu_in(_text(stat))) is not None:
             self.samples.append(CpuSample(time.time(), cpu))
+            self.peak = max(self.peak, _peak_in(_text(status)))
             time.sleep(SAMPLE)
 
 
@@ -71,6 +78,12 @@ def _cpu_in(stat: str) -> float | None:
     if not fields or fields[0] == "Z":
         return None
     return (int(fields[11]) + int(fields[12])) * _TICK
+
+
+def _peak_in(status: str) -> float:
+    """Return the MiB of memory in /proc/PID/status (proc(5)); 0.0: the process has exited."""
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) / 1024 if found else 0.0
 
 
 @dataclass(frozen=True, slots=True)

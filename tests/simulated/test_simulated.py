@@ -30,6 +30,9 @@ from tests.simulated.drawn import (
 
 UNREACHABLE = 5
 """dslaunch's exit code for nodes that cannot be reached."""
+FEW, MANY = 200, 1200
+MOST_OF_A_NODE = 20.0
+"""KiB of the launcher's memory. It takes 13 KiB; before equal answers were shared, 25 KiB."""
 LONG = (900.0, 900.0)
 """Seconds that outlive every test: the rank is ended by the launcher."""
 
@@ -95,6 +98,15 @@ def test_a_draw_depends_on_the_seed_and_the_number_alone() -> None:
     assert [rank for rank in range(200) if rank_draw(scenario, rank).fails] == [
         failing_rank(scenario)
     ]
+
+
+@pytest.mark.parametrize("transport", ["simulated", "simulated-tree"])
+def test_a_further_node_takes_little_memory_of_the_launcher(transport: str, tmp_path: Path) -> None:
+    few, many = (
+        launched(Scenario(nodes=nodes, lines=1), tmp_path / str(nodes), transport).peak
+        for nodes in (FEW, MANY)
+    )
+    assert (many - few) * 1024 / (MANY - FEW) < MOST_OF_A_NODE
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from dslaunch.plugin import (
     Cluster,
@@ -91,16 +90,18 @@ class SimulatedChannel(QueueingChannel):
 class SimulatedConnection:
     """A node that has logged us in. Each program on it has its own login."""
 
-    __slots__ = ("_channels", "_log_in", "_unused")
+    __slots__ = ("_channels", "_log_in", "_node", "_unused")
 
-    def __init__(self, first: socket.socket, log_in: Callable[[], socket.socket]) -> None:
+    def __init__(
+        self, first: socket.socket, log_in: Callable[[Node], socket.socket], node: Node
+    ) -> None:
         self._unused: socket.socket | None = first
-        self._log_in = log_in
+        self._log_in, self._node = log_in, node
         self._channels: list[SimulatedChannel] = []
 
     def start(self, line: str, text: Sequence[bytes] = ()) -> SimulatedChannel:
         """Run a shell line."""
-        connection, self._unused = self._unused or self._log_in(), None
+        connection, self._unused = self._unused or self._log_in(self._node), None
         connection.sendall(f"{line}\n".encode())
         connection.setblocking(False)
         channel = SimulatedChannel(connection)
@@ -132,7 +133,7 @@ class SimulatedTransport:
             raise NodeError((failure,)) from None
         except OSError as error:
             raise NodeError((NodeFailure(node.host, "timeout", str(error)),)) from None
-        return SimulatedConnection(first, partial(self._log_in, node))
+        return SimulatedConnection(first, self._log_in, node)
 
     def _log_in(self, node: Node) -> socket.socket:
         """Log in. Raises OSError."""

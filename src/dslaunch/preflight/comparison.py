@@ -120,7 +120,8 @@ def _answered(read: Callable[[NodeAnswers], R], a: NodeAnswers) -> R | Unanswere
     try:
         return read(a)
     except UnansweredError as why:
-        return why
+        # with its traceback it would keep the answers of all nodes until garbage is collected
+        return why.with_traceback(None)
 
 
 class NodePart(Struct, frozen=True):

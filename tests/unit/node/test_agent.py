@@ -329,3 +329,29 @@ def beats_read(connection: socket.socket, client: AgentClient) -> int:
             data += connection.recv(1 << 20, socket.MSG_DONTWAIT)
             client.write()
     return data.count(b'"beat"')
+
+
+def test_what_happens_in_a_turn_arrives_at_once_and_in_its_order() -> None:
+    # a socket that keeps apart what is sent by different calls
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, its:
+        agent = Agent("r1", "n1", {"heartbeat": 1.0, "reconnect": 1.0}, os.getppid())
+        agent.welcome(its)
+        greeting = ours.recv(1 << 16)
+        assert greeting.startswith(frames.GREETING)
+        assert b'"hello"' in greeting
+        client = agent.clients[0]
+        client.follow(after=0)
+        for rank in range(2):
+            agent.say({"event": "started", "rank": rank})
+        client.reply(7, None)
+        agent.say({"event": "joined"})
+        agent.publish()
+        assert kinds_of(ours.recv(1 << 16)) == ["started", "started", 7]
+        assert kinds_of(ours.recv(1 << 16)) == ["joined"]
+
+
+def kinds_of(data: bytes) -> list[Any]:
+    """Return the events and the numbers of replies that have arrived."""
+    messages = [cast("frames.Message", frame) for frame in frames.Decoder().feed(data)]
+    return [message.get("event", message.get("reply")) for message in messages]

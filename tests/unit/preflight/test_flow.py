@@ -22,6 +22,7 @@ from dslaunch.preflight.check import (
     passed,
 )
 from dslaunch.preflight.checks import built_in
+from dslaunch.preflight.comparison import read_of_nodes
 from dslaunch.preflight.flow import (
     FAULT,
     NodeFlow,
@@ -77,6 +78,12 @@ def test_each_node_is_asked_what_its_own_flow_asks() -> None:
     ]
     found = [(verdict.found, verdict.hosts) for verdict in flow.findings()]
     assert found == [("twice", ("n1", "n3")), ("once", ("n2",))]
+
+
+def test_why_a_node_has_no_value_keeps_nothing_else_of_it() -> None:
+    read = dict(read_of_nodes(nodes(n1={"error": "none"}), lambda a: a.value(SECOND)))
+    assert isinstance(read["n1"], UnansweredError)
+    assert read["n1"].__traceback__ is None
 
 
 @pytest.mark.parametrize("returned", [None, ["text"], [3]])

@@ -180,6 +180,19 @@ def _columns(a: NodeAnswers) -> Columns:
     return columns(a.once(_tables).gpus)
 
 
+_OF_EACH_NODE = frozenset(("uuid", "temperature.gpu", "temperature.gpu.tlimit", "memory.used"))
+"""Fields that differ from node to node. All others are compared at once: nodes that differ in one
+are few."""
+
+
+def _usual_fields(a: NodeAnswers) -> tuple[tuple[str, Column], ...]:
+    return tuple(each for each in a.once(_columns).items() if each[0] not in _OF_EACH_NODE)
+
+
+def _usual_columns(a: NodeAnswers) -> Columns:
+    return dict(a.part(_usual_fields))
+
+
 @cache
 def _column(name: str) -> Callable[[NodeAnswers], Column | None]:
     """Return what reads a field of each GPU; None: no GPU has it."""
@@ -194,7 +207,10 @@ class _CommonFields(Mapping[str, str]):
         self._a, self._at = a, at
 
     def __getitem__(self, name: str) -> str:
-        column = self._a.part(_column(name))
+        if name in _OF_EACH_NODE:
+            column = self._a.part(_column(name))
+        else:
+            column = self._a.once(_usual_columns).get(name)
         text = column[self._at] if column is not None else None
         if text is None:
             raise KeyError(name)
