@@ -813,6 +813,15 @@ def test_a_call_of_nccl_that_has_not_returned_is_not_complete(
     assert (record.current is not None) == is_in_it
 
 
+def test_a_call_of_nccl_after_what_another_rank_has_completed_is_a_later_one() -> None:
+    """It is not recorded yet: the ranks that have called it wait for the communicator."""
+    told = over_nccl({rank: {"completed": True} for rank in "0123"})
+    told["stacks"]["3"] = changed("not-entered")["stacks"]["3"]
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.ranks) == (HangCode.NOT_ENTERED, (("node2", 3),))
+    assert verdict.waiting == (0, 1, 2)
+
+
 def test_collectives_of_nccl_have_the_names_of_their_functions() -> None:
     told = over_nccl({"3": {"operation": "all_reduce_barrier"}})
     sides = verdict_of(told).sides
