@@ -135,8 +135,8 @@ def exponent(first: tuple[float, float], second: tuple[float, float]) -> float:
 MEASURED = Costs(
     cpu=Line(fixed=0.4, each=0.0015),
     start_cpu=Line(fixed=0.35, each=0.0012),
-    memory=Line(fixed=48, each=0.0235),
-    relay_memory=0.003,
+    memory=Line(fixed=48, each=0.012),
+    relay_memory=0.0015,
     ssh_cpu=0.0063,
     ssh_memory=0.22,
     login=0.1,

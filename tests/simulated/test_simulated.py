@@ -32,7 +32,7 @@ UNREACHABLE = 5
 """dslaunch's exit code for nodes that cannot be reached."""
 FEW, MANY = 200, 1200
 MOST_OF_A_NODE = 20.0
-"""KiB of the launcher's memory. It takes 13 KiB; before equal answers were shared, 25 KiB."""
+"""KiB of memory. A node takes 13 to 16; it took 25 before equal answers were shared."""
 LONG = (900.0, 900.0)
 """Seconds that outlive every test: the rank is ended by the launcher."""
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.testbed.vcluster import ClusterError, VirtualCluster
+from tests.testbed.vcluster.access import command_line
 from tests.testbed.vcluster.rootfs import CHECKOUT
-from tests.testbed.vcluster.state import Bind
+from tests.testbed.vcluster.state import Bind, load
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=60")
 Start = Callable[..., VirtualCluster]
@@ -206,3 +207,23 @@ def test_a_cluster_ends_with_the_process_that_holds_it(
 )
 def test_a_bind_is_read_as_docker_users_write_it(text: str, bind: Bind) -> None:
     assert Bind.parse(text) == bind
+
+
+def test_a_cluster_ends_that_nobody_waits_for_any_more(
+    can_have_clusters: None, tmp_path: Path
+) -> None:
+    """The process that holds it may be killed while it starts."""
+    ours, its = os.pipe()
+    os.close(ours)
+    command = [*command_line(tmp_path), "up", "--hold", "--nodes", "1"]
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=its,
+        stderr=subprocess.PIPE,
+        timeout=300,
+        check=False,
+    )
+    os.close(its)
+    assert done.returncode != 0
+    assert load(tmp_path) is None

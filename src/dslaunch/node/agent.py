@@ -419,8 +419,9 @@ class Agent:
         last = f"{type(error).__name__}: {error}"
         told = {"how": "failed", "error": last[:MOST_OF_ERROR], "trace": trace[-MOST_OF_TRACE:]}
         note = {"event": "gone", "time": time.time(), **self.secrets.values(told)}
-        with contextlib.suppress(Exception):  # whatever has failed may fail again
-            self.send_output()
+        for last_work in (self.send_output, self.publish):
+            with contextlib.suppress(Exception):  # whatever has failed may fail again
+                last_work()
         if self.directory is not None:
             run_files.write(self.directory, run_files.GONE, note)
         if self.holder.client is not None:

@@ -297,15 +297,16 @@ class Survey:
 def _of_hosts(
     hosts: Iterable[str], rounds: Sequence[Mapping[str, Asked]]
 ) -> dict[str, list[Question]]:
-    """Return the questions of several checks to each node; nodes that are asked the same have one
-    list."""
+    """Return the questions of several checks to each node, equal ones once; nodes that are asked
+    the same have one list."""
     lists: dict[tuple[int, ...], list[Question]] = {}
     found = {}
     for host in hosts:
         own = [asked.get(host, _NOTHING) for asked in rounds]
         key = tuple(map(id, own))
         if key not in lists:
-            lists[key] = [question for asked in own for question in asked.values()]
+            by_key = {question.key: question for asked in own for question in asked.values()}
+            lists[key] = list(by_key.values())
         found[host] = lists[key]
     return found
 

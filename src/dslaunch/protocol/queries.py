@@ -81,6 +81,8 @@ class Answered(Sent):
 
 
 _ANSWERED = adapter_of(Table[Answered])
+_NO_ERRORS: Mapping[str, str] = {}
+"""One for all nodes."""
 
 
 class Answers(Struct, frozen=True):
@@ -152,7 +154,7 @@ def parse_answers(
             values[query.name] = known.parsed(query, argument, given.value)
         except InvalidAnswer as error:
             raise InvalidAnswer(f"{query.name}: {error}") from None
-    return Answers(host, values, errors)
+    return Answers(host, values, errors or _NO_ERRORS)
 
 
 # ---------------------------------------------------------------- before a run

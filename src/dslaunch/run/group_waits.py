@@ -25,8 +25,13 @@ class GroupWait(Struct, frozen=True):
     @property
     def not_begun(self) -> list[int]:
         """Return the members whose GPUs have not begun it, while those of others have."""
-        begun = {rank for rank, entry in self.entered.items() if entry.started}
-        return sorted(self.entered.keys() - begun) if begun else []
+        if not any(entry.started for entry in self.entered.values()):
+            return []  # it is not told
+        return sorted(
+            rank
+            for rank, entry in self.entered.items()
+            if not entry.started and not entry.completed
+        )
 
     @property
     def began(self) -> float:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
     from dslaunch.launch.plan import Plan
     from dslaunch.run.agent_program import AgentStart
-    from dslaunch.run.events import Event
     from dslaunch.run.outcome import Outcome
     from dslaunch.run.rehearsal import Rehearsed
     from dslaunch.run.session import Session
@@ -118,8 +117,9 @@ class RunController:
         """What a rehearsal has recorded, once it has ended."""
         self.outcomes: list[Outcome] = []
         """How the attempts before ended."""
-        self.connected: list[Event] = []
-        """The nodes of this attempt, connected before there was a record to note it."""
+        self.connected: dict[str, float] = {}
+        """The nodes of this attempt that were connected before there was a record to note it, and
+        when."""
         self._show = show
         self._on_usage = on_usage
         self._usage_file: UsageFile | None = None

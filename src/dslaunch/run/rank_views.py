@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dslaunch.run.collectives import Collective, RankRecord
 from dslaunch.run.hang_verdict import Place
 from dslaunch.run.reasons import RankSource
-from dslaunch.run.waits import Frame, Wait, wait
+from dslaunch.run.waits import OTHERS, Frame, Wait, wait
 
 MOST_WORKERS = 64
 """Processes below a rank that are inspected."""
@@ -80,13 +80,11 @@ def rank_views(
         for key, processes in ranks.items():
             rank = int(key)
             seen = [_process(each) for each in processes[: MOST_WORKERS + 1]]
-            process = seen[0] if seen else None
-            record = records.get(rank)
             found[rank] = RankView(
                 rank=rank,
                 host=host,
-                record=record if record is None else _with_unreturned_call(record, process),
-                process=process,
+                record=records.get(rank),
+                process=seen[0] if seen else None,
                 children=tuple(seen[1:]),
             )
     for (host, number), (code, signal) in ended.items():
@@ -94,24 +92,67 @@ def rank_views(
             found[number] = RankView(
                 rank=number, host=host, exit_code=code, signal=signal, ended=True
             )
-    return dict(sorted(found.items()))
+    return _with_unreturned_calls(dict(sorted(found.items())))
 
 
-def _with_unreturned_call(record: RankRecord, process: Process | None) -> RankRecord:
-    """Return the record with its last collective as not completed if the call has not returned.
+def _with_unreturned_calls(views: Mapping[int, RankView]) -> dict[int, RankView]:
+    """Return the views with collectives whose calls have not returned as not completed.
 
     A call of NCCL returns when the GPU has been told what to do, so that one which is seen inside
     still connects the ranks of its group. PyTorch takes it for completed then: it asks an event
     which has not been recorded yet (torch 2.11, FlightRecorder::update_state).
     """
-    last = max(record.entries, key=lambda entry: entry.entered, default=None)
-    if last is None or not last.completed or last.backend != "nccl" or process is None:
-        return record
-    innermost = process.frames[0] if process.frames else None
-    if innermost is None or innermost.function != last.operation:
-        return record
-    entries = [replace(each, completed=False) if each is last else each for each in record.entries]
-    return replace(record, entries=tuple(entries))
+    inside = {rank: call for rank, view in views.items() if (call := _seen_call(view)) is not None}
+    calls = {_identity(call) for call in inside.values()}
+    # where another rank has returned from it, the call is a later one, which PyTorch records only
+    # once it has a communicator (torch 2.11, ProcessGroupNCCL::collective)
+    earlier = {
+        _identity(entry)
+        for view in (views.values() if calls else ())
+        for entry in _completed(view)
+        if _identity(entry) in calls and _is_outside(view)
+    }
+    unreturned = {rank: call for rank, call in inside.items() if _identity(call) not in earlier}
+    changed = {rank: _not_completed(views[rank], call) for rank, call in unreturned.items()}
+    return {**views, **changed}
+
+
+def _seen_call(view: RankView) -> Collective | None:
+    """Return the last collective of a rank if it is completed, and the rank in such a call."""
+    entries = view.record.entries if view.record is not None else ()
+    last = max(entries, key=lambda entry: entry.entered, default=None)
+    if last is None or not last.completed or last.backend != "nccl" or view.process is None:
+        return None
+    innermost = view.process.frames[0] if view.process.frames else None
+    return last if innermost is not None and innermost.function == last.operation else None
+
+
+def _completed(view: RankView) -> tuple[Collective, ...]:
+    """Return the collectives that a rank has completed, by its record."""
+    entries = view.record.entries if view.record is not None else ()
+    return tuple(entry for entry in entries if entry.completed)
+
+
+def _is_outside(view: RankView) -> bool:
+    """Return whether a rank is seen outside of calls that wait for other ranks."""
+    if view.process is None or not view.process.frames:
+        return False
+    seen = view.process.wait
+    return seen is None or seen.kind not in OTHERS
+
+
+def _identity(entry: Collective) -> tuple[str, bool, int]:
+    """Return what is equal for a collective in all ranks of its group."""
+    return entry.group, entry.p2p, entry.seq
+
+
+def _not_completed(view: RankView, call: Collective) -> RankView:
+    """Return a view with one of its collectives as not completed."""
+    assert view.record is not None
+    entries = tuple(
+        replace(each, completed=False) if each is call else each for each in view.record.entries
+    )
+    return replace(view, record=replace(view.record, entries=entries))
 
 
 def _process(told: Mapping[str, Any]) -> Process:

@@ -230,10 +230,14 @@ def write_private_pieces(path: Path, pieces: Iterable[str]) -> None:
     """Write a whole private file, as `write_private` does, of a text in pieces."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.unlink(missing_ok=True)
-    with _private(new) as file:
-        for text in _gathered(pieces):
-            private.append_whole(file.fileno(), text.encode())
-    new.replace(path)
+    try:
+        with _private(new) as file:
+            for text in _gathered(pieces):
+                private.append_whole(file.fileno(), text.encode())
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)  # a full disk needs the space of the first pieces
+        raise
 
 
 def _gathered(pieces: Iterable[str]) -> Iterator[str]:

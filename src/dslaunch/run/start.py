@@ -181,8 +181,8 @@ def _node_logins(controller: RunController, count: int) -> NodeLogins | None:
 def _recorded(controller: RunController, count: int, plan: Plan, facts: Facts) -> RunDirectory:
     """Record and show the plan; return the run directory."""
     record = controller.recorded(plan, count)
-    for event in controller.connected:
-        record.event(event)
+    for host, when in controller.connected.items():
+        record.event(Event(when, "connected", host))
     controller.connected.clear()
     record.write_pieces(numbered("plan", count), plan_pieces(plan))
     record.write_pieces(numbered("facts", count), facts_pieces(facts))
@@ -217,16 +217,15 @@ def _transport_decisions(controller: RunController) -> tuple[Decision, ...]:
 
 def _greeted(controller: RunController, starter: AgentStarter) -> list[Session]:
     """Wait until all agents have greeted; return the sessions. Raises NodeError, Interrupted."""
-    controller.connected = []
+    controller.connected = {}
     view, late = controller.view, dict.fromkeys(starter.begun)
 
     def tell_new() -> None:
         """Show the nodes that are connected, one by one."""
         for host in starter.new_greetings():
             del late[host]
-            event = Event(time.time(), "connected", host)
-            controller.connected.append(event)
-            view.event(event)
+            controller.connected[host] = now = time.time()
+            view.event(Event(now, "connected", host))
         view.begin(StartStep.CONNECTING, tuple(late))
 
     sessions = starter.sessions(controller.interrupts, tell_new)

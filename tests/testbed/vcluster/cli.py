@@ -59,9 +59,12 @@ def up(arguments: Arguments) -> None:
     began = time.monotonic()
     cluster, _ = lifecycle.up(arguments.state_dir, settings_of(arguments))
     if arguments.hold:
-        print("up", flush=True)
-        sys.stdin.read()
-        lifecycle.down(arguments.state_dir)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # nobody may read that it is up
+        try:
+            print("up", flush=True)
+            sys.stdin.read()
+        finally:
+            lifecycle.down(arguments.state_dir)
         return
     texts = [HELP, SLURM_HELP] if cluster.settings.slurm else [HELP]
     print(

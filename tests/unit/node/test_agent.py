@@ -248,6 +248,21 @@ def test_gathered_output_comes_before_the_end_of_its_rank(tmp_path: Path) -> Non
     assert output == {1: b"first\nsecond\n", 2: b"no newline"}
 
 
+def test_an_agent_that_fails_sends_what_happened_in_its_last_turn_first() -> None:
+    ours, its = socket.socketpair()
+    with ours, its:
+        agent = Agent("r1", "n1", {"heartbeat": 1.0, "reconnect": 1.0}, os.getppid())
+        agent.welcome(its, holds=True)
+        agent.clients[0].follow(0)
+        agent.say({"event": "exit", "rank": 0})
+        agent.output(1, 2, b"last words")
+        agent.crashed(OSError("no space"), "")
+        ours.recv(len(frames.GREETING), socket.MSG_WAITALL)
+        sent = frames.Decoder().feed(ours.recv(1 << 16))
+    said = [each.data if isinstance(each, frames.Output) else each["event"] for each in sent]
+    assert said == ["hello", "exit", b"last words", "gone"]
+
+
 def output_before_exit(connection: socket.socket) -> dict[int, bytes]:
     """What an agent sends of each stream before it tells that a rank has ended."""
     connection.recv(len(frames.GREETING), socket.MSG_WAITALL)

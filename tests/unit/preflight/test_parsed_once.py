@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.checks.recorded import HELLO
+import logging
+
+import pytest
+from tests.checks.recorded import HELLO, first_questions
+from tests.hostile.scripted import ScriptedNode, ScriptedTransport
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.preflight.check import NodeAnswers, Scope
@@ -10,7 +14,9 @@ from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import some
 from dslaunch.preflight.flow import RunningCheck
 from dslaunch.preflight.judge import node_answers
+from dslaunch.preflight.logins import Logins
 from dslaunch.preflight.recording import NodeRecording, Recording
+from dslaunch.preflight.runner import Survey
 
 CLUSTER = parse_cluster("nodes: [{host: 'n[1-2]', slots: 1}]\n", "c.yaml")
 SCOPE = Scope(CLUSTER, CLUSTER.nodes)
@@ -46,3 +52,20 @@ def test_equal_texts_of_two_nodes_and_of_two_judgments_are_parsed_each() -> None
     assert first == second == later
     assert first is not second
     assert first is not later
+
+
+def test_a_question_of_several_checks_is_asked_and_its_answer_taken_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "dslaunch.preflight")
+    honest = {"hello": HELLO, "answers": {}, "clock": None}
+    nodes = {node.host: ScriptedNode(honest, honest) for node in CLUSTER.nodes}
+    logins = Logins(ScriptedTransport(nodes), CLUSTER.nodes, at_once=2)
+    Survey(SCOPE, CHECKS, lambda *_: None, logins).run()
+    asked = {
+        question.key
+        for check in CHECKS.values()
+        for question in first_questions(check, SCOPE)["n1"].values()
+    }
+    answered = [vars(record) for record in caplog.records if vars(record)["event"] == "answered"]
+    assert [each["fields"]["questions"] for each in answered] == [len(asked)] * 2

@@ -14,7 +14,13 @@ from dslaunch.node.journal import FileJournal
 from dslaunch.run.events import Event
 from dslaunch.run.recorded_events import read_events
 from dslaunch.run.recorded_output import RecordedOutput
-from dslaunch.run.run_directory import ARRIVAL, RunDirectory, write_private
+from dslaunch.run.run_directory import (
+    ARRIVAL,
+    WORTH_A_WRITE,
+    RunDirectory,
+    write_private,
+    write_private_pieces,
+)
 
 FILES_END = range(2 * ARRIVAL.size + 2)
 """Sizes at which files cannot grow: before, in and behind each thing that is written."""
@@ -51,6 +57,13 @@ def test_a_whole_file_is_replaced_or_left_as_it_was(tmp_path: Path) -> None:
     with files_of_at_most(3), pytest.raises(OSError, match="space"):
         write_private(path, "after")
     assert path.read_text() == "before"
+
+
+def test_the_first_pieces_of_a_file_do_not_stay_on_a_full_disk(tmp_path: Path) -> None:
+    piece = "x" * WORTH_A_WRITE
+    with files_of_at_most(WORTH_A_WRITE), pytest.raises(OSError, match=r"space|large"):
+        write_private_pieces(tmp_path / "plan.json", [piece, piece])
+    assert list(tmp_path.iterdir()) == []
 
 
 STARTED, EXIT, ENDED = (

@@ -786,6 +786,15 @@ def test_a_gpu_that_has_not_begun_what_the_others_have_is_what_they_wait_for() -
     assert verdict.waiting == (0, 1, 2)
 
 
+def test_a_gpu_that_has_completed_a_collective_has_begun_it() -> None:
+    """A rank whose recorder has no times does not tell when it began."""
+    begun, completed = {"started": True}, {"completed": True}
+    told = over_nccl({"0": begun, "1": begun, "2": begun, "3": completed})
+    told["stacks"]["3"] = changed("not-entered")["stacks"]["3"]
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.waiting) == (HangCode.NETWORK, (0, 1, 2))
+
+
 def test_without_the_begin_of_any_collective_no_gpu_is_named() -> None:
     assert verdict_of(over_nccl({})).code is HangCode.NETWORK
 
@@ -802,6 +811,15 @@ def test_a_call_of_nccl_that_has_not_returned_is_not_complete(
     record = seen(told)[3].record
     assert record is not None
     assert (record.current is not None) == is_in_it
+
+
+def test_a_call_of_nccl_after_what_another_rank_has_completed_is_a_later_one() -> None:
+    """It is not recorded yet: the ranks that have called it wait for the communicator."""
+    told = over_nccl({rank: {"completed": True} for rank in "0123"})
+    told["stacks"]["3"] = changed("not-entered")["stacks"]["3"]
+    verdict = verdict_of(told)
+    assert (verdict.code, verdict.ranks) == (HangCode.NOT_ENTERED, (("node2", 3),))
+    assert verdict.waiting == (0, 1, 2)
 
 
 def test_collectives_of_nccl_have_the_names_of_their_functions() -> None:
