@@ -65,8 +65,9 @@ def kept_progress(several: Sequence[RunsOfCluster], *, until: Until = never) -> 
             for one in ones:
                 if one.run == run:
                     _read(one, progress)
-            if progress.latest is not None:
-                found[run] = progress.latest
+            latest = progress.latest_of_all()
+            if latest is not None:
+                found[run] = latest
     return found
 
 

@@ -469,5 +469,11 @@ class RunProgress:
                 self._printing.add(rank)
         return self.of(min(self._printing)) if self._printing else None
 
+    def latest_of_all(self) -> Progress | None:
+        """Return the progress of the lowest rank that prints any, by all lines that have come, for
+        those who ask once; None: no rank does."""
+        each = (self.of(rank) for rank in sorted(self._ranks))
+        return next((progress for progress in each if progress is not None), None)
+
     def _has_format(self, text: str) -> bool:
         return any(pattern.search(text[:LONGEST_LINE]) for pattern in self._formats)

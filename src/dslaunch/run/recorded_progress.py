@@ -39,7 +39,7 @@ def recorded_progress(directory: Path, formats: Sequence[str] = ()) -> Progress 
             source = record.source(log)
             if source is not None:
                 _note_lines(progress, *source, data)
-    return progress.latest
+    return progress.latest_of_all()
 
 
 def note_progress(directory: Path, progress: Progress) -> None:

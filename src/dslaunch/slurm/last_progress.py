@@ -40,4 +40,4 @@ def last_progress(path: Path, layout: Layout, formats: Sequence[str] = ()) -> Pr
     for line in reversed(found):
         host, rank, text = reader.read(line)
         progress.note(Line(0.0, host, rank, "stdout", printable(text.rstrip(b"\n"))))
-    return progress.latest
+    return progress.latest_of_all()

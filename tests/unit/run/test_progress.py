@@ -74,6 +74,15 @@ def test_the_rank_that_prints_progress_is_found_among_many_whose_lines_resemble_
     assert [run.latest for _ in range(3)] == [None, None, Progress(step=5, loss=3.0)]
 
 
+def test_who_asks_once_gets_the_progress_however_many_lines_resemble_it() -> None:
+    run = RunProgress()
+    for rank in range(1, 2 * MOST_READ):
+        run.note(line("a step across all shards", rank=rank))
+    run.note(line("step 4 loss 2", rank=2 * MOST_READ))
+    run.note(line("step 5 loss 3", rank=0))
+    assert run.latest_of_all() == Progress(step=5, loss=3.0)
+
+
 def test_the_progress_of_one_rank_is_read_with_that_of_no_other() -> None:
     run = RunProgress()
     run.note(line("step 5 loss 3", rank=1))
