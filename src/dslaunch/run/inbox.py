@@ -6,6 +6,8 @@ import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from dslaunch.run.arrivals import Away, Back
+
 if TYPE_CHECKING:
     from dslaunch.run.arrivals import Arrival
     from dslaunch.run.session import Session
@@ -29,9 +31,14 @@ class Inbox(SimpleQueue["tuple[Session, Arrival]"]):
         self._pausing = threading.Lock()
 
     def add(self, session: Session, arrival: Arrival) -> None:
-        """Add what has arrived from a node."""
+        """Add what has arrived from a node.
+
+        What is noted of its connection pauses no node: before the ranks are started, nothing is
+        taken until all nodes have answered, and thousands may have reconnected meanwhile.
+        """
         self.put((session, arrival))
-        if self.qsize() > self._most:
+        is_sent = not isinstance(arrival, Away | Back)
+        if is_sent and self.qsize() > self._most:
             with self._pausing:
                 self._paused.add(session)
                 session.pause()

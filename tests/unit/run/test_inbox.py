@@ -5,8 +5,9 @@ from __future__ import annotations
 from queue import SimpleQueue
 from typing import cast
 
+from dslaunch.errors import NodeFailure
 from dslaunch.protocol.messages import Heartbeat
-from dslaunch.run.arrivals import Arrival
+from dslaunch.run.arrivals import Arrival, Away, Back
 from dslaunch.run.inbox import Inbox
 from dslaunch.run.session import Session
 
@@ -46,6 +47,15 @@ def test_a_node_is_paused_until_half_is_taken() -> None:
         inbox.get()
     assert session.paused
     inbox.get()
+    assert not session.paused
+
+
+def test_nodes_that_reconnect_are_not_paused() -> None:
+    """They are asked something before the start, while nothing is taken: they would never answer."""
+    inbox, session = Inbox(most=4), PausedSession()
+    for _ in range(5):
+        inbox.add(cast(Session, session), Away(NodeFailure("n1", "broken", "connection lost")))
+        inbox.add(cast(Session, session), Back(after=0.1))
     assert not session.paused
 
 
