@@ -51,7 +51,7 @@ def test_a_node_is_paused_until_half_is_taken() -> None:
 
 
 def test_nodes_that_reconnect_are_not_paused() -> None:
-    """They are asked something before the start, while nothing is taken: they would never answer."""
+    """Nothing is taken before the start, while they are asked: they would never answer."""
     inbox, session = Inbox(most=4), PausedSession()
     for _ in range(5):
         inbox.add(cast(Session, session), Away(NodeFailure("n1", "broken", "connection lost")))
