@@ -158,14 +158,45 @@ class Gone(Sent):
     """Its guardian has ended all that it had started, and has exited."""
 
 
-class NodeEvent(Sent):
+EventKind = Literal[
+    "contained", "started", "unstarted", "joined", "exit", "stopping", "ending", "done"
+]
+OwnProcess = Literal["agent", "guardian"]
+Containment = Literal["cgroup", "descendants"]
+
+
+class NodeEvent(Struct, frozen=True):
     """An event on a node."""
 
-    event: Literal[
-        "contained", "started", "unstarted", "joined", "exit", "stopping", "ending", "done"
-    ]
-    time: Time
+    event: EventKind
+    time: float
     """By the node's clock."""
+    rank: int = NO_RANK
+    pid: int | None = None
+    code: int | None = None
+    signal: int | None = None
+    asked: bool | None = None
+    error: str | None = None
+    by: str | None = None
+    """The user and host that requested the end."""
+    left: tuple[int, ...] = ()
+    """Processes that could not be ended."""
+    process: OwnProcess | None = None
+    """`ending`: which of dslaunch's processes received a signal."""
+    hang: float | None = None
+    """`ending`: for how many seconds no rank had made progress."""
+    contained: Containment | None = None
+    """How the processes of the run are identified: as members of a control group, or as descendants
+    of the agent and by their environment."""
+    evidence: Evidence | None = None
+
+
+class SentEvent(Sent):
+    """An event as a node sends it; thousands wait while ranks start, for which a model of pydantic
+    is too large."""
+
+    event: EventKind
+    time: Time
     rank: Rank = NO_RANK
     pid: Pid | None = None
     code: Annotated[int, Field(ge=0, le=255)] | None = None
@@ -173,17 +204,15 @@ class NodeEvent(Sent):
     asked: bool | None = None
     error: Text | None = None
     by: Short | None = None
-    """The user and host that requested the end."""
     left: Several[Pid] = ()
-    """Processes that could not be ended."""
-    process: Literal["agent", "guardian"] | None = None
-    """`ending`: which of dslaunch's processes received a signal."""
+    process: OwnProcess | None = None
     hang: Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)] | None = None
-    """`ending`: for how many seconds no rank had made progress."""
-    contained: Literal["cgroup", "descendants"] | None = None
-    """How the processes of the run are identified: as members of a control group, or as descendants
-    of the agent and by their environment."""
+    contained: Containment | None = None
     evidence: Evidence | None = None
+
+    def kept(self) -> NodeEvent:
+        """Return what is kept of it."""
+        return NodeEvent(**dict(self))
 
 
 Arrived = Hello | Heartbeat | Gone | Reply | NodeEvent | frames.Output
@@ -191,7 +220,7 @@ HELLO = TypeAdapter(SentHello)
 HEARTBEAT = TypeAdapter(Heartbeat)
 GONE = TypeAdapter(Gone)
 REPLY = TypeAdapter(Reply)
-EVENT = TypeAdapter(NodeEvent)
+EVENT = TypeAdapter(SentEvent)
 
 
 def read_message(body: bytes) -> frames.Message:
@@ -264,7 +293,7 @@ class Incoming:
         too_many = self._events > MOST_EVENTS or self._event_bytes > MOST_EVENT_BYTES
         if size > LARGEST_EVENT or too_many:
             raise ProtocolError("too many or too large events")
-        event = parse(EVENT, frame)
+        event = parse(EVENT, frame).kept()
         self._check_rank(event.rank)
         return event
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import Struct, field
-from pydantic import BeforeValidator, Field, TypeAdapter
+from pydantic import BeforeValidator, Field, InstanceOf, TypeAdapter
 from typing_extensions import TypedDict
 
 from dslaunch.errors import NodeError, NodeFailure
@@ -254,7 +254,7 @@ def _valid_events(value: object) -> list[NodeEvent]:
     found = []
     for event in _items(value):
         with contextlib.suppress(InvalidAnswer):
-            found.append(parse(EVENT, event))
+            found.append(parse(EVENT, event).kept())
     return found
 
 
@@ -271,7 +271,7 @@ class RunOnNode(Sent):
     detached: bool
     living: bool
     left: Several[Pid]
-    events: Annotated[Several[NodeEvent], BeforeValidator(_valid_events)]
+    events: Annotated[Several[InstanceOf[NodeEvent]], BeforeValidator(_valid_events)]
     """The valid ones: a last line can be incomplete."""
 
 
