@@ -31,6 +31,7 @@ from dslaunch.preflight.logins import Logins, log_in
 from dslaunch.preflight.measurement import Measurement, OnMeasurement
 from dslaunch.preflight.recording import NodeRecording, SharedAnswers
 from dslaunch.protocol.survey import Answer, KnownAnswers
+from dslaunch.transport import loop
 from dslaunch.transport.base import Channel
 from dslaunch.transport.classify import from_error
 from dslaunch.transport.fulfill import fulfill
@@ -40,6 +41,10 @@ from dslaunch.transport.wire import LostError
 
 AT_ONCE = 16
 """Questions that a node answers at a time: that of `node/survey.py`, which is not imported here."""
+BEGUN_AT_ONCE = 128
+"""Nodes that are asked before everything is handled that has arrived: questions without an answer
+take 4 KiB a node, which counts with thousands. Slow nodes do not delay others: nothing arrives
+of them."""
 GRACE = 10.0
 """Seconds for a node to start and to answer, in addition to the timeouts of its questions."""
 FAREWELL = 5.0
@@ -254,14 +259,16 @@ class Survey:
         """Begin work for every node, and drop those that fail or exceed the timeout, which counts
         from the last answer: to take those of thousands of nodes may need longer."""
         limit = longest + GRACE + self.scope.cluster.ssh.connect_timeout
-        deadline = time.monotonic() + limit
         ended: SimpleQueue[tuple[str, Future[None]]] = SimpleQueue()
 
         def note(host: str, work: Future[None]) -> None:
             ended.put((host, work))
 
-        for host, talk in self.talks.items():
+        for number, (host, talk) in enumerate(self.talks.items(), 1):
             begin(talk).add_done_callback(partial(note, host))
+            if number % BEGUN_AT_ONCE == 0:
+                loop.shared().wait_until_handled()
+        deadline = time.monotonic() + limit
         waiting = set(self.talks)
         while waiting:
             try:

@@ -89,6 +89,13 @@ class Loop:
         """
         self.call(lambda: self.call(work))
 
+    def wait_until_handled(self) -> None:
+        """Wait until everything has been handled that has arrived by now. Never in the loop's
+        thread."""
+        handled = threading.Event()
+        self.call_when_handled(handled.set)
+        handled.wait()
+
     def call_later(self, seconds: float, work: Work) -> Timer:
         """Do work after some seconds. May be called from any thread."""
         timer = Timer(work)
