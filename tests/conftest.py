@@ -8,17 +8,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-# No deadlines: they are wall time, which other programs use up. Growth of time is what
-# tests/hostile/test_time_growth.py measures, as processor time.
+# No deadlines, and no complaint that examples are made slowly: both are wall time, which other
+# programs use up. Growth of time is what tests/hostile/test_time_growth.py measures, as processor
+# time.
 #
 # `quick`, which `make test` uses, tries the same examples in each run: a rare counterexample must
 # not fail a commit that has nothing to do with it. `thorough`, which `make test-all` uses, searches
 # at random. What it finds becomes an @example of its test.
-settings.register_profile("quick", deadline=None, derandomize=True, max_examples=50)
-settings.register_profile("thorough", deadline=None, derandomize=False, max_examples=1000)
+WITHOUT_WALL_TIME = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", WITHOUT_WALL_TIME, derandomize=True, max_examples=50)
+settings.register_profile("thorough", WITHOUT_WALL_TIME, derandomize=False, max_examples=1000)
 settings.load_profile("quick")
 
 GOLDEN = Path(__file__).parent / "golden"
