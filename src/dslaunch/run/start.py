@@ -52,7 +52,8 @@ class _Ready(Struct, frozen=True):
 
     sessions: list[Session]
     plan: Plan
-    facts: Facts
+    facts: Facts | None
+    """None: not needed any more, and those of thousands of nodes take memory."""
     record: RunDirectory
     config_errors: tuple[Remark, ...]
     """Errors of the DeepSpeed config files that did not prevent the start."""
@@ -136,10 +137,11 @@ def _prepared(
     if gate is not None:
         gate.after_shipping(interrupts)
         gate.release()
+    needs_facts = request.detached or request.rehearsal is not None
     return _Ready(
         sessions=sessions,
         plan=plan,
-        facts=facts,
+        facts=facts if needs_facts else None,
         record=record,
         config_errors=errors,
         offloads=offloads_to_host(request.job, request.cwd, inquired.in_code),
@@ -265,6 +267,7 @@ def _detached(controller: RunController, ready: _Ready, watch: Watch, inbox: Inb
     """Start the ranks, and leave them to their nodes."""
     from dslaunch.run.detach import control, detach
 
+    assert ready.facts is not None
     network = controller.request.cluster.network
     return detach(
         sessions=ready.sessions,
@@ -306,5 +309,6 @@ def _supervised(controller: RunController, ready: _Ready, watch: Watch, inbox: I
     )
     outcome = supervisor.run(near=ready.plan.rendezvous.address)
     if monitor is not None:
+        assert ready.facts is not None
         controller.rehearsed = monitor.result(ready.facts, outcome, ready.config_errors)
     return outcome
