@@ -91,10 +91,15 @@ class Outcome(Struct, frozen=True):
         return self.reason.code is EndCode.RUNNING
 
 
+JUDGED = ("started", "unstarted", "exit", "ending", "lost")
+"""Kinds of events by which a run is judged."""
+
+
 class History(Struct):
     """The events of a run, for the outcome at the end."""
 
     events: list[Event] = field(default_factory=list)
+    """Those of the kinds in `JUDGED`: of others there are two for each node, in 0.5 KiB."""
     stopped_at: float | None = None
     stop: EndReason | None = None
     """Why the run was asked to stop: an interrupt, a command, output without a reader."""
@@ -118,7 +123,8 @@ class History(Struct):
 
     def note(self, event: Event) -> None:
         """Add an event. What an elastic run needs at each failure is counted here."""
-        self.events.append(event)
+        if event.kind in JUDGED:
+            self.events.append(event)
         self._count(event)
 
     def still_running(self) -> tuple[RankSource, ...]:
