@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, MutableMapping
+from collections.abc import (
+    Callable,
+    Generator,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+)
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -392,7 +400,7 @@ class Round(Struct, frozen=True):
         # also what a plugin returns that is no question, which is found where it is checked
         same = {name: one for name, one in asked.items() if not isinstance(one, QuestionPerNode)}
         hosts = scope.once(_hosts)
-        by_host = dict.fromkeys(hosts, same)
+        by_host: Mapping[str, Asked] = _SameForAll(hosts, same)
         if own:
             by_host = {
                 host: same | {name: one.of[host] for name, one in own.items()} for host in hosts
@@ -400,8 +408,28 @@ class Round(Struct, frozen=True):
         return cls(by_host, common=same, here=here or {})
 
 
-def _hosts(scope: Scope) -> tuple[str, ...]:
-    return tuple(node.host for node in scope.nodes)
+class _SameForAll(Mapping[str, Asked]):
+    """What all nodes are asked, by host. A dictionary for each check would take 0.4 KiB for each
+    node."""
+
+    __slots__ = ("_asked", "_hosts")
+
+    def __init__(self, hosts: Mapping[str, None], asked: Asked) -> None:
+        self._hosts, self._asked = hosts, asked
+
+    def __getitem__(self, host: str) -> Asked:
+        self._hosts[host]  # raises KeyError
+        return self._asked
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._hosts)
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+
+def _hosts(scope: Scope) -> dict[str, None]:
+    return dict.fromkeys(node.host for node in scope.nodes)
 
 
 Flow = Generator[Round, Nodes, Iterable[Finding]]
