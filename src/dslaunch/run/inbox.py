@@ -6,10 +6,8 @@ import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from dslaunch.run.arrivals import Away, Back
-
 if TYPE_CHECKING:
-    from dslaunch.run.arrivals import Arrival
+    from dslaunch.run.arrivals import Arrival, Away, Back
     from dslaunch.run.session import Session
 
 INBOX_SIZE = 256
@@ -31,19 +29,20 @@ class Inbox(SimpleQueue["tuple[Session, Arrival]"]):
         self._pausing = threading.Lock()
 
     def add(self, session: Session, arrival: Arrival) -> None:
-        """Add what has arrived from a node.
-
-        What is noted of its connection pauses no node: before the ranks are started, nothing is
-        taken until all nodes have answered, and thousands may have reconnected meanwhile.
-        """
+        """Add what has arrived from a node."""
         self.put((session, arrival))
-        is_sent = not isinstance(arrival, Away | Back)
-        if is_sent and self.qsize() > self._most:
+        if self.qsize() > self._most:
             with self._pausing:
                 self._paused.add(session)
                 session.pause()
             # all may have been taken since, by a thread that found no node paused
             self._resume()
+
+    def note(self, session: Session, change: Away | Back) -> None:
+        """Add what was noticed of a node's connection, which pauses no node: before the ranks are
+        started, nothing is taken until all nodes have answered, and thousands may have reconnected
+        meanwhile."""
+        self.put((session, change))
 
     def get(self, block: bool = True, timeout: float | None = None) -> tuple[Session, Arrival]:
         """Take the oldest; raises `queue.Empty` as any queue."""

@@ -292,7 +292,7 @@ class Session(Wire):
 
         Runs in a separate thread, because it waits.
         """
-        self._inbox.add(self, Away(failure))
+        self._inbox.note(self, Away(failure))
         self._log.info("reconnecting", kind=failure.kind, text=failure.message)
         try:
             final = reconnect(
@@ -301,7 +301,7 @@ class Session(Wire):
                 self._closing,
                 join=lambda is_running: self._rejoin(absence, join=is_running),
                 without_agent=self._loss_without_agent,
-                on_resumed=lambda resumed: self._inbox.add(self, Away(resumed)),
+                on_resumed=lambda resumed: self._inbox.note(self, Away(resumed)),
             )
         except Exception as error:  # noqa: BLE001 - of a plugin's transport: nothing may wait for this node
             final = NodeFailure(self.host, "lost", f"reconnecting failed: {error!r:.200}")
@@ -353,7 +353,7 @@ class Session(Wire):
         """Continue where the connection was lost. Raises ProtocolError."""
         if not self.hello.done():
             raise ProtocolError("a message before its greeting")
-        self._inbox.add(self, back)
+        self._inbox.note(self, back)
         self._send_follow(hold=True)
         with self._sending:
             self._absence = None

@@ -54,8 +54,8 @@ def test_nodes_that_reconnect_are_not_paused() -> None:
     """Nothing is taken before the start, while they are asked: they would never answer."""
     inbox, session = Inbox(most=4), PausedSession()
     for _ in range(5):
-        inbox.add(cast(Session, session), Away(NodeFailure("n1", "broken", "connection lost")))
-        inbox.add(cast(Session, session), Back(after=0.1))
+        inbox.note(cast(Session, session), Away(NodeFailure("n1", "broken", "connection lost")))
+        inbox.note(cast(Session, session), Back(after=0.1))
     assert not session.paused
 
 
