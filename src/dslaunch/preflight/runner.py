@@ -31,20 +31,16 @@ from dslaunch.preflight.logins import Logins, log_in
 from dslaunch.preflight.measurement import Measurement, OnMeasurement
 from dslaunch.preflight.recording import NodeRecording, SharedAnswers
 from dslaunch.protocol.survey import Answer, KnownAnswers
-from dslaunch.transport import loop
 from dslaunch.transport.base import Channel
 from dslaunch.transport.classify import from_error
 from dslaunch.transport.fulfill import fulfill
 from dslaunch.transport.future import Future, done_with, wait_for
+from dslaunch.transport.loop import paced
 from dslaunch.transport.process import ProcessChannel
 from dslaunch.transport.wire import LostError
 
 AT_ONCE = 16
 """Questions that a node answers at a time: that of `node/survey.py`, which is not imported here."""
-BEGUN_AT_ONCE = 128
-"""Nodes that are asked before everything is handled that has arrived: questions without an answer
-take 4 KiB a node, which counts with thousands. Slow nodes do not delay others: nothing arrives
-of them."""
 GRACE = 10.0
 """Seconds for a node to start and to answer, in addition to the timeouts of its questions."""
 FAREWELL = 5.0
@@ -264,10 +260,8 @@ class Survey:
         def note(host: str, work: Future[None]) -> None:
             ended.put((host, work))
 
-        for number, (host, talk) in enumerate(self.talks.items(), 1):
+        for host, talk in paced(self.talks.items()):
             begin(talk).add_done_callback(partial(note, host))
-            if number % BEGUN_AT_ONCE == 0:
-                loop.shared().wait_until_handled()
         deadline = time.monotonic() + limit
         waiting = set(self.talks)
         while waiting:

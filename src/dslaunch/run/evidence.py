@@ -31,6 +31,7 @@ from dslaunch.run.job_files import JobFiles
 from dslaunch.run.session import Session
 from dslaunch.run.view import ignore
 from dslaunch.transport.future import Future
+from dslaunch.transport.loop import paced
 from dslaunch.transport.wire import LostError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def gather(
     )
     asked = [
         session.ask({**common, **questions}, known)
-        for session, questions in zip(sessions, own, strict=True)
+        for session, questions in paced(zip(sessions, own, strict=True))
     ]
     first = ask_all(asked, sessions, interrupts, notify=notify)
     own_files = _own_files(inquiry, marks)
@@ -91,7 +92,7 @@ def gather(
         session.ask(
             {queries.UNMARK: _test_files(inquiry, answers, name=name, claim=claim), **common}, known
         )
-        for session, name, answers in zip(sessions, marks, first, strict=True)
+        for session, name, answers in paced(zip(sessions, marks, first, strict=True))
     ]
     second = ask_all(asked_next, sessions, interrupts, notify=notify)
     marked_by = dict(zip(marks, inquiry.allocation.hosts, strict=True))

@@ -10,6 +10,7 @@ from msgspec import to_builtins
 
 from dslaunch.cluster.nodeset import fold_in_order
 from dslaunch.run.output_interval import output_interval
+from dslaunch.transport.loop import paced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ def start_ranks(
     if rehearsal is not None:
         more["rehearsal"] = rehearsal.start_message()
     starts = start_messages(plan, secrets, more)
-    for session, node, start in zip(sessions, plan.nodes, starts, strict=True):
+    for session, node, start in paced(zip(sessions, plan.nodes, starts, strict=True)):
         session.expect(node.ranks)
         session.follow(hold=True)
         session.start_ranks(start)

@@ -14,13 +14,17 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from msgspec import Struct
 
 from dslaunch import log
 
 Work = Callable[[], object]
+Item = TypeVar("Item")
+SENT_AT_ONCE = 128
+"""Nodes that are sent something before what has arrived is handled; see `paced`."""
 LONGEST_ERROR = 500
 """Characters of an unexpected error that are logged."""
 _log = log.Log(__name__)
@@ -88,13 +92,6 @@ class Loop:
         thread.
         """
         self.call(lambda: self.call(work))
-
-    def wait_until_handled(self) -> None:
-        """Wait until everything has been handled that has arrived by now. Never in the loop's
-        thread."""
-        handled = threading.Event()
-        self.call_when_handled(handled.set)
-        handled.wait()
 
     def call_later(self, seconds: float, work: Work) -> Timer:
         """Do work after some seconds. May be called from any thread."""
@@ -179,3 +176,18 @@ def shared() -> Loop:
 @functools.cache
 def _shared() -> Loop:
     return Loop()
+
+
+def paced(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield the nodes to which the caller sends something, or what belongs to them; in between,
+    wait until everything is handled that has arrived.
+
+    A message without an answer takes 4 KiB, which counts with thousands of nodes. Slow nodes do not
+    delay others: nothing of them has arrived. Never in the loop's thread.
+    """
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % SENT_AT_ONCE == 0:
+            handled = threading.Event()
+            shared().call_when_handled(handled.set)
+            handled.wait()
