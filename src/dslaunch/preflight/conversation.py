@@ -42,6 +42,7 @@ class Conversation(Struct):
     hello: survey.Identity | None = None
     """Who the node is; None before the first answer."""
     answers: dict[str, survey.Answer] = field(default_factory=dict)
+    """By the keys of the questions; other nodes may have the same object."""
     known: survey.KnownAnswers = field(default_factory=survey.KnownAnswers)
     """The answers of all nodes that are asked the same."""
     clock: tuple[float, float] | None = None
@@ -97,10 +98,11 @@ class Conversation(Struct):
             seconds = time.monotonic() - began
             _log.info("answered", node=self.node.host, questions=len(asked), seconds=seconds)
             self.hello = self.hello or replied.hello
+            found = dict(self.answers)
             for question in asked:
                 key, sent = question.key, replied.answers.get(question.key)
-                found = self.known.answer(key, question.kind, question.argument, sent)
-                self.answers[key] = found
+                found[key] = self.known.answer(key, question.kind, question.argument, sent)
+            self.answers = self.known.of_node(found)
             self.seconds = time.monotonic() - self.began
             return DONE
 

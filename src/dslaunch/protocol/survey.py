@@ -347,6 +347,8 @@ class KnownAnswers:
     def __init__(self) -> None:
         self._answers: dict[tuple[str, bytes], Answer] = {}
         """Question key and the value that was sent -> the valid answer."""
+        self._of_nodes: dict[tuple[int, ...], dict[str, Answer]] = {}
+        """The identities of all answers of a node, which are kept with them -> the answers."""
 
     def answer(self, key: str, kind: str, argument: object, sent: object) -> Answer:
         """Return the answer to the question of this key, as `answer` does; where the value is
@@ -363,6 +365,14 @@ class KnownAnswers:
         if "value" in found and len(self._answers) < MOST_KNOWN:
             self._answers[key, text] = found
         return found
+
+    def of_node(self, answers: dict[str, Answer]) -> dict[str, Answer]:
+        """Return all answers of a node by the keys of their questions: one object for nodes with
+        equal answers."""
+        same = tuple(map(id, answers.values()))
+        if len(self._of_nodes) < MOST_KNOWN:
+            return self._of_nodes.setdefault(same, answers)
+        return self._of_nodes.get(same, answers)
 
 
 def _is_timed(sent: Mapping[str, Any]) -> bool:

@@ -48,6 +48,18 @@ def test_equal_answers_of_many_nodes_are_one_with_the_seconds_of_the_first() -> 
     assert first == {"value": {"ls": "/bin/ls"}, "seconds": 0.1}
 
 
+def test_nodes_with_equal_answers_have_one_object() -> None:
+    known = survey.KnownAnswers()
+
+    def of_node(path: str) -> dict[str, survey.Answer]:
+        answer = known.answer('which ["ls"]', "which", ["ls"], {"value": {"ls": path}})
+        return known.of_node({'which ["ls"]': answer})
+
+    first, second, third = of_node("/bin/ls"), of_node("/bin/ls"), of_node("/usr/bin/ls")
+    assert first is second
+    assert third == {'which ["ls"]': {"value": {"ls": "/usr/bin/ls"}}}
+
+
 @given(
     st.lists(
         st.fixed_dictionaries(
