@@ -12,7 +12,7 @@ from dslaunch.launch.plan import LOG_DIRECTORY, NodePlan, Plan, Process, World, 
 from dslaunch.registry import LAUNCHERS
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.model import Allocation, Placement
+    from dslaunch.cluster.model import Allocation, Pairs, Placement
     from dslaunch.launch.job import Job
     from dslaunch.launch.plan import Decided
 
@@ -26,18 +26,21 @@ def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: st
     world = World(allocation, decided.rendezvous, job.min_nodes)
     check_launcher(job.launcher, world)
     is_built_in = LAUNCHERS.is_built_in(job.launcher)
+    environments: dict[Pairs, Pairs] = {}
+    """Equal ones of nodes as one object: most are equal, and there may be thousands."""
 
     def node_plan(placement: Placement) -> NodePlan:
         processes = launcher.processes(placement, world, job, logs=LOG_DIRECTORY)
         if not is_built_in:
             _check_returned(job.launcher, processes)
+        environment = node_environment(placement, job, decided.rendezvous)
         return NodePlan(
             host=placement.node.host,
             node_rank=placement.node_rank,
             slots=placement.slots,
             first_rank=placement.first_rank,
             cwd=decided.workdir,
-            env=node_environment(placement, job, decided.rendezvous),
+            env=environments.setdefault(environment, environment),
             processes=_activated(processes, placement.node.activate),
             files=decided.files,
         )

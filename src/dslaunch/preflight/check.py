@@ -12,6 +12,7 @@ from collections.abc import (
     MutableMapping,
 )
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct, field
@@ -213,6 +214,10 @@ class NodeKind(Struct, frozen=True):
         )
 
 
+_NONE: Mapping[str, Any] = MappingProxyType({})
+"""One object for all nodes."""
+
+
 class NodeAnswers(Struct):
     """What one node answered to one check's questions, or what several have in common. It is not
     changed, and only not frozen since that takes five times as long to make, which counts with all
@@ -231,8 +236,8 @@ class NodeAnswers(Struct):
     """Who the node is."""
     clock: tuple[float, float] | None = None
     """How far its clock is ahead of ours, and by how much that may be wrong. Seconds."""
-    limits: Mapping[str, float] = field(default_factory=dict)
-    here: Mapping[str, Answer] = field(default_factory=dict)
+    limits: Mapping[str, float] = _NONE
+    here: Mapping[str, Answer] = _NONE
     """What this machine answered itself, in the form of `recorded`."""
     noise: str = ""
     """What the login shell printed before anything was asked."""
