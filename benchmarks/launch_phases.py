@@ -38,7 +38,7 @@ from dslaunch.run.inbox import Inbox
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.prepare import decide, inquiry
 from dslaunch.run.session import Session
-from dslaunch.run.start_message import start_messages
+from dslaunch.run.start_message import start_ranks
 from dslaunch.transport.future import done_with, wait_for
 
 TIMEOUT = 60.0
@@ -115,11 +115,7 @@ def main() -> None:
         file.writelines(plan_pieces(plan))
         file.writelines(facts_pieces(facts))
     with meter.phase("start message"):
-        starts = start_messages(plan, {})
-        for session, node, start in zip(sessions, plan.nodes, starts, strict=True):
-            session.expect(node.ranks)
-            session.follow(hold=True)
-            session.send(**start, notice=None)
+        start_ranks(sessions, plan, {}, notice=None, rehearsal=None)
     with meter.phase("output and events"):
         take_all(inbox, {session.host for session in sessions})
     with meter.phase(IDLE_PHASE):

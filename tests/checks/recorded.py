@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -28,6 +28,7 @@ from dslaunch.preflight.flow import RunningCheck
 from dslaunch.preflight.judge import judge
 from dslaunch.preflight.recording import NodeRecording, Recording
 from dslaunch.preflight.verdict import REACHED
+from dslaunch.protocol.survey import Answer, Identity
 from dslaunch.pysource.imports import Imports
 
 Table = Mapping[str, Any]
@@ -158,7 +159,7 @@ def facts_of(case: Case, check: Check) -> Recording:
     told = {name for host in case.hosts for name in case.of(host, "answers")}
     assert used == told, f"{case.path}: not asked: {sorted(told - used)}"
     nodes = {host: node_facts(case, host, answers[host]) for host in case.hosts}
-    return Recording(scope, 0.0, nodes, {}, own)
+    return Recording(scope, 0.0, nodes, {}, cast("dict[str, Answer]", own))
 
 
 def node_facts(case: Case, host: str, answers: Table) -> NodeRecording:
@@ -166,7 +167,8 @@ def node_facts(case: Case, host: str, answers: Table) -> NodeRecording:
     hello = {**HELLO, "hostname": host, "boot": f"boot-{host}", **case.of(host, "hello")}
     clock = case.content.get("node", {}).get(host, {}).get("clock", case.content.get("clock"))
     noise = hello.pop("noise", "")
-    return NodeRecording(hello, answers, tuple(clock) if clock else None, 0.1, noise)
+    identity = cast(Identity, hello)
+    return NodeRecording(identity, answers, tuple(clock) if clock else None, 0.1, noise)
 
 
 def nodes_of(case: Case, scope: Scope, answers: Table) -> dict[str, NodeAnswers]:
@@ -200,7 +202,8 @@ def without_here(check: Check) -> Check:
             try:
                 pending = own.send(nodes)
             except StopIteration as end:
-                return end.value
+                findings: Iterable[Finding] = end.value
+                return findings
 
     return replace(check, flow=flow)
 

@@ -98,7 +98,7 @@ class SimulatedRelay:
             return
         try:
             while self._outbox:
-                del self._outbox[: self._stream.send(self._outbox)]
+                del self._outbox[: self._stream.send(bytes(self._outbox))]
         except BlockingIOError:
             self._stream.on_writable(self._write)
         except OSError:

@@ -72,7 +72,8 @@ def events_of(hosts: tuple[str, ...], failing: str = "") -> Iterator[Event]:
     for number, host in enumerate(hosts):
         for slot in range(SLOTS):
             is_first = host == failing and slot == 3
-            code, at = (1, START + LENGTH - 10) if is_first else (0, START + LENGTH - 1)
+            code: int | None = 1 if is_first else 0
+            at = START + LENGTH - (10 if is_first else 1)
             if failing and not is_first:
                 code = None
             yield Event(
