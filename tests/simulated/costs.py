@@ -133,12 +133,12 @@ def exponent(first: tuple[float, float], second: tuple[float, float]) -> float:
 
 
 MEASURED = Costs(
-    cpu=Line(fixed=0.4, each=0.0015),
-    start_cpu=Line(fixed=0.35, each=0.0012),
-    memory=Line(fixed=48, each=0.012),
-    relay_memory=0.0015,
-    ssh_cpu=0.0063,
-    ssh_memory=0.22,
+    cpu=Line(fixed=0.35, each=0.0013),
+    start_cpu=Line(fixed=0.33, each=0.001),
+    memory=Line(fixed=50, each=0.0105),
+    relay_memory=0.0005,
+    ssh_cpu=0.0058,
+    ssh_memory=0.21,
     login=0.1,
     boot=0.15,
     round_trips=4,
@@ -146,7 +146,7 @@ MEASURED = Costs(
 )
 """On two idle CPUs of 2026: `benchmarks/simulated.py` with 300, 1,000, 3,000 and 10,000 nodes.
 What SSH needs is the rest of runs on 16, 64 and 128 virtual nodes with real sshd, of which each
-further one took 7.8 ms and 0.24 MiB (`benchmarks/many_nodes.py`); what relays themselves need is
+further one took 7.1 ms and 0.22 MiB (`benchmarks/many_nodes.py`); what relays themselves need is
 estimated."""
 ONE_WAY = 0.0001
 """Seconds for a message between two nodes of a hall."""
