@@ -50,6 +50,8 @@ from tests.unit.report.recorded_runs import events_of, record
 HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n"
 LENGTH = 4_000
 """Characters of a short text."""
+PIECE = 4096
+"""Bytes of output that arrive together."""
 
 
 def text_of(piece: str, size: int) -> str:
@@ -77,8 +79,17 @@ def test_the_last_lines_of_a_rank_are_judged_in_time(piece: str) -> None:
         return partial(printable, text_of(piece, size).encode())
 
     def split(size: int) -> Work:
-        raw = text_of(piece, size).encode()
-        return lambda: list(Lines().feed(raw * 8, 0.0))
+        # in pieces, as it arrives: at once, it would take microseconds, and for the larger input
+        # pages of memory from the system
+        raw = text_of(piece, size).encode() * 64
+        pieces = [raw[at : at + PIECE] for at in range(0, len(raw), PIECE)]
+
+        def fed() -> None:
+            lines = Lines()
+            for each in pieces:
+                list(lines.feed(each, 0.0))
+
+        return fed
 
     assert not grows(diagnosed, LENGTH)
     assert not grows(shown, LENGTH)
