@@ -56,8 +56,8 @@ class _Everyone(Enum):
 
 
 class Readers(Struct, frozen=True):
-    """The files of a checkpoint by who reads them. There are some for each rank, and each node
-    needs those of its own ranks: it does not look at all of them."""
+    """The files of a checkpoint by who reads them. Each rank has some, and a node looks only at
+    those of its own ranks."""
 
     positions: Mapping[str, int]
     """Paths in the order in which they are read."""

@@ -57,8 +57,8 @@ def node_verdicts(
 
 
 def _all_unknown(findings: Sequence[Finding]) -> set[str]:
-    """Return the hosts with unknown results and no other: that a node answers at all, and what is
-    skipped on it, says nothing about it."""
+    """Return the hosts whose results are all unknown. That a node answered, and checks that were
+    skipped there, do not count."""
     of_nodes = [each for each in findings if not each.of_job]
     unknown = {host for each in of_nodes if each.level == "unknown" for host in each.hosts}
     for each in of_nodes:

@@ -69,7 +69,14 @@ class Holdings(Struct, frozen=True):
             raise NodeError(tuple(self.failures.values()))
         raise ConfigError(
             tuple(
-                Problem(directory, 0, 0, "", f"{each.message}{_on(each.hosts)}", "unreadable")
+                Problem(
+                    file=directory,
+                    line=0,
+                    column=0,
+                    path="",
+                    message=f"{each.message}{_on(each.hosts)}",
+                    rule="unreadable",
+                )
                 for each in unreadable
             ),
             hint=ErrorCode.NO_CHECKPOINT.hint,

@@ -103,12 +103,14 @@ def _with_unreturned_calls(views: Mapping[int, RankView]) -> dict[int, RankView]
     which has not been recorded yet (torch 2.11, FlightRecorder::update_state).
     """
     inside = {rank: call for rank, view in views.items() if (call := _seen_call(view)) is not None}
+    if not inside:
+        return dict(views)
     calls = {_identity(call) for call in inside.values()}
     # where another rank has returned from it, the call is a later one, which PyTorch records only
     # once it has a communicator (torch 2.11, ProcessGroupNCCL::collective)
     earlier = {
         _identity(entry)
-        for view in (views.values() if calls else ())
+        for view in views.values()
         for entry in _completed(view)
         if _identity(entry) in calls and _is_outside(view)
     }

@@ -58,7 +58,7 @@ def start_messages(
         "started": time.time(),
     }
     for node in plan.nodes:
-        yield partial(_start_message, plan, node, secrets, about, more)
+        yield partial(_start_message, plan=plan, node=node, secrets=secrets, about=about, more=more)
 
 
 def _start_message(

@@ -97,10 +97,9 @@ class Link:
         self.closed.set()
 
 
-@pytest.mark.parametrize("trickle", TRICKLES)
-def test_a_node_that_says_a_little_again_and_again_is_lost_in_time(trickle: str) -> None:
-    way = Trickling(login_shell.STARTED + frames.GREETING + HELLO, TRICKLES[trickle])
-    agent = AgentStart("run", "n1", heartbeat=1, reconnect=RECONNECT)
+def lost_when_it_goes(way: Trickling, heartbeat: float) -> tuple[Lost, float]:
+    """Let a node that is followed go; return its loss, and the seconds until then."""
+    agent = AgentStart("run", "n1", heartbeat=heartbeat, reconnect=RECONNECT)
     inbox = Inbox()
     session = Session(NODE, way.connect(NODE), agent, inbox, way)
     session.begin()
@@ -111,9 +110,17 @@ def test_a_node_that_says_a_little_again_and_again_is_lost_in_time(trickle: str)
     arrived = None
     while not isinstance(arrived, Lost):
         _, arrived = inbox.get(timeout=300)
-    assert time.monotonic() - began < 300  # without a limit it trickles for ever
-    assert arrived.failure.kind == "lost"
+    seconds = time.monotonic() - began
     session.close()
+    return arrived, seconds
+
+
+@pytest.mark.parametrize("trickle", TRICKLES)
+def test_a_node_that_says_a_little_again_and_again_is_lost_in_time(trickle: str) -> None:
+    way = Trickling(login_shell.STARTED + frames.GREETING + HELLO, TRICKLES[trickle])
+    lost, seconds = lost_when_it_goes(way, heartbeat=1)
+    assert seconds < 300  # without a limit it trickles for ever
+    assert lost.failure.kind == "lost"
 
 
 class Unanswered(Trickling):
@@ -127,19 +134,8 @@ class Unanswered(Trickling):
 
 def test_a_try_to_connect_again_takes_no_longer_than_the_node_may_be_unreachable() -> None:
     way = Unanswered(login_shell.STARTED + frames.GREETING + HELLO, b"")
-    agent = AgentStart("run", "n1", heartbeat=HEARTBEAT, reconnect=RECONNECT)
-    inbox = Inbox()
-    session = Session(NODE, way.connect(NODE), agent, inbox, way)
-    session.begin()
-    session.hello.result(60)
-    session.follow(hold=True)
-    way.go.set()
-    began = time.monotonic()
-    arrived = None
-    while not isinstance(arrived, Lost):
-        _, arrived = inbox.get(timeout=300)
-    assert time.monotonic() - began < HEARTBEAT
-    session.close()
+    _, seconds = lost_when_it_goes(way, heartbeat=HEARTBEAT)
+    assert seconds < HEARTBEAT
 
 
 class Failing(Trickling):
@@ -153,19 +149,9 @@ class Failing(Trickling):
 
 def test_a_node_is_lost_whose_transport_fails_when_it_connects_again() -> None:
     way = Failing(login_shell.STARTED + frames.GREETING + HELLO, b"")
-    inbox = Inbox()
-    agent = AgentStart("run", "n1", heartbeat=1, reconnect=RECONNECT)
-    session = Session(NODE, way.connect(NODE), agent, inbox, way)
-    session.begin()
-    session.hello.result(60)
-    session.follow(hold=True)
-    way.go.set()
-    arrived = None
-    while not isinstance(arrived, Lost):
-        _, arrived = inbox.get(timeout=300)
-    assert arrived.failure.kind == "lost"
-    assert "not prepared for this" in arrived.failure.message
-    session.close()
+    lost, _ = lost_when_it_goes(way, heartbeat=1)
+    assert lost.failure.kind == "lost"
+    assert "not prepared for this" in lost.failure.message
 
 
 class Slow:
