@@ -88,7 +88,7 @@ def _compare(nodes: Nodes) -> Iterator[Finding]:
                     errors[host] = str(error).lower()
     if missing:
         path = _path(next(iter(nodes.values())).scope)
-        words = f"{path} does not exist yet: a run creates it"
+        words = f"{path} does not exist: nothing was measured"
         yield Finding("skip", words, hosts=tuple(missing))
     for host, why in errors.items():
         yield Finding("unknown", f"no measurement: {why}", hosts=(host,))
